@@ -1,0 +1,82 @@
+"""The small values that every layer speaks of: partitions, offsets, nodes, records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+UNKNOWN_MEMBER_ID = ""
+"""The member id of a consumer that has not joined yet (J5)."""
+
+UNKNOWN_GENERATION_ID = -1
+NO_LEADER_EPOCH = -1
+
+CONSUMER_PROTOCOL_TYPE = "consumer"
+
+GROUP_METADATA_TOPIC = "__consumer_offsets"
+"""The internal topic in which coordinators keep groups and their offsets."""
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class OffsetAndMetadata(NamedTuple):
+    """A committed position: the offset of the next record to read, and what the committer noted beside it."""
+
+    offset: int
+    leader_epoch: int = NO_LEADER_EPOCH
+    metadata: str = ""
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """The first offset whose timestamp is at or after the one asked for (milliseconds since the epoch)."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int = NO_LEADER_EPOCH
+
+
+class Node(NamedTuple):
+    """A broker's id and advertised address."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port} (id {self.node_id})"
+
+
+Headers = list[tuple[str, bytes | None]]
+
+
+@dataclass(slots=True)
+class ConsumerRecord:
+    """A record as a consumer gets it. `timestamp` is in milliseconds; `timestamp_type` 0 is CreateTime, 1 LogAppendTime."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = field(default_factory=list)
+    leader_epoch: int = NO_LEADER_EPOCH
+
+
+class RecordMetadata(NamedTuple):
+    """Where a produced record was written. `offset` is -1 when acks=0; `timestamp` in milliseconds."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
