@@ -1,0 +1,93 @@
+"""The requests that muster speaks: keys, the versions a broker advertises, which header goes with which version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Any
+
+from muster.errors import UnsupportedVersionError
+from muster.protocol import messages
+from muster.protocol.primitives import Message, Request
+
+
+class ApiKey(IntEnum):
+    """Keys of the requests, as Kafka numbers them."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    INIT_PRODUCER_ID = 22
+    DESCRIBE_CONFIGS = 32
+    DELETE_GROUPS = 42
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_TOPIC_PARTITIONS = 75
+
+
+REQUESTS: dict[int, type[Request[Any]]] = {
+    cls.API_KEY: cls
+    for cls in vars(messages).values()
+    if isinstance(cls, type) and issubclass(cls, Request) and cls is not Request
+}
+"""The class of each request, by its key."""
+
+ADVERTISED: dict[ApiKey, tuple[int, int]] = {
+    ApiKey(key): (cls.MIN_VERSION, cls.MAX_VERSION) for key, cls in sorted(REQUESTS.items())
+} | {
+    # Kafka 4 reads Produce from v3 on, but says 0: an old librdkafka offers compression only to brokers that say so (KAFKA-18659).
+    ApiKey.PRODUCE: (0, 13),
+    # v6 belongs to a feature (two-phase commit, KIP-939) that is off by default.
+    ApiKey.INIT_PRODUCER_ID: (0, 5),
+}
+"""Versions as a default Apache Kafka 4.2 broker advertises them: (oldest, newest), for each request served here."""
+
+
+def request_header_version(request: type[Request[Any]], version: int) -> int:
+    """1, or 2 (tagged fields) for flexible versions."""
+    return 2 if version >= request.FIRST_FLEXIBLE_VERSION else 1
+
+
+def response_header_version(request: type[Request[Any]], version: int) -> int:
+    """0, or 1 (tagged fields) for flexible versions.
+
+    ApiVersions always answers with 0: the client cannot know yet which versions the broker understands (KIP-511).
+    """
+    if request.API_KEY == ApiKey.API_VERSIONS:
+        return 0
+    return 1 if version >= request.FIRST_FLEXIBLE_VERSION else 0
+
+
+def newest_common(message: type[Message], broker_range: tuple[int, int] | None, newest: int | None = None) -> int:
+    """The newest version of a request that both sides speak, at most `newest`.
+
+    Raises:
+        UnsupportedVersionError: there is none.
+    """
+    if broker_range is None:
+        raise UnsupportedVersionError(f"the broker does not speak {message.__name__}")
+    first, last = broker_range
+    version = min(last, message.MAX_VERSION if newest is None else newest)
+    if version < max(first, message.MIN_VERSION):
+        spoken = f"{message.MIN_VERSION} to {message.MAX_VERSION}"
+        raise UnsupportedVersionError(
+            f"the broker speaks {message.__name__} v{first} to v{last}, this client v{spoken}: none in common"
+        )
+    return version
+
+
+def version_ranges(api_versions: Iterable[messages.ApiVersion]) -> dict[int, tuple[int, int]]:
+    """What an ApiVersions response says, by key."""
+    return {api.api_key: (api.min_version, api.max_version) for api in api_versions}

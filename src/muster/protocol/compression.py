@@ -1,0 +1,203 @@
+"""The four codecs of record batches, through one package (`cramjam`), with a bound on what may come out.
+
+What each codec's bytes look like inside a batch:
+
+gzip
+    An ordinary gzip stream, perhaps of several members.
+snappy
+    Java frames it as xerial's SnappyOutputStream does: a header of 16 bytes, then blocks, each with its length
+    in four bytes. librdkafka writes one raw block. Both are read; the framed form is written, which everybody reads.
+lz4
+    The LZ4 frame format with a correct header checksum (KIP-57), blocks of 64 KB that do not depend on each other:
+    Java's reader refuses dependent blocks. Written without content checksum, as Java does.
+zstd
+    One zstd frame or several (KIP-110).
+
+A few bytes can stand for gigabytes, so whoever decompresses says how much may come out (`max_size`). The output goes
+into a buffer of known size and a frame that does not fit is refused; the size is taken from what the frame declares
+where it does, else found by growing the buffer.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+
+import cramjam
+
+from muster.errors import CorruptRecordError
+
+Buffer = bytes | bytearray | memoryview
+
+MAX_DECOMPRESSED_SIZE = 128 * 1024 * 1024
+"""The most bytes that one batch may decompress to, unless the caller says otherwise."""
+
+
+class Compression(IntEnum):
+    """The codec in the lowest three bits of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+def compress(codec: Compression, data: Buffer, level: int | None = None) -> bytes | memoryview:
+    """`data` in the codec's form. `level` is the codec's own scale (gzip 1-9, zstd -7 to 22); snappy and lz4 have none."""
+    match codec:
+        case Compression.NONE:
+            return data if isinstance(data, bytes) else memoryview(data)
+        case Compression.GZIP:
+            return memoryview(cramjam.gzip.compress(data, level=6 if level is None else level))
+        case Compression.SNAPPY:
+            return _compress_snappy(data)
+        case Compression.LZ4:
+            return _compress_lz4(data)
+        case Compression.ZSTD:
+            return memoryview(cramjam.zstd.compress(data, level=3 if level is None else level))
+
+
+def decompress(codec: Compression, data: Buffer, max_size: int = MAX_DECOMPRESSED_SIZE) -> bytes:
+    """What `compress` was given. Raises CorruptRecordError for a broken stream or one of more than `max_size` bytes."""
+    match codec:
+        case Compression.NONE:
+            return bytes(data)
+        case Compression.GZIP:
+            return _grow(cramjam.gzip.decompress_into, codec, data, _gzip_size(data), max_size, ratio=1_040)
+        case Compression.SNAPPY:
+            return _decompress_snappy(data, max_size)
+        case Compression.LZ4:
+            return _grow(cramjam.lz4.decompress_into, codec, data, _lz4_size(data), max_size, ratio=256)
+        case Compression.ZSTD:
+            return _grow(cramjam.zstd.decompress_into, codec, data, _zstd_size(data), max_size, ratio=None)
+
+
+def _grow(
+    decompress_into: Callable[[Buffer, bytearray], int],
+    codec: Compression,
+    data: Buffer,
+    declared: int | None,
+    max_size: int,
+    *,
+    ratio: int | None,
+) -> bytes:
+    """Decompresses into a buffer of the declared size, else into ever larger ones until it fits or must not be larger.
+
+    cramjam reports a buffer that is too small as it reports a broken stream, so a broken stream costs a few attempts
+    more; `ratio`, the codec's best possible compression, keeps those small.
+    """
+    limit = max_size if ratio is None else min(max_size, len(data) * ratio + 1_024)
+    size = min(limit, 4 * len(data) + 4_096) if declared is None else declared
+    if size > limit:
+        raise CorruptRecordError(f"{codec.name.lower()} data declares {size} bytes, more than the {limit} allowed")
+    while True:
+        target = bytearray(size)
+        try:
+            written = decompress_into(data, target)
+        except cramjam.DecompressionError as error:
+            if size >= limit:
+                raise CorruptRecordError(
+                    f"{codec.name.lower()} data is broken or holds more than {limit} bytes: {error}"
+                ) from None
+            size = min(limit, max(size * 4, 4_096))
+            continue
+        return bytes(memoryview(target)[:written])
+
+
+def _gzip_size(data: Buffer) -> int | None:
+    """The size in the last member's trailer, where it is plausible. With several members it is too small: then we grow."""
+    if len(data) < 18:
+        return None
+    size: int = struct.unpack_from("<I", data, len(data) - 4)[0]
+    return size if size <= len(data) * 1_032 else None
+
+
+_LZ4_MAGIC = 0x184D2204
+_LZ4_JAVA_HEADER = bytes.fromhex("04224d18604082")  # version 1, independent blocks, 64 KB, header checksum
+_LZ4_BLOCK = 64 * 1024
+_LZ4_STORED = 0x80000000
+_U32_LE = struct.Struct("<I")
+
+
+def _lz4_size(data: Buffer) -> int | None:
+    """The content size that an lz4 frame declares, if it does."""
+    if len(data) < 15 or _U32_LE.unpack_from(data)[0] != _LZ4_MAGIC or not data[4] & 0x08:
+        return None
+    size: int = struct.unpack_from("<Q", data, 6)[0]
+    return size
+
+
+def _compress_lz4(data: Buffer) -> bytes:
+    view = memoryview(data)
+    parts: list[bytes | memoryview] = [_LZ4_JAVA_HEADER]
+    for start in range(0, len(view), _LZ4_BLOCK):
+        block = view[start : start + _LZ4_BLOCK]
+        packed = memoryview(cramjam.lz4.compress_block(block, store_size=False))
+        if len(packed) < len(block):
+            parts += (_U32_LE.pack(len(packed)), packed)
+        else:
+            parts += (_U32_LE.pack(len(block) | _LZ4_STORED), block)
+    parts.append(b"\0\0\0\0")
+    return b"".join(parts)
+
+
+def _zstd_size(data: Buffer) -> int | None:
+    """The content size that a zstd frame declares (RFC 8878, 3.1.1.1), if it does."""
+    if len(data) < 6 or _U32_LE.unpack_from(data)[0] != 0xFD2FB528:
+        return None
+    descriptor = data[4]
+    single_segment = descriptor & 0x20
+    position = 5 + (0 if single_segment else 1) + (0, 1, 2, 4)[descriptor & 3]
+    width = (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]
+    field = bytes(data[position : position + width])
+    if not width or len(field) < width:
+        return None
+    return int.from_bytes(field, "little") + (256 if width == 2 else 0)
+
+
+_XERIAL_MAGIC = b"\x82SNAPPY\0"
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK = 32 * 1024
+_I32 = struct.Struct(">i")
+
+
+def _compress_snappy(data: Buffer) -> bytes:
+    view = memoryview(data)
+    parts: list[bytes | memoryview] = [_XERIAL_HEADER]
+    for start in range(0, len(view), _XERIAL_BLOCK):
+        packed = memoryview(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK]))
+        parts += (_I32.pack(len(packed)), packed)
+    return b"".join(parts)
+
+
+def _decompress_snappy(data: Buffer, max_size: int) -> bytes:
+    view = memoryview(data)
+    framed = bytes(view[:8]) == _XERIAL_MAGIC
+    parts = []
+    left = max_size
+    try:
+        for block in _xerial_blocks(view) if framed else (view,):
+            if (size := cramjam.snappy.decompress_raw_len(block)) > left:
+                raise CorruptRecordError(f"snappy data holds more than the {max_size} bytes allowed")
+            left -= size
+            parts.append(memoryview(cramjam.snappy.decompress_raw(block)))
+    except cramjam.DecompressionError as error:
+        raise CorruptRecordError(f"snappy data is broken: {error}") from None
+    return b"".join(parts)
+
+
+def _xerial_blocks(view: memoryview) -> Iterator[memoryview]:
+    position = len(_XERIAL_HEADER)
+    if len(view) < position:
+        raise CorruptRecordError("snappy data ends within its header")
+    while position < len(view):
+        if len(view) - position < 4:
+            raise CorruptRecordError("snappy data ends within a block's length")
+        size = _I32.unpack_from(view, position)[0]
+        position += 4
+        if not 0 < size <= len(view) - position:
+            raise CorruptRecordError(f"a snappy block says {size} bytes, {len(view) - position} are left")
+        yield view[position : position + size]
+        position += size

@@ -1,0 +1,152 @@
+"""Frames on a connection: a length of four bytes, a header, a message.
+
+`FrameBuffer` cuts a stream of bytes into frames; the functions below build and read them. No I/O.
+"""
+
+from __future__ import annotations
+
+from struct import Struct as Packer
+from struct import error as StructError
+from typing import TypeVar
+
+from muster.errors import ProtocolError
+from muster.protocol import codec
+from muster.protocol.api import REQUESTS, request_header_version, response_header_version
+from muster.protocol.messages import RequestHeader
+from muster.protocol.primitives import Buffer, Request, Response, read_uvarint
+
+_LENGTH = Packer(">i")
+_HEADER = Packer(">hhih")
+_CORRELATION_ID = Packer(">i")
+
+R = TypeVar("R", bound=Response)
+
+
+class FrameBuffer:
+    """Collects bytes as they arrive and hands out whole frames, without their length.
+
+    `max_frame_bytes` bounds what one frame may hold, and so the memory that a peer can make this side keep.
+    """
+
+    __slots__ = ("_buffer", "_position", "max_frame_bytes")
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        self._buffer = bytearray()
+        self._position = 0
+
+    def receive_data(self, data: Buffer) -> None:
+        """Add bytes; call `next_frame` until it returns None after this."""
+        if self._position:
+            del self._buffer[: self._position]
+            self._position = 0
+        self._buffer += data
+
+    def next_frame(self) -> bytes | None:
+        """The next whole frame, None while there is none.
+
+        Raises:
+            ProtocolError: the length is negative or above the bound. The connection is of no more use.
+        """
+        start = self._position + 4
+        if len(self._buffer) < start:
+            return None
+        (length,) = _LENGTH.unpack_from(self._buffer, self._position)
+        check_length(length, self.max_frame_bytes)
+        if len(self._buffer) < start + length:
+            return None
+        self._position = start + length
+        with memoryview(self._buffer) as view:
+            return bytes(view[start : start + length])
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that wait for the rest of their frame."""
+        return len(self._buffer) - self._position
+
+
+def check_length(length: int, max_frame_bytes: int) -> None:
+    """Refuse a frame length that is negative or above the bound."""
+    if length < 0:
+        raise ProtocolError(f"a frame says that it is {length} bytes long; is the peer speaking Kafka's protocol?")
+    if length > max_frame_bytes:
+        raise ProtocolError(f"a frame of {length} bytes is larger than the {max_frame_bytes} that are allowed")
+
+
+def join_frame(parts: list[Buffer]) -> list[Buffer]:
+    """Put the length in front of buffers that make up one frame."""
+    parts.insert(0, _LENGTH.pack(sum(map(len, parts))))
+    return parts
+
+
+def encode_request(request: Request[R], version: int, correlation_id: int, client_id: str | None) -> list[Buffer]:
+    """A request as a frame: buffers to be written one after the other."""
+    header = RequestHeader(request.API_KEY, version, correlation_id, client_id)
+    parts: list[Buffer] = []
+    codec.encoder(RequestHeader, request_header_version(type(request), version))(header, parts.append)
+    codec.encoder(type(request), version)(request, parts.append)
+    return join_frame(parts)
+
+
+def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
+    """The header of a request and the position of the message behind it.
+
+    The position is where the message starts for every known key and version. For an unknown one it is behind the
+    client id: enough to answer ApiVersions with UNSUPPORTED_VERSION, as Kafka does.
+
+    Raises:
+        ProtocolError: too short to be a request, or a client id that is no text.
+    """
+    try:
+        api_key, version, correlation_id, length = _HEADER.unpack_from(frame, 0)
+        position = _HEADER.size
+        client_id = None
+        if length >= 0:
+            client_id = str(frame[position : position + length], "utf-8")
+            position += length
+        request = REQUESTS.get(api_key)
+        if request is not None and request_header_version(request, version) == 2:
+            position = _skip_tags(frame, position)
+    except (StructError, IndexError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"no header of a request: {error}") from None
+    if position > len(frame):
+        raise ProtocolError("no header of a request: it is cut short")
+    return RequestHeader(api_key, version, correlation_id, client_id), position
+
+
+def encode_response(response: Response, request: type[Request[R]], version: int, correlation_id: int) -> list[Buffer]:
+    """A response as a frame: buffers to be written one after the other."""
+    parts: list[Buffer] = [_CORRELATION_ID.pack(correlation_id)]
+    if response_header_version(request, version):
+        parts.append(b"\0")
+    codec.encoder(type(response), version)(response, parts.append)
+    return join_frame(parts)
+
+
+def correlation_id(frame: Buffer) -> int:
+    """Which request a response answers."""
+    if len(frame) < 4:
+        raise ProtocolError("a response is shorter than its header")
+    (found,) = _CORRELATION_ID.unpack_from(frame, 0)
+    return int(found)
+
+
+def decode_response(frame: Buffer, request: type[Request[R]], version: int) -> R:
+    """The message of a response frame."""
+    position = 4
+    if response_header_version(request, version):
+        try:
+            position = _skip_tags(frame, position)
+        except IndexError:
+            raise ProtocolError("a response is cut short in its header") from None
+    found: R = codec.decode(request.RESPONSE, version, frame, position)
+    return found
+
+
+def _skip_tags(frame: Buffer, position: int) -> int:
+    count, position = read_uvarint(frame, position)
+    for _ in range(count):
+        _, position = read_uvarint(frame, position)
+        size, position = read_uvarint(frame, position)
+        position += size
+    return position

@@ -1,0 +1,130 @@
+"""What the generated codecs are built on: base classes of messages, varints, shared `Struct`s."""
+
+from __future__ import annotations
+
+from struct import Struct as Packer
+from typing import Any, ClassVar, Generic, TypeVar
+
+from muster.errors import ProtocolError
+
+Buffer = bytes | bytearray | memoryview
+Records = Buffer | list[Buffer] | None
+"""Record batches, whole: one buffer, or several that are written one after the other without being copied."""
+
+ZERO_UUID = bytes(16)
+
+
+class Struct:
+    """A structure of the protocol: compared and shown field by field.
+
+    The generated subclasses spell out `__init__` and `__slots__` where `@dataclass` would do the same at import:
+    building 130 dataclasses costs 40 ms of each start, reading these costs 3.
+    """
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        if self.__class__ is not other.__class__:
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        return f"{type(self).__name__}({shown})"
+
+
+class Message(Struct):
+    """A structure that is encoded by itself, in one of its versions."""
+
+    __slots__ = ()
+    MIN_VERSION: ClassVar[int]
+    MAX_VERSION: ClassVar[int]
+    FIRST_FLEXIBLE_VERSION: ClassVar[int]
+
+
+class Response(Message):
+    """An answer of a broker."""
+
+    __slots__ = ()
+    API_KEY: ClassVar[int]
+
+
+R = TypeVar("R", bound=Response)
+
+
+class Request(Message, Generic[R]):
+    """A request to a broker; `RESPONSE` is the class of its answer."""
+
+    __slots__ = ()
+    API_KEY: ClassVar[int]
+    RESPONSE: ClassVar[type[Any]]
+
+
+EMPTY: list[Any] = []
+"""Stands for "a new empty list" as a default. Never changed."""
+
+UVARINT = [bytes((n,)) for n in range(128)]
+
+
+def uvarint(value: int) -> bytes:
+    """An unsigned varint of up to 32 bits."""
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def long_uvarint(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
+    """The rest of an unsigned varint whose first byte has its high bit set: (value, position behind it)."""
+    value = first & 127
+    shift = 7
+    while True:
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            break
+        shift += 7
+        if shift > 28:
+            raise ProtocolError("a varint is longer than five bytes")
+    if value > 0xFFFFFFFF:
+        raise ProtocolError("a varint is larger than 32 bits")
+    return value, position
+
+
+def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
+    """An unsigned varint: (value, position behind it)."""
+    first = buffer[position]
+    return (first, position + 1) if first < 128 else long_uvarint(buffer, position + 1, first)
+
+
+def null_error(name: str) -> ProtocolError:
+    """A null where the protocol has none."""
+    return ProtocolError(f"{name} is null, or its length is negative")
+
+
+def count_error(name: str) -> ProtocolError:
+    """An array that says it has more elements than there are bytes."""
+    return ProtocolError(f"{name} says that it has more elements than the message has bytes")
+
+
+def records_size(records: Records) -> int:
+    """Bytes of a records field, -1 for null."""
+    if records is None:
+        return -1
+    return sum(map(len, records)) if isinstance(records, list) else len(records)
+
+
+def packer(fmt: str) -> Packer:
+    """A big-endian `Struct`, one for each format."""
+    found = _PACKERS.get(fmt)
+    if found is None:
+        found = _PACKERS[fmt] = Packer(">" + fmt)
+    return found
+
+
+_PACKERS: dict[str, Packer] = {}

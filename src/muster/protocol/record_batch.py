@@ -1,0 +1,517 @@
+"""Record batches of magic 2 (KIP-98): read, check, build.
+
+A batch is a header of 61 bytes, then its records, compressed as one piece or not at all:
+
+    base_offset int64 | batch_length int32 | partition_leader_epoch int32 | magic int8 | crc uint32
+    | attributes int16 | last_offset_delta int32 | base_timestamp int64 | max_timestamp int64
+    | producer_id int64 | producer_epoch int16 | base_sequence int32 | record_count int32 | records
+
+`batch_length` counts what follows it. The CRC-32C begins behind itself, at the attributes: base offset, length and
+leader epoch are outside, so a broker gives a batch its place by patching twelve bytes, and nobody between producer and
+consumer need look at a record. Broker and log treat batches as opaque bytes with a header; only clients and the
+log's compaction decode records.
+
+The older magics 0 and 1 have their magic at the same place. Brokers of today neither write nor take them, nor do
+we: they raise UnsupportedMagicError.
+
+A record's numbers are zigzag varints; its timestamp and offset are relative to the batch's. With LogAppendTime every
+record has the batch's max_timestamp. A batch that compaction has cleaned keeps its base and last offset though records
+are gone, may be empty, and may carry a delete horizon in place of its base timestamp (KIP-534).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from muster.errors import CorruptRecordError
+from muster.protocol.compression import MAX_DECOMPRESSED_SIZE, Buffer, Compression, compress, decompress
+
+HEADER_SIZE = 61
+LOG_OVERHEAD = 12
+"""Bytes of a batch that its own `batch_length` does not count."""
+
+MAGIC = 2
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+NO_TIMESTAMP = -1
+
+_CRC_START = 21
+_MAGIC_POSITION = 16
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_PREFIX = struct.Struct(">qii")
+_OFFSET_AND_LENGTH = struct.Struct(">qi")
+_CRC = struct.Struct(">I")
+_AFTER_CRC = struct.Struct(">hiqqqhii")
+
+_COMPRESSION_MASK = 0x07
+_TIMESTAMP_TYPE_FLAG = 0x08
+_TRANSACTIONAL_FLAG = 0x10
+_CONTROL_FLAG = 0x20
+_DELETE_HORIZON_FLAG = 0x40
+
+_MAX_RECORDS_WITHOUT_BYTES = 0x7FFFFFFF
+_MIN_RECORD_SIZE = 7
+
+
+class UnsupportedMagicError(CorruptRecordError):
+    """A message of magic 0 or 1, or of one not invented yet. Brokers answer INVALID_RECORD."""
+
+
+class BatchHeader(NamedTuple):
+    """The fixed part of a batch, with Kafka's names. Timestamps are milliseconds since the epoch."""
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch, header included."""
+        return self.batch_length + LOG_OVERHEAD
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record; sequences go from 2^31 - 1 back to 0."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+
+    @property
+    def compression(self) -> Compression:
+        """The codec. Raises CorruptRecordError for the three numbers that have none."""
+        codec = self.attributes & _COMPRESSION_MASK
+        if codec > Compression.ZSTD:
+            raise CorruptRecordError(f"unknown compression type {codec} in the batch at offset {self.base_offset}")
+        return Compression(codec)
+
+    @property
+    def timestamp_type(self) -> int:
+        """0 is CreateTime, 1 LogAppendTime."""
+        return 1 if self.attributes & _TIMESTAMP_TYPE_FLAG else 0
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & _TRANSACTIONAL_FLAG)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the batch holds transaction markers or other records that no application sees."""
+        return bool(self.attributes & _CONTROL_FLAG)
+
+    @property
+    def has_producer_id(self) -> bool:
+        return self.producer_id > NO_PRODUCER_ID
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When compaction may drop the tombstones of this batch (KIP-534); None if it has not been set."""
+        return self.base_timestamp if self.attributes & _DELETE_HORIZON_FLAG else None
+
+
+RecordHeaders = list[tuple[str, bytes | None]]
+RecordFields = tuple[int, bytes | None, bytes | None, RecordHeaders]
+"""timestamp, key, value, headers: what a producer says of a record."""
+
+RecordTuple = tuple[int, int, bytes | None, bytes | None, RecordHeaders]
+"""offset, timestamp, key, value, headers."""
+
+
+@dataclass(slots=True)
+class Record:
+    """One record. `offset` is absolute when read; when building, it is taken from here only if `keep_offsets` is asked."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: RecordHeaders = field(default_factory=list)
+
+
+# ------------------------------------------------------------------------------------------------- headers and CRC
+
+
+def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """The header at `position`. Raises CorruptRecordError if it is cut off or cannot be one, UnsupportedMagicError
+    (one of those) for magic 0 and 1. The batch's bytes need not be there: only `check_batch` looks at them."""
+    try:
+        header = BatchHeader._make(_HEADER.unpack_from(buffer, position))
+    except struct.error:
+        if len(buffer) - position > _MAGIC_POSITION and buffer[position + _MAGIC_POSITION] != MAGIC:
+            raise _wrong_magic(buffer[position + _MAGIC_POSITION]) from None
+        raise CorruptRecordError(f"a batch header is cut off: {max(len(buffer) - position, 0)} bytes") from None
+    if header.magic != MAGIC:
+        raise _wrong_magic(header.magic)
+    if (
+        header.batch_length < HEADER_SIZE - LOG_OVERHEAD
+        or header.record_count < 0
+        or header.last_offset_delta < 0
+        or header.base_offset < 0
+    ):
+        raise CorruptRecordError(f"a batch header makes no sense: {header}")
+    return header
+
+
+def _wrong_magic(magic: int) -> CorruptRecordError:
+    if magic in (0, 1):
+        return UnsupportedMagicError(
+            f"a message set of magic {magic}: only record batches of magic 2 are taken (Kafka 0.11 and newer)"
+        )
+    return UnsupportedMagicError(f"a record batch of unknown magic {magic}")
+
+
+def iter_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each whole batch. A last one that is cut off ends the iteration (a fetch may end in one);
+    a header that makes no sense raises CorruptRecordError."""
+    end = len(buffer)
+    while end - position > _MAGIC_POSITION:
+        length = _OFFSET_AND_LENGTH.unpack_from(buffer, position)[1]
+        if 0 <= length and end - position < length + LOG_OVERHEAD:
+            return
+        header = read_header(buffer, position)
+        yield position, header
+        position += header.batch_length + LOG_OVERHEAD
+
+
+def check_batch(buffer: Buffer, position: int, header: BatchHeader) -> None:
+    """Checks that the whole batch is there and its CRC-32C holds. Raises CorruptRecordError. Copies nothing."""
+    end = position + header.batch_length + LOG_OVERHEAD
+    if end > len(buffer):
+        raise CorruptRecordError(f"a batch of {header.size} bytes is cut off: {len(buffer) - position} are there")
+    computed = crc32c(memoryview(buffer)[position + _CRC_START : end])
+    if computed != header.crc:
+        raise CorruptRecordError(
+            f"record is corrupt: the batch at offset {header.base_offset} says crc {header.crc}, its bytes {computed}"
+        )
+
+
+def assign_offset(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
+    """Gives a batch its place in the log: patches base offset and leader epoch, which no CRC covers, in place."""
+    length = _OFFSET_AND_LENGTH.unpack_from(buffer, position)[1]
+    _PREFIX.pack_into(buffer, position, base_offset, length, leader_epoch)
+
+
+def set_log_append_time(buffer: bytearray | memoryview, position: int, header: BatchHeader, now: int) -> None:
+    """Makes `now` the time of every record of the batch (LogAppendTime) and computes the CRC again, in place."""
+    end = position + header.batch_length + LOG_OVERHEAD
+    struct.pack_into(">h", buffer, position + _CRC_START, header.attributes | _TIMESTAMP_TYPE_FLAG)
+    struct.pack_into(">q", buffer, position + 35, now)
+    _CRC.pack_into(buffer, position + 17, crc32c(memoryview(buffer)[position + _CRC_START : end]))
+
+
+# ------------------------------------------------------------------------------------------------- reading records
+
+
+def read_records(
+    buffer: Buffer, position: int = 0, header: BatchHeader | None = None, max_size: int = MAX_DECOMPRESSED_SIZE
+) -> list[Record]:
+    """The records of one batch, decompressed (to at most `max_size` bytes). The CRC is not checked again.
+
+    Raises CorruptRecordError if they are not what the header says."""
+    return [Record(*fields) for fields in read_tuples(buffer, position, header, max_size)]
+
+
+def read_tuples(
+    buffer: Buffer, position: int = 0, header: BatchHeader | None = None, max_size: int = MAX_DECOMPRESSED_SIZE
+) -> list[RecordTuple]:
+    """As `read_records`, as plain tuples (offset, timestamp, key, value, headers), for who builds other objects."""
+    header = header or read_header(buffer, position)
+    data = record_bytes(buffer, position, header, max_size)
+    if header.record_count * _MIN_RECORD_SIZE > len(data):
+        raise CorruptRecordError(f"{header.record_count} records do not fit into {len(data)} bytes")
+    try:
+        return _decode_records(data, header)
+    except (IndexError, UnicodeDecodeError) as error:
+        raise CorruptRecordError(f"a record of the batch at offset {header.base_offset} is cut off: {error}") from None
+
+
+def record_bytes(buffer: Buffer, position: int, header: BatchHeader, max_size: int = MAX_DECOMPRESSED_SIZE) -> bytes:
+    """The records of one batch as they are encoded, decompressed. Raises CorruptRecordError."""
+    end = position + header.batch_length + LOG_OVERHEAD
+    if end > len(buffer):
+        raise CorruptRecordError(f"a batch of {header.size} bytes is cut off: {len(buffer) - position} are there")
+    return decompress(header.compression, memoryview(buffer)[position + HEADER_SIZE : end], max_size)
+
+
+def _decode_records(data: bytes, header: BatchHeader) -> list[RecordTuple]:
+    # The consumer's hot loop: numbers of one byte, by far the most common, are decoded in place.
+    records: list[RecordTuple] = []
+    append = records.append
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    fixed_timestamp = header.max_timestamp if header.timestamp_type else None
+    position = 0
+    for _ in range(header.record_count):
+        length, position = read_varint(data, position)
+        end = position + length
+        position += 1  # the record's attributes have no meaning yet
+        if (byte := data[position]) < 0x80:
+            timestamp = base_timestamp + ((byte >> 1) ^ -(byte & 1))
+            position += 1
+        else:
+            delta, position = read_varint(data, position)
+            timestamp = base_timestamp + delta
+        if (byte := data[position]) < 0x80:
+            offset = base_offset + ((byte >> 1) ^ -(byte & 1))
+            position += 1
+        else:
+            delta, position = read_varint(data, position)
+            offset = base_offset + delta
+        key, position = _read_nullable(data, position)
+        value, position = _read_nullable(data, position)
+        if data[position] == 0:
+            headers: RecordHeaders = []
+            position += 1
+        else:
+            headers, position = _read_headers(data, position)
+        if position != end:
+            raise CorruptRecordError(f"a record at offset {offset} says {length} bytes and has others")
+        append((offset, timestamp if fixed_timestamp is None else fixed_timestamp, key, value, headers))
+    if position != len(data):
+        raise CorruptRecordError(f"{len(data) - position} bytes are left behind the last record")
+    return records
+
+
+def _read_nullable(data: bytes, position: int) -> tuple[bytes | None, int]:
+    if (byte := data[position]) < 0x80 and not byte & 1:
+        position += 1
+        end = position + (byte >> 1)
+    else:
+        length, position = read_varint(data, position)
+        if length < 0:
+            if length == -1:
+                return None, position
+            raise CorruptRecordError(f"a field of {length} bytes")
+        end = position + length
+    if end > len(data):
+        raise CorruptRecordError("a field reaches behind the end of its batch")
+    return data[position:end], end
+
+
+def _read_headers(data: bytes, position: int) -> tuple[RecordHeaders, int]:
+    count, position = read_varint(data, position)
+    if count < 0 or count * 2 > len(data) - position:
+        raise CorruptRecordError(f"a record with {count} headers")
+    headers: RecordHeaders = []
+    for _ in range(count):
+        key, position = _read_nullable(data, position)
+        if key is None:
+            raise CorruptRecordError("a record header without a key")
+        value, position = _read_nullable(data, position)
+        headers.append((key.decode(), value))
+    return headers, position
+
+
+# ------------------------------------------------------------------------------------------------- varints
+
+
+def read_varint(data: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
+    """A zigzag varint of up to 64 bits and the position behind it. IndexError at the end of `data`."""
+    byte = data[position]
+    position += 1
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position
+    value = byte & 0x7F
+    shift = 7
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >> 64:
+                raise CorruptRecordError("a varint of more than 64 bits")
+            return (value >> 1) ^ -(value & 1), position
+        shift += 7
+        if shift > 63:
+            raise CorruptRecordError("a varint of more than 10 bytes")
+
+
+def _encode_unsigned(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+_SMALL = tuple(_encode_unsigned(value) for value in range(1 << 13))
+_SMALL_LIMIT = len(_SMALL)
+
+
+def varint(value: int) -> bytes:
+    """`value`, of up to 64 bits with sign, as a zigzag varint."""
+    zigzag = (value << 1) ^ (value >> 63)
+    return _SMALL[zigzag] if zigzag < _SMALL_LIMIT else _encode_unsigned(zigzag)
+
+
+# ------------------------------------------------------------------------------------------------- building
+
+
+class BatchBuilder:
+    """Collects records and builds one batch of them.
+
+    `size` is exact for the batch without compression, so a producer knows when the next record would not fit."""
+
+    __slots__ = ("_base_timestamp", "_last_delta", "_max_timestamp", "_parts", "count", "size")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.size = HEADER_SIZE
+        self._parts: list[bytes] = []
+        self._base_timestamp = NO_TIMESTAMP
+        self._max_timestamp = NO_TIMESTAMP
+        self._last_delta = -1
+
+    def append(
+        self,
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+    ) -> int:
+        """Adds a record and returns its offset relative to the batch's base."""
+        delta = self._last_delta + 1
+        self.append_at(delta, timestamp, key, value, headers)
+        return delta
+
+    def append_at(
+        self,
+        offset_delta: int,
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+    ) -> None:
+        """Adds a record with a relative offset of its own: what compaction leaves has gaps."""
+        if offset_delta <= self._last_delta:
+            raise ValueError(f"relative offset {offset_delta} does not follow {self._last_delta}")
+        if not self.count:
+            self._base_timestamp = timestamp
+        if timestamp > self._max_timestamp:
+            self._max_timestamp = timestamp
+        body = b"".join(
+            (
+                b"\0",
+                varint(timestamp - self._base_timestamp),
+                varint(offset_delta),
+                b"\x01" if key is None else varint(len(key)) + key,
+                b"\x01" if value is None else varint(len(value)) + value,
+                _encode_headers(headers) if headers else b"\0",
+            )
+        )
+        length = varint(len(body))
+        self._parts += (length, body)
+        self.size += len(length) + len(body)
+        self._last_delta = offset_delta
+        self.count += 1
+
+    def build(
+        self,
+        *,
+        base_offset: int = 0,
+        compression: Compression = Compression.NONE,
+        level: int | None = None,
+        producer_id: int = NO_PRODUCER_ID,
+        producer_epoch: int = NO_PRODUCER_EPOCH,
+        base_sequence: int = NO_SEQUENCE,
+        transactional: bool = False,
+        control: bool = False,
+        leader_epoch: int = -1,
+        last_offset_delta: int | None = None,
+        log_append_time: int | None = None,
+        delete_horizon_ms: int | None = None,
+    ) -> bytearray:
+        """The batch's bytes. The last three are for compaction, which keeps what the batch had before.
+
+        Raises ValueError if there is no record and no `last_offset_delta`."""
+        if last_offset_delta is None:
+            if not self.count:
+                raise ValueError("a batch needs at least one record")
+            last_offset_delta = self._last_delta
+        attributes = compression | (_TRANSACTIONAL_FLAG if transactional else 0) | (_CONTROL_FLAG if control else 0)
+        base_timestamp, max_timestamp = self._base_timestamp, self._max_timestamp
+        if log_append_time is not None:
+            attributes |= _TIMESTAMP_TYPE_FLAG
+            max_timestamp = log_append_time
+        if delete_horizon_ms is not None:
+            attributes |= _DELETE_HORIZON_FLAG
+            base_timestamp = delete_horizon_ms
+        # Where a delete horizon takes the place of the base timestamp, whoever builds made the records' times relative
+        # to it (see `with_base_timestamp`).
+        parts: list[bytes | memoryview] = list(self._parts)
+        if compression and self.count:
+            parts = [compress(compression, b"".join(self._parts), level)]
+        batch = bytearray(HEADER_SIZE)
+        for part in parts:
+            batch += part
+        fields = (attributes, last_offset_delta, base_timestamp, max_timestamp)
+        _AFTER_CRC.pack_into(batch, _CRC_START, *fields, producer_id, producer_epoch, base_sequence, self.count)
+        _PREFIX.pack_into(batch, 0, base_offset, len(batch) - LOG_OVERHEAD, leader_epoch)
+        batch[_MAGIC_POSITION] = MAGIC
+        _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[_CRC_START:]))
+        return batch
+
+
+def _encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
+    parts = [varint(len(headers))]
+    for key, value in headers:
+        name = key.encode()
+        parts += (varint(len(name)), name)
+        parts.append(b"\x01" if value is None else varint(len(value)) + value)
+    return b"".join(parts)
+
+
+def build_batch(
+    records: Sequence[Record | RecordFields],
+    *,
+    base_offset: int = 0,
+    compression: Compression = Compression.NONE,
+    level: int | None = None,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    transactional: bool = False,
+    control: bool = False,
+    leader_epoch: int = -1,
+) -> bytearray:
+    """One batch of the given records, at consecutive offsets from `base_offset` (a Record's own offset is not used)."""
+    builder = BatchBuilder()
+    for record in records:
+        if isinstance(record, Record):
+            builder.append(record.timestamp, record.key, record.value, record.headers)
+        else:
+            builder.append(*record)
+    return builder.build(
+        base_offset=base_offset,
+        compression=compression,
+        level=level,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        transactional=transactional,
+        control=control,
+        leader_epoch=leader_epoch,
+    )
