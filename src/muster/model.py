@@ -60,7 +60,10 @@ Headers = list[tuple[str, bytes | None]]
 
 @dataclass(slots=True)
 class ConsumerRecord:
-    """A record as a consumer gets it. `timestamp` is in milliseconds; `timestamp_type` 0 is CreateTime, 1 LogAppendTime."""
+    """A record as a consumer gets it.
+
+    `timestamp` is in milliseconds since the epoch; `timestamp_type` 0 is CreateTime, 1 LogAppendTime.
+    """
 
     topic: str
     partition: int

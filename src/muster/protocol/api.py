@@ -47,7 +47,8 @@ REQUESTS: dict[int, type[Request[Any]]] = {
 ADVERTISED: dict[ApiKey, tuple[int, int]] = {
     ApiKey(key): (cls.MIN_VERSION, cls.MAX_VERSION) for key, cls in sorted(REQUESTS.items())
 } | {
-    # Kafka 4 reads Produce from v3 on, but says 0: an old librdkafka offers compression only to brokers that say so (KAFKA-18659).
+    # Kafka 4 reads Produce from v3 on, but says 0: old versions of librdkafka offer compression
+    # only to brokers that say so (KAFKA-18659).
     ApiKey.PRODUCE: (0, 13),
     # v6 belongs to a feature (two-phase commit, KIP-939) that is off by default.
     ApiKey.INIT_PRODUCER_ID: (0, 5),

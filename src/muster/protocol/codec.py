@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Callable
-from struct import error as StructError
+from struct import error as struct_error
 from struct import pack, unpack_from
 from typing import Any, TypeVar
 
@@ -40,7 +40,7 @@ def decode(cls: type[M], version: int, buffer: Buffer, position: int = 0) -> M:
     """
     try:
         found: M = decoder(cls, version)(buffer, position)[0]
-    except (StructError, IndexError, UnicodeDecodeError, OverflowError) as error:
+    except (struct_error, IndexError, UnicodeDecodeError, OverflowError) as error:
         raise ProtocolError(f"{cls.__name__} v{version} is cut short or garbled: {error}") from None
     return found
 

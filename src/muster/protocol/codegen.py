@@ -61,8 +61,7 @@ def _class_source(struct: Struct, bases: str, class_lines: list[str]) -> list[st
     lines = [f"class {struct.name}({bases}):", *class_lines, f"    __slots__ = ({slots.rstrip() if slots else ''})", ""]
     lines.append("    def __init__(")
     lines.append("        self,")
-    for member in struct.fields:
-        lines.append(f"        {member.name}: {_annotation(member)} = {default_source(member)},")
+    lines += [f"        {member.name}: {_annotation(member)} = {default_source(member)}," for member in struct.fields]
     lines.append("    ) -> None:")
     for member in struct.fields:
         value = member.name

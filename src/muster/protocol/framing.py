@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from struct import Struct as Packer
-from struct import error as StructError
+from struct import error as struct_error
 from typing import TypeVar
 
 from muster.errors import ProtocolError
@@ -107,7 +107,7 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
         request = REQUESTS.get(api_key)
         if request is not None and request_header_version(request, version) == 2:
             position = _skip_tags(frame, position)
-    except (StructError, IndexError, UnicodeDecodeError) as error:
+    except (struct_error, IndexError, UnicodeDecodeError) as error:
         raise ProtocolError(f"no header of a request: {error}") from None
     if position > len(frame):
         raise ProtocolError("no header of a request: it is cut short")

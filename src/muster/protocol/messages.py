@@ -13,12 +13,7 @@ class RequestHeader(Message):
     MIN_VERSION = 1
     MAX_VERSION = 2
     FIRST_FLEXIBLE_VERSION = 2
-    __slots__ = (
-        "request_api_key",
-        "request_api_version",
-        "correlation_id",
-        "client_id",
-    )
+    __slots__ = ("request_api_key", "request_api_version", "correlation_id", "client_id",)
 
     def __init__(
         self,
@@ -47,10 +42,7 @@ class ResponseHeader(Message):
 
 
 class BatchIndexAndErrorMessage(Struct):
-    __slots__ = (
-        "batch_index",
-        "batch_index_error_message",
-    )
+    __slots__ = ("batch_index", "batch_index_error_message",)
 
     def __init__(
         self,
@@ -62,10 +54,7 @@ class BatchIndexAndErrorMessage(Struct):
 
 
 class ProduceResponseLeaderIdAndEpoch(Struct):
-    __slots__ = (
-        "leader_id",
-        "leader_epoch",
-    )
+    __slots__ = ("leader_id", "leader_epoch",)
 
     def __init__(
         self,
@@ -77,16 +66,7 @@ class ProduceResponseLeaderIdAndEpoch(Struct):
 
 
 class PartitionProduceResponse(Struct):
-    __slots__ = (
-        "index",
-        "error_code",
-        "base_offset",
-        "log_append_time_ms",
-        "log_start_offset",
-        "record_errors",
-        "error_message",
-        "current_leader",
-    )
+    __slots__ = ("index", "error_code", "base_offset", "log_append_time_ms", "log_start_offset", "record_errors", "error_message", "current_leader",)
 
     def __init__(
         self,
@@ -110,11 +90,7 @@ class PartitionProduceResponse(Struct):
 
 
 class TopicProduceResponse(Struct):
-    __slots__ = (
-        "name",
-        "topic_id",
-        "partition_responses",
-    )
+    __slots__ = ("name", "topic_id", "partition_responses",)
 
     def __init__(
         self,
@@ -128,12 +104,7 @@ class TopicProduceResponse(Struct):
 
 
 class ProduceResponseNodeEndpoint(Struct):
-    __slots__ = (
-        "node_id",
-        "host",
-        "port",
-        "rack",
-    )
+    __slots__ = ("node_id", "host", "port", "rack",)
 
     def __init__(
         self,
@@ -153,11 +124,7 @@ class ProduceResponse(Response):
     MAX_VERSION = 13
     FIRST_FLEXIBLE_VERSION = 9
     API_KEY = 0
-    __slots__ = (
-        "responses",
-        "throttle_time_ms",
-        "node_endpoints",
-    )
+    __slots__ = ("responses", "throttle_time_ms", "node_endpoints",)
 
     def __init__(
         self,
@@ -171,10 +138,7 @@ class ProduceResponse(Response):
 
 
 class EpochEndOffset(Struct):
-    __slots__ = (
-        "epoch",
-        "end_offset",
-    )
+    __slots__ = ("epoch", "end_offset",)
 
     def __init__(
         self,
@@ -186,10 +150,7 @@ class EpochEndOffset(Struct):
 
 
 class FetchResponseLeaderIdAndEpoch(Struct):
-    __slots__ = (
-        "leader_id",
-        "leader_epoch",
-    )
+    __slots__ = ("leader_id", "leader_epoch",)
 
     def __init__(
         self,
@@ -201,10 +162,7 @@ class FetchResponseLeaderIdAndEpoch(Struct):
 
 
 class SnapshotId(Struct):
-    __slots__ = (
-        "end_offset",
-        "epoch",
-    )
+    __slots__ = ("end_offset", "epoch",)
 
     def __init__(
         self,
@@ -216,10 +174,7 @@ class SnapshotId(Struct):
 
 
 class AbortedTransaction(Struct):
-    __slots__ = (
-        "producer_id",
-        "first_offset",
-    )
+    __slots__ = ("producer_id", "first_offset",)
 
     def __init__(
         self,
@@ -231,19 +186,7 @@ class AbortedTransaction(Struct):
 
 
 class PartitionData(Struct):
-    __slots__ = (
-        "partition_index",
-        "error_code",
-        "high_watermark",
-        "last_stable_offset",
-        "log_start_offset",
-        "diverging_epoch",
-        "current_leader",
-        "snapshot_id",
-        "aborted_transactions",
-        "preferred_read_replica",
-        "records",
-    )
+    __slots__ = ("partition_index", "error_code", "high_watermark", "last_stable_offset", "log_start_offset", "diverging_epoch", "current_leader", "snapshot_id", "aborted_transactions", "preferred_read_replica", "records",)
 
     def __init__(
         self,
@@ -273,11 +216,7 @@ class PartitionData(Struct):
 
 
 class FetchableTopicResponse(Struct):
-    __slots__ = (
-        "topic",
-        "topic_id",
-        "partitions",
-    )
+    __slots__ = ("topic", "topic_id", "partitions",)
 
     def __init__(
         self,
@@ -291,12 +230,7 @@ class FetchableTopicResponse(Struct):
 
 
 class FetchResponseNodeEndpoint(Struct):
-    __slots__ = (
-        "node_id",
-        "host",
-        "port",
-        "rack",
-    )
+    __slots__ = ("node_id", "host", "port", "rack",)
 
     def __init__(
         self,
@@ -316,13 +250,7 @@ class FetchResponse(Response):
     MAX_VERSION = 18
     FIRST_FLEXIBLE_VERSION = 12
     API_KEY = 1
-    __slots__ = (
-        "throttle_time_ms",
-        "error_code",
-        "session_id",
-        "responses",
-        "node_endpoints",
-    )
+    __slots__ = ("throttle_time_ms", "error_code", "session_id", "responses", "node_endpoints",)
 
     def __init__(
         self,
@@ -340,13 +268,7 @@ class FetchResponse(Response):
 
 
 class ListOffsetsPartitionResponse(Struct):
-    __slots__ = (
-        "partition_index",
-        "error_code",
-        "timestamp",
-        "offset",
-        "leader_epoch",
-    )
+    __slots__ = ("partition_index", "error_code", "timestamp", "offset", "leader_epoch",)
 
     def __init__(
         self,
@@ -364,10 +286,7 @@ class ListOffsetsPartitionResponse(Struct):
 
 
 class ListOffsetsTopicResponse(Struct):
-    __slots__ = (
-        "name",
-        "partitions",
-    )
+    __slots__ = ("name", "partitions",)
 
     def __init__(
         self,
@@ -383,10 +302,7 @@ class ListOffsetsResponse(Response):
     MAX_VERSION = 11
     FIRST_FLEXIBLE_VERSION = 6
     API_KEY = 2
-    __slots__ = (
-        "throttle_time_ms",
-        "topics",
-    )
+    __slots__ = ("throttle_time_ms", "topics",)
 
     def __init__(
         self,
@@ -398,12 +314,7 @@ class ListOffsetsResponse(Response):
 
 
 class MetadataResponseBroker(Struct):
-    __slots__ = (
-        "node_id",
-        "host",
-        "port",
-        "rack",
-    )
+    __slots__ = ("node_id", "host", "port", "rack",)
 
     def __init__(
         self,
@@ -419,15 +330,7 @@ class MetadataResponseBroker(Struct):
 
 
 class MetadataResponsePartition(Struct):
-    __slots__ = (
-        "error_code",
-        "partition_index",
-        "leader_id",
-        "leader_epoch",
-        "replica_nodes",
-        "isr_nodes",
-        "offline_replicas",
-    )
+    __slots__ = ("error_code", "partition_index", "leader_id", "leader_epoch", "replica_nodes", "isr_nodes", "offline_replicas",)
 
     def __init__(
         self,
@@ -449,14 +352,7 @@ class MetadataResponsePartition(Struct):
 
 
 class MetadataResponseTopic(Struct):
-    __slots__ = (
-        "error_code",
-        "name",
-        "topic_id",
-        "is_internal",
-        "partitions",
-        "topic_authorized_operations",
-    )
+    __slots__ = ("error_code", "name", "topic_id", "is_internal", "partitions", "topic_authorized_operations",)
 
     def __init__(
         self,
@@ -480,15 +376,7 @@ class MetadataResponse(Response):
     MAX_VERSION = 13
     FIRST_FLEXIBLE_VERSION = 9
     API_KEY = 3
-    __slots__ = (
-        "throttle_time_ms",
-        "brokers",
-        "cluster_id",
-        "controller_id",
-        "topics",
-        "cluster_authorized_operations",
-        "error_code",
-    )
+    __slots__ = ("throttle_time_ms", "brokers", "cluster_id", "controller_id", "topics", "cluster_authorized_operations", "error_code",)
 
     def __init__(
         self,
@@ -510,10 +398,7 @@ class MetadataResponse(Response):
 
 
 class OffsetCommitResponsePartition(Struct):
-    __slots__ = (
-        "partition_index",
-        "error_code",
-    )
+    __slots__ = ("partition_index", "error_code",)
 
     def __init__(
         self,
@@ -525,11 +410,7 @@ class OffsetCommitResponsePartition(Struct):
 
 
 class OffsetCommitResponseTopic(Struct):
-    __slots__ = (
-        "name",
-        "topic_id",
-        "partitions",
-    )
+    __slots__ = ("name", "topic_id", "partitions",)
 
     def __init__(
         self,
@@ -547,10 +428,7 @@ class OffsetCommitResponse(Response):
     MAX_VERSION = 10
     FIRST_FLEXIBLE_VERSION = 8
     API_KEY = 8
-    __slots__ = (
-        "throttle_time_ms",
-        "topics",
-    )
+    __slots__ = ("throttle_time_ms", "topics",)
 
     def __init__(
         self,
@@ -562,13 +440,7 @@ class OffsetCommitResponse(Response):
 
 
 class OffsetFetchResponsePartition(Struct):
-    __slots__ = (
-        "partition_index",
-        "committed_offset",
-        "committed_leader_epoch",
-        "metadata",
-        "error_code",
-    )
+    __slots__ = ("partition_index", "committed_offset", "committed_leader_epoch", "metadata", "error_code",)
 
     def __init__(
         self,
@@ -586,10 +458,7 @@ class OffsetFetchResponsePartition(Struct):
 
 
 class OffsetFetchResponseTopic(Struct):
-    __slots__ = (
-        "name",
-        "partitions",
-    )
+    __slots__ = ("name", "partitions",)
 
     def __init__(
         self,
@@ -601,13 +470,7 @@ class OffsetFetchResponseTopic(Struct):
 
 
 class OffsetFetchResponsePartitions(Struct):
-    __slots__ = (
-        "partition_index",
-        "committed_offset",
-        "committed_leader_epoch",
-        "metadata",
-        "error_code",
-    )
+    __slots__ = ("partition_index", "committed_offset", "committed_leader_epoch", "metadata", "error_code",)
 
     def __init__(
         self,
@@ -625,11 +488,7 @@ class OffsetFetchResponsePartitions(Struct):
 
 
 class OffsetFetchResponseTopics(Struct):
-    __slots__ = (
-        "name",
-        "topic_id",
-        "partitions",
-    )
+    __slots__ = ("name", "topic_id", "partitions",)
 
     def __init__(
         self,
@@ -643,11 +502,7 @@ class OffsetFetchResponseTopics(Struct):
 
 
 class OffsetFetchResponseGroup(Struct):
-    __slots__ = (
-        "group_id",
-        "topics",
-        "error_code",
-    )
+    __slots__ = ("group_id", "topics", "error_code",)
 
     def __init__(
         self,
@@ -665,12 +520,7 @@ class OffsetFetchResponse(Response):
     MAX_VERSION = 10
     FIRST_FLEXIBLE_VERSION = 6
     API_KEY = 9
-    __slots__ = (
-        "throttle_time_ms",
-        "topics",
-        "error_code",
-        "groups",
-    )
+    __slots__ = ("throttle_time_ms", "topics", "error_code", "groups",)
 
     def __init__(
         self,
@@ -686,14 +536,7 @@ class OffsetFetchResponse(Response):
 
 
 class Coordinator(Struct):
-    __slots__ = (
-        "key",
-        "node_id",
-        "host",
-        "port",
-        "error_code",
-        "error_message",
-    )
+    __slots__ = ("key", "node_id", "host", "port", "error_code", "error_message",)
 
     def __init__(
         self,
@@ -717,15 +560,7 @@ class FindCoordinatorResponse(Response):
     MAX_VERSION = 6
     FIRST_FLEXIBLE_VERSION = 3
     API_KEY = 10
-    __slots__ = (
-        "throttle_time_ms",
-        "error_code",
-        "error_message",
-        "node_id",
-        "host",
-        "port",
-        "coordinators",
-    )
+    __slots__ = ("throttle_time_ms", "error_code", "error_message", "node_id", "host", "port", "coordinators",)
 
     def __init__(
         self,
@@ -747,11 +582,7 @@ class FindCoordinatorResponse(Response):
 
 
 class JoinGroupResponseMember(Struct):
-    __slots__ = (
-        "member_id",
-        "group_instance_id",
-        "metadata",
-    )
+    __slots__ = ("member_id", "group_instance_id", "metadata",)
 
     def __init__(
         self,
@@ -769,17 +600,7 @@ class JoinGroupResponse(Response):
     MAX_VERSION = 9
     FIRST_FLEXIBLE_VERSION = 6
     API_KEY = 11
-    __slots__ = (
-        "throttle_time_ms",
-        "error_code",
-        "generation_id",
-        "protocol_type",
-        "protocol_name",
-        "leader",
-        "skip_assignment",
-        "member_id",
-        "members",
-    )
+    __slots__ = ("throttle_time_ms", "error_code", "generation_id", "protocol_type", "protocol_name", "leader", "skip_assignment", "member_id", "members",)
 
     def __init__(
         self,
@@ -809,10 +630,7 @@ class HeartbeatResponse(Response):
     MAX_VERSION = 4
     FIRST_FLEXIBLE_VERSION = 4
     API_KEY = 12
-    __slots__ = (
-        "throttle_time_ms",
-        "error_code",
-    )
+    __slots__ = ("throttle_time_ms", "error_code",)
 
     def __init__(
         self,
@@ -824,11 +642,7 @@ class HeartbeatResponse(Response):
 
 
 class MemberResponse(Struct):
-    __slots__ = (
-        "member_id",
-        "group_instance_id",
-        "error_code",
-    )
+    __slots__ = ("member_id", "group_instance_id", "error_code",)
 
     def __init__(
         self,
@@ -846,11 +660,7 @@ class LeaveGroupResponse(Response):
     MAX_VERSION = 5
     FIRST_FLEXIBLE_VERSION = 4
     API_KEY = 13
-    __slots__ = (
-        "throttle_time_ms",
-        "error_code",
-        "members",
-    )
+    __slots__ = ("throttle_time_ms", "error_code", "members",)
 
     def __init__(
         self,
@@ -868,13 +678,7 @@ class SyncGroupResponse(Response):
     MAX_VERSION = 5
     FIRST_FLEXIBLE_VERSION = 4
     API_KEY = 14
-    __slots__ = (
-        "throttle_time_ms",
-        "error_code",
-        "protocol_type",
-        "protocol_name",
-        "assignment",
-    )
+    __slots__ = ("throttle_time_ms", "error_code", "protocol_type", "protocol_name", "assignment",)
 
     def __init__(
         self,
@@ -892,14 +696,7 @@ class SyncGroupResponse(Response):
 
 
 class DescribedGroupMember(Struct):
-    __slots__ = (
-        "member_id",
-        "group_instance_id",
-        "client_id",
-        "client_host",
-        "member_metadata",
-        "member_assignment",
-    )
+    __slots__ = ("member_id", "group_instance_id", "client_id", "client_host", "member_metadata", "member_assignment",)
 
     def __init__(
         self,
@@ -919,16 +716,7 @@ class DescribedGroupMember(Struct):
 
 
 class DescribedGroup(Struct):
-    __slots__ = (
-        "error_code",
-        "error_message",
-        "group_id",
-        "group_state",
-        "protocol_type",
-        "protocol_data",
-        "members",
-        "authorized_operations",
-    )
+    __slots__ = ("error_code", "error_message", "group_id", "group_state", "protocol_type", "protocol_data", "members", "authorized_operations",)
 
     def __init__(
         self,
@@ -956,10 +744,7 @@ class DescribeGroupsResponse(Response):
     MAX_VERSION = 6
     FIRST_FLEXIBLE_VERSION = 5
     API_KEY = 15
-    __slots__ = (
-        "throttle_time_ms",
-        "groups",
-    )
+    __slots__ = ("throttle_time_ms", "groups",)
 
     def __init__(
         self,
@@ -971,12 +756,7 @@ class DescribeGroupsResponse(Response):
 
 
 class ListedGroup(Struct):
-    __slots__ = (
-        "group_id",
-        "protocol_type",
-        "group_state",
-        "group_type",
-    )
+    __slots__ = ("group_id", "protocol_type", "group_state", "group_type",)
 
     def __init__(
         self,
@@ -996,11 +776,7 @@ class ListGroupsResponse(Response):
     MAX_VERSION = 5
     FIRST_FLEXIBLE_VERSION = 3
     API_KEY = 16
-    __slots__ = (
-        "throttle_time_ms",
-        "error_code",
-        "groups",
-    )
+    __slots__ = ("throttle_time_ms", "error_code", "groups",)
 
     def __init__(
         self,
@@ -1014,11 +790,7 @@ class ListGroupsResponse(Response):
 
 
 class ApiVersion(Struct):
-    __slots__ = (
-        "api_key",
-        "min_version",
-        "max_version",
-    )
+    __slots__ = ("api_key", "min_version", "max_version",)
 
     def __init__(
         self,
@@ -1032,11 +804,7 @@ class ApiVersion(Struct):
 
 
 class SupportedFeatureKey(Struct):
-    __slots__ = (
-        "name",
-        "min_version",
-        "max_version",
-    )
+    __slots__ = ("name", "min_version", "max_version",)
 
     def __init__(
         self,
@@ -1050,11 +818,7 @@ class SupportedFeatureKey(Struct):
 
 
 class FinalizedFeatureKey(Struct):
-    __slots__ = (
-        "name",
-        "max_version_level",
-        "min_version_level",
-    )
+    __slots__ = ("name", "max_version_level", "min_version_level",)
 
     def __init__(
         self,
@@ -1072,15 +836,7 @@ class ApiVersionsResponse(Response):
     MAX_VERSION = 4
     FIRST_FLEXIBLE_VERSION = 3
     API_KEY = 18
-    __slots__ = (
-        "error_code",
-        "api_keys",
-        "throttle_time_ms",
-        "supported_features",
-        "finalized_features_epoch",
-        "finalized_features",
-        "zk_migration_ready",
-    )
+    __slots__ = ("error_code", "api_keys", "throttle_time_ms", "supported_features", "finalized_features_epoch", "finalized_features", "zk_migration_ready",)
 
     def __init__(
         self,
@@ -1102,13 +858,7 @@ class ApiVersionsResponse(Response):
 
 
 class CreatableTopicConfigs(Struct):
-    __slots__ = (
-        "name",
-        "value",
-        "read_only",
-        "config_source",
-        "is_sensitive",
-    )
+    __slots__ = ("name", "value", "read_only", "config_source", "is_sensitive",)
 
     def __init__(
         self,
@@ -1126,16 +876,7 @@ class CreatableTopicConfigs(Struct):
 
 
 class CreatableTopicResult(Struct):
-    __slots__ = (
-        "name",
-        "topic_id",
-        "error_code",
-        "error_message",
-        "topic_config_error_code",
-        "num_partitions",
-        "replication_factor",
-        "configs",
-    )
+    __slots__ = ("name", "topic_id", "error_code", "error_message", "topic_config_error_code", "num_partitions", "replication_factor", "configs",)
 
     def __init__(
         self,
@@ -1163,10 +904,7 @@ class CreateTopicsResponse(Response):
     MAX_VERSION = 7
     FIRST_FLEXIBLE_VERSION = 5
     API_KEY = 19
-    __slots__ = (
-        "throttle_time_ms",
-        "topics",
-    )
+    __slots__ = ("throttle_time_ms", "topics",)
 
     def __init__(
         self,
@@ -1178,12 +916,7 @@ class CreateTopicsResponse(Response):
 
 
 class DeletableTopicResult(Struct):
-    __slots__ = (
-        "name",
-        "topic_id",
-        "error_code",
-        "error_message",
-    )
+    __slots__ = ("name", "topic_id", "error_code", "error_message",)
 
     def __init__(
         self,
@@ -1203,10 +936,7 @@ class DeleteTopicsResponse(Response):
     MAX_VERSION = 6
     FIRST_FLEXIBLE_VERSION = 4
     API_KEY = 20
-    __slots__ = (
-        "throttle_time_ms",
-        "responses",
-    )
+    __slots__ = ("throttle_time_ms", "responses",)
 
     def __init__(
         self,
@@ -1222,14 +952,7 @@ class InitProducerIdResponse(Response):
     MAX_VERSION = 6
     FIRST_FLEXIBLE_VERSION = 2
     API_KEY = 22
-    __slots__ = (
-        "throttle_time_ms",
-        "error_code",
-        "producer_id",
-        "producer_epoch",
-        "ongoing_txn_producer_id",
-        "ongoing_txn_producer_epoch",
-    )
+    __slots__ = ("throttle_time_ms", "error_code", "producer_id", "producer_epoch", "ongoing_txn_producer_id", "ongoing_txn_producer_epoch",)
 
     def __init__(
         self,
@@ -1249,11 +972,7 @@ class InitProducerIdResponse(Response):
 
 
 class DescribeConfigsSynonym(Struct):
-    __slots__ = (
-        "name",
-        "value",
-        "source",
-    )
+    __slots__ = ("name", "value", "source",)
 
     def __init__(
         self,
@@ -1267,16 +986,7 @@ class DescribeConfigsSynonym(Struct):
 
 
 class DescribeConfigsResourceResult(Struct):
-    __slots__ = (
-        "name",
-        "value",
-        "read_only",
-        "config_source",
-        "is_sensitive",
-        "synonyms",
-        "config_type",
-        "documentation",
-    )
+    __slots__ = ("name", "value", "read_only", "config_source", "is_sensitive", "synonyms", "config_type", "documentation",)
 
     def __init__(
         self,
@@ -1300,13 +1010,7 @@ class DescribeConfigsResourceResult(Struct):
 
 
 class DescribeConfigsResult(Struct):
-    __slots__ = (
-        "error_code",
-        "error_message",
-        "resource_type",
-        "resource_name",
-        "configs",
-    )
+    __slots__ = ("error_code", "error_message", "resource_type", "resource_name", "configs",)
 
     def __init__(
         self,
@@ -1328,10 +1032,7 @@ class DescribeConfigsResponse(Response):
     MAX_VERSION = 4
     FIRST_FLEXIBLE_VERSION = 4
     API_KEY = 32
-    __slots__ = (
-        "throttle_time_ms",
-        "results",
-    )
+    __slots__ = ("throttle_time_ms", "results",)
 
     def __init__(
         self,
@@ -1343,10 +1044,7 @@ class DescribeConfigsResponse(Response):
 
 
 class DeletableGroupResult(Struct):
-    __slots__ = (
-        "group_id",
-        "error_code",
-    )
+    __slots__ = ("group_id", "error_code",)
 
     def __init__(
         self,
@@ -1362,10 +1060,7 @@ class DeleteGroupsResponse(Response):
     MAX_VERSION = 2
     FIRST_FLEXIBLE_VERSION = 2
     API_KEY = 42
-    __slots__ = (
-        "throttle_time_ms",
-        "results",
-    )
+    __slots__ = ("throttle_time_ms", "results",)
 
     def __init__(
         self,
@@ -1377,13 +1072,7 @@ class DeleteGroupsResponse(Response):
 
 
 class DescribeClusterBroker(Struct):
-    __slots__ = (
-        "broker_id",
-        "host",
-        "port",
-        "rack",
-        "is_fenced",
-    )
+    __slots__ = ("broker_id", "host", "port", "rack", "is_fenced",)
 
     def __init__(
         self,
@@ -1405,16 +1094,7 @@ class DescribeClusterResponse(Response):
     MAX_VERSION = 2
     FIRST_FLEXIBLE_VERSION = 0
     API_KEY = 60
-    __slots__ = (
-        "throttle_time_ms",
-        "error_code",
-        "error_message",
-        "endpoint_type",
-        "cluster_id",
-        "controller_id",
-        "brokers",
-        "cluster_authorized_operations",
-    )
+    __slots__ = ("throttle_time_ms", "error_code", "error_message", "endpoint_type", "cluster_id", "controller_id", "brokers", "cluster_authorized_operations",)
 
     def __init__(
         self,
@@ -1438,17 +1118,7 @@ class DescribeClusterResponse(Response):
 
 
 class DescribeTopicPartitionsResponsePartition(Struct):
-    __slots__ = (
-        "error_code",
-        "partition_index",
-        "leader_id",
-        "leader_epoch",
-        "replica_nodes",
-        "isr_nodes",
-        "eligible_leader_replicas",
-        "last_known_elr",
-        "offline_replicas",
-    )
+    __slots__ = ("error_code", "partition_index", "leader_id", "leader_epoch", "replica_nodes", "isr_nodes", "eligible_leader_replicas", "last_known_elr", "offline_replicas",)
 
     def __init__(
         self,
@@ -1474,14 +1144,7 @@ class DescribeTopicPartitionsResponsePartition(Struct):
 
 
 class DescribeTopicPartitionsResponseTopic(Struct):
-    __slots__ = (
-        "error_code",
-        "name",
-        "topic_id",
-        "is_internal",
-        "partitions",
-        "topic_authorized_operations",
-    )
+    __slots__ = ("error_code", "name", "topic_id", "is_internal", "partitions", "topic_authorized_operations",)
 
     def __init__(
         self,
@@ -1501,10 +1164,7 @@ class DescribeTopicPartitionsResponseTopic(Struct):
 
 
 class DescribeTopicPartitionsResponseCursor(Struct):
-    __slots__ = (
-        "topic_name",
-        "partition_index",
-    )
+    __slots__ = ("topic_name", "partition_index",)
 
     def __init__(
         self,
@@ -1520,11 +1180,7 @@ class DescribeTopicPartitionsResponse(Response):
     MAX_VERSION = 0
     FIRST_FLEXIBLE_VERSION = 0
     API_KEY = 75
-    __slots__ = (
-        "throttle_time_ms",
-        "topics",
-        "next_cursor",
-    )
+    __slots__ = ("throttle_time_ms", "topics", "next_cursor",)
 
     def __init__(
         self,
@@ -1538,10 +1194,7 @@ class DescribeTopicPartitionsResponse(Response):
 
 
 class ConsumerProtocolSubscriptionTopicPartition(Struct):
-    __slots__ = (
-        "topic",
-        "partitions",
-    )
+    __slots__ = ("topic", "partitions",)
 
     def __init__(
         self,
@@ -1556,13 +1209,7 @@ class ConsumerProtocolSubscription(Message):
     MIN_VERSION = 0
     MAX_VERSION = 3
     FIRST_FLEXIBLE_VERSION = 32768
-    __slots__ = (
-        "topics",
-        "user_data",
-        "owned_partitions",
-        "generation_id",
-        "rack_id",
-    )
+    __slots__ = ("topics", "user_data", "owned_partitions", "generation_id", "rack_id",)
 
     def __init__(
         self,
@@ -1580,10 +1227,7 @@ class ConsumerProtocolSubscription(Message):
 
 
 class ConsumerProtocolAssignmentTopicPartition(Struct):
-    __slots__ = (
-        "topic",
-        "partitions",
-    )
+    __slots__ = ("topic", "partitions",)
 
     def __init__(
         self,
@@ -1598,10 +1242,7 @@ class ConsumerProtocolAssignment(Message):
     MIN_VERSION = 0
     MAX_VERSION = 3
     FIRST_FLEXIBLE_VERSION = 32768
-    __slots__ = (
-        "assigned_partitions",
-        "user_data",
-    )
+    __slots__ = ("assigned_partitions", "user_data",)
 
     def __init__(
         self,
@@ -1616,11 +1257,7 @@ class OffsetCommitKey(Message):
     MIN_VERSION = 0
     MAX_VERSION = 0
     FIRST_FLEXIBLE_VERSION = 32768
-    __slots__ = (
-        "group",
-        "topic",
-        "partition",
-    )
+    __slots__ = ("group", "topic", "partition",)
 
     def __init__(
         self,
@@ -1637,14 +1274,7 @@ class OffsetCommitValue(Message):
     MIN_VERSION = 0
     MAX_VERSION = 4
     FIRST_FLEXIBLE_VERSION = 4
-    __slots__ = (
-        "offset",
-        "leader_epoch",
-        "metadata",
-        "commit_timestamp",
-        "expire_timestamp",
-        "topic_id",
-    )
+    __slots__ = ("offset", "leader_epoch", "metadata", "commit_timestamp", "expire_timestamp", "topic_id",)
 
     def __init__(
         self,
@@ -1677,16 +1307,7 @@ class GroupMetadataKey(Message):
 
 
 class MemberMetadata(Struct):
-    __slots__ = (
-        "member_id",
-        "group_instance_id",
-        "client_id",
-        "client_host",
-        "rebalance_timeout",
-        "session_timeout",
-        "subscription",
-        "assignment",
-    )
+    __slots__ = ("member_id", "group_instance_id", "client_id", "client_host", "rebalance_timeout", "session_timeout", "subscription", "assignment",)
 
     def __init__(
         self,
@@ -1713,14 +1334,7 @@ class GroupMetadataValue(Message):
     MIN_VERSION = 0
     MAX_VERSION = 4
     FIRST_FLEXIBLE_VERSION = 4
-    __slots__ = (
-        "protocol_type",
-        "generation",
-        "protocol",
-        "leader",
-        "current_state_timestamp",
-        "members",
-    )
+    __slots__ = ("protocol_type", "generation", "protocol", "leader", "current_state_timestamp", "members",)
 
     def __init__(
         self,
@@ -1740,10 +1354,7 @@ class GroupMetadataValue(Message):
 
 
 class PartitionProduceData(Struct):
-    __slots__ = (
-        "index",
-        "records",
-    )
+    __slots__ = ("index", "records",)
 
     def __init__(
         self,
@@ -1755,11 +1366,7 @@ class PartitionProduceData(Struct):
 
 
 class TopicProduceData(Struct):
-    __slots__ = (
-        "name",
-        "topic_id",
-        "partition_data",
-    )
+    __slots__ = ("name", "topic_id", "partition_data",)
 
     def __init__(
         self,
@@ -1778,12 +1385,7 @@ class ProduceRequest(Request["ProduceResponse"]):
     FIRST_FLEXIBLE_VERSION = 9
     API_KEY = 0
     RESPONSE = ProduceResponse
-    __slots__ = (
-        "transactional_id",
-        "acks",
-        "timeout_ms",
-        "topic_data",
-    )
+    __slots__ = ("transactional_id", "acks", "timeout_ms", "topic_data",)
 
     def __init__(
         self,
@@ -1799,10 +1401,7 @@ class ProduceRequest(Request["ProduceResponse"]):
 
 
 class ReplicaState(Struct):
-    __slots__ = (
-        "replica_id",
-        "replica_epoch",
-    )
+    __slots__ = ("replica_id", "replica_epoch",)
 
     def __init__(
         self,
@@ -1814,16 +1413,7 @@ class ReplicaState(Struct):
 
 
 class FetchPartition(Struct):
-    __slots__ = (
-        "partition",
-        "current_leader_epoch",
-        "fetch_offset",
-        "last_fetched_epoch",
-        "log_start_offset",
-        "partition_max_bytes",
-        "replica_directory_id",
-        "high_watermark",
-    )
+    __slots__ = ("partition", "current_leader_epoch", "fetch_offset", "last_fetched_epoch", "log_start_offset", "partition_max_bytes", "replica_directory_id", "high_watermark",)
 
     def __init__(
         self,
@@ -1847,11 +1437,7 @@ class FetchPartition(Struct):
 
 
 class FetchTopic(Struct):
-    __slots__ = (
-        "topic",
-        "topic_id",
-        "partitions",
-    )
+    __slots__ = ("topic", "topic_id", "partitions",)
 
     def __init__(
         self,
@@ -1865,11 +1451,7 @@ class FetchTopic(Struct):
 
 
 class ForgottenTopic(Struct):
-    __slots__ = (
-        "topic",
-        "topic_id",
-        "partitions",
-    )
+    __slots__ = ("topic", "topic_id", "partitions",)
 
     def __init__(
         self,
@@ -1888,20 +1470,7 @@ class FetchRequest(Request["FetchResponse"]):
     FIRST_FLEXIBLE_VERSION = 12
     API_KEY = 1
     RESPONSE = FetchResponse
-    __slots__ = (
-        "cluster_id",
-        "replica_id",
-        "replica_state",
-        "max_wait_ms",
-        "min_bytes",
-        "max_bytes",
-        "isolation_level",
-        "session_id",
-        "session_epoch",
-        "topics",
-        "forgotten_topics_data",
-        "rack_id",
-    )
+    __slots__ = ("cluster_id", "replica_id", "replica_state", "max_wait_ms", "min_bytes", "max_bytes", "isolation_level", "session_id", "session_epoch", "topics", "forgotten_topics_data", "rack_id",)
 
     def __init__(
         self,
@@ -1933,11 +1502,7 @@ class FetchRequest(Request["FetchResponse"]):
 
 
 class ListOffsetsPartition(Struct):
-    __slots__ = (
-        "partition_index",
-        "current_leader_epoch",
-        "timestamp",
-    )
+    __slots__ = ("partition_index", "current_leader_epoch", "timestamp",)
 
     def __init__(
         self,
@@ -1951,10 +1516,7 @@ class ListOffsetsPartition(Struct):
 
 
 class ListOffsetsTopic(Struct):
-    __slots__ = (
-        "name",
-        "partitions",
-    )
+    __slots__ = ("name", "partitions",)
 
     def __init__(
         self,
@@ -1971,12 +1533,7 @@ class ListOffsetsRequest(Request["ListOffsetsResponse"]):
     FIRST_FLEXIBLE_VERSION = 6
     API_KEY = 2
     RESPONSE = ListOffsetsResponse
-    __slots__ = (
-        "replica_id",
-        "isolation_level",
-        "topics",
-        "timeout_ms",
-    )
+    __slots__ = ("replica_id", "isolation_level", "topics", "timeout_ms",)
 
     def __init__(
         self,
@@ -1992,10 +1549,7 @@ class ListOffsetsRequest(Request["ListOffsetsResponse"]):
 
 
 class MetadataRequestTopic(Struct):
-    __slots__ = (
-        "topic_id",
-        "name",
-    )
+    __slots__ = ("topic_id", "name",)
 
     def __init__(
         self,
@@ -2012,12 +1566,7 @@ class MetadataRequest(Request["MetadataResponse"]):
     FIRST_FLEXIBLE_VERSION = 9
     API_KEY = 3
     RESPONSE = MetadataResponse
-    __slots__ = (
-        "topics",
-        "allow_auto_topic_creation",
-        "include_cluster_authorized_operations",
-        "include_topic_authorized_operations",
-    )
+    __slots__ = ("topics", "allow_auto_topic_creation", "include_cluster_authorized_operations", "include_topic_authorized_operations",)
 
     def __init__(
         self,
@@ -2033,12 +1582,7 @@ class MetadataRequest(Request["MetadataResponse"]):
 
 
 class OffsetCommitRequestPartition(Struct):
-    __slots__ = (
-        "partition_index",
-        "committed_offset",
-        "committed_leader_epoch",
-        "committed_metadata",
-    )
+    __slots__ = ("partition_index", "committed_offset", "committed_leader_epoch", "committed_metadata",)
 
     def __init__(
         self,
@@ -2054,11 +1598,7 @@ class OffsetCommitRequestPartition(Struct):
 
 
 class OffsetCommitRequestTopic(Struct):
-    __slots__ = (
-        "name",
-        "topic_id",
-        "partitions",
-    )
+    __slots__ = ("name", "topic_id", "partitions",)
 
     def __init__(
         self,
@@ -2077,14 +1617,7 @@ class OffsetCommitRequest(Request["OffsetCommitResponse"]):
     FIRST_FLEXIBLE_VERSION = 8
     API_KEY = 8
     RESPONSE = OffsetCommitResponse
-    __slots__ = (
-        "group_id",
-        "generation_id_or_member_epoch",
-        "member_id",
-        "group_instance_id",
-        "retention_time_ms",
-        "topics",
-    )
+    __slots__ = ("group_id", "generation_id_or_member_epoch", "member_id", "group_instance_id", "retention_time_ms", "topics",)
 
     def __init__(
         self,
@@ -2104,10 +1637,7 @@ class OffsetCommitRequest(Request["OffsetCommitResponse"]):
 
 
 class OffsetFetchRequestTopic(Struct):
-    __slots__ = (
-        "name",
-        "partition_indexes",
-    )
+    __slots__ = ("name", "partition_indexes",)
 
     def __init__(
         self,
@@ -2119,11 +1649,7 @@ class OffsetFetchRequestTopic(Struct):
 
 
 class OffsetFetchRequestTopics(Struct):
-    __slots__ = (
-        "name",
-        "topic_id",
-        "partition_indexes",
-    )
+    __slots__ = ("name", "topic_id", "partition_indexes",)
 
     def __init__(
         self,
@@ -2137,12 +1663,7 @@ class OffsetFetchRequestTopics(Struct):
 
 
 class OffsetFetchRequestGroup(Struct):
-    __slots__ = (
-        "group_id",
-        "member_id",
-        "member_epoch",
-        "topics",
-    )
+    __slots__ = ("group_id", "member_id", "member_epoch", "topics",)
 
     def __init__(
         self,
@@ -2163,12 +1684,7 @@ class OffsetFetchRequest(Request["OffsetFetchResponse"]):
     FIRST_FLEXIBLE_VERSION = 6
     API_KEY = 9
     RESPONSE = OffsetFetchResponse
-    __slots__ = (
-        "group_id",
-        "topics",
-        "groups",
-        "require_stable",
-    )
+    __slots__ = ("group_id", "topics", "groups", "require_stable",)
 
     def __init__(
         self,
@@ -2189,11 +1705,7 @@ class FindCoordinatorRequest(Request["FindCoordinatorResponse"]):
     FIRST_FLEXIBLE_VERSION = 3
     API_KEY = 10
     RESPONSE = FindCoordinatorResponse
-    __slots__ = (
-        "key",
-        "key_type",
-        "coordinator_keys",
-    )
+    __slots__ = ("key", "key_type", "coordinator_keys",)
 
     def __init__(
         self,
@@ -2207,10 +1719,7 @@ class FindCoordinatorRequest(Request["FindCoordinatorResponse"]):
 
 
 class JoinGroupRequestProtocol(Struct):
-    __slots__ = (
-        "name",
-        "metadata",
-    )
+    __slots__ = ("name", "metadata",)
 
     def __init__(
         self,
@@ -2227,16 +1736,7 @@ class JoinGroupRequest(Request["JoinGroupResponse"]):
     FIRST_FLEXIBLE_VERSION = 6
     API_KEY = 11
     RESPONSE = JoinGroupResponse
-    __slots__ = (
-        "group_id",
-        "session_timeout_ms",
-        "rebalance_timeout_ms",
-        "member_id",
-        "group_instance_id",
-        "protocol_type",
-        "protocols",
-        "reason",
-    )
+    __slots__ = ("group_id", "session_timeout_ms", "rebalance_timeout_ms", "member_id", "group_instance_id", "protocol_type", "protocols", "reason",)
 
     def __init__(
         self,
@@ -2265,12 +1765,7 @@ class HeartbeatRequest(Request["HeartbeatResponse"]):
     FIRST_FLEXIBLE_VERSION = 4
     API_KEY = 12
     RESPONSE = HeartbeatResponse
-    __slots__ = (
-        "group_id",
-        "generation_id",
-        "member_id",
-        "group_instance_id",
-    )
+    __slots__ = ("group_id", "generation_id", "member_id", "group_instance_id",)
 
     def __init__(
         self,
@@ -2286,11 +1781,7 @@ class HeartbeatRequest(Request["HeartbeatResponse"]):
 
 
 class MemberIdentity(Struct):
-    __slots__ = (
-        "member_id",
-        "group_instance_id",
-        "reason",
-    )
+    __slots__ = ("member_id", "group_instance_id", "reason",)
 
     def __init__(
         self,
@@ -2309,11 +1800,7 @@ class LeaveGroupRequest(Request["LeaveGroupResponse"]):
     FIRST_FLEXIBLE_VERSION = 4
     API_KEY = 13
     RESPONSE = LeaveGroupResponse
-    __slots__ = (
-        "group_id",
-        "member_id",
-        "members",
-    )
+    __slots__ = ("group_id", "member_id", "members",)
 
     def __init__(
         self,
@@ -2327,10 +1814,7 @@ class LeaveGroupRequest(Request["LeaveGroupResponse"]):
 
 
 class SyncGroupRequestAssignment(Struct):
-    __slots__ = (
-        "member_id",
-        "assignment",
-    )
+    __slots__ = ("member_id", "assignment",)
 
     def __init__(
         self,
@@ -2347,15 +1831,7 @@ class SyncGroupRequest(Request["SyncGroupResponse"]):
     FIRST_FLEXIBLE_VERSION = 4
     API_KEY = 14
     RESPONSE = SyncGroupResponse
-    __slots__ = (
-        "group_id",
-        "generation_id",
-        "member_id",
-        "group_instance_id",
-        "protocol_type",
-        "protocol_name",
-        "assignments",
-    )
+    __slots__ = ("group_id", "generation_id", "member_id", "group_instance_id", "protocol_type", "protocol_name", "assignments",)
 
     def __init__(
         self,
@@ -2382,10 +1858,7 @@ class DescribeGroupsRequest(Request["DescribeGroupsResponse"]):
     FIRST_FLEXIBLE_VERSION = 5
     API_KEY = 15
     RESPONSE = DescribeGroupsResponse
-    __slots__ = (
-        "groups",
-        "include_authorized_operations",
-    )
+    __slots__ = ("groups", "include_authorized_operations",)
 
     def __init__(
         self,
@@ -2402,10 +1875,7 @@ class ListGroupsRequest(Request["ListGroupsResponse"]):
     FIRST_FLEXIBLE_VERSION = 3
     API_KEY = 16
     RESPONSE = ListGroupsResponse
-    __slots__ = (
-        "states_filter",
-        "types_filter",
-    )
+    __slots__ = ("states_filter", "types_filter",)
 
     def __init__(
         self,
@@ -2422,10 +1892,7 @@ class ApiVersionsRequest(Request["ApiVersionsResponse"]):
     FIRST_FLEXIBLE_VERSION = 3
     API_KEY = 18
     RESPONSE = ApiVersionsResponse
-    __slots__ = (
-        "client_software_name",
-        "client_software_version",
-    )
+    __slots__ = ("client_software_name", "client_software_version",)
 
     def __init__(
         self,
@@ -2437,10 +1904,7 @@ class ApiVersionsRequest(Request["ApiVersionsResponse"]):
 
 
 class CreatableReplicaAssignment(Struct):
-    __slots__ = (
-        "partition_index",
-        "broker_ids",
-    )
+    __slots__ = ("partition_index", "broker_ids",)
 
     def __init__(
         self,
@@ -2452,10 +1916,7 @@ class CreatableReplicaAssignment(Struct):
 
 
 class CreatableTopicConfig(Struct):
-    __slots__ = (
-        "name",
-        "value",
-    )
+    __slots__ = ("name", "value",)
 
     def __init__(
         self,
@@ -2467,13 +1928,7 @@ class CreatableTopicConfig(Struct):
 
 
 class CreatableTopic(Struct):
-    __slots__ = (
-        "name",
-        "num_partitions",
-        "replication_factor",
-        "assignments",
-        "configs",
-    )
+    __slots__ = ("name", "num_partitions", "replication_factor", "assignments", "configs",)
 
     def __init__(
         self,
@@ -2496,11 +1951,7 @@ class CreateTopicsRequest(Request["CreateTopicsResponse"]):
     FIRST_FLEXIBLE_VERSION = 5
     API_KEY = 19
     RESPONSE = CreateTopicsResponse
-    __slots__ = (
-        "topics",
-        "timeout_ms",
-        "validate_only",
-    )
+    __slots__ = ("topics", "timeout_ms", "validate_only",)
 
     def __init__(
         self,
@@ -2514,10 +1965,7 @@ class CreateTopicsRequest(Request["CreateTopicsResponse"]):
 
 
 class DeleteTopicState(Struct):
-    __slots__ = (
-        "name",
-        "topic_id",
-    )
+    __slots__ = ("name", "topic_id",)
 
     def __init__(
         self,
@@ -2534,11 +1982,7 @@ class DeleteTopicsRequest(Request["DeleteTopicsResponse"]):
     FIRST_FLEXIBLE_VERSION = 4
     API_KEY = 20
     RESPONSE = DeleteTopicsResponse
-    __slots__ = (
-        "topics",
-        "topic_names",
-        "timeout_ms",
-    )
+    __slots__ = ("topics", "topic_names", "timeout_ms",)
 
     def __init__(
         self,
@@ -2557,14 +2001,7 @@ class InitProducerIdRequest(Request["InitProducerIdResponse"]):
     FIRST_FLEXIBLE_VERSION = 2
     API_KEY = 22
     RESPONSE = InitProducerIdResponse
-    __slots__ = (
-        "transactional_id",
-        "transaction_timeout_ms",
-        "producer_id",
-        "producer_epoch",
-        "enable2_pc",
-        "keep_prepared_txn",
-    )
+    __slots__ = ("transactional_id", "transaction_timeout_ms", "producer_id", "producer_epoch", "enable2_pc", "keep_prepared_txn",)
 
     def __init__(
         self,
@@ -2584,11 +2021,7 @@ class InitProducerIdRequest(Request["InitProducerIdResponse"]):
 
 
 class DescribeConfigsResource(Struct):
-    __slots__ = (
-        "resource_type",
-        "resource_name",
-        "configuration_keys",
-    )
+    __slots__ = ("resource_type", "resource_name", "configuration_keys",)
 
     def __init__(
         self,
@@ -2607,11 +2040,7 @@ class DescribeConfigsRequest(Request["DescribeConfigsResponse"]):
     FIRST_FLEXIBLE_VERSION = 4
     API_KEY = 32
     RESPONSE = DescribeConfigsResponse
-    __slots__ = (
-        "resources",
-        "include_synonyms",
-        "include_documentation",
-    )
+    __slots__ = ("resources", "include_synonyms", "include_documentation",)
 
     def __init__(
         self,
@@ -2645,11 +2074,7 @@ class DescribeClusterRequest(Request["DescribeClusterResponse"]):
     FIRST_FLEXIBLE_VERSION = 0
     API_KEY = 60
     RESPONSE = DescribeClusterResponse
-    __slots__ = (
-        "include_cluster_authorized_operations",
-        "endpoint_type",
-        "include_fenced_brokers",
-    )
+    __slots__ = ("include_cluster_authorized_operations", "endpoint_type", "include_fenced_brokers",)
 
     def __init__(
         self,
@@ -2673,10 +2098,7 @@ class TopicRequest(Struct):
 
 
 class DescribeTopicPartitionsRequestCursor(Struct):
-    __slots__ = (
-        "topic_name",
-        "partition_index",
-    )
+    __slots__ = ("topic_name", "partition_index",)
 
     def __init__(
         self,
@@ -2693,11 +2115,7 @@ class DescribeTopicPartitionsRequest(Request["DescribeTopicPartitionsResponse"])
     FIRST_FLEXIBLE_VERSION = 0
     API_KEY = 75
     RESPONSE = DescribeTopicPartitionsResponse
-    __slots__ = (
-        "topics",
-        "response_partition_limit",
-        "cursor",
-    )
+    __slots__ = ("topics", "response_partition_limit", "cursor",)
 
     def __init__(
         self,

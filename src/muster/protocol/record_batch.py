@@ -55,7 +55,6 @@ _TRANSACTIONAL_FLAG = 0x10
 _CONTROL_FLAG = 0x20
 _DELETE_HORIZON_FLAG = 0x40
 
-_MAX_RECORDS_WITHOUT_BYTES = 0x7FFFFFFF
 _MIN_RECORD_SIZE = 7
 
 
@@ -142,7 +141,7 @@ RecordTuple = tuple[int, int, bytes | None, bytes | None, RecordHeaders]
 
 @dataclass(slots=True)
 class Record:
-    """One record. `offset` is absolute when read; when building, it is taken from here only if `keep_offsets` is asked."""
+    """One record. `offset` is absolute when read and is not looked at when building."""
 
     offset: int
     timestamp: int
@@ -244,7 +243,7 @@ def read_tuples(
         raise CorruptRecordError(f"{header.record_count} records do not fit into {len(data)} bytes")
     try:
         return _decode_records(data, header)
-    except (IndexError, UnicodeDecodeError) as error:
+    except IndexError as error:
         raise CorruptRecordError(f"a record of the batch at offset {header.base_offset} is cut off: {error}") from None
 
 
@@ -320,7 +319,7 @@ def _read_headers(data: bytes, position: int) -> tuple[RecordHeaders, int]:
         if key is None:
             raise CorruptRecordError("a record header without a key")
         value, position = _read_nullable(data, position)
-        headers.append((key.decode(), value))
+        headers.append((key.decode("utf-8", "replace"), value))
     return headers, position
 
 
@@ -373,15 +372,16 @@ def varint(value: int) -> bytes:
 class BatchBuilder:
     """Collects records and builds one batch of them.
 
-    `size` is exact for the batch without compression, so a producer knows when the next record would not fit."""
+    `size` is exact for the batch without compression, so a producer knows when the next record would not fit. The
+    base timestamp is the first record's, unless one is given (compaction puts a delete horizon there)."""
 
     __slots__ = ("_base_timestamp", "_last_delta", "_max_timestamp", "_parts", "count", "size")
 
-    def __init__(self) -> None:
+    def __init__(self, base_timestamp: int | None = None) -> None:
         self.count = 0
         self.size = HEADER_SIZE
         self._parts: list[bytes] = []
-        self._base_timestamp = NO_TIMESTAMP
+        self._base_timestamp = base_timestamp
         self._max_timestamp = NO_TIMESTAMP
         self._last_delta = -1
 
@@ -408,14 +408,15 @@ class BatchBuilder:
         """Adds a record with a relative offset of its own: what compaction leaves has gaps."""
         if offset_delta <= self._last_delta:
             raise ValueError(f"relative offset {offset_delta} does not follow {self._last_delta}")
-        if not self.count:
-            self._base_timestamp = timestamp
+        base_timestamp = self._base_timestamp
+        if base_timestamp is None:
+            base_timestamp = self._base_timestamp = timestamp
         if timestamp > self._max_timestamp:
             self._max_timestamp = timestamp
         body = b"".join(
             (
                 b"\0",
-                varint(timestamp - self._base_timestamp),
+                varint(timestamp - base_timestamp),
                 varint(offset_delta),
                 b"\x01" if key is None else varint(len(key)) + key,
                 b"\x01" if value is None else varint(len(value)) + value,
@@ -442,9 +443,10 @@ class BatchBuilder:
         leader_epoch: int = -1,
         last_offset_delta: int | None = None,
         log_append_time: int | None = None,
-        delete_horizon_ms: int | None = None,
+        delete_horizon: bool = False,
     ) -> bytearray:
-        """The batch's bytes. The last three are for compaction, which keeps what the batch had before.
+        """The batch's bytes. The last three are for compaction, which keeps what the batch had before: with
+        `delete_horizon` the base timestamp that the builder was given is marked as one.
 
         Raises ValueError if there is no record and no `last_offset_delta`."""
         if last_offset_delta is None:
@@ -452,15 +454,13 @@ class BatchBuilder:
                 raise ValueError("a batch needs at least one record")
             last_offset_delta = self._last_delta
         attributes = compression | (_TRANSACTIONAL_FLAG if transactional else 0) | (_CONTROL_FLAG if control else 0)
-        base_timestamp, max_timestamp = self._base_timestamp, self._max_timestamp
+        base_timestamp = NO_TIMESTAMP if self._base_timestamp is None else self._base_timestamp
+        max_timestamp = self._max_timestamp
         if log_append_time is not None:
             attributes |= _TIMESTAMP_TYPE_FLAG
             max_timestamp = log_append_time
-        if delete_horizon_ms is not None:
+        if delete_horizon:
             attributes |= _DELETE_HORIZON_FLAG
-            base_timestamp = delete_horizon_ms
-        # Where a delete horizon takes the place of the base timestamp, whoever builds made the records' times relative
-        # to it (see `with_base_timestamp`).
         parts: list[bytes | memoryview] = list(self._parts)
         if compression and self.count:
             parts = [compress(compression, b"".join(self._parts), level)]

@@ -1,0 +1,1 @@
+"""Clients: consumers, producers, admin."""

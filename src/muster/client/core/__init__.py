@@ -1,0 +1,1 @@
+"""The rules of the clients, without I/O: no sockets, clocks or threads."""

@@ -1,0 +1,91 @@
+"""What the client's cores ask of whoever moves their bytes.
+
+Theory: a core is a plain object. `poll(now)` returns `Send` values; the driver delivers each to its node, in order for
+each node, and calls `on_reply` exactly once, with the response or with a `Failure`. The core never waits: what happens
+next is decided at its next `poll`. `next_deadline()` tells when that has to be, if nothing arrives before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+from muster.protocol.primitives import Request, Response
+
+R = TypeVar("R", bound=Response)
+
+LEAST_LOADED = -1
+"""Any broker: the driver picks the one with the fewest requests in flight, a bootstrap address where none is known."""
+
+
+class Channel(Enum):
+    """Which connection to a node carries a request.
+
+    A fetch may be parked at the broker for `fetch.max.wait.ms`, a join for minutes, and answers come in order: what
+    belongs to the group has a connection of its own, as in Kafka's own client.
+    """
+
+    DATA = "data"
+    COORDINATOR = "coordinator"
+
+
+class FailureKind(Enum):
+    """Why a request has no response."""
+
+    UNREACHABLE = "unreachable"
+    """No connection could be made: the request was certainly not carried out."""
+    DISCONNECTED = "disconnected"
+    """The connection broke with the request under way: nobody knows whether it was carried out."""
+    TIMEOUT = "timeout"
+    """No response in time; the connection was closed for it."""
+    UNSUPPORTED_VERSION = "unsupported version"
+    """The broker speaks no version of the request that can carry it. Trying again does not help."""
+    GARBLED = "garbled"
+    """The response could not be decoded; the connection was closed for it."""
+
+
+@dataclass(slots=True)
+class Failure:
+    """A request without a response. `message` is a sentence for people."""
+
+    kind: FailureKind
+    message: str
+
+    @property
+    def retriable(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.kind is not FailureKind.UNSUPPORTED_VERSION
+
+
+@dataclass(slots=True)
+class Send(Generic[R]):
+    """One request to be sent: where to, how to build it, whom to tell.
+
+    `build` gets the version that the driver settled with the broker, since some requests change their shape with it.
+    `timeout_ms` None means the client's `request.timeout.ms`; a join asks for more, because the broker holds it.
+    """
+
+    node_id: int
+    request_type: type[Request[R]]
+    build: Callable[[int], Request[R]]
+    on_reply: Callable[[R | Failure, int], None]
+    channel: Channel = Channel.DATA
+    timeout_ms: int | None = None
+    newest_version: int | None = None
+
+
+def send(
+    node_id: int,
+    request: Request[R],
+    on_reply: Callable[[R | Failure, int], None],
+    *,
+    channel: Channel = Channel.DATA,
+    timeout_ms: int | None = None,
+) -> Send[R]:
+    """A `Send` of a request that looks the same in every version."""
+    return Send(node_id, type(request), lambda _version: request, on_reply, channel, timeout_ms)
+
+
+AnySend = Send[Any]
