@@ -1,0 +1,93 @@
+# make demo    the main job on real data (QUICK=1: the first 30,000 flights)
+# make test    the tests (ARGS="-k name": some of them)
+# make check   format, lint, types, layers, generated files and locks fresh
+# make soak    the seeded simulations and kill -9 tests at length (SEEDS=20000 KILLS=20)
+# make bench   the benchmarks (ARGS=…)
+# make lock    resolve the dependencies anew into requirements/
+# make clean   remove .venv and what the tools left behind
+#
+# All of it needs Python 3.11 to 3.13 and make. PYTHON=… picks an interpreter, VENV=… another folder for the environment.
+
+SHELL := /bin/sh
+VENV ?= .venv
+ARGS ?=
+QUICK ?=
+SEEDS ?= 20000
+KILLS ?= 20
+WORKERS ?= 2
+BIN := $(VENV)/bin
+CODE := src tests tools $(wildcard benchmarks) $(wildcard examples)
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
+# The lock files name every package with its hashes, so pip resolves nothing and fetches no build tool of its own choice.
+LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --no-build-isolation
+
+ifeq ($(OS),Windows_NT)
+$(error muster runs on Linux and macOS; on Windows use it inside WSL 2)
+endif
+
+.PHONY: help demo test check soak bench lock clean
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n '/^# make/s/^# //p' Makefile
+
+demo: $(VENV)/.stamp-demo $(VENV)/.stamp-java
+	@$(BIN)/muster demo $(if $(QUICK),--quick) $(ARGS)
+
+test: $(VENV)/.stamp-dev $(VENV)/.stamp-java
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+
+check: $(VENV)/.stamp-dev
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m muster.protocol.codegen --check
+	$(BIN)/python tools/lock.py --check
+	$(BIN)/python tools/hygiene.py
+
+# SEEDS and KILLS reach the tests as MUSTER_SEEDS and MUSTER_KILLS (tests/support/scale.py).
+soak: $(VENV)/.stamp-dev $(VENV)/.stamp-java
+	@MUSTER_SEEDS=$(SEEDS) MUSTER_KILLS=$(KILLS) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m soak --timeout 0 $(ARGS)
+
+bench: $(VENV)/.stamp-dev $(VENV)/.stamp-java
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+lock: $(VENV)/.stamp-base
+	@$(LOCKED) -r requirements/lock.txt
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/lock.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+
+# A changed lock makes the environment anew, so that nothing of an older one stays in it.
+$(VENV)/.stamp-base: requirements/build.txt requirements/demo.txt requirements/dev.txt requirements/jre.txt tools/preflight.py
+	@set -e; python="$(PYTHON)"; \
+	if [ -z "$$python" ]; then \
+	    for one in python3 python3.13 python3.12 python3.11; do \
+	        if "$$one" tools/preflight.py python >/dev/null 2>&1; then python="$$one"; break; fi; \
+	    done; \
+	fi; \
+	"$${python:-python3}" tools/preflight.py python; \
+	echo "making $(VENV) with $$("$$python" --version)"; \
+	"$$python" -m venv --clear "$(VENV)"
+	@$(LOCKED) -r requirements/build.txt
+	@touch $@
+
+$(VENV)/.stamp-demo: $(VENV)/.stamp-base pyproject.toml
+	@echo "installing muster and its locked dependencies"
+	@$(LOCKED) -r requirements/demo.txt
+	@$(PIP_INSTALL) --no-deps --no-build-isolation --no-index --editable .
+	@touch $@
+
+$(VENV)/.stamp-dev: $(VENV)/.stamp-demo
+	@echo "installing the locked development tools"
+	@$(LOCKED) -r requirements/dev.txt
+	@touch $@
+
+$(VENV)/.stamp-java: $(VENV)/.stamp-base
+	@if $(BIN)/python tools/preflight.py java; then :; else \
+	    echo "no java of 17 or newer found: installing a Java runtime into $(VENV)"; \
+	    $(LOCKED) -r requirements/jre.txt; \
+	fi
+	@touch $@

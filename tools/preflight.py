@@ -1,0 +1,54 @@
+"""What the Makefile asks of the machine before anything is installed. Runs on any Python 3, even one that is too old.
+
+python tools/preflight.py python   exits 0 where this interpreter can run muster, else says in a sentence why not
+python tools/preflight.py java     exits 0 where a Java runtime of 17 or newer is found (JAVA_HOME first, then PATH)
+"""
+
+import os
+import re
+import subprocess
+import sys
+
+OLDEST, NEWEST = (3, 11), (3, 13)
+OLDEST_JAVA = 17
+
+
+def python_complaint() -> str:
+    """Say what is wrong with this interpreter, or nothing."""
+    if os.name == "nt" or sys.platform in ("win32", "cygwin", "msys"):
+        return "muster runs on Linux and macOS; on Windows use it inside WSL 2."
+    if not OLDEST <= sys.version_info[:2] <= NEWEST:
+        known = "{}.{} to {}.{}".format(*OLDEST + NEWEST)
+        this = "{}.{}".format(*sys.version_info[:2])
+        return f"muster needs Python {known}; {sys.executable} is {this}. Run `make PYTHON=/path/to/python3.x`."
+    try:
+        __import__("venv")
+        __import__("ensurepip")
+    except ImportError:
+        return f"{sys.executable} has no venv module: install it (on Debian and Ubuntu the package python3-venv)."
+    return ""
+
+
+def java_version(command: str) -> int:
+    """Return the feature version of one java command, or 0 where it does not run."""
+    try:
+        text = subprocess.run([command, "-version"], capture_output=True, check=False).stderr.decode()
+    except OSError:
+        return 0
+    found = re.search(r'version "(\d+)', text)
+    return int(found.group(1)) if found else 0
+
+
+def main() -> int:
+    """Answer the one question asked."""
+    if sys.argv[1:] == ["java"]:
+        home = os.environ.get("JAVA_HOME")
+        return 0 if java_version(os.path.join(home, "bin", "java") if home else "java") >= OLDEST_JAVA else 1
+    complaint = python_complaint()
+    if complaint:
+        print(complaint)
+    return 1 if complaint else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
