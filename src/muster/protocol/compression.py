@@ -45,7 +45,7 @@ class Compression(IntEnum):
 
 
 def compress(codec: Compression, data: Buffer, level: int | None = None) -> bytes | memoryview:
-    """`data` in the codec's form. `level` is the codec's own scale (gzip 1-9, zstd -7 to 22); snappy and lz4 have none."""
+    """`data` in the codec's form. `level` is the codec's own scale (gzip 1-9, zstd to 22; the others have none)."""
     match codec:
         case Compression.NONE:
             return data if isinstance(data, bytes) else memoryview(data)
@@ -107,7 +107,7 @@ def _grow(
 
 
 def _gzip_size(data: Buffer) -> int | None:
-    """The size in the last member's trailer, where it is plausible. With several members it is too small: then we grow."""
+    """The size in the last member's trailer, if plausible. With several members it is too small: then we grow."""
     if len(data) < 18:
         return None
     size: int = struct.unpack_from("<I", data, len(data) - 4)[0]

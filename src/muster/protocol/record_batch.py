@@ -188,7 +188,7 @@ def iter_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, Batch
     end = len(buffer)
     while end - position > _MAGIC_POSITION:
         length = _OFFSET_AND_LENGTH.unpack_from(buffer, position)[1]
-        if 0 <= length and end - position < length + LOG_OVERHEAD:
+        if length >= 0 and end - position < length + LOG_OVERHEAD:
             return
         header = read_header(buffer, position)
         yield position, header
