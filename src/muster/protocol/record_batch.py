@@ -453,6 +453,7 @@ class BatchBuilder:
             if not self.count:
                 raise ValueError("a batch needs at least one record")
             last_offset_delta = self._last_delta
+        compression = compression if self.count else Compression.NONE
         attributes = compression | (_TRANSACTIONAL_FLAG if transactional else 0) | (_CONTROL_FLAG if control else 0)
         base_timestamp = NO_TIMESTAMP if self._base_timestamp is None else self._base_timestamp
         max_timestamp = self._max_timestamp
@@ -462,7 +463,7 @@ class BatchBuilder:
         if delete_horizon:
             attributes |= _DELETE_HORIZON_FLAG
         parts: list[bytes | memoryview] = list(self._parts)
-        if compression and self.count:
+        if compression:
             parts = [compress(compression, b"".join(self._parts), level)]
         batch = bytearray(HEADER_SIZE)
         for part in parts:

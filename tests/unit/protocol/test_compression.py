@@ -1,0 +1,100 @@
+"""The codecs: round trips, both forms of snappy, and the bound on what comes out."""
+
+import contextlib
+import gzip
+import zlib
+
+import cramjam
+import pytest
+from aiokafka import codec as aiokafka_codec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.errors import CorruptRecordError
+from muster.protocol.compression import Compression, compress, decompress
+
+PACKED = [codec for codec in Compression if codec]
+TEXT = b"".join(b'{"carrier":"UA","flight":%d}' % i for i in range(20_000))
+NOISE = b"".join(zlib.crc32(b"%d" % i).to_bytes(4, "big") for i in range(60_000))
+
+
+@pytest.mark.parametrize("codec", Compression, ids=lambda codec: codec.name)
+@pytest.mark.parametrize(
+    "data", [b"", b"x", TEXT, NOISE, bytes(500_000)], ids=["empty", "one", "text", "noise", "zeros"]
+)
+def test_round_trip(codec, data):
+    packed = compress(codec, data)
+    assert decompress(codec, packed) == data
+    assert decompress(codec, packed, max_size=len(data)) == data
+    assert decompress(codec, compress(codec, memoryview(bytearray(data)))) == data
+
+
+@given(data=st.binary(max_size=5_000), codec=st.sampled_from(Compression))
+def test_round_trip_of_anything(data, codec):
+    assert decompress(codec, compress(codec, data)) == data
+
+
+@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.ZSTD])
+def test_levels(codec):
+    low, high = compress(codec, TEXT, 1), compress(codec, TEXT, 9)
+    assert decompress(codec, low) == decompress(codec, high) == TEXT
+    assert len(low) != len(high)
+
+
+@pytest.mark.parametrize("codec", PACKED, ids=lambda codec: codec.name)
+def test_a_bomb_is_refused(codec):
+    bomb = compress(codec, bytes(20_000_000))
+    with pytest.raises(CorruptRecordError, match="1000000"):
+        decompress(codec, bomb, max_size=1_000_000)
+
+
+def test_a_bomb_that_does_not_declare_its_size_is_refused():
+    for codec, module in ((Compression.ZSTD, cramjam.zstd), (Compression.LZ4, cramjam.lz4)):
+        compressor = module.Compressor()
+        compressor.compress(bytes(20_000_000))
+        bomb = bytes(compressor.finish())
+        assert len(decompress(codec, bomb)) == 20_000_000
+        with pytest.raises(CorruptRecordError, match="1000000"):
+            decompress(codec, bomb, max_size=1_000_000)
+
+
+@pytest.mark.parametrize("codec", PACKED, ids=lambda codec: codec.name)
+@pytest.mark.parametrize("cut", [0.1, 0.5, 0.99])
+def test_a_stream_that_is_cut_off(codec, cut):
+    packed = bytes(compress(codec, TEXT))
+    with pytest.raises(CorruptRecordError):
+        decompress(codec, packed[: int(len(packed) * cut)])
+
+
+@given(garbage=st.binary(min_size=1, max_size=300), codec=st.sampled_from(PACKED))
+def test_garbage_is_an_error_or_bytes(garbage, codec):
+    with contextlib.suppress(CorruptRecordError):
+        assert len(decompress(codec, garbage, max_size=100_000)) <= 100_000
+
+
+def test_both_forms_of_snappy():
+    framed = aiokafka_codec.snappy_encode(TEXT, xerial_compatible=True)
+    raw = aiokafka_codec.snappy_encode(TEXT, xerial_compatible=False)
+    assert decompress(Compression.SNAPPY, framed) == decompress(Compression.SNAPPY, raw) == TEXT
+    assert bytes(compress(Compression.SNAPPY, TEXT)) == framed
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [(b"\0\0", "block's length"), (b"\0\0\0\x09abc", "says 9 bytes"), (b"\xff\xff\xff\xffabc", "says -1 bytes")],
+)
+def test_broken_frames_of_snappy(block, message):
+    with pytest.raises(CorruptRecordError, match=message):
+        decompress(Compression.SNAPPY, bytes(compress(Compression.SNAPPY, b"abc")) + block)
+
+
+def test_gzip_of_several_members():
+    assert decompress(Compression.GZIP, gzip.compress(TEXT) + gzip.compress(b"end")) == TEXT + b"end"
+
+
+def test_lz4_frames_with_dependent_blocks_and_checksums_are_read():
+    assert decompress(Compression.LZ4, bytes(cramjam.lz4.compress(TEXT))) == TEXT
+
+
+def test_lz4_frames_have_the_header_that_java_writes():
+    assert bytes(compress(Compression.LZ4, TEXT))[:7].hex() == "04224d18604082"
