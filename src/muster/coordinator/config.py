@@ -1,0 +1,40 @@
+"""The coordinator's settings: Apache Kafka's broker keys in snake_case, with Kafka 4.2's defaults and limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+INT32_MAX = 2**31 - 1
+
+
+@dataclass(slots=True)
+class GroupConfig:
+    """Settings of group coordination. A key of Kafka's such as `group.max.size` is the field `group_max_size`."""
+
+    group_min_session_timeout_ms: int = 6_000
+    """The shortest `session.timeout.ms` a member may ask for; less is INVALID_SESSION_TIMEOUT."""
+
+    group_max_session_timeout_ms: int = 1_800_000
+    """The longest `session.timeout.ms` a member may ask for."""
+
+    group_initial_rebalance_delay_ms: int = 3_000
+    """How long an empty group waits for more members after the last one came, at most their rebalance timeout."""
+
+    group_max_size: int = INT32_MAX
+    """Members a group may have; who comes later gets GROUP_MAX_SIZE_REACHED."""
+
+    offsets_retention_minutes: int = 10_080
+    """How long offsets are kept after a group has become empty, or after the last commit of a simple consumer."""
+
+    offsets_retention_check_interval_ms: int = 600_000
+    """How often offsets are looked through for those that have expired."""
+
+    offset_metadata_max_bytes: int = 4_096
+    """The longest note, in characters as Kafka counts it, that a commit may carry."""
+
+    offsets_topic_num_partitions: int = 50
+    """Partitions of `__consumer_offsets`. Changing it on a folder with data would lose sight of its groups."""
+
+    @property
+    def offsets_retention_ms(self) -> int:
+        return self.offsets_retention_minutes * 60_000

@@ -1,0 +1,151 @@
+"""What the coordinator's rules take and give: origins in, effects out. Nothing here does anything.
+
+A handler is given a request, its `Origin` and the time, and returns `Effects`: answers, each to a ticket (often to
+tickets of requests that came earlier and had to wait), records for the log, and events for whoever watches. How an
+answer reaches a socket, when a record is durable and what is printed about a rebalance is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple, TypeAlias
+
+from muster.model import UNKNOWN_MEMBER_ID
+from muster.protocol.group_records import GroupRecord
+from muster.protocol.primitives import Response
+
+Ticket: TypeAlias = Any
+"""Stands for a request that is to be answered. The rules keep it and hand it back; they never look into it."""
+
+
+@dataclass(slots=True)
+class Origin:
+    """Where a request came from, and all that the rules cannot know or make up by themselves.
+
+    `fresh_member_id` is an id that no other member has had, for a join of somebody who has none yet (J5).
+    """
+
+    ticket: Ticket
+    client_id: str = ""
+    client_host: str = ""
+    api_version: int = 0
+    fresh_member_id: str = UNKNOWN_MEMBER_ID
+
+
+class Reply(NamedTuple):
+    """The answer to a ticket."""
+
+    ticket: Ticket
+    response: Response
+
+
+class Cause(StrEnum):
+    """Why a rebalance began, for counting; the event's `reason` says it in a sentence."""
+
+    MEMBER_JOINED = "member joined"
+    MEMBER_REJOINED = "member rejoined with other metadata"
+    LEADER_REJOINED = "leader rejoined"
+    MEMBER_LEFT = "member left"
+    MEMBER_EXPIRED = "member's session expired"
+    MEMBER_DID_NOT_SYNC = "member did not sync in time"
+    STATIC_MEMBER_REPLACED = "static member came back with other metadata"
+
+
+class ExpiryKind(StrEnum):
+    """Which time a member let pass."""
+
+    SESSION = "no heartbeat within its session timeout"
+    REJOIN = "did not rejoin within the rebalance timeout"
+    SYNC = "did not sync within the rebalance timeout"
+    PENDING = "did not join with the member id it was given"
+
+
+@dataclass(slots=True)
+class GroupEvent:
+    """Something that an operator would want to know about a group."""
+
+    group_id: str
+
+
+@dataclass(slots=True)
+class RebalanceStarted(GroupEvent):
+    """The group's members have to join again. `generation_id` is the one that ends; `member_id` who brought it about."""
+
+    generation_id: int
+    cause: Cause
+    reason: str
+    member_id: str
+    client_id: str
+    group_instance_id: str | None = None
+
+
+@dataclass(slots=True)
+class RebalanceCompleted(GroupEvent):
+    """The group is stable again (or empty), `duration_ms` after the first RebalanceStarted since it last was."""
+
+    generation_id: int
+    members: int
+    duration_ms: int
+    protocol_name: str | None
+    leader: str | None
+
+
+@dataclass(slots=True)
+class MemberEvent(GroupEvent):
+    """Something that happened to one member."""
+
+    member_id: str
+    client_id: str
+    client_host: str
+    group_instance_id: str | None
+
+
+@dataclass(slots=True)
+class MemberJoined(MemberEvent):
+    """A new member was taken in. `reason` is what its JoinGroup says (KIP-800), if anything."""
+
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class MemberLeft(MemberEvent):
+    """A member left by its own act, or an operator removed it. `reason` is what its LeaveGroup says (KIP-800)."""
+
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class MemberExpired(MemberEvent):
+    """A member let a deadline pass and was removed (H1, H2)."""
+
+    kind: ExpiryKind
+    timeout_ms: int
+
+
+@dataclass(slots=True)
+class MemberFenced(MemberEvent):
+    """A static member's place was taken by `new_member_id`, which came with the same `group_instance_id` (KIP-345)."""
+
+    new_member_id: str
+
+
+@dataclass(slots=True)
+class Effects:
+    """What follows from a request or a deadline: `records` are appended together, before any of `replies` goes out."""
+
+    replies: list[Reply] = field(default_factory=list)
+    records: list[GroupRecord] = field(default_factory=list)
+    events: list[GroupEvent] = field(default_factory=list)
+
+    def reply(self, ticket: Ticket, response: Response) -> Effects:
+        self.replies.append(Reply(ticket, response))
+        return self
+
+    def merge(self, others: Iterable[Effects]) -> Effects:
+        for other in others:
+            self.replies += other.replies
+            self.records += other.records
+            self.events += other.events
+        return self

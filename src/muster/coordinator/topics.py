@@ -1,0 +1,18 @@
+"""What the coordinator asks about topics. The broker answers from its metadata."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class TopicResolver(Protocol):
+    """The topics that exist now: looked up by name, or by the id that newer requests use in its place."""
+
+    def partition_count(self, topic: str) -> int:
+        """Partitions of a topic, 0 if there is none of that name."""
+
+    def topic_id(self, topic: str) -> bytes:
+        """The topic's id (16 bytes), all zeros if there is none."""
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        """The name that goes with an id, None if there is none."""

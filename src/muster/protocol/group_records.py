@@ -1,0 +1,98 @@
+"""Keys and values of `__consumer_offsets`, as Apache Kafka 4.2 writes them.
+
+A record's key begins with an int16 that says of which kind the record is; the message behind it has version 0. Kinds
+0 and 1 are both an offset commit (0 is what Kafka before 0.9 wrote), 2 is a group of the classic protocol. The value
+begins with its own version, an int16 too, or is null: a tombstone, which takes the key's state away.
+
+There are more kinds (the next-generation, share and streams protocols), and there will be others. They are kept as
+`UnknownRecord`: whoever replays the topic passes over them, as Kafka does, and nobody fails because of them.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any, NamedTuple, TypeAlias
+
+from muster.errors import ProtocolError, UnsupportedVersionError
+from muster.protocol import codec
+from muster.protocol.messages import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
+from muster.protocol.primitives import Buffer
+
+LEGACY_OFFSET_COMMIT = 0
+OFFSET_COMMIT = 1
+GROUP_METADATA = 2
+
+OFFSET_COMMIT_VALUE_VERSION = 4
+GROUP_METADATA_VALUE_VERSION = 3
+"""The versions that a Kafka 4.2 broker writes with its default features; all older ones are read."""
+
+_INT16 = Struct(">h")
+
+
+class OffsetCommitRecord(NamedTuple):
+    """What a group has committed for one partition; `value` None is a tombstone."""
+
+    key: OffsetCommitKey
+    value: OffsetCommitValue | None
+
+
+class GroupMetadataRecord(NamedTuple):
+    """A group of the classic protocol at one generation; `value` None is a tombstone."""
+
+    key: GroupMetadataKey
+    value: GroupMetadataValue | None
+
+
+class UnknownRecord(NamedTuple):
+    """A record of a kind, or with a version, that is not known here: its bytes as they are."""
+
+    key_type: int
+    key: bytes
+    value: bytes | None
+
+
+GroupRecord: TypeAlias = OffsetCommitRecord | GroupMetadataRecord | UnknownRecord
+
+
+def encode_record(record: GroupRecord) -> tuple[bytes, bytes | None]:
+    """Key and value of a record."""
+    if isinstance(record, UnknownRecord):
+        return record.key, record.value
+    if isinstance(record, OffsetCommitRecord):
+        return _join(OFFSET_COMMIT, record.key, 0), _value(OFFSET_COMMIT_VALUE_VERSION, record.value)
+    return _join(GROUP_METADATA, record.key, 0), _value(GROUP_METADATA_VALUE_VERSION, record.value)
+
+
+def decode_record(key: Buffer | None, value: Buffer | None) -> GroupRecord:
+    """The record of a key and a value.
+
+    Raises:
+        ProtocolError: the bytes of a known kind are broken, or there is no key.
+    """
+    if key is None or len(key) < _INT16.size:
+        raise ProtocolError("a record of __consumer_offsets has no key, or one without a kind")
+    kind: int = _INT16.unpack_from(key)[0]
+    try:
+        if kind in (LEGACY_OFFSET_COMMIT, OFFSET_COMMIT):
+            return OffsetCommitRecord(codec.decode(OffsetCommitKey, 0, key, 2), _read(OffsetCommitValue, value))
+        if kind == GROUP_METADATA:
+            return GroupMetadataRecord(codec.decode(GroupMetadataKey, 0, key, 2), _read(GroupMetadataValue, value))
+    except UnsupportedVersionError:
+        pass  # written by a Kafka newer than this table
+    return UnknownRecord(kind, bytes(key), None if value is None else bytes(value))
+
+
+def _join(prefix: int, message: Any, version: int) -> bytes:
+    return b"".join((_INT16.pack(prefix), *codec.encode_parts(message, version)))
+
+
+def _value(version: int, message: Any) -> bytes | None:
+    return None if message is None else _join(version, message, version)
+
+
+def _read(cls: Any, value: Buffer | None) -> Any:
+    if value is None:
+        return None
+    if len(value) < _INT16.size:
+        raise ProtocolError(f"a {cls.__name__} is shorter than its version")
+    return codec.decode(cls, _INT16.unpack_from(value)[0], value, 2)
