@@ -83,9 +83,10 @@ def send(
     *,
     channel: Channel = Channel.DATA,
     timeout_ms: int | None = None,
+    newest_version: int | None = None,
 ) -> Send[R]:
     """A `Send` of a request that looks the same in every version."""
-    return Send(node_id, type(request), lambda _version: request, on_reply, channel, timeout_ms)
+    return Send(node_id, type(request), lambda _version: request, on_reply, channel, timeout_ms, newest_version)
 
 
 AnySend = Send[Any]

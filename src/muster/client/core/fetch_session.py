@@ -1,0 +1,113 @@
+"""Fetch sessions (KIP-227): say only what changed since the last fetch from a broker.
+
+A session lives at one broker. Epoch 0 opens one with a full request; each later request carries the next epoch and only
+the partitions that were added or changed, and those to be forgotten. Whatever the broker finds wrong with it, the
+session is opened again: correctness never depends on it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from muster.errors import ErrorCode
+from muster.model import TopicPartition
+from muster.protocol.messages import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from muster.protocol.primitives import ZERO_UUID
+
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+
+SESSION_ERRORS = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
+
+
+class FetchSpec(NamedTuple):
+    """What is asked of one partition."""
+
+    topic_id: bytes
+    offset: int
+    leader_epoch: int
+
+
+class FetchSession:
+    """The session with one broker."""
+
+    def __init__(self) -> None:
+        self.session_id = 0
+        self.epoch = INITIAL_EPOCH
+        self.partitions: dict[TopicPartition, FetchSpec] = {}
+        """What the broker knows of, once it has answered."""
+
+    def request(self, wanted: dict[TopicPartition, FetchSpec], max_bytes_per_partition: int) -> FetchRequest:
+        """A request for these partitions; the rest (waiting, sizes, isolation) is the caller's."""
+        changed, forgotten = wanted, {}
+        if self.epoch != INITIAL_EPOCH:
+            changed = {p: spec for p, spec in wanted.items() if self.partitions.get(p) != spec}
+            # A topic that was created anew has another id: the old one is forgotten as well as the new one added.
+            forgotten = {
+                p: spec for p, spec in self.partitions.items() if p not in wanted or wanted[p].topic_id != spec.topic_id
+            }
+        self.partitions = dict(wanted)
+        return FetchRequest(
+            session_id=self.session_id,
+            session_epoch=self.epoch,
+            topics=_topics(changed, max_bytes_per_partition),
+            forgotten_topics_data=_forgotten(forgotten),
+        )
+
+    def on_response(self, error: ErrorCode, session_id: int) -> None:
+        """Take note of what the broker says of the session."""
+        if error is not ErrorCode.NONE or session_id == 0:
+            self.reset()
+            return
+        self.epoch = 1 if session_id != self.session_id else self.epoch % 0x7FFFFFFF + 1
+        self.session_id = session_id
+
+    def reset(self) -> None:
+        """Start again with a full request: the session is lost, or nobody knows what the broker took in."""
+        self.session_id = 0
+        self.epoch = INITIAL_EPOCH
+        self.partitions = {}
+
+    def closing_request(self) -> FetchRequest | None:
+        """A request that closes the session at the broker; None where there is none."""
+        if self.session_id == 0:
+            return None
+        return FetchRequest(session_id=self.session_id, session_epoch=FINAL_EPOCH)
+
+
+def _topics(partitions: dict[TopicPartition, FetchSpec], max_bytes: int) -> list[FetchTopic]:
+    topics: dict[str, FetchTopic] = {}
+    for partition, spec in partitions.items():
+        topic = topics.get(partition.topic)
+        if topic is None:
+            topic = topics[partition.topic] = FetchTopic(partition.topic, spec.topic_id)
+        topic.partitions.append(
+            FetchPartition(
+                partition=partition.partition,
+                current_leader_epoch=spec.leader_epoch,
+                fetch_offset=spec.offset,
+                partition_max_bytes=max_bytes,
+            )
+        )
+    return list(topics.values())
+
+
+def _forgotten(partitions: dict[TopicPartition, FetchSpec]) -> list[ForgottenTopic]:
+    topics: dict[str, ForgottenTopic] = {}
+    for partition, spec in partitions.items():
+        topic = topics.setdefault(partition.topic, ForgottenTopic(partition.topic, spec.topic_id))
+        topic.partitions.append(partition.partition)
+    return list(topics.values())
+
+
+def all_have_ids(partitions: dict[TopicPartition, FetchSpec]) -> bool:
+    """Whether a version that names topics by id only can be used."""
+    return all(spec.topic_id != ZERO_UUID for spec in partitions.values())

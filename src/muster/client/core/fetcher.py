@@ -1,0 +1,427 @@
+"""Fetching records and handing them out in order.
+
+Theory. Each broker that leads assigned partitions has at most one fetch under way. What comes back is kept as it came,
+raw, in a queue for each partition; batches are decoded when they are handed out. Fetching runs ahead of handing out:
+a partition is left out of the next fetch only while `max.partition.fetch.bytes` of it wait already, so that the network
+and the user's code work at the same time and memory stays bounded.
+
+The sequence that `PartitionState.epoch` guards against: a fetch is sent; the user seeks; the answer to the old fetch
+arrives. The answer carries the epoch of its sending and is dropped, its records would be from the wrong place.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+
+from muster.client.config import ConsumerConfig
+from muster.client.core.fetch_session import SESSION_ERRORS, FetchSession, FetchSpec, all_have_ids
+from muster.client.core.metadata import ClusterMetadata
+from muster.client.core.offsets import READ_COMMITTED, READ_UNCOMMITTED
+from muster.client.core.sends import AnySend, Failure, send
+from muster.client.core.subscription_state import PartitionState, PositionState, SubscriptionState
+from muster.errors import CorruptRecordError, ErrorCode, KafkaError, MusterError, ProtocolError, error_code
+from muster.model import ConsumerRecord, Node, TopicPartition
+from muster.protocol.messages import FetchResponse, PartitionData
+from muster.protocol.primitives import Buffer
+from muster.protocol.record_batch import BatchHeader, check_batch, iter_headers, read_records
+
+_NEWEST_WITH_TOPIC_NAMES = 12
+
+_STALE_METADATA = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+)
+
+
+@dataclass(slots=True)
+class FetchedData:
+    """Record batches of one partition as one fetch brought them, from `start_offset` on.
+
+    `position` is where in `buffer` the next batch begins. `aborted` holds (first offset, producer id) of transactions
+    that were aborted, ascending; it is empty for read_uncommitted.
+    """
+
+    buffer: Buffer
+    start_offset: int
+    end_offset: int
+    position: int = 0
+    aborted: deque[tuple[int, int]] = field(default_factory=deque)
+    aborted_producers: set[int] = field(default_factory=set)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes not yet handed out."""
+        return len(self.buffer) - self.position
+
+
+@dataclass(slots=True)
+class _Queue:
+    """What waits to be handed out of one partition."""
+
+    epoch: int
+    fetched: deque[FetchedData] = field(default_factory=deque)
+    decoded: deque[ConsumerRecord] = field(default_factory=deque)
+
+    @property
+    def waiting_bytes(self) -> int:
+        return sum(data.waiting_bytes for data in self.fetched)
+
+    def __bool__(self) -> bool:
+        return bool(self.fetched or self.decoded)
+
+
+@dataclass(slots=True)
+class _NodeState:
+    session: FetchSession = field(default_factory=FetchSession)
+    in_flight: bool = False
+    retry_at: int = 0
+
+
+_Sent = dict[TopicPartition, tuple[int, int]]
+"""What a request asked for: partition -> (state epoch, fetch offset)."""
+
+
+class Fetcher:
+    """Fetches the assigned partitions and hands their records out."""
+
+    def __init__(self, config: ConsumerConfig, subscription: SubscriptionState, metadata: ClusterMetadata) -> None:
+        self._config = config
+        self._subscription = subscription
+        self._metadata = metadata
+        self._isolation_level = READ_COMMITTED if config.isolation_level == "read_committed" else READ_UNCOMMITTED
+        self._nodes: dict[int, _NodeState] = {}
+        self._queues: dict[TopicPartition, _Queue] = {}
+        self._turn: deque[TopicPartition] = deque()
+        """Whose records are handed out next: partitions take turns, as they came in."""
+        self._errors: list[MusterError] = []
+
+    # --- asking ------------------------------------------------------------------------------------------------------
+
+    def poll(self, now: int) -> list[AnySend]:
+        """The fetches that are due: one for each leader that has none under way."""
+        self._drop_what_is_void()
+        sends: list[AnySend] = []
+        for node_id, wanted in self._wanted(now).items():
+            node = self._nodes.setdefault(node_id, _NodeState())
+            if not node.in_flight and node.retry_at <= now:
+                sends.append(self._fetch(node_id, node, wanted))
+        return sends
+
+    def next_deadline(self, now: int) -> int | None:
+        """When `poll` has something to do, if nothing arrives before."""
+        times: list[int] = []
+        for partition, state in self._subscription.states():
+            if not self._fetchable(partition, state):
+                continue
+            node_id = self._metadata.leader(partition)
+            node = self._nodes.get(node_id) if node_id is not None else None
+            if node_id is not None and not (node and node.in_flight):
+                times.append(max(state.retry_at, node.retry_at if node else 0))
+        return max(now, min(times)) if times else None
+
+    def closing_sends(self) -> list[AnySend]:
+        """Requests that close the sessions at the brokers, so that their cache does not keep them."""
+        sends: list[AnySend] = []
+        for node_id, node in self._nodes.items():
+            request = node.session.closing_request()
+            if request is not None and not node.in_flight:
+                sends.append(send(node_id, request, lambda _reply, _now: None))
+            node.session.reset()
+        return sends
+
+    def _wanted(self, now: int) -> dict[int, dict[TopicPartition, FetchSpec]]:
+        wanted: dict[int, dict[TopicPartition, FetchSpec]] = {}
+        for partition, state in self._subscription.states():
+            if not self._fetchable(partition, state) or state.retry_at > now:
+                continue
+            node_id = self._metadata.leader(partition)
+            if node_id is None:
+                self._metadata.request_update(now)
+                continue
+            topic_id = self._metadata.topic_id(partition.topic)
+            spec = FetchSpec(topic_id, state.fetch_position, self._metadata.leader_epoch(partition))
+            wanted.setdefault(node_id, {})[partition] = spec
+        return wanted
+
+    def _fetchable(self, partition: TopicPartition, state: PartitionState) -> bool:
+        if state.state is not PositionState.FETCHING or state.paused or state.pending_revocation:
+            return False
+        queue = self._queues.get(partition)
+        return queue is None or queue.waiting_bytes < self._config.max_partition_fetch_bytes
+
+    def _fetch(self, node_id: int, node: _NodeState, wanted: dict[TopicPartition, FetchSpec]) -> AnySend:
+        request = node.session.request(wanted, self._config.max_partition_fetch_bytes)
+        request.max_wait_ms = self._config.fetch_max_wait_ms
+        request.min_bytes = self._config.fetch_min_bytes
+        request.max_bytes = self._config.fetch_max_bytes
+        request.isolation_level = self._isolation_level
+        request.rack_id = self._config.client_rack
+        sent = {p: (self._subscription.state(p).epoch, spec.offset) for p, spec in wanted.items()}
+        node.in_flight = True
+        newest = None if all_have_ids(wanted) else _NEWEST_WITH_TOPIC_NAMES
+        on_reply = partial(self._on_reply, node_id, node, sent)
+        return send(node_id, request, on_reply, newest_version=newest)
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def _on_reply(self, node_id: int, node: _NodeState, sent: _Sent, reply: FetchResponse | Failure, now: int) -> None:
+        node.in_flight = False
+        if isinstance(reply, Failure):
+            node.session.reset()
+            node.retry_at = now + self._config.retry_backoff_ms
+            self._metadata.request_update(now)
+            if not reply.retriable:
+                self._errors.append(MusterError(reply.message))
+            return
+        error = error_code(reply.error_code)
+        node.session.on_response(error, reply.session_id)
+        if error is not ErrorCode.NONE:
+            if error not in SESSION_ERRORS:
+                node.retry_at = now + self._config.retry_backoff_ms
+            if error in _STALE_METADATA:
+                self._metadata.request_update(now)
+            return
+        self._note_nodes(reply)
+        for topic in reply.responses:
+            name = topic.topic or self._metadata.topic_name(topic.topic_id)
+            if name is None:
+                continue
+            for data in topic.partitions:
+                partition = TopicPartition(name, data.partition_index)
+                asked = sent.get(partition)
+                state = self._subscription.find(partition)
+                if asked is not None and state is not None and state.epoch == asked[0]:
+                    self._on_partition(partition, state, data, asked[1], now)
+
+    def _note_nodes(self, reply: FetchResponse) -> None:
+        """Brokers that a response names as new leaders (KIP-951)."""
+        nodes = {n.node_id: Node(n.node_id, n.host, n.port, n.rack) for n in reply.node_endpoints}
+        for topic in reply.responses:
+            name = topic.topic or self._metadata.topic_name(topic.topic_id)
+            for data in topic.partitions:
+                leader = data.current_leader
+                if name is not None and leader is not None and leader.leader_id >= 0:
+                    partition = TopicPartition(name, data.partition_index)
+                    node = nodes.get(leader.leader_id)
+                    self._metadata.update_leader(partition, leader.leader_id, leader.leader_epoch, node)
+
+    def _on_partition(
+        self, partition: TopicPartition, state: PartitionState, data: PartitionData, offset: int, now: int
+    ) -> None:
+        error = error_code(data.error_code)
+        if error is ErrorCode.NONE:
+            state.high_watermark = data.high_watermark
+            state.last_stable_offset = data.last_stable_offset
+            state.log_start_offset = data.log_start_offset
+            self._keep(partition, state, data, offset)
+        elif error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._on_out_of_range(partition, state, offset, now)
+        elif error in _STALE_METADATA or error.retriable:
+            state.retry_at = now + self._config.retry_backoff_ms
+            self._metadata.request_update(now)
+        else:
+            state.retry_at = now + self._config.retry_backoff_max_ms
+            self._errors.append(KafkaError(error, f"{partition} cannot be fetched"))
+
+    def _on_out_of_range(self, partition: TopicPartition, state: PartitionState, offset: int, now: int) -> None:
+        if state.position != offset and self._queues.get(partition):
+            # What is fetched but not handed out is still good: hand it out first, then ask again from its end.
+            state.retry_at = now + self._config.retry_backoff_ms
+            return
+        if not self._subscription.request_reset(partition):
+            state.retry_at = 1 << 62  # until the user seeks
+            message = f"{partition} has no offset {offset} any more, and auto.offset.reset is none: seek() to go on"
+            self._errors.append(KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, message))
+
+    def _keep(self, partition: TopicPartition, state: PartitionState, data: PartitionData, offset: int) -> None:
+        records = data.records
+        if not records or isinstance(records, list):
+            return
+        try:
+            end = _end_of(records)
+        except ProtocolError as error:
+            self._corrupt(partition, state, error)
+            return
+        if end is None:
+            message = f"{partition} has a batch at offset {offset} that is larger than a response may be"
+            self._errors.append(KafkaError(ErrorCode.MESSAGE_TOO_LARGE, message))
+            return
+        queue = self._queues.get(partition)
+        if queue is None:
+            queue = self._queues[partition] = _Queue(state.epoch)
+        if partition not in self._turn:
+            self._turn.append(partition)
+        aborted = deque(sorted((t.first_offset, t.producer_id) for t in data.aborted_transactions or ()))
+        queue.fetched.append(FetchedData(records, offset, end, aborted=aborted))
+        state.fetch_position = end
+
+    def _corrupt(self, partition: TopicPartition, state: PartitionState, error: ProtocolError) -> None:
+        state.retry_at = 1 << 62  # until the user seeks past it, as with Kafka's own consumer
+        message = f"{partition} is damaged at offset {state.position} ({error}); seek() past it to go on"
+        self._errors.append(CorruptRecordError(message))
+
+    # --- handing out -------------------------------------------------------------------------------------------------
+
+    def take_errors(self) -> list[MusterError]:
+        """What the user has to be told, once."""
+        errors, self._errors = self._errors, []
+        return errors
+
+    @property
+    def has_records(self) -> bool:
+        """Whether `collect` would bring anything."""
+        return any(self._may_hand_out(partition) for partition in self._turn)
+
+    def lag(self, partition: TopicPartition) -> int | None:
+        """Records between the position and the end of what may be read, None while that is unknown."""
+        state = self._subscription.state(partition)
+        end = state.last_stable_offset if self._isolation_level == READ_COMMITTED else state.high_watermark
+        return None if end < 0 or state.position < 0 else max(0, end - state.position)
+
+    def collect(self, max_records: int) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """Up to `max_records` records, in order for each partition; their positions move behind them."""
+        self._drop_what_is_void()
+        collected: dict[TopicPartition, list[ConsumerRecord]] = {}
+        for _ in range(len(self._turn)):
+            if max_records <= 0:
+                break
+            partition = self._turn.popleft()
+            if self._may_hand_out(partition):
+                records = self._take(partition, max_records)
+                max_records -= len(records)
+                if records:
+                    collected[partition] = records
+            if self._queues.get(partition):
+                # Not exhausted: it keeps its turn if the limit stopped it, so that a batch is not left half handed out.
+                (self._turn.append if max_records > 0 else self._turn.appendleft)(partition)
+            else:
+                self._queues.pop(partition, None)
+        return collected
+
+    def collect_raw(self) -> dict[TopicPartition, list[FetchedData]]:
+        """Everything that waits, as it was fetched; positions move behind it. Not to be mixed with `collect`."""
+        self._drop_what_is_void()
+        collected: dict[TopicPartition, list[FetchedData]] = {}
+        for partition in list(self._turn):
+            if self._may_hand_out(partition):
+                queue = self._queues.pop(partition)
+                self._turn.remove(partition)
+                collected[partition] = list(queue.fetched)
+                self._subscription.state(partition).position = queue.fetched[-1].end_offset
+        return collected
+
+    def _may_hand_out(self, partition: TopicPartition) -> bool:
+        state = self._subscription.find(partition)
+        queue = self._queues.get(partition)
+        if state is None or not queue or queue.epoch != state.epoch:
+            return False
+        return not state.paused and not state.pending_revocation
+
+    def _take(self, partition: TopicPartition, max_records: int) -> list[ConsumerRecord]:
+        queue = self._queues[partition]
+        state = self._subscription.state(partition)
+        taken: list[ConsumerRecord] = []
+        while len(taken) < max_records:
+            if not queue.decoded and not self._decode_next(partition, state, queue):
+                break
+            while queue.decoded and len(taken) < max_records:
+                taken.append(queue.decoded.popleft())
+        if taken and queue.decoded:
+            state.position = queue.decoded[0].offset
+            state.leader_epoch = taken[-1].leader_epoch
+        elif taken:
+            state.leader_epoch = taken[-1].leader_epoch
+        return taken
+
+    def _decode_next(self, partition: TopicPartition, state: PartitionState, queue: _Queue) -> bool:
+        """Decode the next batch that waits. False where there is none, or where it is damaged."""
+        while queue.fetched:
+            data = queue.fetched[0]
+            try:
+                self._decode_batch(partition, state, queue, data)
+            except ProtocolError as error:
+                queue.fetched.clear()
+                state.fetch_position = state.position
+                self._corrupt(partition, state, error)
+                return False
+            if data.position >= len(data.buffer):
+                queue.fetched.popleft()
+            if queue.decoded:
+                return True
+        return False
+
+    def _decode_batch(self, partition: TopicPartition, state: PartitionState, queue: _Queue, data: FetchedData) -> None:
+        found = next(iter_headers(data.buffer, data.position), None)
+        if found is None:  # a torn last batch: it comes again with the next fetch
+            data.position = len(data.buffer)
+            state.position = max(state.position, data.end_offset)
+            return
+        position, header = found
+        if self._config.check_crcs:
+            check_batch(data.buffer, position, header)
+        if not self._is_hidden(header, data):
+            queue.decoded.extend(_records(partition, data.buffer, position, header, state.position))
+        data.position = position + header.size
+        state.position = max(state.position, header.next_offset)
+
+    def _is_hidden(self, header: BatchHeader, data: FetchedData) -> bool:
+        """Whether a batch holds nothing for the user: a control batch, or part of an aborted transaction."""
+        while data.aborted and data.aborted[0][0] <= header.last_offset:
+            data.aborted_producers.add(data.aborted.popleft()[1])
+        if header.is_control:
+            data.aborted_producers.discard(header.producer_id)
+            return True
+        return header.is_transactional and header.producer_id in data.aborted_producers
+
+    def _drop_what_is_void(self) -> None:
+        void = [
+            p
+            for p, queue in self._queues.items()
+            if (s := self._subscription.find(p)) is None or s.epoch != queue.epoch
+        ]
+        for partition in void:
+            del self._queues[partition]
+            self._turn.remove(partition)
+
+
+def _end_of(records: Buffer) -> int | None:
+    """The offset behind the last whole batch, None where there is not one whole batch."""
+    end = None
+    for _, header in iter_headers(records):
+        end = header.next_offset
+    return end
+
+
+def _records(
+    partition: TopicPartition, buffer: Buffer, position: int, header: BatchHeader, first: int
+) -> Iterable[ConsumerRecord]:
+    """The records of a batch from offset `first` on: a fetch brings whole batches, the position may be inside one."""
+    topic, number = partition
+    epoch, timestamp_type = header.partition_leader_epoch, int(header.timestamp_type)
+    append_time = header.max_timestamp if timestamp_type else None
+    return [
+        ConsumerRecord(
+            topic,
+            number,
+            record.offset,
+            record.timestamp if append_time is None else append_time,
+            timestamp_type,
+            record.key,
+            record.value,
+            record.headers,
+            epoch,
+        )
+        for record in read_records(buffer, position, header)
+        if record.offset >= first
+    ]

@@ -1,0 +1,222 @@
+"""Looking up offsets: the reset of positions, and the user's questions (earliest, latest, by timestamp).
+
+Both are ListOffsets requests to the leaders of the partitions. A reset goes on until it succeeds or the partition is
+gone; a question goes on until it is answered or its asker gives up (`cancel`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from muster.client.config import ConsumerConfig
+from muster.client.core.metadata import ClusterMetadata
+from muster.client.core.sends import AnySend, Failure, send
+from muster.client.core.subscription_state import OffsetReset, PositionState, SubscriptionState
+from muster.errors import ErrorCode, KafkaError, MusterError, UnsupportedVersionError, error_code
+from muster.model import OffsetAndTimestamp, TopicPartition
+from muster.protocol.messages import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+LATEST_TIMESTAMP = -1
+EARLIEST_TIMESTAMP = -2
+
+READ_UNCOMMITTED = 0
+READ_COMMITTED = 1
+
+_RESET_TIMESTAMP = {OffsetReset.EARLIEST: EARLIEST_TIMESTAMP, OffsetReset.LATEST: LATEST_TIMESTAMP}
+
+_STALE_METADATA = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+
+
+@dataclass(slots=True)
+class OffsetQuery:
+    """A question under way. `results` holds None where no record is as young as the timestamp asked for."""
+
+    open: dict[TopicPartition, int]
+    results: dict[TopicPartition, OffsetAndTimestamp | None] = field(default_factory=dict)
+    error: MusterError | None = None
+    in_flight: set[TopicPartition] = field(default_factory=set)
+    retry_at: int = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing more to wait for."""
+        return self.error is not None or not self.open
+
+
+_OnPartition = Callable[[TopicPartition, ListOffsetsPartitionResponse | ErrorCode, int], None]
+
+
+class OffsetLookup:
+    """Resets positions, and answers questions about offsets."""
+
+    def __init__(self, config: ConsumerConfig, subscription: SubscriptionState, metadata: ClusterMetadata) -> None:
+        self._config = config
+        self._subscription = subscription
+        self._metadata = metadata
+        self._isolation_level = READ_COMMITTED if config.isolation_level == "read_committed" else READ_UNCOMMITTED
+        self._resets_in_flight: set[TopicPartition] = set()
+        self._queries: list[OffsetQuery] = []
+        self._errors: list[MusterError] = []
+
+    def query(self, timestamps: Mapping[TopicPartition, int]) -> OffsetQuery:
+        """Ask for the first offset at or after each timestamp (or `LATEST_TIMESTAMP`, `EARLIEST_TIMESTAMP`)."""
+        query = OffsetQuery(dict(timestamps))
+        self._metadata.add_interest({partition.topic for partition in timestamps})
+        self._queries.append(query)
+        return query
+
+    def cancel(self, query: OffsetQuery) -> None:
+        """Stop working on a question."""
+        if query in self._queries:
+            self._queries.remove(query)
+
+    def take_errors(self) -> list[MusterError]:
+        """What the user has to be told, once."""
+        errors, self._errors = self._errors, []
+        return errors
+
+    def poll(self, now: int) -> list[AnySend]:
+        """The requests that are due."""
+        return [
+            *self._poll_resets(now),
+            *(request for query in list(self._queries) for request in self._poll_query(query, now)),
+        ]
+
+    def next_deadline(self, now: int) -> int | None:
+        """When `poll` has something to do, if nothing arrives before."""
+        times = [
+            state.retry_at
+            for partition, state in self._subscription.states()
+            if state.state is PositionState.AWAIT_RESET and partition not in self._resets_in_flight
+        ]
+        times += [query.retry_at for query in self._queries if set(query.open) - query.in_flight]
+        return max(now, min(times)) if times else None
+
+    # --- resets ------------------------------------------------------------------------------------------------------
+
+    def _poll_resets(self, now: int) -> Iterable[AnySend]:
+        due: dict[TopicPartition, int] = {}
+        strategies: dict[TopicPartition, OffsetReset] = {}
+        for partition in self._subscription.needs_reset():
+            state = self._subscription.state(partition)
+            if partition not in self._resets_in_flight and state.retry_at <= now:
+                due[partition] = _RESET_TIMESTAMP[state.reset]
+                strategies[partition] = state.reset
+
+        def finish(partition: TopicPartition, answer: ListOffsetsPartitionResponse | ErrorCode, now: int) -> None:
+            self._resets_in_flight.discard(partition)
+            if not isinstance(answer, ErrorCode):
+                self._subscription.finish_reset(partition, strategies[partition], answer.offset, answer.leader_epoch)
+                return
+            state = self._subscription.find(partition)
+            if state is not None:
+                state.retry_at = now + self._config.retry_backoff_ms
+            if not answer.retriable:
+                self._errors.append(KafkaError(answer, f"the position of {partition} could not be reset"))
+
+        for request, partitions in self._requests(due, finish, now):
+            self._resets_in_flight.update(partitions)
+            yield request
+
+    # --- questions ---------------------------------------------------------------------------------------------------
+
+    def _poll_query(self, query: OffsetQuery, now: int) -> Iterable[AnySend]:
+        if query.done:
+            self.cancel(query)
+            return
+        if query.retry_at > now:
+            return
+
+        def finish(partition: TopicPartition, answer: ListOffsetsPartitionResponse | ErrorCode, now: int) -> None:
+            query.in_flight.discard(partition)
+            if not isinstance(answer, ErrorCode):
+                query.open.pop(partition, None)
+                found = OffsetAndTimestamp(answer.offset, answer.timestamp, answer.leader_epoch)
+                query.results[partition] = found if answer.offset >= 0 else None
+            elif answer is ErrorCode.UNSUPPORTED_VERSION:
+                query.error = UnsupportedVersionError(
+                    "the broker does not speak a version of ListOffsets that can say this"
+                )
+            elif answer.retriable:
+                query.retry_at = now + self._config.retry_backoff_ms
+            else:
+                query.error = KafkaError(answer, f"the offsets of {partition} could not be looked up")
+
+        due = {p: timestamp for p, timestamp in query.open.items() if p not in query.in_flight}
+        for request, partitions in self._requests(due, finish, now):
+            query.in_flight.update(partitions)
+            yield request
+        if set(query.open) - query.in_flight:  # a leader is unknown: metadata comes first
+            query.retry_at = now + self._config.retry_backoff_ms
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def _requests(
+        self, timestamps: Mapping[TopicPartition, int], finish: _OnPartition, now: int
+    ) -> Iterable[tuple[AnySend, list[TopicPartition]]]:
+        by_node: dict[int, dict[TopicPartition, int]] = {}
+        for partition, timestamp in timestamps.items():
+            node_id = self._metadata.leader(partition)
+            if node_id is None:
+                self._metadata.request_update(now)
+            else:
+                by_node.setdefault(node_id, {})[partition] = timestamp
+        for node_id, partitions in by_node.items():
+            on_reply = partial(self._on_reply, list(partitions), finish)
+            yield send(node_id, self._request(partitions), on_reply), list(partitions)
+
+    def _request(self, partitions: Mapping[TopicPartition, int]) -> ListOffsetsRequest:
+        topics: dict[str, ListOffsetsTopic] = {}
+        for partition, timestamp in partitions.items():
+            topic = topics.setdefault(partition.topic, ListOffsetsTopic(partition.topic))
+            epoch = self._metadata.leader_epoch(partition)
+            topic.partitions.append(ListOffsetsPartition(partition.partition, epoch, timestamp))
+        return ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=self._isolation_level,
+            topics=list(topics.values()),
+            timeout_ms=self._config.request_timeout_ms,
+        )
+
+    def _on_reply(
+        self, asked: list[TopicPartition], finish: _OnPartition, reply: ListOffsetsResponse | Failure, now: int
+    ) -> None:
+        if isinstance(reply, Failure):
+            self._metadata.request_update(now)
+            code = ErrorCode.NETWORK_EXCEPTION if reply.retriable else ErrorCode.UNSUPPORTED_VERSION
+            for partition in asked:
+                finish(partition, code, now)
+            return
+        answers = {
+            TopicPartition(topic.name, answer.partition_index): answer
+            for topic in reply.topics
+            for answer in topic.partitions
+        }
+        for partition in asked:
+            found = answers.get(partition)
+            code = ErrorCode.UNKNOWN_SERVER_ERROR if found is None else error_code(found.error_code)
+            if found is not None and code is ErrorCode.NONE:
+                finish(partition, found, now)
+                continue
+            if code in _STALE_METADATA:
+                self._metadata.request_update(now)
+            finish(partition, code, now)

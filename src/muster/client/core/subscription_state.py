@@ -1,0 +1,257 @@
+"""What a consumer is subscribed to, what it is assigned, and where it stands in each partition.
+
+Theory. A subscription is by topic names, by a pattern (both make the group assign partitions), or by hand (J7: no
+group takes part). An assigned partition goes through three states:
+
+    INITIALIZING --committed offset found--> FETCHING <--reset looked up-- AWAIT_RESET
+         |                                      |                             ^
+         +------------no offset committed-------+------offset out of range----+
+
+Only FETCHING partitions have a position: the offset of the next record that the user gets. `fetch_position` runs ahead
+of it by what is fetched and not yet handed out; a seek, a reset or a loss changes `epoch`, so that an answer to an
+older fetch is recognised and dropped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from muster.errors import IllegalStateError
+from muster.model import NO_LEADER_EPOCH, OffsetAndMetadata, TopicPartition
+
+
+class SubscriptionKind(Enum):
+    """How the assigned partitions are chosen."""
+
+    NONE = "none"
+    TOPICS = "topics"
+    PATTERN = "pattern"
+    MANUAL = "manual"
+
+
+class PositionState(Enum):
+    """How far a partition is from being fetched."""
+
+    INITIALIZING = "initializing"
+    AWAIT_RESET = "await reset"
+    FETCHING = "fetching"
+
+
+class OffsetReset(Enum):
+    """Where to start where there is no usable offset (`auto.offset.reset`)."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    NONE = "none"
+
+
+@dataclass(slots=True)
+class PartitionState:
+    """Where a consumer stands in one partition. Offsets are -1 while they are unknown."""
+
+    state: PositionState = PositionState.INITIALIZING
+    position: int = -1
+    leader_epoch: int = NO_LEADER_EPOCH
+    fetch_position: int = -1
+    epoch: int = 0
+    reset: OffsetReset = OffsetReset.NONE
+    paused: bool = False
+    pending_revocation: bool = False
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    retry_at: int = 0
+    """Not fetched or looked up before this time: the backoff after an error."""
+
+    def move_to(self, offset: int, leader_epoch: int) -> None:
+        """Stand at an offset; whatever was fetched or is being fetched is void."""
+        self.state = PositionState.FETCHING
+        self.position = self.fetch_position = offset
+        self.leader_epoch = leader_epoch
+        self.epoch += 1
+        self.retry_at = 0
+
+
+class SubscriptionState:
+    """One consumer's subscription and assignment."""
+
+    def __init__(self, auto_offset_reset: str = "latest") -> None:
+        self.default_reset = OffsetReset(auto_offset_reset)
+        self.kind = SubscriptionKind.NONE
+        self.topics: set[str] = set()
+        """The effective topics: those named, or those that the pattern matches now."""
+        self.pattern: re.Pattern[str] | None = None
+        self._assigned: dict[TopicPartition, PartitionState] = {}
+        self.assignment_id = 0
+        """Goes up with each change of the assignment."""
+
+    # --- what is subscribed to ---------------------------------------------------------------------------------------
+
+    @property
+    def group_managed(self) -> bool:
+        """Whether the group assigns the partitions."""
+        return self.kind in (SubscriptionKind.TOPICS, SubscriptionKind.PATTERN)
+
+    def subscribe(self, topics: Iterable[str]) -> bool:
+        """Subscribe by name, in place of an earlier subscription. Returns whether anything changed."""
+        self._become(SubscriptionKind.TOPICS)
+        wanted = set(topics)
+        changed = wanted != self.topics
+        self.topics = wanted
+        return changed
+
+    def subscribe_pattern(self, pattern: re.Pattern[str]) -> None:
+        """Subscribe to the topics whose whole name matches; `update_pattern` fills them in."""
+        self._become(SubscriptionKind.PATTERN)
+        self.pattern = pattern
+
+    def update_pattern(self, topics: Iterable[str]) -> bool:
+        """Match the pattern with these topics of the cluster. Returns whether that changed what is subscribed to."""
+        assert self.pattern is not None
+        matched = {topic for topic in topics if self.pattern.fullmatch(topic)}
+        changed = matched != self.topics
+        self.topics = matched
+        return changed
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Assign by hand, in place of an earlier assignment by hand (J7). Positions of retained ones are kept."""
+        self._become(SubscriptionKind.MANUAL)
+        self._replace(list(partitions))
+        self.topics = {partition.topic for partition in self._assigned}
+
+    def unsubscribe(self) -> None:
+        """Forget subscription and assignment."""
+        self.kind = SubscriptionKind.NONE
+        self.topics = set()
+        self.pattern = None
+        self._replace([])
+
+    def _become(self, kind: SubscriptionKind) -> None:
+        if self.kind not in (SubscriptionKind.NONE, kind):
+            raise IllegalStateError(
+                f"this consumer is subscribed by {self.kind.value}; unsubscribe() before subscribing by {kind.value}"
+            )
+        self.kind = kind
+
+    # --- what is assigned --------------------------------------------------------------------------------------------
+
+    def assign_from_group(self, partitions: Iterable[TopicPartition]) -> None:
+        """Take the group's assignment. Partitions that stay keep their positions; new ones start INITIALIZING."""
+        self._replace(list(partitions))
+
+    def _replace(self, partitions: list[TopicPartition]) -> None:
+        before = self._assigned
+        self._assigned = {partition: before.get(partition) or PartitionState() for partition in partitions}
+        for state in self._assigned.values():
+            state.pending_revocation = False
+        self.assignment_id += 1
+
+    def assignment(self) -> list[TopicPartition]:
+        """The assigned partitions, in the order in which they were assigned."""
+        return list(self._assigned)
+
+    def is_assigned(self, partition: TopicPartition) -> bool:
+        """Whether the partition is this consumer's now."""
+        return partition in self._assigned
+
+    def states(self) -> Iterable[tuple[TopicPartition, PartitionState]]:
+        """All assigned partitions with where they stand."""
+        return self._assigned.items()
+
+    def state(self, partition: TopicPartition) -> PartitionState:
+        """Where an assigned partition stands.
+
+        Raises:
+            IllegalStateError: it is not assigned.
+        """
+        found = self._assigned.get(partition)
+        if found is None:
+            raise IllegalStateError(f"{partition} is not assigned to this consumer")
+        return found
+
+    def find(self, partition: TopicPartition) -> PartitionState | None:
+        """Where a partition stands, None where it is not assigned."""
+        return self._assigned.get(partition)
+
+    def mark_pending_revocation(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stop fetching and handing out partitions that are about to be given up."""
+        for partition in partitions:
+            state = self._assigned.get(partition)
+            if state is not None:
+                state.pending_revocation = True
+
+    # --- positions ---------------------------------------------------------------------------------------------------
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """The offset of the next record to be handed out, None while it is unknown."""
+        state = self.state(partition)
+        return state.position if state.state is PositionState.FETCHING else None
+
+    def all_consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a commit of everything handed out so far says."""
+        return {
+            partition: OffsetAndMetadata(state.position, state.leader_epoch)
+            for partition, state in self._assigned.items()
+            if state.state is PositionState.FETCHING
+        }
+
+    def seek(self, partition: TopicPartition, offset: OffsetAndMetadata | int) -> None:
+        """Go on from an offset. Raises IllegalStateError where the partition is not assigned."""
+        if isinstance(offset, int):
+            offset = OffsetAndMetadata(offset)
+        if offset.offset < 0:
+            raise IllegalStateError(f"an offset is at least 0, not {offset.offset}")
+        self.state(partition).move_to(offset.offset, offset.leader_epoch)
+
+    def set_position(self, partition: TopicPartition, offset: int, leader_epoch: int = NO_LEADER_EPOCH) -> None:
+        """Start at the committed offset; does nothing where the user has sought, or lost the partition, meanwhile."""
+        state = self._assigned.get(partition)
+        if state is not None and state.state is PositionState.INITIALIZING:
+            state.move_to(offset, leader_epoch)
+
+    def partitions_without_position(self) -> list[TopicPartition]:
+        """Partitions that wait for the group's committed offset."""
+        return [p for p, state in self._assigned.items() if state.state is PositionState.INITIALIZING]
+
+    def request_reset(self, partition: TopicPartition, strategy: OffsetReset | None = None) -> bool:
+        """Have the position looked up. False where the strategy is NONE: then the user has to be told."""
+        state = self._assigned.get(partition)
+        strategy = strategy or self.default_reset
+        if state is None:
+            return True
+        if strategy is OffsetReset.NONE:
+            return False
+        state.state = PositionState.AWAIT_RESET
+        state.reset = strategy
+        state.epoch += 1
+        state.retry_at = 0
+        return True
+
+    def needs_reset(self) -> list[TopicPartition]:
+        """Partitions whose position has to be looked up."""
+        return [p for p, state in self._assigned.items() if state.state is PositionState.AWAIT_RESET]
+
+    def finish_reset(self, partition: TopicPartition, strategy: OffsetReset, offset: int, leader_epoch: int) -> None:
+        """Take the looked-up position, unless the partition went or was sought meanwhile."""
+        state = self._assigned.get(partition)
+        if state is not None and state.state is PositionState.AWAIT_RESET and state.reset is strategy:
+            state.move_to(offset, leader_epoch)
+
+    # --- pausing -----------------------------------------------------------------------------------------------------
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out and fetch nothing of these until they are resumed. What is fetched already stays."""
+        for partition in partitions:
+            self.state(partition).paused = True
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Undo `pause`."""
+        for partition in partitions:
+            self.state(partition).paused = False
+
+    def paused(self) -> list[TopicPartition]:
+        """The paused partitions."""
+        return [partition for partition, state in self._assigned.items() if state.paused]
