@@ -1,0 +1,299 @@
+"""Real peers for tests: Apache Kafka from Maven, its own tools, kcat, Java and Chromium, found or fetched here.
+
+A test asks for the fixture of what it needs (tests/conftest.py). Where that is not to be had, the test is skipped with
+what was missing and how to get it, or fails when MUSTER_REQUIRE_ALL=1. Kafka's jars are fetched once, with Maven, into
+MUSTER_PEERS_HOME (default ~/.cache/muster-tests). A run's workers share one broker, which ends with the last of them
+(tests/peers/keeper.py); other runs on the machine have their own, on ports of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+import pytest
+from tools.preflight import OLDEST_JAVA, java_version
+
+T = TypeVar("T")
+
+PEERS = Path(__file__).resolve().parents[1] / "peers"
+KAFKA_VERSION = "4.2.0"
+START_TIMEOUT_S = 90.0
+CHROMIUMS = (
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
+)
+
+
+def missing(what: str, how: str) -> NoReturn:
+    """Skip the test that needs `what`, or fail it when everything must be there (MUSTER_REQUIRE_ALL=1)."""
+    sentence = f"{what} is not available here: {how}"
+    if os.environ.get("MUSTER_REQUIRE_ALL") == "1":
+        pytest.fail(f"MUSTER_REQUIRE_ALL=1, but {sentence}", pytrace=False)
+    pytest.skip(sentence)
+
+
+def require(what: str, found: T | None, how: str = "install it") -> T:
+    """Return what was found; when it is None, skip loudly or fail (see `missing`)."""
+    return missing(what, how) if found is None else found
+
+
+@cache
+def find_java() -> str | None:
+    """The java command that JAVA_HOME or PATH leads to, if it is new enough for Kafka 4 and Spark 4."""
+    home = os.environ.get("JAVA_HOME")
+    command = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    return command if command and java_version(command) >= OLDEST_JAVA else None
+
+
+def find_chromium() -> str | None:
+    """A Chromium or Chrome that can run headless."""
+    return next((path for name in CHROMIUMS if (path := shutil.which(name))), None)
+
+
+def peers_home() -> Path:
+    """The folder that keeps what was fetched, from run to run."""
+    return Path(os.environ.get("MUSTER_PEERS_HOME") or Path.home() / ".cache" / "muster-tests")
+
+
+@contextlib.contextmanager
+def _locked(path: Path, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as lock:
+        fcntl.flock(lock, kind)
+        yield
+
+
+@cache
+def kafka_jars() -> Path:
+    """The folder with Kafka's jars, fetched by Maven when it is not there yet."""
+    folder = peers_home() / "kafka" / KAFKA_VERSION
+    if folder.is_dir():
+        return folder
+    maven = require("Maven", shutil.which("mvn"), "it fetches Apache Kafka's jars (Debian: apt-get install maven)")
+    with _locked(folder.parent / f"{KAFKA_VERSION}.lock"):
+        if not folder.is_dir():
+            fetched = folder.parent / f"{KAFKA_VERSION}.partial"
+            shutil.rmtree(fetched, ignore_errors=True)
+            goal = ["dependency:copy-dependencies", f"-DoutputDirectory={fetched}", "-DincludeScope=runtime"]
+            pom = PEERS / "kafka" / "pom.xml"
+            command = [maven, "-q", "-B", "-C", "-f", str(pom), f"-Dkafka.version={KAFKA_VERSION}", *goal]
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+            if done.returncode:
+                missing(
+                    f"Apache Kafka {KAFKA_VERSION}", f"Maven could not fetch it:\n{(done.stdout + done.stderr)[-2000:]}"
+                )
+            fetched.rename(folder)
+    return folder
+
+
+def kafka_jar(artifact: str) -> Path:
+    """One of Kafka's own jars, such as kafka-clients, whose common/message/*.json define the wire."""
+    return kafka_jars() / f"{artifact}-{KAFKA_VERSION}.jar"
+
+
+def kafka_classpath() -> str:
+    """The class path with Kafka's broker and tools."""
+    return f"{kafka_jars()}/*"
+
+
+def kafka_command(cls: str, *arguments: str, heap: str = "256m") -> list[str]:
+    """The command line that runs one class of Kafka's jars, such as org.apache.kafka.tools.VerifiableConsumer."""
+    java = require(
+        f"Java {OLDEST_JAVA} or newer",
+        find_java(),
+        "Kafka runs on it (Debian: apt-get install openjdk-17-jre-headless)",
+    )
+    log4j = PEERS / "kafka" / "log4j2.xml"
+    options = [f"-Xmx{heap}", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Dlog4j2.configurationFile={log4j}"]
+    return [java, *options, "-cp", kafka_classpath(), cls, *arguments]
+
+
+def run_kafka_class(
+    cls: str, *arguments: str, stdin: str = "", timeout_s: float = 120
+) -> subprocess.CompletedProcess[str]:
+    """Run one class of Kafka's jars to its end; the caller looks at returncode, stdout and stderr."""
+    command = kafka_command(cls, *arguments)
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+def free_ports(count: int) -> list[int]:
+    """Free ports of the loopback interface, below those that the system hands to outgoing connections."""
+    found: list[int] = []
+    for port in random.SystemRandom().sample(range(20_000, 32_000), k=1_000):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise RuntimeError("no free ports on the loopback interface")
+
+
+@dataclass
+class KafkaBroker:
+    """One real Apache Kafka node, broker and controller in one process, on the loopback interface.
+
+    Use it as a context manager, or through the fixture `kafka_broker`, whose broker all tests of a run share: those
+    must not stop it and must name their topics and groups for themselves.
+    """
+
+    folder: Path
+    settings: Mapping[str, str] = field(default_factory=dict)
+    port: int = 0
+    heap: str = "512m"
+
+    @property
+    def bootstrap(self) -> str:
+        """HOST:PORT, as every client's bootstrap setting wants it."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The process id while the broker runs."""
+        try:
+            pid = int((self.folder / "pid").read_text())
+            os.kill(pid, 0)
+        except (OSError, ValueError):
+            return None
+        return pid
+
+    @property
+    def log(self) -> str:
+        """What the broker has logged so far."""
+        path = self.folder / "kafka.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def start(self) -> None:
+        """Start, on the data of an earlier start where there is some, and return when the broker serves."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "users").touch()
+        configuration = self.folder / "server.properties"
+        if not configuration.exists():
+            self._configure(configuration)
+        (self.folder / "kafka.log").unlink(missing_ok=True)
+        command = kafka_command("kafka.Kafka", str(configuration), heap=self.heap)
+        keeper = [
+            sys.executable,
+            str(PEERS / "keeper.py"),
+            *(str(self.folder / name) for name in ("users", "pid", "kafka.log")),
+        ]
+        process = subprocess.Popen([*keeper, *command], stdin=subprocess.DEVNULL, start_new_session=True)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while "Kafka Server started" not in self.log:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"Apache Kafka did not start:\n{self.log[-3000:]}")
+            time.sleep(0.05)
+        # The keeper outlives this object: it is nobody's child to wait for.
+        process.returncode = 0
+
+    def _configure(self, path: Path) -> None:
+        ports = free_ports(2)
+        self.port = self.port or ports[0]
+        configured = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@127.0.0.1:{ports[1]}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{ports[1]}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "log.dirs": str(self.folder / "data"),
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "5",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            # After a kill -9 the controller refuses the broker until its old session has ended.
+            "broker.session.timeout.ms": "3000",
+            "broker.heartbeat.interval.ms": "500",
+            **self.settings,
+        }
+        path.write_text("".join(f"{key}={value}\n" for key, value in configured.items()))
+        cluster_id = "bXVzdGVyLXRlc3RzLTAwMQ"
+        done = run_kafka_class("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(path))
+        if done.returncode:
+            raise RuntimeError(f"Kafka's StorageTool failed:\n{done.stdout}{done.stderr}")
+
+    def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
+        """End the broker's process and wait until it is gone; `start` brings it back on its data."""
+        if pid := self.pid:
+            os.kill(pid, how)
+        while self.pid:
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """End the broker in good order."""
+        self.kill(signal.SIGTERM)
+
+    def __enter__(self) -> KafkaBroker:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._held = contextlib.ExitStack()
+        self._held.enter_context(_locked(self.folder / "users", fcntl.LOCK_SH))
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+        while self.pid:
+            time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def shared_kafka(folder: Path) -> Iterator[KafkaBroker]:
+    """The broker that all workers of one test run share: the first to come starts it, it ends after the last."""
+    described = folder / "broker.json"
+    with contextlib.ExitStack() as held:
+        with _locked(folder / "mutex"):
+            held.enter_context(_locked(folder / "users", fcntl.LOCK_SH))
+            broker = KafkaBroker(folder)
+            if described.exists():
+                broker.port = json.loads(described.read_text())["port"]
+            if broker.pid is None:
+                broker.start()
+                described.write_text(json.dumps({"port": broker.port}))
+        yield broker
+
+
+@dataclass
+class Chromium:
+    """A real browser without a window; each call has a profile of its own."""
+
+    command: str
+    folder: Path
+
+    def dom(self, page: Path) -> str:
+        """The document after the page was loaded and its scripts have run."""
+        return self._run(page, "--dump-dom").stdout
+
+    def screenshot(self, page: Path, picture: Path, *, width: int = 1280, height: int = 2000) -> None:
+        """Write the page's picture as PNG."""
+        self._run(page, f"--screenshot={picture}", f"--window-size={width},{height}", "--hide-scrollbars")
+
+    def _run(self, page: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+        quiet = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic"]
+        start = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={self.folder}"]
+        return subprocess.run(
+            [self.command, *start, *quiet, *flags, page.resolve().as_uri()],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
