@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from tests.support.peers import KafkaBroker, run_kafka_class, shared_kafka
 
 pytestmark = pytest.mark.slow

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 import pytest
+
 from tools.preflight import OLDEST_JAVA, java_version
 
 T = TypeVar("T")
