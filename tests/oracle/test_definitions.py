@@ -1,0 +1,77 @@
+"""Our tables of the protocol against the definitions inside Apache Kafka's own jars, field by field."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.protocol import schema
+from muster.protocol.schema import Field, Struct, Versions
+from tests.support.peers import kafka_jar
+
+_JARS = ("kafka-clients", "kafka-group-coordinator")
+
+
+@cache
+def _definition(name: str) -> dict[str, Any]:
+    for artifact in _JARS:
+        with zipfile.ZipFile(Path(kafka_jar(artifact))) as jar:
+            if (path := f"common/message/{name}.json") in jar.namelist():
+                text = jar.read(path).decode()
+                found: dict[str, Any] = json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.M))
+                return found
+    raise AssertionError(f"Kafka has no message {name}")
+
+
+def _snake(name: str) -> str:
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    return re.sub(r"(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+def _default(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return str(int(value, 16)) if isinstance(value, str) and value.startswith("0x") else value
+    return json.dumps(value)
+
+
+def _theirs(field: dict[str, Any]) -> Field:
+    return Field(
+        name=_snake(field["name"]),
+        type=field["type"],
+        versions=Versions.parse(field["versions"]),
+        nullable=Versions.parse(field.get("nullableVersions", "none")),
+        default=_default(field.get("default")),
+        tag=field.get("tag"),
+        tagged=Versions.parse(field.get("taggedVersions", "none")),
+        inflexible=field.get("flexibleVersions") == "none",
+        ignorable=field.get("ignorable", False),
+    )
+
+
+def _compare(ours: Struct, fields: list[dict[str, Any]], common: dict[str, list[dict[str, Any]]]) -> None:
+    assert [member.name for member in ours.fields] == [_snake(field["name"]) for field in fields], ours.name
+    for member, field in zip(ours.fields, fields, strict=True):
+        theirs = _theirs(field)
+        theirs.struct = member.struct
+        assert member == theirs, f"{ours.name}.{member.name}"
+        inner = field.get("fields") or common.get(member.element)
+        assert (member.struct is None) == (inner is None)
+        if member.struct is not None and inner is not None:
+            _compare(member.struct, inner, common)
+
+
+@pytest.mark.parametrize("name", schema.message_names())
+def test_table_says_what_kafka_says(name: str) -> None:
+    ours, theirs = schema.message(name), _definition(name)
+    assert ours.kind == theirs["type"]
+    assert ours.key == theirs.get("apiKey")
+    assert ours.versions == Versions.parse(theirs["validVersions"])
+    assert ours.flexible == Versions.parse(theirs.get("flexibleVersions", "none"))
+    common = {struct["name"]: struct["fields"] for struct in theirs.get("commonStructs", [])}
+    _compare(ours, theirs["fields"], common)

@@ -1,0 +1,81 @@
+"""Bytes that are cut short, changed or random end in a ProtocolError, whatever they were meant to be."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from muster.errors import ProtocolError
+from muster.protocol import codec, framing
+from muster.protocol.api import REQUESTS
+from muster.protocol.primitives import Message
+from tests.support.message_strategies import message
+
+_NEWEST: list[tuple[type[Message], int]] = [
+    (cls, version)
+    for request in REQUESTS.values()
+    for cls in (request, request.RESPONSE)
+    for version in {cls.MIN_VERSION, cls.MAX_VERSION}
+]
+_each = pytest.mark.parametrize(("cls", "version"), _NEWEST, ids=[f"{c.__name__}-v{v}" for c, v in _NEWEST])
+_settings = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@_each
+@_settings
+@given(data=st.data())
+def test_a_message_that_is_cut_short_is_refused(cls: type[Message], version: int, data: Any) -> None:
+    encoded = codec.encode(data.draw(message(cls.__name__, version)), version)
+    if not encoded:
+        return
+    cut = data.draw(st.integers(0, len(encoded) - 1))
+    with pytest.raises(ProtocolError):
+        codec.decode(cls, version, encoded[:cut])
+
+
+@_each
+@_settings
+@given(data=st.data())
+def test_a_changed_byte_is_read_or_refused(cls: type[Message], version: int, data: Any) -> None:
+    encoded = bytearray(codec.encode(data.draw(message(cls.__name__, version)), version))
+    if not encoded:
+        return
+    encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(ProtocolError):
+        assert isinstance(codec.decode(cls, version, encoded), cls)
+
+
+@_each
+@_settings
+@given(noise=st.binary(max_size=300))
+def test_noise_is_read_or_refused(cls: type[Message], version: int, noise: bytes) -> None:
+    with contextlib.suppress(ProtocolError):
+        assert isinstance(codec.decode(cls, version, memoryview(noise)), cls)
+
+
+@given(noise=st.binary(max_size=40))
+def test_noise_as_a_header_is_read_or_refused(noise: bytes) -> None:
+    try:
+        header, position = framing.decode_request_header(noise)
+        assert position <= len(noise)
+        assert -(1 << 15) <= header.request_api_key < 1 << 15
+    except ProtocolError:
+        pass
+
+
+@pytest.mark.parametrize("length", [-1, -(2**31), 101])
+def test_a_frame_of_a_senseless_length_is_refused(length: int) -> None:
+    frames = framing.FrameBuffer(max_frame_bytes=100)
+    frames.receive_data(length.to_bytes(4, "big", signed=True))
+    with pytest.raises(ProtocolError):
+        frames.next_frame()
+
+
+def test_an_array_that_claims_more_than_the_message_holds_is_refused_before_it_is_built() -> None:
+    metadata = REQUESTS[3]
+    with pytest.raises(ProtocolError, match="more elements"):
+        codec.decode(metadata, 1, b"\x7f\xff\xff\xff")
