@@ -1,0 +1,33 @@
+"""How a group's partitions are shared out: range, roundrobin, sticky, cooperative-sticky, or a strategy of your own."""
+
+from muster.assignors.base import (
+    Assignor,
+    MemberAssignment,
+    MemberSubscription,
+    RebalanceProtocol,
+    sorted_members,
+    subscribed_counts,
+)
+from muster.assignors.layout import topic_partitions
+from muster.assignors.range import RangeAssignor
+from muster.assignors.registry import BUILTIN, common_protocol, get_assignor, get_assignors
+from muster.assignors.roundrobin import RoundRobinAssignor
+from muster.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
+
+__all__ = [
+    "BUILTIN",
+    "Assignor",
+    "CooperativeStickyAssignor",
+    "MemberAssignment",
+    "MemberSubscription",
+    "RangeAssignor",
+    "RebalanceProtocol",
+    "RoundRobinAssignor",
+    "StickyAssignor",
+    "common_protocol",
+    "get_assignor",
+    "get_assignors",
+    "sorted_members",
+    "subscribed_counts",
+    "topic_partitions",
+]

@@ -1,0 +1,114 @@
+"""What an assignor is (J9): the strategy by which a group's leader shares out partitions.
+
+A group can use any strategy that all of its members name when they join; the broker only picks the name and carries
+bytes (J3, J4). A user's own strategy is therefore a class of the client's side alone: derive from `Assignor`, give it
+a `name` that every member of the group knows, write `assign`, and hand an instance to the consumers. `sorted_members`
+and `subscribed_counts` are what the built-in ones start from.
+
+An assignor is pure: no clock, no randomness, no I/O. The same input must give the same output, because a member that
+becomes leader has to be able to repeat what the former leader decided. It may keep what `on_assignment` told it, and
+one instance belongs to one consumer.
+
+The values here are the assignors' own and not those of `muster.protocol.subscription`: the two packages are
+siblings, and `group_instance_id` comes from the JoinGroup response, not from the subscription's bytes. Whoever joins
+the two (the client's membership) copies field by field.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import ClassVar
+
+from muster.model import UNKNOWN_GENERATION_ID, TopicPartition
+
+
+class RebalanceProtocol(IntEnum):
+    """What a member does with its partitions when a rebalance begins (KIP-429); numbered as Kafka does.
+
+    EAGER: it gives all of them up before it joins again. COOPERATIVE: it keeps them and gives up only what the new
+    assignment takes away, so a partition that changes hands needs two rebalances.
+    """
+
+    EAGER = 0
+    COOPERATIVE = 1
+
+
+@dataclass(slots=True)
+class MemberSubscription:
+    """What one member said when it joined. `generation_id` is that of `owned_partitions`, -1 where it is not known."""
+
+    topics: list[str]
+    owned_partitions: list[TopicPartition] = field(default_factory=list)
+    generation_id: int = UNKNOWN_GENERATION_ID
+    group_instance_id: str | None = None
+    rack_id: str | None = None
+    user_data: bytes = b""
+
+
+@dataclass(slots=True)
+class MemberAssignment:
+    """What the leader decided for one member; `user_data` reaches that member's `on_assignment`."""
+
+    partitions: list[TopicPartition] = field(default_factory=list)
+    user_data: bytes = b""
+
+
+class Assignor(ABC):
+    """A strategy for sharing out partitions. Derive from it to write your own (J9)."""
+
+    name: ClassVar[str]
+    """The protocol name in JoinGroup: all members of a group must have one name in common."""
+
+    protocols: ClassVar[tuple[RebalanceProtocol, ...]] = (RebalanceProtocol.EAGER,)
+    """The rebalance protocols that the strategy can work under, the preferred one last."""
+
+    def subscription_user_data(self, topics: Iterable[str]) -> bytes:
+        """Bytes to send with this member's subscription; the leader's `assign` reads them in `user_data`."""
+        return b""
+
+    @abstractmethod
+    def assign(
+        self, partitions_per_topic: Mapping[str, int], members: Mapping[str, MemberSubscription]
+    ) -> dict[str, MemberAssignment]:
+        """Share out the partitions among the members. Called in the leader only (J4).
+
+        Args:
+            partitions_per_topic: how many partitions each topic has; topics that do not exist are missing.
+            members: member id to subscription, with the leader's own.
+
+        Returns:
+            An assignment for each member of `members`, empty ones included. No partition may be given twice, and none
+            to a member that is not subscribed to its topic.
+        """
+
+    def on_assignment(self, assignment: MemberAssignment, generation_id: int) -> None:
+        """Called in every member when a rebalance ends, before its listener hears of it."""
+        return
+
+
+def sorted_members(members: Mapping[str, MemberSubscription]) -> list[str]:
+    """Order member ids as Kafka's range and roundrobin do: static members by instance id, then the rest by id.
+
+    A static member keeps its place over a restart, which gives it a new member id (KIP-345).
+    """
+    return sorted(members, key=lambda member_id: _rank(member_id, members[member_id].group_instance_id))
+
+
+def _rank(member_id: str, group_instance_id: str | None) -> tuple[bool, str, str]:
+    return (group_instance_id is None, group_instance_id or "", member_id)
+
+
+def subscribed_counts(
+    partitions_per_topic: Mapping[str, int], members: Mapping[str, MemberSubscription]
+) -> dict[str, int]:
+    """The partition counts of the topics that exist and that somebody subscribes to, sorted by topic."""
+    wanted: set[str] = set()
+    last: list[str] = []
+    for subscription in members.values():
+        if subscription.topics != last:  # neighbours are mostly equal, and comparing is cheaper than hashing
+            last = subscription.topics
+            wanted.update(last)
+    return {topic: count for topic in sorted(wanted) if (count := partitions_per_topic.get(topic, 0)) > 0}
