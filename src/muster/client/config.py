@@ -1,0 +1,278 @@
+"""Settings of the clients: Kafka's names in snake_case, Kafka's units, Kafka 4.2's defaults.
+
+Each class is used by keywords, or by `of`, which also takes Kafka's own dotted keys and text values (a properties
+file, a command line). What two settings have to agree on is checked when the object is made.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import Any, TypeVar
+
+from muster.errors import ConfigError
+
+C = TypeVar("C", bound="ClientConfig")
+
+_MAX_INT = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """What every client has.
+
+    `send_buffer_bytes` and `receive_buffer_bytes` of -1, the default here, leave the socket's buffers to the operating
+    system, which sizes them better than Kafka's fixed 128 and 64 KB.
+    """
+
+    bootstrap_servers: tuple[str, ...] = ("localhost:9092",)
+    client_id: str = ""
+    request_timeout_ms: int = 30_000
+    default_api_timeout_ms: int = 60_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    reconnect_backoff_ms: int = 50
+    reconnect_backoff_max_ms: int = 1_000
+    socket_connection_setup_timeout_ms: int = 10_000
+    socket_connection_setup_timeout_max_ms: int = 30_000
+    connections_max_idle_ms: int = 540_000
+    metadata_max_age_ms: int = 300_000
+    send_buffer_bytes: int = -1
+    receive_buffer_bytes: int = -1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bootstrap_servers", tuple(_split(self.bootstrap_servers)))
+        if not self.bootstrap_servers:
+            raise ConfigError("bootstrap_servers is empty: name at least one broker as host:port")
+        for address in self.bootstrap_servers:
+            parse_address(address)
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            if isinstance(value, int) and not isinstance(value, bool) and value < _MINIMUM.get(setting.name, 0):
+                least = _MINIMUM.get(setting.name, 0)
+                raise ConfigError(f"{setting.name} is {value}; it must be at least {least}")
+        self._check()
+
+    def _check(self) -> None:
+        """What settings have to agree on."""
+        return
+
+    @classmethod
+    def of(cls: type[C], settings: Mapping[str, Any] | None = None, /, **more: Any) -> C:
+        """Settings from a mapping, keywords, or both (keywords win); dots in names are underscores.
+
+        Raises:
+            ConfigError: a name that is not known (the message has the nearest known one), or a value that does not fit.
+        """
+        known: dict[str, Field[Any]] = {setting.name: setting for setting in fields(cls)}
+        chosen: dict[str, Any] = {}
+        for given, value in (dict(settings or {}) | more).items():
+            name = given.replace(".", "_")
+            if name not in known:
+                raise ConfigError(_unknown(given, known))
+            chosen[name] = _coerce(name, value, known[name])
+        return cls(**chosen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig(ClientConfig):
+    """What a consumer has besides.
+
+    `partition_assignment_strategy` holds names (range, roundrobin, sticky, cooperative-sticky) or `Assignor` objects,
+    the most wanted first.
+    """
+
+    group_id: str | None = None
+    group_instance_id: str | None = None
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    max_poll_interval_ms: int = 300_000
+    partition_assignment_strategy: tuple[Any, ...] = ("range", "cooperative-sticky")
+    auto_offset_reset: str = "latest"
+    enable_auto_commit: bool = True
+    auto_commit_interval_ms: int = 5_000
+    exclude_internal_topics: bool = True
+    allow_auto_create_topics: bool = True
+    fetch_min_bytes: int = 1
+    fetch_max_bytes: int = 52_428_800
+    fetch_max_wait_ms: int = 500
+    max_partition_fetch_bytes: int = 1_048_576
+    max_poll_records: int = 500
+    isolation_level: str = "read_uncommitted"
+    check_crcs: bool = True
+    client_rack: str = ""
+
+    def _check(self) -> None:
+        object.__setattr__(self, "partition_assignment_strategy", _as_tuple(self.partition_assignment_strategy))
+        if not self.partition_assignment_strategy:
+            raise ConfigError(
+                "partition_assignment_strategy is empty: name at least one, for example cooperative-sticky"
+            )
+        _one_of("auto_offset_reset", self.auto_offset_reset, ("earliest", "latest", "none"))
+        _one_of("isolation_level", self.isolation_level, ("read_uncommitted", "read_committed"))
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise ConfigError(
+                f"heartbeat_interval_ms ({self.heartbeat_interval_ms}) must be below session_timeout_ms "
+                f"({self.session_timeout_ms}), a third of it is usual"
+            )
+        if self.group_id == "":
+            raise ConfigError("group_id is empty: name the group, or leave it out for a consumer without one")
+        if self.fetch_max_wait_ms >= self.request_timeout_ms:
+            raise ConfigError(
+                f"fetch_max_wait_ms ({self.fetch_max_wait_ms}) must be below request_timeout_ms "
+                f"({self.request_timeout_ms})"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig(ClientConfig):
+    """What a producer has besides.
+
+    `enable_idempotence` None, the default, means: yes, unless `acks`, `retries` or
+    `max_in_flight_requests_per_connection` were given values that rule it out. `acks` is "all", 1 or 0.
+    `delivery_timeout_ms` bounds everything from `send` to the answer, retries included.
+    """
+
+    acks: int | str = "all"
+    enable_idempotence: bool | None = None
+    retries: int = _MAX_INT
+    max_in_flight_requests_per_connection: int = 5
+    delivery_timeout_ms: int = 120_000
+    linger_ms: int = 5
+    batch_size: int = 16_384
+    buffer_memory: int = 33_554_432
+    max_block_ms: int = 60_000
+    max_request_size: int = 1_048_576
+    compression_type: str = "none"
+    compression_gzip_level: int = -1
+    compression_zstd_level: int = 3
+    partitioner_ignore_keys: bool = False
+    partitioner_adaptive_partitioning_enable: bool = True
+    partitioner_availability_timeout_ms: int = 0
+    metadata_max_idle_ms: int = 300_000
+
+    def _check(self) -> None:
+        _one_of("acks", str(self.acks), ("all", "-1", "0", "1"))
+        _one_of("compression_type", self.compression_type, ("none", "gzip", "snappy", "lz4", "zstd"))
+        self._check_delivery_timeout()
+        if self.enable_idempotence:
+            against = self._against_idempotence()
+            if against:
+                raise ConfigError(f"enable_idempotence needs {against}")
+
+    def _check_delivery_timeout(self) -> None:
+        least = min(self.linger_ms + self.request_timeout_ms, _MAX_INT)
+        if self.delivery_timeout_ms >= least:
+            return
+        if self.delivery_timeout_ms != 120_000:
+            raise ConfigError(
+                f"delivery_timeout_ms ({self.delivery_timeout_ms}) must be at least linger_ms + request_timeout_ms "
+                f"({least})"
+            )
+        object.__setattr__(self, "delivery_timeout_ms", least)
+
+    def _against_idempotence(self) -> str | None:
+        if self.required_acks != -1:
+            return "acks=all"
+        if self.retries == 0:
+            return "retries above 0"
+        if self.max_in_flight_requests_per_connection > 5:
+            return "max_in_flight_requests_per_connection of 5 at most"
+        return None
+
+    @property
+    def required_acks(self) -> int:
+        """`acks` as the protocol has it: -1 for all."""
+        return -1 if self.acks == "all" else int(self.acks)
+
+    @property
+    def idempotent(self) -> bool:
+        """Whether retries can neither duplicate nor reorder records (KIP-98)."""
+        if self.enable_idempotence is None:
+            return self._against_idempotence() is None
+        return self.enable_idempotence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminConfig(ClientConfig):
+    """What an admin client has besides: how often a request is tried again within `default_api_timeout_ms`."""
+
+    retries: int = _MAX_INT
+
+
+_MINIMUM = {
+    "request_timeout_ms": 1,
+    "session_timeout_ms": 1,
+    "heartbeat_interval_ms": 1,
+    "max_poll_interval_ms": 1,
+    "max_poll_records": 1,
+    "max_in_flight_requests_per_connection": 1,
+    "connections_max_idle_ms": -1,
+    "send_buffer_bytes": -1,
+    "receive_buffer_bytes": -1,
+    "acks": -1,
+    "compression_gzip_level": -1,
+    "compression_zstd_level": -131_072,
+}
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of `host:port` or `[IPv6 address]:port`, also behind Kafka's `PLAINTEXT://`.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    host, _, port = text.removeprefix("PLAINTEXT://").rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if bracketed:
+        host = host[1:-1]
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536 or (":" in host and not bracketed) or "/" in host:
+        raise ConfigError(f"{text!r} is no broker address: it should look like localhost:9092 or [::1]:9092")
+    return host, int(port)
+
+
+def _split(value: str | Iterable[str]) -> list[str]:
+    parts = value.split(",") if isinstance(value, str) else list(value)
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, str):
+        return tuple(_split(value))
+    return tuple(value) if isinstance(value, Iterable) else (value,)
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
+
+
+def _unknown(given: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(given.replace(".", "_"), known, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"{given} is no setting of this client{hint}"
+
+
+def _coerce(name: str, value: Any, setting: Field[Any]) -> Any:
+    """A text value as the type of the setting; other values are only checked."""
+    kinds = str(setting.type)
+    if kinds.startswith("bool"):
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        if isinstance(value, bool) or (value is None and "None" in kinds):
+            return value
+        raise ConfigError(f"{name} is {value!r}; it must be true or false")
+    if kinds.startswith("int") and not isinstance(value, bool):
+        if isinstance(value, int) or (isinstance(value, str) and "str" in kinds):
+            return value
+        if isinstance(value, str) and value.strip().lstrip("-").isdecimal():
+            return int(value)
+    elif kinds.startswith("tuple") or value is None or isinstance(value, str):
+        if value is None and "None" not in kinds:
+            raise ConfigError(f"{name} must not be None")
+        return value
+    default = "" if setting.default is MISSING else f", for example {setting.default!r}"
+    raise ConfigError(
+        f"{name} is {value!r}; it must be {'a whole number' if kinds.startswith('int') else 'text'}{default}"
+    )

@@ -1,0 +1,322 @@
+"""What a client knows of the cluster: brokers, topics, the leaders of partitions; and when to ask again.
+
+Theory. The owner says which topics it is interested in. An update is asked for when something was found to be stale
+(`request_update`), when a topic of interest has never been seen, and when the last answer is `metadata.max.age.ms` old.
+Requests go to the least loaded broker, one at a time, and back off exponentially while they fail or while what they
+bring has errors that time may heal. An answer that took longer than a leader change could be older than what is
+known already, so a leader is only replaced by one with the same or a newer epoch of the same topic id (KIP-320). Each
+update that changes anything raises `version`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from muster.client.config import ClientConfig
+from muster.client.core.backoff import Backoff
+from muster.client.core.sends import LEAST_LOADED, AnySend, Failure, Send
+from muster.errors import ErrorCode, KafkaConnectionError, KafkaError, MusterError, UnsupportedVersionError, error_code
+from muster.model import NO_LEADER_EPOCH, Node, TopicPartition
+from muster.protocol.messages import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseTopic
+from muster.protocol.primitives import ZERO_UUID
+
+NO_LEADER = -1
+
+_STALE = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.LISTENER_NOT_FOUND,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+    }
+)
+"""Errors in an answer that make the client ask again."""
+
+
+@dataclass(slots=True)
+class PartitionMetadata:
+    """One partition: who leads it, and since which epoch. `leader_id` is -1 while it has none."""
+
+    leader_id: int
+    leader_epoch: int = NO_LEADER_EPOCH
+    error_code: ErrorCode = ErrorCode.NONE
+    replicas: list[int] = field(default_factory=list)
+    isr: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class TopicMetadata:
+    """One topic that exists. `topic_id` is sixteen zero bytes where the broker told none."""
+
+    name: str
+    topic_id: bytes
+    partitions: dict[int, PartitionMetadata]
+    is_internal: bool = False
+    error_code: ErrorCode = ErrorCode.NONE
+
+
+class ClusterMetadata:
+    """The cluster as one client knows it.
+
+    `brokers` is empty until the first answer; the driver then uses the bootstrap addresses. `seed` is for the jitter
+    of retries, see `Backoff`.
+    """
+
+    def __init__(self, config: ClientConfig, *, allow_auto_topic_creation: bool = True, seed: int = 0) -> None:
+        self.brokers: dict[int, Node] = {}
+        self.topics: dict[str, TopicMetadata] = {}
+        self.cluster_id: str | None = None
+        self.controller_id = -1
+        self.version = 0
+        self.refreshes = 0
+        """How many answers came: unlike `version`, it does not move by what others learn."""
+        self.allow_auto_topic_creation = allow_auto_topic_creation
+        self.last_error: MusterError | None = None
+        """Why the last request failed; None once one succeeds."""
+        self._config = config
+        self._backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, seed)
+        self._interest: set[str] | None = set()
+        self._errors: dict[str, ErrorCode] = {}
+        self._names: dict[bytes, str] = {}
+        self._need_update = True
+        self._in_flight = False
+        self._requested_since_send = False
+        self._refreshed_at: int | None = None
+        self._not_before = 0
+
+    # --- what to know ------------------------------------------------------------------------------------------------
+
+    @property
+    def interest(self) -> frozenset[str] | None:
+        """The topics that are asked for; None means all."""
+        return None if self._interest is None else frozenset(self._interest)
+
+    def set_interest(self, names: Iterable[str] | None) -> None:
+        """Ask for these topics from now on; None for all topics, which a subscription by pattern needs."""
+        if names is None:
+            if self._interest is not None:
+                self._interest = None
+                self._ask_now()
+            return
+        wanted = set(names)
+        if self._interest is not None:
+            self._errors = {name: code for name, code in self._errors.items() if name in wanted}
+        self._interest = wanted
+        if any(name not in self.topics for name in wanted):
+            self._ask_now()
+
+    def add_interest(self, names: Iterable[str]) -> None:
+        """Ask for these topics as well."""
+        if self._interest is None:
+            return
+        new = set(names) - self._interest
+        if new:
+            self._interest |= new
+            self._ask_now()
+
+    def _ask_now(self) -> None:
+        # A new topic must not wait for the backoff of the last refresh, which did not ask for it.
+        self._need_update = self._requested_since_send = True
+        if not self._backoff.failures:
+            self._not_before = 0
+
+    def request_update(self, now: int) -> None:
+        """Something was found to be stale: ask again at the next poll, or when the backoff allows."""
+        self._need_update = self._requested_since_send = True
+
+    @property
+    def update_pending(self) -> bool:
+        """Whether a request is under way or due: what is known may be stale."""
+        return self._need_update or self._in_flight
+
+    # --- what is known -----------------------------------------------------------------------------------------------
+
+    def partition_count(self, topic: str) -> int | None:
+        """How many partitions a topic has, None while it is not known."""
+        found = self.topics.get(topic)
+        return len(found.partitions) if found else None
+
+    def partitions(self, topic: str) -> list[int]:
+        """The partitions of a topic in order, empty while it is not known."""
+        found = self.topics.get(topic)
+        return sorted(found.partitions) if found else []
+
+    def leader(self, partition: TopicPartition) -> int | None:
+        """The id of the broker that leads a partition, None while there is none or it is not known."""
+        found = self._partition(partition)
+        if found is None or found.leader_id == NO_LEADER or found.leader_id not in self.brokers:
+            return None
+        return found.leader_id
+
+    def leader_epoch(self, partition: TopicPartition) -> int:
+        """The epoch of the known leader, -1 if there is none."""
+        found = self._partition(partition)
+        return found.leader_epoch if found else NO_LEADER_EPOCH
+
+    def topic_id(self, topic: str) -> bytes:
+        """The id of a topic; sixteen zero bytes while it is not known."""
+        found = self.topics.get(topic)
+        return found.topic_id if found else ZERO_UUID
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        """The name that goes with a topic id."""
+        return self._names.get(topic_id)
+
+    def topic_error(self, topic: str) -> ErrorCode:
+        """Why the last answer had no such topic; NONE if it had, or was not asked."""
+        return self._errors.get(topic, ErrorCode.NONE)
+
+    def _partition(self, partition: TopicPartition) -> PartitionMetadata | None:
+        topic = self.topics.get(partition.topic)
+        return topic.partitions.get(partition.partition) if topic else None
+
+    # --- what others learn -------------------------------------------------------------------------------------------
+
+    def update_leader(self, partition: TopicPartition, leader_id: int, leader_epoch: int, node: Node | None) -> bool:
+        """Take over a leader from the answer to a Produce or Fetch (KIP-951). False if it is not newer."""
+        known = self._partition(partition)
+        if known is None or leader_epoch <= known.leader_epoch or (node is None and leader_id not in self.brokers):
+            return False
+        if node is not None:
+            self.learn_node(node)
+        known.leader_id, known.leader_epoch, known.error_code = leader_id, leader_epoch, ErrorCode.NONE
+        self.version += 1
+        return True
+
+    def learn_node(self, node: Node) -> None:
+        """A broker's address from another answer (FindCoordinator, leader hints), newer than what is known."""
+        known = self.brokers.get(node.node_id)
+        if known is None or (known.host, known.port) != (node.host, node.port):
+            self.brokers[node.node_id] = node
+            self.version += 1
+
+    def rebootstrap(self) -> None:
+        """Forget the brokers and start over from the bootstrap addresses (KIP-899, KIP-1102)."""
+        self.brokers = {}
+        self._need_update = self._requested_since_send = True
+
+    # --- asking ------------------------------------------------------------------------------------------------------
+
+    def poll(self, now: int) -> list[AnySend]:
+        """The request that is due, if one is."""
+        if self._in_flight or not self._due(now):
+            return []
+        self._in_flight = True
+        self._requested_since_send = False
+        asked = None if self._interest is None else frozenset(self._interest)
+        return [
+            Send(
+                LEAST_LOADED,
+                MetadataRequest,
+                lambda version: self._request(version, asked),
+                lambda reply, now: self._on_reply(reply, now, asked),
+            )
+        ]
+
+    def next_deadline(self, now: int) -> int | None:
+        """When `poll` has a request, if nothing happens before; None while one is under way."""
+        if self._in_flight:
+            return None
+        return max(now, self._not_before if self._need_update else self._expires_at())
+
+    def _due(self, now: int) -> bool:
+        return now >= self._not_before if self._need_update else now >= self._expires_at()
+
+    def _expires_at(self) -> int:
+        return 0 if self._refreshed_at is None else self._refreshed_at + self._config.metadata_max_age_ms
+
+    def _request(self, version: int, asked: frozenset[str] | None) -> MetadataRequest:
+        # v0 has no way to ask for no topics, and means all by an empty list.
+        topics = None if asked is None else [MetadataRequestTopic(name=name) for name in sorted(asked)]
+        if topics is None and version == 0:
+            topics = []
+        allow = self.allow_auto_topic_creation if version >= 4 else True
+        return MetadataRequest(topics=topics, allow_auto_topic_creation=allow)
+
+    def _on_reply(self, reply: MetadataResponse | Failure, now: int, asked: frozenset[str] | None) -> None:
+        self._in_flight = False
+        if isinstance(reply, Failure):
+            error = KafkaConnectionError if reply.retriable else UnsupportedVersionError
+            self._failed(error(reply.message), now)
+        elif reply.error_code:
+            if reply.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
+                self.rebootstrap()
+            self._failed(KafkaError(reply.error_code, "the broker refused to describe the cluster"), now)
+        elif not reply.brokers:
+            self._failed(KafkaConnectionError("the broker that was asked knows of no brokers yet"), now)
+        else:
+            self._update(reply, now, asked)
+
+    def _failed(self, error: MusterError, now: int) -> None:
+        self.last_error = error
+        self._need_update = True
+        self._not_before = now + self._backoff.next_wait_ms()
+
+    def _update(self, reply: MetadataResponse, now: int, asked: frozenset[str] | None) -> None:
+        self.last_error = None
+        self._refreshed_at = now
+        self.brokers = {node.node_id: Node(node.node_id, node.host, node.port, node.rack) for node in reply.brokers}
+        self.cluster_id = reply.cluster_id
+        self.controller_id = reply.controller_id
+        stale = self._take_topics(reply.topics, asked)
+        self.version += 1
+        self.refreshes += 1
+        missing = self._interest is None and asked is not None
+        if self._interest is not None and asked is not None:
+            missing = not self._interest <= asked
+        self._need_update = stale or missing or self._requested_since_send
+        if stale or (self._requested_since_send and not missing):
+            self._not_before = now + self._backoff.next_wait_ms()
+        else:
+            self._backoff.reset()
+            self._not_before = now if missing else now + self._config.retry_backoff_ms
+
+    def _take_topics(self, answered: list[MetadataResponseTopic], asked: frozenset[str] | None) -> bool:
+        """Replace the topics by what was answered; whether some of it is stale or not there yet."""
+        topics: dict[str, TopicMetadata] = {}
+        errors: dict[str, ErrorCode] = {}
+        stale = False
+        for answer in answered:
+            name = answer.name
+            if name is None:
+                continue
+            code = error_code(answer.error_code)
+            if code is not ErrorCode.NONE:
+                errors[name] = code
+                stale = stale or code in _STALE
+                continue
+            topics[name] = self._topic(answer, name)
+            stale = stale or any(partition.error_code in _STALE for partition in topics[name].partitions.values())
+        if asked is not None:
+            # What became interesting while this request was under way is asked for next; what is known of it stays.
+            kept = self._interest or set()
+            topics = {n: t for n, t in self.topics.items() if n in kept and n not in asked} | topics
+            errors = {n: c for n, c in self._errors.items() if n in kept and n not in asked} | errors
+        self.topics = topics
+        self._errors = errors
+        self._names = {topic.topic_id: name for name, topic in topics.items() if topic.topic_id != ZERO_UUID}
+        return stale
+
+    def _topic(self, answer: MetadataResponseTopic, name: str) -> TopicMetadata:
+        known = self.topics.get(name)
+        if known is not None and known.topic_id != answer.topic_id:
+            known = None  # deleted and created again: epochs start over
+        partitions: dict[int, PartitionMetadata] = {}
+        for part in sorted(answer.partitions, key=lambda part: part.partition_index):
+            before = known.partitions.get(part.partition_index) if known else None
+            if before is not None and NO_LEADER_EPOCH != part.leader_epoch < before.leader_epoch:
+                partitions[part.partition_index] = before
+                continue
+            code = error_code(part.error_code)
+            partitions[part.partition_index] = PartitionMetadata(
+                part.leader_id, part.leader_epoch, code, part.replica_nodes, part.isr_nodes
+            )
+        return TopicMetadata(name, answer.topic_id, partitions, answer.is_internal)
