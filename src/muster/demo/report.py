@@ -1,0 +1,238 @@
+"""The demo's last word: one HTML page with the delays, the story of the group and the figures that were checked.
+
+The page needs nothing but itself: no script, no font, no address. `render` takes a `DemoReport`, which whoever ran the
+job fills in; times are milliseconds of one clock, and the page counts them from the first moment it is told of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from html import escape
+from importlib.resources import files
+
+from muster.demo.charts import Band, Bar, Marker, Shade, bar_chart, clock, column_chart, timeline
+
+UNIT = "min"
+
+
+@dataclass(frozen=True, slots=True)
+class DelayRow:
+    """The mean departure delay of some flights; `mean_minutes` is None where none of them left."""
+
+    label: str
+    flights: int
+    mean_minutes: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnershipSpan:
+    """How long one member owned one partition without a break."""
+
+    partition: int
+    member: str
+    start_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalance:
+    """One rebalance: the generation it led to, and why it was."""
+
+    at_ms: int
+    duration_ms: int
+    generation: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A time in which the broker did not serve."""
+
+    start_ms: int
+    end_ms: int
+    cause: str = "broker down"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One line of the table: what was counted, and whether that is as it must be (None: nothing to compare with)."""
+
+    value: int | float | str
+    ok: bool | None = None
+    note: str = ""
+
+
+@dataclass(slots=True)
+class DemoReport:
+    """Everything the page shows. The first figures named in `headline` stand large at its top."""
+
+    group: str
+    carriers: Sequence[DelayRow]
+    hours: Sequence[DelayRow]
+    """In the order of the day; the label is the hour."""
+    spans: Sequence[OwnershipSpan]
+    rebalances: Sequence[Rebalance]
+    outages: Sequence[Outage]
+    figures: dict[str, Figure]
+    headline: Sequence[str] = ()
+    topic: str = "flights"
+    footer: str = ""
+    members: Sequence[str] = field(default=())
+    """The members in the order of the legend; those who own something and are not named come after them."""
+
+
+def render(report: DemoReport) -> str:
+    """Return the page as HTML text."""
+    report = _from_zero(report)
+    title = f"Group “{report.group}”: New York’s flights of 2013, handled and checked"
+    style = files("muster.demo").joinpath("report.css").read_text(encoding="utf-8")
+    return "".join(
+        [
+            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(title)}</title>\n<style>\n{style}</style></head>\n<body><main>",
+            _header(report, title),
+            _timeline(report),
+            _hours(report),
+            _carriers(report),
+            _figures(report),
+            f"<footer>{escape(report.footer)}</footer>" if report.footer else "",
+            "</main></body></html>\n",
+        ]
+    )
+
+
+def _from_zero(report: DemoReport) -> DemoReport:
+    starts = [span.start_ms for span in report.spans] + [outage.start_ms for outage in report.outages]
+    zero = min(starts + [rebalance.at_ms for rebalance in report.rebalances], default=0)
+    return replace(
+        report,
+        spans=[replace(span, start_ms=span.start_ms - zero, end_ms=span.end_ms - zero) for span in report.spans],
+        outages=[replace(item, start_ms=item.start_ms - zero, end_ms=item.end_ms - zero) for item in report.outages],
+        rebalances=sorted(
+            (replace(item, at_ms=item.at_ms - zero) for item in report.rebalances), key=lambda item: item.at_ms
+        ),
+    )
+
+
+def _header(report: DemoReport, title: str) -> str:
+    wrong = [name for name, figure in report.figures.items() if figure.ok is False]
+    verdict = (
+        f'<p class="verdict bad">✗ Not as it must be: {escape(", ".join(wrong))}</p>'
+        if wrong
+        else '<p class="verdict good">✓ Every figure that was checked is as it must be.</p>'
+    )
+    tiles = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{_value(report.figures[name].value)}</dd></div>"
+        for name in report.headline
+        if name in report.figures
+    )
+    lead = (
+        f"Topic “{report.topic}” was consumed by one consumer group while members came, left and were killed, and the "
+        "broker with them. Below: who owned what and when, what came out, and how it compares with the source file."
+    )
+    shown = f'<dl class="tiles">{tiles}</dl>' if tiles else ""
+    return f'<header><h1>{escape(title)}</h1><p class="lead">{escape(lead)}</p>{verdict}{shown}</header>'
+
+
+def _section(heading: str, hint: str, *body: str) -> str:
+    return f'<section><h2>{escape(heading)}</h2><p class="hint">{escape(hint)}</p>{"".join(body)}</section>'
+
+
+def _scroll(chart: str) -> str:
+    return f'<div class="scroll">{chart}</div>'
+
+
+def _timeline(report: DemoReport) -> str:
+    members = list(dict.fromkeys([*report.members, *(span.member for span in report.spans)]))
+    partitions = sorted({span.partition for span in report.spans})
+    bands = [
+        Band(partitions.index(span.partition), members.index(span.member), span.member, span.start_ms, span.end_ms)
+        for span in report.spans
+    ]
+    markers = [
+        Marker(number, item.at_ms, item.at_ms + item.duration_ms, f"generation {item.generation}, {item.cause}")
+        for number, item in enumerate(report.rebalances, 1)
+    ]
+    shades = [Shade(outage.start_ms, outage.end_ms, outage.cause) for outage in report.outages]
+    rows = [f"partition {partition}" for partition in partitions]
+    title = f"Who owned each partition of {report.topic} over time"
+    hint = (
+        "A row is a partition, a colour its owner. Numbered lines are rebalances, the grey behind one how long it took."
+    )
+    chart = _scroll(timeline(title, rows, bands, markers, shades))
+    return _section("Who owned what", hint, _legend(members, report.outages), chart, _rebalances(report.rebalances))
+
+
+def _legend(members: Iterable[str], outages: Sequence[Outage]) -> str:
+    items = [f'<li><i class="m{index % 8}"></i>{escape(name)}</li>' for index, name in enumerate(members)]
+    items.append('<li><i class="nobody"></i>nobody</li>')
+    causes = dict.fromkeys(f"{outage.cause} ({clock(outage.end_ms - outage.start_ms)})" for outage in outages)
+    items += [f'<li><i class="down"></i>{escape(cause)}</li>' for cause in causes]
+    return f'<ul class="legend">{"".join(items)}</ul>'
+
+
+def _rebalances(rebalances: Sequence[Rebalance]) -> str:
+    rows = [
+        (
+            f'<span class="badge">{number}</span>',
+            clock(item.at_ms),
+            clock(item.duration_ms),
+            str(item.generation),
+            escape(item.cause),
+        )
+        for number, item in enumerate(rebalances, 1)
+    ]
+    head = [("", False), ("at", True), ("took", True), ("generation", True), ("cause", False)]
+    return _table(head, rows)
+
+
+def _hours(report: DemoReport) -> str:
+    title = "Mean departure delay by hour of the scheduled departure"
+    chart = column_chart(title, _bars(report.hours), UNIT, "hour of the scheduled departure")
+    return _section(
+        "Delay by hour of day",
+        "Mean departure delay in minutes over the flights that left; a dash where none did.",
+        _scroll(chart),
+    )
+
+
+def _carriers(report: DemoReport) -> str:
+    rows = sorted(report.carriers, key=lambda row: (row.mean_minutes is None, -(row.mean_minutes or 0.0), row.label))
+    chart = bar_chart("Mean departure delay by carrier", _bars(rows), UNIT)
+    return _section("Delay by carrier", "Mean departure delay in minutes over the flights that left.", _scroll(chart))
+
+
+def _bars(rows: Iterable[DelayRow]) -> list[Bar]:
+    return [Bar(row.label, row.mean_minutes, f"{row.flights:,} flights") for row in rows]
+
+
+def _figures(report: DemoReport) -> str:
+    verdicts = {True: '<span class="good">✓ as it must be</span>', False: '<span class="bad">✗ wrong</span>', None: ""}
+    rows = [
+        (escape(name), _value(figure.value), verdicts[figure.ok], escape(figure.note))
+        for name, figure in report.figures.items()
+    ]
+    head = [("figure", False), ("value", True), ("check", False), ("", False)]
+    return _section(
+        "Checked figures", "Counted from what the members wrote, compared with the source file.", _table(head, rows)
+    )
+
+
+def _table(head: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str]]) -> str:
+    """A table of markup cells; a column marked True holds numbers."""
+
+    def cells(kind: str, content: Iterable[str]) -> str:
+        classes = [' class="number"' if numeric else "" for _, numeric in head]
+        return "".join(f"<{kind}{class_}>{cell}</{kind}>" for cell, class_ in zip(content, classes, strict=True))
+
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    names = (escape(name) for name, _ in head)
+    return f'<div class="scroll"><table><thead><tr>{cells("th", names)}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _value(value: float | str) -> str:
+    if isinstance(value, str):
+        return escape(value)
+    return f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"

@@ -1,0 +1,46 @@
+"""The demo's page in a real browser: it loads, lays itself out, and shows what it was given."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from muster.demo.report import render
+from tests.support.demo_report import MEMBERS, sample
+from tests.support.peers import Chromium
+
+pytestmark = pytest.mark.slow
+
+# Appended to a copy of the page: what the browser makes of it, left in the document for --dump-dom.
+MEASURE = """<script>
+const boxes = [...document.querySelectorAll("svg")].map(svg => svg.getBoundingClientRect());
+const outside = [...document.querySelectorAll("svg text")].filter(text => {
+  const box = text.getBoundingClientRect(), chart = text.ownerSVGElement.getBoundingClientRect();
+  return box.left < chart.left - 1 || box.right > chart.right + 1
+    || box.top < chart.top - 1 || box.bottom > chart.bottom + 1;
+});
+document.body.dataset.charts = boxes.filter(box => box.width > 700 && box.height > 150).length;
+document.body.dataset.outside = outside.map(text => text.textContent).join("|");
+document.body.dataset.wide = document.documentElement.scrollWidth > window.innerWidth;
+</script>"""
+
+
+def test_chromium_shows_three_charts_and_all_their_labels(chromium: Chromium, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    page.write_text(render(sample()) + MEASURE, encoding="utf-8")
+    dom = chromium.dom(page)
+    assert 'data-charts="3"' in dom
+    assert 'data-outside=""' in dom
+    assert 'data-wide="false"' in dom
+    assert all(f">{member}</text>" in dom for member in MEMBERS)
+    assert len(re.findall(r'class="badge"', dom)) == 5
+
+
+def test_chromium_paints_it(chromium: Chromium, tmp_path: Path) -> None:
+    page, picture = tmp_path / "report.html", tmp_path / "report.png"
+    page.write_text(render(sample()), encoding="utf-8")
+    chromium.screenshot(page, picture)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size > 50_000
