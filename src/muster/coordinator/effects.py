@@ -50,7 +50,8 @@ class Cause(StrEnum):
     MEMBER_LEFT = "member left"
     MEMBER_EXPIRED = "member's session expired"
     MEMBER_DID_NOT_SYNC = "member did not sync in time"
-    STATIC_MEMBER_REPLACED = "static member came back with other metadata"
+    STATIC_MEMBER_REPLACED = "static member came back while the group was changing, or with other metadata"
+    OVER_CAPACITY = "more members than group.max.size"
 
 
 class ExpiryKind(StrEnum):
@@ -59,7 +60,7 @@ class ExpiryKind(StrEnum):
     SESSION = "no heartbeat within its session timeout"
     REJOIN = "did not rejoin within the rebalance timeout"
     SYNC = "did not sync within the rebalance timeout"
-    PENDING = "did not join with the member id it was given"
+    NEW = "waited too long for others to join, without having an id to heartbeat with"
 
 
 @dataclass(slots=True)
@@ -71,7 +72,7 @@ class GroupEvent:
 
 @dataclass(slots=True)
 class RebalanceStarted(GroupEvent):
-    """The group's members have to join again. `generation_id` is the one that ends; `member_id` who brought it about."""
+    """The members have to join again. `generation_id` is the one that ends; `member_id` who brought it about."""
 
     generation_id: int
     cause: Cause

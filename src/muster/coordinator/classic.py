@@ -1,0 +1,536 @@
+"""The rules of the classic protocol (scheme 3): heartbeat, sync, leave, what runs out, and how a rebalance goes.
+
+Joining, which has the most cases, is in `classic_join.py`; the books are kept in `group.py`.
+
+Theory of operation
+===================
+
+A group shares out its partitions in two phases, each of which waits for its members (J3, J4):
+
+                       a member comes, leaves, changes, or the leader asks
+                  .----------------------------<-----------------------------.
+                  |                                                          |
+    EMPTY ---> PREPARING_REBALANCE ---> COMPLETING_REBALANCE ---> STABLE ----'
+      ^   first   |        ^    all joined        |     |   leader synced
+      |   join    |        |                      |     |
+      '-----------'        '----------------------'     '---> (others may sync until the rebalance timeout)
+       none is left         as above, before it is done
+
+*Join phase* (PREPARING_REBALANCE). Every JoinGroup waits in `member.awaiting_join`. `complete_join` ends the phase: at
+once when all have joined, else at `join_deadline`, when whoever is missing is removed (static members are not: their
+session decides). An empty group waits `group.initial.rebalance.delay.ms` first, and again while more members keep
+coming, so that the first of many does not start a rebalance for each. Then the generation counts up, a protocol that
+all know is chosen, and every JoinGroup is answered: the leader's answer carries the members.
+
+*Sync phase* (COMPLETING_REBALANCE). The SyncGroups wait in `member.awaiting_sync` until the leader's brings the
+assignment. That is written down as one GroupMetadata record; applying it makes the group STABLE. The others then get
+their shares, now or whenever their SyncGroup comes. Who has not asked for its share at `sync_deadline` is removed.
+
+*What starts a rebalance*: see `Cause`. It always goes through `prepare_rebalance`, which sends those who wait in a sync
+back to join. In every other state than those above a request is answered at once; the tables below say how.
+
+*Sessions* (H1). Every sign of life moves `session_deadline`. A member that is waiting for us cannot be expected to send
+any, so its deadline then passes without effect, and is set anew when it is answered.
+
+*What is written, and when*. A record goes into `Effects.records` and is applied in one act (`write`), so that the
+state never has what the log will not. If the append fails the whole shard is thrown away and read again, so nothing
+here ever undoes. Records are written when a group is first seen, becomes stable, becomes empty, or a static member
+takes over another's place. A generation that never became stable is not: after a restart the group is back at the last
+one that did, its members rejoin, and the number may be given out a second time - to nobody who got through.
+
+*Tickets*. Each is answered exactly once. Where Kafka lets a request hang whose place was taken by a retry of the same
+member, or whose member was removed while it waited in a sync, it is answered here, so that no connection is left mute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from muster.coordinator.effects import (
+    Cause,
+    Effects,
+    ExpiryKind,
+    MemberExpired,
+    MemberLeft,
+    Origin,
+    RebalanceCompleted,
+    RebalanceStarted,
+    Ticket,
+)
+from muster.coordinator.group import NEVER, ClassicGroup, ClassicMember, GroupState
+from muster.errors import ErrorCode
+from muster.model import UNKNOWN_MEMBER_ID
+from muster.protocol.group_records import GroupMetadataRecord
+from muster.protocol.messages import (
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    MemberIdentity,
+    MemberResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+"""How long a new member's JoinGroup may wait. Without it members whose clients gave up while a long rebalance went on,
+and came again as somebody else, would pile up: they cannot heartbeat, for they never learned their ids."""
+
+# --------------------------------------------------------------------------------------------------------- the tables
+# What a group in each state answers to a request that has passed the guards, which ask: does the group exist, is the
+# member known and not fenced, is the generation the group's? None: the request waits.
+
+Answers = Mapping[GroupState, ErrorCode | None]
+
+HEARTBEAT: Mapping[GroupState, ErrorCode] = {
+    GroupState.EMPTY: ErrorCode.UNKNOWN_MEMBER_ID,
+    GroupState.PREPARING_REBALANCE: ErrorCode.REBALANCE_IN_PROGRESS,
+    # Members may begin to heartbeat as soon as their JoinGroup is answered.
+    GroupState.COMPLETING_REBALANCE: ErrorCode.NONE,
+    GroupState.STABLE: ErrorCode.NONE,
+    GroupState.DEAD: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+}
+
+JOIN_BY_FOLLOWER: Answers = {
+    GroupState.EMPTY: ErrorCode.UNKNOWN_MEMBER_ID,
+    GroupState.PREPARING_REBALANCE: None,
+    # It may have missed the answer to its JoinGroup, and gets it again.
+    GroupState.COMPLETING_REBALANCE: ErrorCode.NONE,
+    GroupState.STABLE: ErrorCode.NONE,
+    GroupState.DEAD: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+}
+"""For a known member that is not the leader and whose metadata is what it was (C5)."""
+
+JOIN_BY_LEADER: Answers = {**JOIN_BY_FOLLOWER, GroupState.STABLE: None}
+"""A leader's join starts a rebalance: topics may have changed, which its metadata does not show (C5)."""
+
+SYNC_BY_FOLLOWER: Answers = {
+    GroupState.EMPTY: ErrorCode.UNKNOWN_MEMBER_ID,
+    GroupState.PREPARING_REBALANCE: ErrorCode.REBALANCE_IN_PROGRESS,
+    GroupState.COMPLETING_REBALANCE: None,
+    GroupState.STABLE: ErrorCode.NONE,
+    GroupState.DEAD: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+}
+
+SYNC_BY_LEADER: Answers = {**SYNC_BY_FOLLOWER, GroupState.COMPLETING_REBALANCE: ErrorCode.NONE}
+
+LEAVE: Mapping[GroupState, ErrorCode] = {
+    GroupState.EMPTY: ErrorCode.UNKNOWN_MEMBER_ID,
+    GroupState.PREPARING_REBALANCE: ErrorCode.NONE,
+    GroupState.COMPLETING_REBALANCE: ErrorCode.NONE,
+    GroupState.STABLE: ErrorCode.NONE,
+    GroupState.DEAD: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+}
+
+COMMIT_BY_MEMBER: Mapping[GroupState, ErrorCode] = {
+    GroupState.EMPTY: ErrorCode.UNKNOWN_MEMBER_ID,
+    # Eager members commit what they did before they give their partitions up.
+    GroupState.PREPARING_REBALANCE: ErrorCode.NONE,
+    GroupState.COMPLETING_REBALANCE: ErrorCode.REBALANCE_IN_PROGRESS,
+    GroupState.STABLE: ErrorCode.NONE,
+    GroupState.DEAD: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+}
+
+COMMIT_WITHOUT_GROUP: Mapping[GroupState, ErrorCode] = {
+    GroupState.EMPTY: ErrorCode.NONE,
+    GroupState.PREPARING_REBALANCE: ErrorCode.UNKNOWN_MEMBER_ID,
+    GroupState.COMPLETING_REBALANCE: ErrorCode.UNKNOWN_MEMBER_ID,
+    GroupState.STABLE: ErrorCode.UNKNOWN_MEMBER_ID,
+    GroupState.DEAD: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+}
+"""For commits with generation -1 and no member id: from consumers that assign themselves (J7), and from tools."""
+
+DELETE_GROUP: Mapping[GroupState, ErrorCode] = {
+    GroupState.EMPTY: ErrorCode.NONE,
+    GroupState.PREPARING_REBALANCE: ErrorCode.NON_EMPTY_GROUP,
+    GroupState.COMPLETING_REBALANCE: ErrorCode.NON_EMPTY_GROUP,
+    GroupState.STABLE: ErrorCode.NON_EMPTY_GROUP,
+    GroupState.DEAD: ErrorCode.GROUP_ID_NOT_FOUND,
+}
+
+TABLES: dict[str, Answers] = {
+    "Heartbeat": HEARTBEAT,
+    "JoinGroup by a member, unchanged": JOIN_BY_FOLLOWER,
+    "JoinGroup by the leader": JOIN_BY_LEADER,
+    "SyncGroup by a member": SYNC_BY_FOLLOWER,
+    "SyncGroup by the leader": SYNC_BY_LEADER,
+    "LeaveGroup": LEAVE,
+    "OffsetCommit by a member": COMMIT_BY_MEMBER,
+    "OffsetCommit without membership": COMMIT_WITHOUT_GROUP,
+    "DeleteGroups": DELETE_GROUP,
+}
+"""All of them, for the documentation and the test that steps through every cell."""
+
+
+# --------------------------------------------------------------------------------------------------------- the guards
+
+
+def check_member(group: ClassicGroup, member_id: str, group_instance_id: str | None) -> ErrorCode:
+    """Whether the group knows the member, and nobody has taken its place under its instance id (KIP-345)."""
+    if group_instance_id is not None:
+        current = group.static_members.get(group_instance_id)
+        if current is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if current != member_id:
+            return ErrorCode.FENCED_INSTANCE_ID
+    return ErrorCode.NONE if member_id in group.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def check_generation(
+    group: ClassicGroup, member_id: str, group_instance_id: str | None, generation_id: int
+) -> ErrorCode:
+    """As `check_member`, and the generation must be the group's."""
+    error = check_member(group, member_id, group_instance_id)
+    if error is ErrorCode.NONE and generation_id != group.generation_id:
+        return ErrorCode.ILLEGAL_GENERATION
+    return error
+
+
+# ---------------------------------------------------------------------------------------------------------- heartbeat
+
+
+def heartbeat(
+    group: ClassicGroup, generation_id: int, member_id: str, group_instance_id: str | None, now: int
+) -> ErrorCode:
+    """The hot rule: moves the member's session on and says how the group is (H1)."""
+    if group.state is GroupState.DEAD:
+        return HEARTBEAT[GroupState.DEAD]
+    error = check_generation(group, member_id, group_instance_id, generation_id)
+    if error is not ErrorCode.NONE:
+        return error
+    group.renew_session(group.members[member_id], now)
+    return HEARTBEAT[group.state]
+
+
+# --------------------------------------------------------------------------------------------------------------- sync
+
+
+def sync(group: ClassicGroup, request: SyncGroupRequest, origin: Origin, now: int) -> Effects:
+    """A member asks for its share; the leader brings everybody's (J4)."""
+    effects = Effects()
+    error = _check_sync(group, request)
+    if error is not ErrorCode.NONE:
+        return effects.reply(origin.ticket, SyncGroupResponse(error_code=error))
+    member = group.members[request.member_id]
+    answer = (SYNC_BY_LEADER if member.member_id == group.leader_id else SYNC_BY_FOLLOWER)[group.state]
+    if answer is not None and answer is not ErrorCode.NONE:
+        return effects.reply(origin.ticket, SyncGroupResponse(error_code=answer))
+    group.pending_sync.discard(member.member_id)
+    if not group.pending_sync:
+        group.sync_deadline = NEVER
+    if group.state is GroupState.STABLE:
+        return effects.reply(origin.ticket, _share(group, member))
+    _park_sync(member, origin.ticket, effects)
+    if answer is ErrorCode.NONE:
+        _become_stable(group, request, now, effects)
+    return effects
+
+
+def _check_sync(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
+    if group.state is GroupState.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    error = check_generation(group, request.member_id, request.group_instance_id, request.generation_id)
+    if error is not ErrorCode.NONE:
+        return error
+    # KIP-559: members say what they believe was chosen.
+    if None not in (request.protocol_type, group.protocol_type) and request.protocol_type != group.protocol_type:
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if None not in (request.protocol_name, group.protocol_name) and request.protocol_name != group.protocol_name:
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    return ErrorCode.NONE
+
+
+def _park_sync(member: ClassicMember, ticket: Ticket, effects: Effects) -> None:
+    # The client gave up on its connection and sent the request again on another; the first is still parked.
+    if member.awaiting_sync is not None:
+        effects.reply(member.awaiting_sync, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+    member.awaiting_sync = ticket
+
+
+def _become_stable(group: ClassicGroup, request: SyncGroupRequest, now: int, effects: Effects) -> None:
+    assignments = {each.member_id: each.assignment for each in request.assignments}
+    write(group, group.record(assignments), effects)
+    for member in group.members.values():
+        if member.awaiting_sync is not None:
+            effects.reply(member.awaiting_sync, _share(group, member))
+            member.awaiting_sync = None
+            group.renew_session(member, now)
+    _rebalance_completed(group, now, effects)
+
+
+def _share(group: ClassicGroup, member: ClassicMember) -> SyncGroupResponse:
+    return SyncGroupResponse(
+        protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- leave
+
+
+def leave(group: ClassicGroup, request: LeaveGroupRequest, now: int) -> tuple[ErrorCode, list[MemberResponse], Effects]:
+    """Members go, or an operator takes static ones out by their instance ids.
+
+    Returns the error for the whole request, an answer for each member, and what else follows.
+    """
+    effects = Effects()
+    if group.state is GroupState.DEAD:
+        return LEAVE[GroupState.DEAD], [], effects
+    responses: list[MemberResponse] = []
+    left: list[ClassicMember] = []
+    for identity in request.members:
+        error = _leave_one(group, identity, left, effects)
+        responses.append(MemberResponse(identity.member_id, identity.group_instance_id, error))
+    gone = [response.member_id for response in responses if response.error_code == ErrorCode.NONE]
+    if gone:
+        reason = f"explicit `LeaveGroup` request for ({', '.join(gone)}) members."
+        _after_leaving(group, left, reason, now, effects)
+    return ErrorCode.NONE, responses, effects
+
+
+def _leave_one(group: ClassicGroup, identity: MemberIdentity, left: list[ClassicMember], effects: Effects) -> ErrorCode:
+    member_id = identity.member_id
+    if member_id == UNKNOWN_MEMBER_ID:
+        known = group.static_members.get(identity.group_instance_id or "")
+        if known is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        member_id = known
+    elif member_id in group.pending_members:
+        group.remove(member_id)
+        return ErrorCode.NONE
+    else:
+        error = check_member(group, member_id, identity.group_instance_id)
+        if error is not ErrorCode.NONE:
+            return error
+    member = group.members[member_id]
+    _remove(group, member, effects)
+    left.append(member)
+    effects.events.append(
+        MemberLeft(
+            group.group_id, member_id, member.client_id, member.client_host, member.group_instance_id, identity.reason
+        )
+    )
+    return ErrorCode.NONE
+
+
+def _after_leaving(group: ClassicGroup, left: list[ClassicMember], reason: str, now: int, effects: Effects) -> None:
+    match group.state:
+        # A group that only lost ids that it had handed out has lost nobody, but Kafka lets it rebalance all the same.
+        case GroupState.STABLE | GroupState.COMPLETING_REBALANCE:
+            who = left[0] if left else None
+            prepare_rebalance(group, Cause.MEMBER_LEFT, reason, who, now, effects)
+        case GroupState.PREPARING_REBALANCE:
+            maybe_complete_join(group, now, effects)
+
+
+# ------------------------------------------------------------------------------------------------------ what runs out
+
+
+def on_deadline(group: ClassicGroup, now: int) -> Effects:
+    """Do all that is due. Afterwards `group.wake_at` is later than `now`."""
+    effects = Effects()
+    due = [(m.session_deadline, m.member_id) for m in group.members.values() if m.session_deadline <= now]
+    due += [(deadline, member_id) for member_id, deadline in group.pending_members.items() if deadline <= now]
+    for _, member_id in sorted(due):
+        _expire_session(group, member_id, now, effects)
+    if group.join_deadline <= now:
+        _join_time_is_over(group, now, effects)
+    if group.sync_deadline <= now:
+        _expire_pending_sync(group, now, effects)
+    group.wake_at = min(group.deadlines())
+    return effects
+
+
+def _expire_session(group: ClassicGroup, member_id: str, now: int, effects: Effects) -> None:
+    if member_id in group.pending_members:
+        group.remove(member_id)
+        if group.state is GroupState.PREPARING_REBALANCE and group.all_members_joined:
+            complete_join(group, now, effects)
+        return
+    member = group.members.get(member_id)
+    if member is None or member.session_deadline > now:
+        return  # somebody else's expiry completed a join, and this one was answered, or removed
+    if member.heartbeat_is_satisfied():
+        member.session_deadline = NEVER
+        return
+    _remove(group, member, effects)
+    if member.is_new:
+        _expired(group, member, ExpiryKind.NEW, NEW_MEMBER_JOIN_TIMEOUT_MS, effects)
+    else:
+        _expired(group, member, ExpiryKind.SESSION, member.session_timeout_ms, effects)
+    reason = f"removing member {member_id} on heartbeat expiration."
+    if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+        prepare_rebalance(group, Cause.MEMBER_EXPIRED, reason, member, now, effects)
+    elif group.state is GroupState.PREPARING_REBALANCE and group.all_members_joined:
+        complete_join(group, now, effects)
+
+
+def _join_time_is_over(group: ClassicGroup, now: int, effects: Effects) -> None:
+    if group.is_initial_rebalance and group.new_member_added and group.initial_remaining_ms > 0:
+        group.new_member_added = False
+        delay = min(group.config.group_initial_rebalance_delay_ms, group.initial_remaining_ms)
+        group.initial_remaining_ms = max(group.initial_remaining_ms - group.initial_delay_ms, 0)
+        group.initial_delay_ms = delay
+        _set_join_deadline(group, now + max(delay, 1))
+    else:
+        complete_join(group, now, effects)
+
+
+def _expire_pending_sync(group: ClassicGroup, now: int, effects: Effects) -> None:
+    """Remove who was told of the generation, but never asked for its share of it."""
+    group.sync_deadline = NEVER
+    missing = [member for member_id, member in group.members.items() if member_id in group.pending_sync]
+    if not missing:
+        return
+    timeout = group.rebalance_timeout_ms
+    for member in missing:
+        _remove(group, member, effects)
+        _expired(group, member, ExpiryKind.SYNC, timeout, effects)
+    names = ", ".join(member.member_id for member in missing)
+    reason = f"Removing [{names}] on pending sync request expiration"
+    prepare_rebalance(group, Cause.MEMBER_DID_NOT_SYNC, reason, missing[0], now, effects)
+
+
+def _expired(group: ClassicGroup, member: ClassicMember, kind: ExpiryKind, timeout_ms: int, effects: Effects) -> None:
+    who = (member.member_id, member.client_id, member.client_host, member.group_instance_id)
+    effects.events.append(MemberExpired(group.group_id, *who, kind, timeout_ms))
+
+
+# ---------------------------------------------------------------------------------------------------- the transitions
+
+
+def write(group: ClassicGroup, record: GroupMetadataRecord, effects: Effects) -> None:
+    """Put a record into the effects and apply it: both, always."""
+    effects.records.append(record)
+    if record.value is not None:
+        group.apply(record.value)
+
+
+def prepare_rebalance(
+    group: ClassicGroup, cause: Cause, reason: str, who: ClassicMember | None, now: int, effects: Effects
+) -> None:
+    """Begin the join phase (C4). Allowed when the group is empty, stable, or in its sync phase."""
+    if group.state is GroupState.COMPLETING_REBALANCE:
+        for member in group.members.values():
+            member.assignment = b""
+            _answer_sync(group, member, ErrorCode.REBALANCE_IN_PROGRESS, now, effects)
+    group.pending_sync.clear()
+    group.sync_deadline = NEVER
+    group.is_initial_rebalance = group.state is GroupState.EMPTY
+    if group.rebalance_started_at is None:
+        group.rebalance_started_at = now
+    group.transition_to(GroupState.PREPARING_REBALANCE, now)
+    effects.events.append(_rebalance_started(group, cause, reason, who))
+    if group.is_initial_rebalance:
+        delay = group.config.group_initial_rebalance_delay_ms
+        group.new_member_added = False
+        group.initial_delay_ms = delay
+        group.initial_remaining_ms = max(group.rebalance_timeout_ms - delay, 0)
+        _set_join_deadline(group, now + delay)
+    elif group.all_members_joined:
+        complete_join(group, now, effects)
+    else:
+        _set_join_deadline(group, now + max(group.rebalance_timeout_ms, 1))
+
+
+def maybe_complete_join(group: ClassicGroup, now: int, effects: Effects) -> None:
+    """End the join phase if nobody is missing. An initial rebalance runs its time, for others may come (C8)."""
+    if group.state is GroupState.PREPARING_REBALANCE and not group.is_initial_rebalance and group.all_members_joined:
+        complete_join(group, now, effects)
+
+
+def complete_join(group: ClassicGroup, now: int, effects: Effects) -> None:
+    """End the join phase: remove who is missing, begin the next generation, answer every JoinGroup (J3)."""
+    group.join_deadline = NEVER
+    timeout = group.rebalance_timeout_ms
+    for member in [m for m in group.members.values() if m.awaiting_join is None and not m.is_static]:
+        _remove(group, member, effects)
+        _expired(group, member, ExpiryKind.REJOIN, timeout, effects)
+    if group.members and not group.elect_joined_leader():
+        # Only static members are left, and none has come: their sessions will end this, or they will come.
+        _set_join_deadline(group, now + max(group.rebalance_timeout_ms, 1))
+        return
+    group.is_initial_rebalance = False
+    group.next_generation(now)
+    if not group.members:
+        write(group, group.record(), effects)
+        _rebalance_completed(group, now, effects)
+        return
+    for member in group.members.values():
+        ticket = group.unpark_join(member)
+        if ticket is not None:
+            effects.reply(ticket, joined(group, member))
+        group.renew_session(member, now)
+        member.is_new = False
+        group.pending_sync.add(member.member_id)
+    group.sync_deadline = now + max(group.rebalance_timeout_ms, 1)
+    group.wake_by(group.sync_deadline)
+
+
+def joined(group: ClassicGroup, member: ClassicMember) -> JoinGroupResponse:
+    """The answer to a JoinGroup that worked out; the leader's carries the members (J3)."""
+    return JoinGroupResponse(
+        generation_id=group.generation_id,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        leader=group.leader_id or "",
+        member_id=member.member_id,
+        members=group.joined_members() if member.member_id == group.leader_id else [],
+    )
+
+
+def unload(group: ClassicGroup, error: ErrorCode) -> Effects:
+    """The group goes away here (deleted, or its shard is dropped): nobody is left waiting (C3)."""
+    effects = Effects()
+    group.state = GroupState.DEAD
+    for member in group.members.values():
+        join_ticket = group.unpark_join(member)
+        if join_ticket is not None:
+            effects.reply(join_ticket, JoinGroupResponse(member_id=member.member_id, error_code=error))
+        if member.awaiting_sync is not None:
+            effects.reply(member.awaiting_sync, SyncGroupResponse(error_code=error))
+            member.awaiting_sync = None
+    return effects
+
+
+def _remove(group: ClassicGroup, member: ClassicMember, effects: Effects) -> None:
+    # Its JoinGroup or SyncGroup may be waiting still: a new member expires while it waits, and an operator may
+    # remove one that is. Told that it is unknown it starts over, if it is alive.
+    ticket = group.unpark_join(member)
+    if ticket is not None:
+        effects.reply(ticket, JoinGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+    if member.awaiting_sync is not None:
+        effects.reply(member.awaiting_sync, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+        member.awaiting_sync = None
+    group.remove(member.member_id)
+
+
+def _answer_sync(group: ClassicGroup, member: ClassicMember, error: ErrorCode, now: int, effects: Effects) -> None:
+    if member.awaiting_sync is not None:
+        effects.reply(member.awaiting_sync, SyncGroupResponse(error_code=error))
+        member.awaiting_sync = None
+        group.renew_session(member, now)
+
+
+def _set_join_deadline(group: ClassicGroup, deadline: int) -> None:
+    group.join_deadline = deadline
+    group.wake_by(deadline)
+
+
+def _rebalance_started(group: ClassicGroup, cause: Cause, reason: str, who: ClassicMember | None) -> RebalanceStarted:
+    if who is None:
+        return RebalanceStarted(group.group_id, group.generation_id, cause, reason, UNKNOWN_MEMBER_ID, "")
+    identity = (who.member_id, who.client_id, who.group_instance_id)
+    return RebalanceStarted(group.group_id, group.generation_id, cause, reason, *identity)
+
+
+def _rebalance_completed(group: ClassicGroup, now: int, effects: Effects) -> None:
+    started = now if group.rebalance_started_at is None else group.rebalance_started_at
+    group.rebalance_started_at = None
+    effects.events.append(
+        RebalanceCompleted(
+            group.group_id,
+            group.generation_id,
+            len(group.members),
+            now - started,
+            group.protocol_name,
+            group.leader_id,
+        )
+    )

@@ -1,0 +1,263 @@
+"""JoinGroup: who may come in, what it starts, and who is answered at once. The rest of the rules is in `classic.py`.
+
+Versions of JoinGroup that make a difference here:
+  v1  rebalance_timeout_ms; before that the session timeout is meant
+  v4  a new member is told its id first, and joins with it (MEMBER_ID_REQUIRED, KIP-394)
+  v5  group_instance_id: static membership (KIP-345)
+  v8  reason (KIP-800)
+  v9  skip_assignment: a static leader that came back knows the members, but shall not assign (KIP-814)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from muster.coordinator.classic import (
+    JOIN_BY_FOLLOWER,
+    JOIN_BY_LEADER,
+    NEW_MEMBER_JOIN_TIMEOUT_MS,
+    check_member,
+    joined,
+    maybe_complete_join,
+    prepare_rebalance,
+    write,
+)
+from muster.coordinator.effects import Cause, Effects, MemberFenced, MemberJoined, Origin
+from muster.coordinator.group import ClassicGroup, ClassicMember, GroupState, Protocols, protocols_of
+from muster.errors import ErrorCode
+from muster.model import UNKNOWN_MEMBER_ID
+from muster.protocol.messages import JoinGroupRequest, JoinGroupResponse, SyncGroupResponse
+
+
+@dataclass(slots=True)
+class _Join:
+    """One JoinGroup on its way through the rules, its version's differences evened out."""
+
+    group: ClassicGroup
+    request: JoinGroupRequest
+    origin: Origin
+    now: int
+    effects: Effects
+    protocols: Protocols
+    rebalance_timeout_ms: int
+
+    @property
+    def reason(self) -> str:
+        return self.request.reason or "not provided"
+
+    def refuse(self, error: ErrorCode, member_id: str | None = None) -> None:
+        shown = self.request.member_id if member_id is None else member_id
+        self.effects.reply(self.origin.ticket, JoinGroupResponse(error_code=error, member_id=shown))
+
+
+def join(group: ClassicGroup, request: JoinGroupRequest, origin: Origin, now: int) -> Effects:
+    """Handle a JoinGroup for a group that exists (it was created just now if need be)."""
+    attempt = _Join(
+        group,
+        request,
+        origin,
+        now,
+        Effects(),
+        protocols_of(request),
+        request.rebalance_timeout_ms if origin.api_version >= 1 else request.session_timeout_ms,
+    )
+    member_id = request.member_id
+    if not _has_room_for(group, member_id):
+        group.remove(member_id)
+        attempt.refuse(ErrorCode.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID)
+        maybe_complete_join(group, now, attempt.effects)
+    elif group.state is GroupState.DEAD:
+        attempt.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    elif not group.supports_protocols(request.protocol_type, [name for name, _ in attempt.protocols]):
+        attempt.refuse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    elif member_id == UNKNOWN_MEMBER_ID:
+        _join_as_new(attempt)
+    elif member_id in group.pending_members:
+        _join_as_pending(attempt)
+    else:
+        _join_again(attempt)
+    return attempt.effects
+
+
+def _has_room_for(group: ClassicGroup, member_id: str) -> bool:
+    """`group.max.size`. While a rebalance collects its members, those who have come are counted: a group that has grown
+    too large (the setting was lowered) loses the last to come."""
+    match group.state:
+        case GroupState.PREPARING_REBALANCE:
+            member = group.members.get(member_id)
+            if member is not None and member.awaiting_join is not None:
+                return True
+            return group.awaiting_join_count < group.config.group_max_size
+        case GroupState.COMPLETING_REBALANCE | GroupState.STABLE:
+            return member_id in group.members or len(group.members) < group.config.group_max_size
+        case _:
+            return True
+
+
+# -------------------------------------------------------------------------------------------------------- new members
+
+
+def _join_as_new(attempt: _Join) -> None:
+    group, instance_id = attempt.group, attempt.request.group_instance_id
+    if instance_id is not None:
+        known = group.static_members.get(instance_id)
+        if known is None:
+            _add_and_rebalance(attempt, attempt.origin.fresh_member_id)
+        else:
+            _take_over(attempt, group.members[known])
+    elif attempt.origin.api_version >= 4:
+        member_id = attempt.origin.fresh_member_id
+        deadline = attempt.now + attempt.request.session_timeout_ms
+        group.pending_members[member_id] = deadline
+        group.wake_by(deadline)
+        attempt.refuse(ErrorCode.MEMBER_ID_REQUIRED, member_id)
+    else:
+        _add_and_rebalance(attempt, attempt.origin.fresh_member_id)
+
+
+def _join_as_pending(attempt: _Join) -> None:
+    if attempt.request.group_instance_id is not None:
+        # Static members are never asked to come again: an id that was handed out is not theirs. Kafka fails too.
+        attempt.refuse(ErrorCode.UNKNOWN_SERVER_ERROR)
+    else:
+        _add_and_rebalance(attempt, attempt.request.member_id)
+
+
+def _add_and_rebalance(attempt: _Join, member_id: str) -> None:
+    group, request, origin = attempt.group, attempt.request, attempt.origin
+    member = ClassicMember(
+        member_id=member_id,
+        group_instance_id=request.group_instance_id,
+        client_id=origin.client_id,
+        client_host=origin.client_host,
+        rebalance_timeout_ms=attempt.rebalance_timeout_ms,
+        session_timeout_ms=request.session_timeout_ms,
+        protocols=attempt.protocols,
+        awaiting_join=origin.ticket,
+        is_new=True,
+        session_deadline=attempt.now + NEW_MEMBER_JOIN_TIMEOUT_MS,
+    )
+    if not group.members:
+        group.protocol_type = request.protocol_type
+    if group.state is GroupState.PREPARING_REBALANCE and group.is_initial_rebalance:
+        group.new_member_added = True
+    group.add(member)
+    group.wake_by(member.session_deadline)
+    attempt.effects.events.append(
+        MemberJoined(
+            group.group_id, member_id, member.client_id, member.client_host, member.group_instance_id, request.reason
+        )
+    )
+    instance = request.group_instance_id
+    reason = f"Adding new member {member_id} with group instance id {instance}; client reason: {attempt.reason}"
+    _rebalance_or_complete(attempt, Cause.MEMBER_JOINED, reason, member)
+
+
+# ------------------------------------------------------------------------------------------------------ known members
+
+
+def _join_again(attempt: _Join) -> None:
+    group, request = attempt.group, attempt.request
+    error = check_member(group, request.member_id, request.group_instance_id)
+    if error is not ErrorCode.NONE:
+        attempt.refuse(error)
+        return
+    member = group.members[request.member_id]
+    leads = member.member_id == group.leader_id
+    answer = (JOIN_BY_LEADER if leads else JOIN_BY_FOLLOWER)[group.state]
+    changed = member.protocols != attempt.protocols
+    if answer is None or (changed and answer is ErrorCode.NONE):
+        _update_and_rebalance(attempt, member, changed)
+    elif answer is ErrorCode.NONE:
+        attempt.effects.reply(attempt.origin.ticket, joined(group, member))
+    else:
+        attempt.refuse(answer)
+
+
+def _update_and_rebalance(attempt: _Join, member: ClassicMember, changed: bool) -> None:
+    group, state = attempt.group, attempt.group.state
+    if state is GroupState.STABLE and member.member_id == group.leader_id:
+        cause, what = Cause.LEADER_REJOINED, f"Leader {member.member_id} re-joining group during {state}"
+    elif state is GroupState.PREPARING_REBALANCE:
+        cause, what = Cause.MEMBER_REJOINED, f"Member {member.member_id} is joining group during {state}"
+    else:
+        cause, what = Cause.MEMBER_REJOINED, f"Updating metadata for member {member.member_id} during {state}"
+    _update(attempt, member)
+    _rebalance_or_complete(attempt, cause, f"{what}; client reason: {attempt.reason}", member)
+
+
+def _update(attempt: _Join, member: ClassicMember) -> None:
+    group = attempt.group
+    group.update(member, attempt.protocols, attempt.rebalance_timeout_ms, attempt.request.session_timeout_ms)
+    earlier = group.park_join(member, attempt.origin.ticket)
+    if earlier is not None:
+        # The client gave up on its connection and sent the request again on another; the first is still parked.
+        error = ErrorCode.REBALANCE_IN_PROGRESS
+        attempt.effects.reply(earlier, JoinGroupResponse(error_code=error, member_id=member.member_id))
+
+
+def _rebalance_or_complete(attempt: _Join, cause: Cause, reason: str, member: ClassicMember) -> None:
+    if attempt.group.state is GroupState.PREPARING_REBALANCE:
+        maybe_complete_join(attempt.group, attempt.now, attempt.effects)
+    else:
+        prepare_rebalance(attempt.group, cause, reason, member, attempt.now, attempt.effects)
+
+
+# ----------------------------------------------------------------------------------------------------- static members
+
+
+def _take_over(attempt: _Join, member: ClassicMember) -> None:
+    """Somebody came without a member id but with a member's instance id: it is that member, restarted (KIP-345)."""
+    group, now, effects = attempt.group, attempt.now, attempt.effects
+    old_member_id, old_leader = member.member_id, group.leader_id
+    new_member_id = attempt.origin.fresh_member_id
+    _fence(attempt, member, new_member_id)
+    group.rename(member, new_member_id)
+    group.renew_session(member, now)
+    _update(attempt, member)
+    match group.state:
+        case GroupState.STABLE if group.select_protocol() == group.protocol_name:
+            write(group, group.record(), effects)
+            _answer_takeover(attempt, member, old_leader)
+        case GroupState.STABLE:
+            what = f"Group's selectedProtocol will change because static member {new_member_id} with instance id"
+            reason = (
+                f"{what} {member.group_instance_id} joined with change of protocol; client reason: {attempt.reason}"
+            )
+            prepare_rebalance(group, Cause.STATIC_MEMBER_REPLACED, reason, member, now, effects)
+        case GroupState.COMPLETING_REBALANCE:
+            # The leader may have been told of the old id, and would assign to it: the new one would get nothing.
+            what = f"Updating metadata for static member {new_member_id} with instance id {member.group_instance_id}"
+            reason = f"{what} (was {old_member_id}); client reason: {attempt.reason}"
+            prepare_rebalance(group, Cause.STATIC_MEMBER_REPLACED, reason, member, now, effects)
+        case _:
+            maybe_complete_join(group, now, effects)
+
+
+def _fence(attempt: _Join, member: ClassicMember, new_member_id: str) -> None:
+    """Whoever still waits under the old id is a duplicate of the newcomer, and is told so."""
+    group, effects = attempt.group, attempt.effects
+    ticket = group.unpark_join(member)
+    fenced = ErrorCode.FENCED_INSTANCE_ID
+    if ticket is not None:
+        effects.reply(ticket, JoinGroupResponse(error_code=fenced, member_id=member.member_id))
+    if member.awaiting_sync is not None:
+        effects.reply(member.awaiting_sync, SyncGroupResponse(error_code=fenced))
+        member.awaiting_sync = None
+    who = (member.member_id, member.client_id, member.client_host, member.group_instance_id)
+    effects.events.append(MemberFenced(group.group_id, *who, new_member_id))
+
+
+def _answer_takeover(attempt: _Join, member: ClassicMember, old_leader: str | None) -> None:
+    """In a stable group the newcomer takes the old share, without a rebalance."""
+    group = attempt.group
+    group.unpark_join(member)
+    response = joined(group, member)
+    if attempt.origin.api_version >= 9:
+        response.skip_assignment = member.member_id == group.leader_id
+    else:
+        # Older clients that were told they lead would compute an assignment that nobody waits for: they are given
+        # the id that led before, which is nobody's now if it was theirs.
+        response.leader = old_leader or ""
+        response.members = []
+    attempt.effects.reply(attempt.origin.ticket, response)

@@ -1,0 +1,412 @@
+"""A group of the classic protocol and its members: what there is to know about them, and the books that are kept.
+
+No rules here: who may do what, and what follows from it, is in `classic.py` and `classic_join.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from muster.coordinator.config import GroupConfig
+from muster.coordinator.effects import Ticket
+from muster.errors import ProtocolError
+from muster.model import CONSUMER_PROTOCOL_TYPE
+from muster.protocol import codec
+from muster.protocol.group_records import GroupMetadataRecord
+from muster.protocol.messages import (
+    ConsumerProtocolSubscription,
+    DescribedGroup,
+    DescribedGroupMember,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    JoinGroupRequest,
+    JoinGroupResponseMember,
+    MemberMetadata,
+)
+
+NEVER = 2**63 - 1
+"""A deadline that does not come."""
+
+NO_TIMESTAMP = -1
+
+
+class GroupState(StrEnum):
+    """The states of a group, by the names that Kafka's tools print."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+Protocols = list[tuple[str, bytes]]
+"""The assignment protocols that a member knows, the one it likes best first, each with its metadata."""
+
+
+def protocols_of(request: JoinGroupRequest) -> Protocols:
+    return [(protocol.name, protocol.metadata) for protocol in request.protocols]
+
+
+@dataclass(slots=True)
+class ClassicMember:
+    """One member.
+
+    `awaiting_join` and `awaiting_sync` are tickets of requests that wait for others. A member `is_new` until its
+    first JoinGroup is answered: only so long can it expire while it waits, because until then it may not know its id
+    and come again as somebody else.
+    """
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: Protocols
+    assignment: bytes = b""
+    awaiting_join: Ticket | None = None
+    awaiting_sync: Ticket | None = None
+    is_new: bool = False
+    session_deadline: int = NEVER
+
+    @property
+    def is_static(self) -> bool:
+        return self.group_instance_id is not None
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
+
+    def heartbeat_is_satisfied(self) -> bool:
+        """Who waits for the coordinator need not send heartbeats (H1)."""
+        return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
+
+
+class ClassicGroup:
+    """A group, its members and its deadlines.
+
+    Durable is what a GroupMetadata record holds and `apply` brings back: type and name of the protocol, generation,
+    leader, and the members with their subscriptions and assignments. All else is soft and may be lost with the
+    process. `wake_at` is a time that lies before every deadline, or at it; `armed_at` is when the shard will look.
+    """
+
+    __slots__ = (
+        "armed_at",
+        "awaiting_join_count",
+        "config",
+        "generation_id",
+        "group_id",
+        "initial_delay_ms",
+        "initial_remaining_ms",
+        "is_initial_rebalance",
+        "join_deadline",
+        "leader_id",
+        "members",
+        "new_member_added",
+        "pending_members",
+        "pending_sync",
+        "protocol_name",
+        "protocol_support",
+        "protocol_type",
+        "rebalance_started_at",
+        "state",
+        "state_timestamp",
+        "static_members",
+        "subscribed_topics",
+        "sync_deadline",
+        "wake_at",
+    )
+
+    def __init__(self, group_id: str, config: GroupConfig, now: int = NO_TIMESTAMP) -> None:
+        self.group_id = group_id
+        self.config = config
+        self.state = GroupState.EMPTY
+        self.state_timestamp = now
+        self.generation_id = 0
+        self.protocol_type: str | None = None
+        self.protocol_name: str | None = None
+        self.leader_id: str | None = None
+        self.members: dict[str, ClassicMember] = {}
+        self.static_members: dict[str, str] = {}
+        self.subscribed_topics: frozenset[str] | None = None
+        self.protocol_support: dict[str, int] = {}
+        self.awaiting_join_count = 0
+        # Ids handed out with MEMBER_ID_REQUIRED (KIP-394), each with the time until which it may be used.
+        self.pending_members: dict[str, int] = {}
+        self.pending_sync: set[str] = set()
+        self.join_deadline = NEVER
+        self.sync_deadline = NEVER
+        self.is_initial_rebalance = False
+        self.initial_delay_ms = 0
+        self.initial_remaining_ms = 0
+        self.new_member_added = False
+        self.rebalance_started_at: int | None = None
+        self.wake_at = NEVER
+        self.armed_at = NEVER
+
+    # ------------------------------------------------------------------------------------------ what there is to know
+
+    @property
+    def uses_consumer_protocol(self) -> bool:
+        return self.protocol_type == CONSUMER_PROTOCOL_TYPE
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """How long members are waited for: the longest that any of them asks for (H2)."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    @property
+    def all_members_joined(self) -> bool:
+        return self.awaiting_join_count == len(self.members) and not self.pending_members
+
+    def supports_protocols(self, protocol_type: str, names: Iterable[str]) -> bool:
+        """Whether somebody who speaks these could be in the group: an empty one takes any (C1)."""
+        names = list(names)
+        if self.state is GroupState.EMPTY:
+            return bool(protocol_type and names)
+        everyone = len(self.members)
+        return protocol_type == self.protocol_type and any(self.protocol_support.get(n, 0) == everyone for n in names)
+
+    def select_protocol(self) -> str:
+        """Of the protocols that all members know, the one that most of them like best.
+
+        With as many votes the one wins that the longest-standing member voted for.
+        """
+        everyone = len(self.members)
+        candidates = {name for name, count in self.protocol_support.items() if count == everyone}
+        votes: dict[str, int] = {}
+        for member in self.members.values():
+            choice = next(name for name, _ in member.protocols if name in candidates)
+            votes[choice] = votes.get(choice, 0) + 1
+        return max(votes, key=votes.__getitem__)
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether members read a topic; where that cannot be known, yes for consumers and no for all others."""
+        if self.subscribed_topics is None:
+            return self.uses_consumer_protocol
+        return topic in self.subscribed_topics
+
+    def joined_members(self) -> list[JoinGroupResponseMember]:
+        """The members as their leader is told of them (J3)."""
+        return [
+            JoinGroupResponseMember(m.member_id, m.group_instance_id, m.metadata(self.protocol_name))
+            for m in self.members.values()
+        ]
+
+    def described(self) -> DescribedGroup:
+        """What DescribeGroups says. Subscriptions are shown only when the group is stable, as Kafka does."""
+        stable = self.state is GroupState.STABLE
+        members = [
+            DescribedGroupMember(
+                m.member_id,
+                m.group_instance_id,
+                m.client_id,
+                m.client_host,
+                m.metadata(self.protocol_name) if stable else b"",
+                m.assignment,
+            )
+            for m in self.members.values()
+        ]
+        return DescribedGroup(
+            group_id=self.group_id,
+            group_state=self.state.value,
+            protocol_type=self.protocol_type or "",
+            protocol_data=(self.protocol_name or "") if stable else "",
+            members=members,
+        )
+
+    # ---------------------------------------------------------------------------------------------------- bookkeeping
+
+    def transition_to(self, state: GroupState, now: int) -> None:
+        self.state = state
+        self.state_timestamp = now
+
+    def add(self, member: ClassicMember) -> None:
+        """Take in a member. The first one decides the group's protocol type, and leads it (J3)."""
+        self.members[member.member_id] = member
+        if member.group_instance_id is not None:
+            self.static_members[member.group_instance_id] = member.member_id
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+        self._count_protocols(member, 1)
+        if member.awaiting_join is not None:
+            self.awaiting_join_count += 1
+        self.pending_members.pop(member.member_id, None)
+
+    def remove(self, member_id: str) -> None:
+        """Forget a member, or an id that was only handed out. The longest-standing member becomes leader if need be."""
+        member = self.members.pop(member_id, None)
+        if member is not None:
+            self._count_protocols(member, -1)
+            if member.awaiting_join is not None:
+                self.awaiting_join_count -= 1
+            if member.group_instance_id is not None:
+                del self.static_members[member.group_instance_id]
+        if member_id == self.leader_id:
+            self.leader_id = next(iter(self.members), None)
+        self.pending_members.pop(member_id, None)
+        self.pending_sync.discard(member_id)
+
+    def update(self, member: ClassicMember, protocols: Protocols, rebalance_ms: int, session_ms: int) -> None:
+        """A member came with, perhaps, other wishes than before."""
+        self._count_protocols(member, -1)
+        member.protocols = protocols
+        self._count_protocols(member, 1)
+        member.rebalance_timeout_ms = rebalance_ms
+        member.session_timeout_ms = session_ms
+
+    def rename(self, member: ClassicMember, new_member_id: str) -> None:
+        """A static member goes on under a new id (KIP-345): it keeps its place, its share and its leadership."""
+        old_member_id = member.member_id
+        self.members = {
+            (new_member_id if member_id == old_member_id else member_id): each
+            for member_id, each in self.members.items()
+        }
+        member.member_id = new_member_id
+        if self.leader_id == old_member_id:
+            self.leader_id = new_member_id
+        if member.group_instance_id is not None:
+            self.static_members[member.group_instance_id] = new_member_id
+        if old_member_id in self.pending_sync:
+            self.pending_sync.remove(old_member_id)
+            self.pending_sync.add(new_member_id)
+
+    def park_join(self, member: ClassicMember, ticket: Ticket) -> Ticket | None:
+        """Let a JoinGroup wait. Returns the ticket of an earlier one that it takes the place of."""
+        earlier = member.awaiting_join
+        if earlier is None:
+            self.awaiting_join_count += 1
+        member.awaiting_join = ticket
+        return earlier
+
+    def unpark_join(self, member: ClassicMember) -> Ticket | None:
+        """The ticket of a waiting JoinGroup, which waits no longer."""
+        ticket = member.awaiting_join
+        if ticket is not None:
+            member.awaiting_join = None
+            self.awaiting_join_count -= 1
+        return ticket
+
+    def elect_joined_leader(self) -> bool:
+        """See to it that the leader is somebody who has joined (C6: if it has, it stays). False if nobody has."""
+        leader = self.members.get(self.leader_id or "")
+        if leader is not None and leader.awaiting_join is not None:
+            return True
+        for member in self.members.values():
+            if member.awaiting_join is not None:
+                self.leader_id = member.member_id
+                return True
+        return False
+
+    def next_generation(self, now: int) -> None:
+        """The join phase is over: count up and choose the protocol. Without members the group is empty now."""
+        self.generation_id += 1
+        self.protocol_name = self.select_protocol() if self.members else None
+        self.subscribed_topics = self._subscriptions()
+        self.pending_sync.clear()
+        self.sync_deadline = NEVER
+        self.transition_to(GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY, now)
+
+    def _count_protocols(self, member: ClassicMember, change: int) -> None:
+        for name in {name for name, _ in member.protocols}:
+            self.protocol_support[name] = self.protocol_support.get(name, 0) + change
+
+    def _subscriptions(self) -> frozenset[str] | None:
+        """The topics of all members of a consumer group, None where they cannot be known."""
+        if not self.uses_consumer_protocol:
+            return None
+        topics: set[str] = set()
+        for member in self.members.values():
+            try:
+                # Every version of a Subscription begins like version 0.
+                topics.update(
+                    codec.decode(ConsumerProtocolSubscription, 0, member.metadata(self.protocol_name), 2).topics
+                )
+            except ProtocolError:
+                return None
+        return frozenset(topics)
+
+    # ------------------------------------------------------------------------------------------------------ deadlines
+
+    def wake_by(self, deadline: int) -> None:
+        if deadline < self.wake_at:
+            self.wake_at = deadline
+
+    def renew_session(self, member: ClassicMember, now: int) -> None:
+        """A sign of life: the member has its session timeout again from now (H1)."""
+        deadline = now + member.session_timeout_ms
+        member.session_deadline = deadline
+        if deadline < self.wake_at:
+            self.wake_at = deadline
+
+    def deadlines(self) -> Iterator[int]:
+        yield self.join_deadline
+        yield self.sync_deadline
+        yield from self.pending_members.values()
+        for member in self.members.values():
+            yield member.session_deadline
+
+    # -------------------------------------------------------------------------------------------------------- records
+
+    def record(self, assignments: Mapping[str, bytes] | None = None) -> GroupMetadataRecord:
+        """The record that keeps the group as it is, with these assignments in place of the ones it has."""
+        members = [
+            MemberMetadata(
+                member_id=m.member_id,
+                group_instance_id=m.group_instance_id,
+                client_id=m.client_id,
+                client_host=m.client_host,
+                rebalance_timeout=m.rebalance_timeout_ms,
+                session_timeout=m.session_timeout_ms,
+                subscription=m.metadata(self.protocol_name),
+                assignment=m.assignment if assignments is None else assignments.get(m.member_id, b""),
+            )
+            for m in self.members.values()
+        ]
+        value = GroupMetadataValue(
+            protocol_type=self.protocol_type or "",
+            generation=self.generation_id,
+            protocol=self.protocol_name,
+            leader=self.leader_id,
+            current_state_timestamp=self.state_timestamp,
+            members=members,
+        )
+        return GroupMetadataRecord(GroupMetadataKey(self.group_id), value)
+
+    def apply(self, value: GroupMetadataValue) -> None:
+        """Become what a record says: the one way in which what is durable changes, live and when loading.
+
+        Members that are known keep what the record does not hold (tickets, deadlines, protocols not chosen).
+        A record yields a stable group or, without members, an empty one.
+        """
+        self.protocol_type = value.protocol_type or None
+        self.protocol_name = value.protocol
+        self.generation_id = value.generation
+        for gone in self.members.keys() - {m.member_id for m in value.members}:
+            self.remove(gone)
+        for each in value.members:
+            member = self.members.get(each.member_id)
+            if member is None:
+                self.add(_loaded_member(each, value.protocol or ""))
+            else:
+                member.assignment = each.assignment
+        self.leader_id = value.leader
+        self.subscribed_topics = self._subscriptions()
+        self.state_timestamp = value.current_state_timestamp
+        self.state = GroupState.STABLE if value.members else GroupState.EMPTY
+
+
+def _loaded_member(value: MemberMetadata, protocol_name: str) -> ClassicMember:
+    return ClassicMember(
+        member_id=value.member_id,
+        group_instance_id=value.group_instance_id,
+        client_id=value.client_id,
+        client_host=value.client_host,
+        # Value version 0 has no rebalance timeout.
+        rebalance_timeout_ms=value.session_timeout if value.rebalance_timeout == -1 else value.rebalance_timeout,
+        session_timeout_ms=value.session_timeout,
+        protocols=[(protocol_name, value.subscription)],
+        assignment=value.assignment,
+    )

@@ -1,0 +1,246 @@
+"""What groups have committed: commit, fetch, expire, delete. The offsets of a shard, of all its groups.
+
+A commit is a record for each partition; applying it is what stores it. An offset belongs to a group id, not to a
+member, so it outlives the members, and a group id may have offsets without ever having had one (a "simple consumer",
+J7: its partitions are assigned by hand and it commits with generation -1).
+
+An offset expires `offsets.retention.minutes` after (KIP-211)
+  - the group became empty, if it once had members;
+  - its own commit, if the group never had any, or is stable and reads the topic no longer;
+  - and never while the group reads its topic, or while a rebalance is under way.
+A commit of version 2 to 4 may carry a retention time of its own, which then counts instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from muster.coordinator.classic import COMMIT_BY_MEMBER, COMMIT_WITHOUT_GROUP, check_generation
+from muster.coordinator.config import GroupConfig
+from muster.coordinator.group import NO_TIMESTAMP, ClassicGroup, GroupState
+from muster.coordinator.topics import TopicResolver
+from muster.errors import ErrorCode
+from muster.protocol.group_records import OffsetCommitRecord
+from muster.protocol.messages import (
+    OffsetCommitKey,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetCommitValue,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from muster.protocol.primitives import ZERO_UUID
+
+NO_OFFSET = -1
+DEFAULT_RETENTION = -1
+TOPIC_IDS_SINCE = 10
+"""From this version on OffsetCommit and OffsetFetch name topics by id."""
+
+GroupOffsets = dict[str, dict[int, OffsetCommitValue]]
+
+
+class OffsetStore:
+    """Committed offsets by group, topic and partition."""
+
+    __slots__ = ("by_group",)
+
+    def __init__(self) -> None:
+        self.by_group: dict[str, GroupOffsets] = {}
+
+    def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
+        """Take in a record; None takes the offset away."""
+        if value is not None:
+            topics = self.by_group.get(key.group)
+            if topics is None:
+                topics = self.by_group[key.group] = {}
+            partitions = topics.get(key.topic)
+            if partitions is None:
+                partitions = topics[key.topic] = {}
+            partitions[key.partition] = value
+            return
+        topics = self.by_group.get(key.group, {})
+        partitions = topics.get(key.topic, {})
+        partitions.pop(key.partition, None)
+        if not partitions:
+            topics.pop(key.topic, None)
+        if not topics:
+            self.by_group.pop(key.group, None)
+
+    def of_group(self, group_id: str) -> GroupOffsets:
+        return self.by_group.get(group_id, {})
+
+    def __iter__(self) -> Iterator[tuple[str, str, int, OffsetCommitValue]]:
+        for group_id, topics in self.by_group.items():
+            for topic, partitions in topics.items():
+                for partition, value in partitions.items():
+                    yield group_id, topic, partition, value
+
+
+# ------------------------------------------------------------------------------------------------------------- commit
+
+
+def check_commit(group: ClassicGroup, request: OffsetCommitRequest) -> ErrorCode:
+    """Whether somebody may commit for the group."""
+    state, generation_id = group.state, request.generation_id_or_member_epoch
+    if state is GroupState.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if generation_id < 0 and state is GroupState.EMPTY:
+        return ErrorCode.NONE
+    member_id, instance_id = request.member_id, request.group_instance_id
+    if generation_id < 0 and not member_id and instance_id is None:
+        return COMMIT_WITHOUT_GROUP[state]
+    error = check_generation(group, member_id, instance_id, generation_id)
+    return COMMIT_BY_MEMBER[state] if error is ErrorCode.NONE else error
+
+
+def commit(
+    request: OffsetCommitRequest, error: ErrorCode, config: GroupConfig, topics: TopicResolver, version: int, now: int
+) -> tuple[OffsetCommitResponse, list[OffsetCommitRecord]]:
+    """Answer and records for a commit that its group meets with `error`."""
+    records: list[OffsetCommitRecord] = []
+    expires = NO_TIMESTAMP if request.retention_time_ms == DEFAULT_RETENTION else now + request.retention_time_ms
+    answers: list[OffsetCommitResponseTopic] = []
+    for topic in request.topics:
+        name = _resolve(topic, topics, version)
+        count = topics.partition_count(name) if name else 0
+        missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name else ErrorCode.UNKNOWN_TOPIC_ID
+        partitions: list[OffsetCommitResponsePartition] = []
+        for each in topic.partitions:
+            index = each.partition_index
+            if not 0 <= index < count:
+                code = missing
+            elif error is not ErrorCode.NONE:
+                code = error
+            elif len(each.committed_metadata or "") > config.offset_metadata_max_bytes:
+                code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                code = ErrorCode.NONE
+                key = OffsetCommitKey(request.group_id, name, index)
+                records.append(OffsetCommitRecord(key, _value(each, topic.topic_id, expires, now)))
+            partitions.append(OffsetCommitResponsePartition(index, code))
+        answers.append(OffsetCommitResponseTopic(name, topic.topic_id, partitions))
+    return OffsetCommitResponse(0, answers), records
+
+
+def names_a_partition(request: OffsetCommitRequest, topics: TopicResolver, version: int) -> bool:
+    """Whether a commit is about any partition that exists. If not, Kafka does not even ask the group."""
+    for topic in request.topics:
+        name = _resolve(topic, topics, version)
+        count = topics.partition_count(name) if name else 0
+        if any(0 <= each.partition_index < count for each in topic.partitions):
+            return True
+    return False
+
+
+def _resolve(topic: OffsetCommitRequestTopic | OffsetFetchRequestTopics, topics: TopicResolver, version: int) -> str:
+    """The topic's name; "" for an id that nobody knows."""
+    if version < TOPIC_IDS_SINCE:
+        return topic.name
+    return topics.topic_name(topic.topic_id) or ""
+
+
+def _value(each: OffsetCommitRequestPartition, topic_id: bytes, expires: int, now: int) -> OffsetCommitValue:
+    return OffsetCommitValue(
+        each.committed_offset, each.committed_leader_epoch, each.committed_metadata or "", now, expires, topic_id
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- fetch
+
+
+def fetch(
+    offsets: GroupOffsets, request: OffsetFetchRequestGroup, topics: TopicResolver, version: int
+) -> OffsetFetchResponseGroup:
+    """What a group has committed, for the partitions asked for, or for all.
+
+    `require_stable` (KIP-447) asks that no transaction has offsets pending; there are none here that could.
+    """
+    if request.topics is None:
+        answers = [
+            OffsetFetchResponseTopics(name, topics.topic_id(name), [_fetched(p, v) for p, v in partitions.items()])
+            for name, partitions in offsets.items()
+        ]
+        if version >= TOPIC_IDS_SINCE:
+            # A topic that was deleted has no id any more by which it could be named.
+            answers = [each for each in answers if each.topic_id != ZERO_UUID]
+        return OffsetFetchResponseGroup(request.group_id, answers)
+    return OffsetFetchResponseGroup(
+        request.group_id, [_fetch_topic(offsets, topic, topics, version) for topic in request.topics]
+    )
+
+
+def _fetch_topic(
+    offsets: GroupOffsets, topic: OffsetFetchRequestTopics, topics: TopicResolver, version: int
+) -> OffsetFetchResponseTopics:
+    name = _resolve(topic, topics, version)
+    if not name and version >= TOPIC_IDS_SINCE:
+        unknown = ErrorCode.UNKNOWN_TOPIC_ID
+        partitions = [OffsetFetchResponsePartitions(p, NO_OFFSET, error_code=unknown) for p in topic.partition_indexes]
+        return OffsetFetchResponseTopics(name, topic.topic_id, partitions)
+    committed = offsets.get(name, {})
+    partitions = []
+    for index in topic.partition_indexes:
+        value = committed.get(index)
+        if value is not None and _is_of_another_topic(value, topic.topic_id):
+            value = None
+        partitions.append(_fetched(index, value))
+    return OffsetFetchResponseTopics(name, topic.topic_id, partitions)
+
+
+def _is_of_another_topic(value: OffsetCommitValue, topic_id: bytes) -> bool:
+    """A topic may have been deleted, and made again under its name, since the commit."""
+    return ZERO_UUID not in (value.topic_id, topic_id) and value.topic_id != topic_id
+
+
+def _fetched(index: int, value: OffsetCommitValue | None) -> OffsetFetchResponsePartitions:
+    if value is None:
+        return OffsetFetchResponsePartitions(index, NO_OFFSET)
+    return OffsetFetchResponsePartitions(index, value.offset, value.leader_epoch, value.metadata)
+
+
+# --------------------------------------------------------------------------------------------------- expiry, deletion
+
+
+def tombstone(group_id: str, topic: str, partition: int) -> OffsetCommitRecord:
+    return OffsetCommitRecord(OffsetCommitKey(group_id, topic, partition), None)
+
+
+def expired(
+    group: ClassicGroup, offsets: GroupOffsets, retention_ms: int, now: int
+) -> tuple[list[OffsetCommitRecord], bool]:
+    """Tombstones for the offsets that have expired, and whether none are left."""
+    if not _may_expire(group):
+        return [], not offsets
+    tombstones: list[OffsetCommitRecord] = []
+    left = False
+    for topic, partitions in offsets.items():
+        for partition, value in partitions.items():
+            if not group.is_subscribed_to(topic) and _is_expired(group, value, retention_ms, now):
+                tombstones.append(tombstone(group.group_id, topic, partition))
+            else:
+                left = True
+    return tombstones, not left
+
+
+def _may_expire(group: ClassicGroup) -> bool:
+    if group.protocol_type is None or group.state is GroupState.EMPTY:
+        return True
+    known = group.uses_consumer_protocol and group.subscribed_topics is not None
+    return known and group.state is GroupState.STABLE
+
+
+def _is_expired(group: ClassicGroup, value: OffsetCommitValue, retention_ms: int, now: int) -> bool:
+    if value.expire_timestamp != NO_TIMESTAMP:
+        return now >= value.expire_timestamp
+    since = value.commit_timestamp
+    once_had_members = group.protocol_type is not None and group.state is GroupState.EMPTY
+    if once_had_members and group.state_timestamp != NO_TIMESTAMP:
+        since = group.state_timestamp
+    return now - since >= retention_ms

@@ -1,0 +1,304 @@
+"""One shard: the groups whose ids fall on one partition of `__consumer_offsets`. Routes requests, applies records.
+
+A shard is used by one thread. Each handler takes a request, its origin and the time, and returns Effects whose records
+are applied already. `apply` on an empty shard, record by record, and then `loaded`, bring it back from its log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+
+from muster.coordinator import classic, offsets
+from muster.coordinator.classic_join import join
+from muster.coordinator.config import GroupConfig
+from muster.coordinator.effects import Cause, Effects, Origin
+from muster.coordinator.group import NEVER, ClassicGroup, GroupState
+from muster.coordinator.offsets import OffsetStore
+from muster.coordinator.topics import TopicResolver
+from muster.errors import ErrorCode
+from muster.protocol.group_records import (
+    GroupMetadataRecord,
+    GroupRecord,
+    OffsetCommitRecord,
+)
+from muster.protocol.messages import (
+    DeletableGroupResult,
+    DescribedGroup,
+    GroupMetadataKey,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListedGroup,
+    MemberIdentity,
+    MemberResponse,
+    OffsetCommitRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponseGroup,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+GROUP_TYPE = "Classic"
+
+
+class GroupShard:
+    """Groups and offsets of one partition."""
+
+    __slots__ = ("_alarms", "_expiry_check_at", "config", "groups", "offsets", "topics")
+
+    def __init__(self, config: GroupConfig, topics: TopicResolver) -> None:
+        self.config = config
+        self.topics = topics
+        self.groups: dict[str, ClassicGroup] = {}
+        self.offsets = OffsetStore()
+        # (time, group id): for each group the next time to look at it. Entries that were overtaken are skipped.
+        self._alarms: list[tuple[int, str]] = []
+        self._expiry_check_at = NEVER
+
+    # ----------------------------------------------------------------------------------------------------- membership
+
+    def join(self, request: JoinGroupRequest, origin: Origin, now: int) -> Effects:
+        """JoinGroup. A group comes into being with the first join without a member id."""
+        effects = Effects()
+        error = self._check_join(request)
+        if error is not ErrorCode.NONE:
+            return effects.reply(origin.ticket, JoinGroupResponse(error_code=error, member_id=request.member_id))
+        group = self.groups.get(request.group_id)
+        if group is None:
+            self._write(ClassicGroup(request.group_id, self.config, now).record(), effects)
+            group = self.groups[request.group_id]
+        effects.merge((join(group, request, origin, now),))
+        self._arm(group)
+        return effects
+
+    def _check_join(self, request: JoinGroupRequest) -> ErrorCode:
+        if not request.group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        shortest, longest = self.config.group_min_session_timeout_ms, self.config.group_max_session_timeout_ms
+        if not shortest <= request.session_timeout_ms <= longest:
+            return ErrorCode.INVALID_SESSION_TIMEOUT
+        if request.member_id and request.group_id not in self.groups:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE
+
+    def sync(self, request: SyncGroupRequest, origin: Origin, now: int) -> Effects:
+        group = self.groups.get(request.group_id)
+        if group is None:
+            error = ErrorCode.UNKNOWN_MEMBER_ID if request.group_id else ErrorCode.INVALID_GROUP_ID
+            return Effects().reply(origin.ticket, SyncGroupResponse(error_code=error))
+        effects = classic.sync(group, request, origin, now)
+        self._arm(group)
+        return effects
+
+    def heartbeat(
+        self, group_id: str, generation_id: int, member_id: str, group_instance_id: str | None, now: int
+    ) -> ErrorCode:
+        """The short way: no request, no effects."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
+        error = classic.heartbeat(group, generation_id, member_id, group_instance_id, now)
+        if group.wake_at < group.armed_at:
+            self._arm(group)
+        return error
+
+    def handle_heartbeat(self, request: HeartbeatRequest, origin: Origin, now: int) -> Effects:
+        who = (request.group_id, request.generation_id, request.member_id, request.group_instance_id)
+        return Effects().reply(origin.ticket, HeartbeatResponse(error_code=self.heartbeat(*who, now)))
+
+    def leave(self, request: LeaveGroupRequest, origin: Origin, now: int) -> Effects:
+        """LeaveGroup. Up to version 2 it is about one member, later about several (KIP-345)."""
+        if origin.api_version < 3:
+            member = MemberIdentity(request.member_id)
+            request = LeaveGroupRequest(request.group_id, request.member_id, [member])
+        group = self.groups.get(request.group_id)
+        if not request.group_id:
+            response = LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+            return Effects().reply(origin.ticket, response)
+        if group is None:
+            effects, error, unknown = Effects(), ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID
+            members = [MemberResponse(m.member_id, m.group_instance_id, unknown) for m in request.members]
+        else:
+            error, members, effects = classic.leave(group, request, now)
+            self._arm(group)
+        if origin.api_version < 3 and members:
+            error, members = ErrorCode(members[0].error_code), []
+        return effects.reply(origin.ticket, LeaveGroupResponse(error_code=error, members=members))
+
+    # -------------------------------------------------------------------------------------------------------- offsets
+
+    def commit(self, request: OffsetCommitRequest, origin: Origin, now: int) -> Effects:
+        """OffsetCommit. A commit without membership makes the group that it names (a simple consumer, J7)."""
+        version = origin.api_version
+        error = ErrorCode.NONE
+        if offsets.names_a_partition(request, self.topics, version):
+            error = self._check_commit(request, version, now)
+        response, records = offsets.commit(request, error, self.config, self.topics, version, now)
+        effects = Effects(records=list(records))
+        for record in records:
+            self.apply(record)
+        return effects.reply(origin.ticket, response)
+
+    def _check_commit(self, request: OffsetCommitRequest, version: int, now: int) -> ErrorCode:
+        group = self.groups.get(request.group_id)
+        if group is None:
+            if request.generation_id_or_member_epoch < 0:
+                return ErrorCode.NONE
+            return ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
+        error = offsets.check_commit(group, request)
+        if error is ErrorCode.NONE and group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
+            group.renew_session(group.members[request.member_id], now)
+            self._arm(group)
+        return error
+
+    def fetch_offsets(self, request: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponseGroup:
+        """One group of an OffsetFetch. A group that does not exist has committed nothing: that is no error."""
+        return offsets.fetch(self.offsets.of_group(request.group_id), request, self.topics, version)
+
+    def partitions_deleted(self, topic: str, first_partition: int = 0) -> Effects:
+        """A topic, or its partitions from one on, are gone: what was committed for them goes too."""
+        effects = Effects()
+        for group_id, name, partition, _ in list(self.offsets):
+            if name == topic and partition >= first_partition:
+                self._write(offsets.tombstone(group_id, name, partition), effects)
+        return effects
+
+    # ----------------------------------------------------------------------------------------- describe, list, delete
+
+    def describe(self, group_id: str, version: int) -> DescribedGroup:
+        """One group of a DescribeGroups; one that does not exist is Dead, and since version 6 an error (KIP-1043)."""
+        group = self.groups.get(group_id)
+        if group is not None:
+            return group.described()
+        dead = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
+        if version >= 6:
+            dead.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+            dead.error_message = f"Group {group_id} not found."
+        return dead
+
+    def list_groups(self, states: Iterable[str], types: Iterable[str]) -> list[ListedGroup]:
+        """The groups in any of the states and of any of the types asked for; none asked for means all (KIP-518)."""
+        wanted = {state.strip().lower() for state in states}
+        wanted_types = {name.strip().lower() for name in types}
+        if wanted_types and GROUP_TYPE.lower() not in wanted_types:
+            return []
+        return [
+            ListedGroup(group.group_id, group.protocol_type or "", group.state.value, GROUP_TYPE)
+            for group in self.groups.values()
+            if not wanted or group.state.value.lower() in wanted
+        ]
+
+    def delete_group(self, group_id: str) -> tuple[DeletableGroupResult, Effects]:
+        """One group of a DeleteGroups: only an empty one may go, with all that it has committed."""
+        effects = Effects()
+        group = self.groups.get(group_id)
+        error = classic.DELETE_GROUP[GroupState.DEAD if group is None else group.state] or ErrorCode.NONE
+        if group is not None and error is ErrorCode.NONE:
+            self._delete(group, effects)
+        return DeletableGroupResult(group_id, error), effects
+
+    def _delete(self, group: ClassicGroup, effects: Effects) -> None:
+        for topic, partitions in list(self.offsets.of_group(group.group_id).items()):
+            for partition in list(partitions):
+                self._write(offsets.tombstone(group.group_id, topic, partition), effects)
+        self._write(GroupMetadataRecord(GroupMetadataKey(group.group_id), None), effects)
+
+    # -------------------------------------------------------------------------------------------- records and loading
+
+    def apply(self, record: GroupRecord) -> None:
+        """Take in a record: live, right when it is written, and when the log is read again."""
+        if isinstance(record, OffsetCommitRecord):
+            key, value = record
+            if value is not None and key.group not in self.groups:
+                self.groups[key.group] = ClassicGroup(key.group, self.config)
+            self.offsets.apply(key, value)
+        elif isinstance(record, GroupMetadataRecord):
+            self._apply_group(record)
+
+    def _apply_group(self, record: GroupMetadataRecord) -> None:
+        group_id = record.key.group
+        if record.value is None:
+            gone = self.groups.pop(group_id, None)
+            if gone is not None:
+                gone.state = GroupState.DEAD
+            return
+        group = self.groups.get(group_id)
+        if group is None:
+            group = self.groups[group_id] = ClassicGroup(group_id, self.config)
+        group.apply(record.value)
+
+    def loaded(self, now: int) -> Effects:
+        """All records are applied: sessions start now, and a group goes on with its generation (H1).
+
+        Only a group that has more members than it may have now has to rebalance, so that some are turned away.
+        """
+        effects = Effects()
+        self._expiry_check_at = now + self.config.offsets_retention_check_interval_ms
+        for group in self.groups.values():
+            for member in group.members.values():
+                group.renew_session(member, now)
+            if len(group.members) > self.config.group_max_size:
+                size, limit = len(group.members), self.config.group_max_size
+                reason = f"Freshly-loaded group {group.group_id} (size {size}) is over capacity {limit}."
+                classic.prepare_rebalance(group, Cause.OVER_CAPACITY, reason, None, now, effects)
+            self._arm(group)
+        return effects
+
+    def unload(self, error: ErrorCode) -> Effects:
+        """The shard goes: whoever waits is answered with `error`, and looks for the coordinator again."""
+        return Effects().merge(classic.unload(group, error) for group in self.groups.values())
+
+    def _write(self, record: GroupRecord, effects: Effects) -> None:
+        effects.records.append(record)
+        self.apply(record)
+
+    # ------------------------------------------------------------------------------------------------------ deadlines
+
+    def _arm(self, group: ClassicGroup) -> None:
+        if group.wake_at < group.armed_at:
+            group.armed_at = group.wake_at
+            heappush(self._alarms, (group.wake_at, group.group_id))
+
+    def next_deadline(self) -> int | None:
+        """When to call `on_deadline`: nothing happens by itself before."""
+        while self._alarms and self._is_overtaken(*self._alarms[0]):
+            heappop(self._alarms)
+        deadline = min(self._alarms[0][0] if self._alarms else NEVER, self._expiry_check_at)
+        return None if deadline == NEVER else deadline
+
+    def _is_overtaken(self, at: int, group_id: str) -> bool:
+        group = self.groups.get(group_id)
+        return group is None or group.armed_at != at
+
+    def on_deadline(self, now: int) -> Effects:
+        """Do all that is due. Afterwards `next_deadline()` is later than `now`."""
+        effects = Effects()
+        while self._alarms and self._alarms[0][0] <= now:
+            at, group_id = heappop(self._alarms)
+            if self._is_overtaken(at, group_id):
+                continue
+            group = self.groups[group_id]
+            group.armed_at = NEVER
+            effects.merge((classic.on_deadline(group, now),))
+            self._arm(group)
+        if self._expiry_check_at <= now:
+            self._expiry_check_at = now + max(self.config.offsets_retention_check_interval_ms, 1)
+            self._expire_offsets(now, effects)
+        return effects
+
+    def _expire_offsets(self, now: int, effects: Effects) -> None:
+        """Offsets that nobody needs any more go, and so do empty groups that have none left."""
+        for group in list(self.groups.values()):
+            committed = self.offsets.of_group(group.group_id)
+            tombstones, none_left = offsets.expired(group, committed, self.config.offsets_retention_ms, now)
+            for record in tombstones:
+                self._write(record, effects)
+            if none_left and group.state is GroupState.EMPTY:
+                self._write(GroupMetadataRecord(GroupMetadataKey(group.group_id), None), effects)
+
+
+Handler = Callable[[GroupShard, object, Origin, int], Effects]
