@@ -74,6 +74,9 @@ class Send(Generic[R]):
     channel: Channel = Channel.DATA
     timeout_ms: int | None = None
     newest_version: int | None = None
+    expects_reply: bool = True
+    """False for the one request that brokers do not answer, Produce with acks=0: it gets an empty response once it is
+    written."""
 
 
 def send(

@@ -1,0 +1,274 @@
+"""One connection to one broker: handshake, requests in order, their timeouts.
+
+Life of a connection: CONNECTING, then HANDSHAKE (ApiVersions, which tells the versions that the broker speaks), then
+READY, then CLOSED, from wherever it was. Requests wait in a queue until it is READY and while as many as are allowed
+are under way; answers come in the order of the requests. Whatever ends the connection answers every request that it
+holds, each exactly once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+import muster
+from muster.client.core.sends import AnySend, Channel, Failure, FailureKind
+from muster.client.frames import FrameReader
+from muster.errors import ErrorCode, ProtocolError, UnsupportedVersionError, error_code
+from muster.model import Node
+from muster.protocol import framing
+from muster.protocol.api import newest_common, version_ranges
+from muster.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
+from muster.protocol.primitives import Buffer, Request
+
+MAX_IN_FLIGHT = 100
+"""How many requests may be under way on one connection; what a core bounds tighter it bounds itself."""
+
+MAX_FRAME_BYTES = 512 * 1024 * 1024
+"""The largest answer that is taken. Text that is no Kafka protocol ("HTTP") reads as a length above it."""
+
+
+class ConnectionState(Enum):
+    """Where a connection stands in its life."""
+
+    CONNECTING = "connecting"
+    HANDSHAKE = "handshake"
+    READY = "ready"
+    CLOSED = "closed"
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A request that has no answer yet. `deadline` is in the driver's milliseconds."""
+
+    send: AnySend
+    deadline: int
+    correlation_id: int = 0
+    version: int = 0
+
+
+class Owner(Protocol):
+    """What a connection needs of its driver."""
+
+    def now(self) -> int:
+        """The driver's clock, in milliseconds."""
+
+    def deliver(self, send: AnySend, answer: Any) -> None:
+        """Give a request its answer."""
+
+    def on_ready(self, connection: Connection) -> None:
+        """The handshake is done."""
+
+    def on_closed(self, connection: Connection, failure: Failure) -> None:
+        """The connection is gone."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A connection as the driver sees it. Created before the socket is there, so that requests can wait in it."""
+
+    def __init__(self, owner: Owner, node: Node, channel: Channel, client_id: str, handshake_ms: int) -> None:
+        self.node = node
+        self.channel = channel
+        self.state = ConnectionState.CONNECTING
+        self.last_used = owner.now()
+        self._owner = owner
+        self._client_id = client_id
+        self._handshake_ms = handshake_ms
+        self._transport: asyncio.Transport | None = None
+        self._reader = FrameReader(MAX_FRAME_BYTES)
+        self._queue: deque[Waiting] = deque()
+        self._in_flight: deque[Waiting] = deque()
+        self._correlation_id = 0
+        self._versions: dict[int, tuple[int, int]] = {}
+        self._muted_until = 0
+
+    # --- for the driver ----------------------------------------------------------------------------------------------
+
+    @property
+    def load(self) -> int:
+        """Requests that it holds."""
+        return len(self._queue) + len(self._in_flight)
+
+    def submit(self, send: AnySend, deadline: int) -> None:
+        """Take a request; it goes out at the next `flush`."""
+        self._queue.append(Waiting(send, deadline))
+
+    def flush(self) -> None:
+        """Write what may be written, all in one piece."""
+        if self.state is not ConnectionState.READY or not self._queue:
+            return
+        now = self._owner.now()
+        if now < self._muted_until:
+            return
+        parts: list[Buffer] = []
+        done: list[AnySend] = []
+        while self._queue and len(self._in_flight) < MAX_IN_FLIGHT:
+            waiting = self._queue.popleft()
+            if not self._encode(waiting, parts):
+                continue
+            if waiting.send.expects_reply:
+                if self._in_flight:
+                    # Answers come in order: none can come before those of the requests ahead, and a join ahead may
+                    # rightly take minutes. Giving up on this one alone would break the connection under the join.
+                    waiting.deadline = max(waiting.deadline, self._in_flight[-1].deadline)
+                self._in_flight.append(waiting)
+            else:
+                done.append(waiting.send)
+        self.last_used = now
+        if parts:
+            assert self._transport is not None
+            self._transport.writelines(parts)
+        for send in done:
+            self._owner.deliver(send, send.request_type.RESPONSE())
+
+    def expire(self, now: int) -> int | None:
+        """Give up on requests whose time is over; the next time to look, None if there is nothing to wait for."""
+        head = self._in_flight[0] if self._in_flight else None
+        if head is not None and head.deadline <= now:
+            name = head.send.request_type.__name__ if self.state is ConnectionState.READY else "the version handshake"
+            text = f"{self.node} did not answer {name} in time"
+            self.close(Failure(FailureKind.TIMEOUT, text))
+            return None
+        for waiting in [waiting for waiting in self._queue if waiting.deadline <= now]:
+            self._queue.remove(waiting)
+            name = waiting.send.request_type.__name__
+            text = f"{name} could not be sent to {self.node} in time"
+            self._owner.deliver(waiting.send, Failure(FailureKind.UNREACHABLE, text))
+        deadlines = [waiting.deadline for waiting in self._queue]
+        if self._in_flight:
+            deadlines.append(self._in_flight[0].deadline)
+        if self._queue and now < self._muted_until:
+            deadlines.append(self._muted_until)
+        return min(deadlines, default=None)
+
+    def close(self, failure: Failure) -> None:
+        """End the connection. The oldest request under way gets `failure`, what it means for the others they get."""
+        if self.state is ConnectionState.CLOSED:
+            return
+        self.state = ConnectionState.CLOSED
+        if self._transport is not None:
+            self._transport.abort()
+        in_flight, self._in_flight = self._in_flight, deque()
+        queue, self._queue = self._queue, deque()
+        broken = Failure(FailureKind.DISCONNECTED, failure.message)
+        for index, waiting in enumerate(in_flight):
+            self._owner.deliver(waiting.send, broken if index else failure)
+        unsent = failure
+        if failure.kind is not FailureKind.UNSUPPORTED_VERSION:
+            unsent = Failure(FailureKind.UNREACHABLE, failure.message)
+        for waiting in queue:
+            self._owner.deliver(waiting.send, unsent)
+        self._owner.on_closed(self, failure)
+
+    # --- for asyncio -------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if self.state is ConnectionState.CLOSED:
+            transport.abort()
+            return
+        self.state = ConnectionState.HANDSHAKE
+        self._ask_versions(ApiVersionsRequest.MAX_VERSION)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            frames = self._reader.buffer_updated(nbytes)
+            for frame in frames:
+                if self.state is ConnectionState.CLOSED:
+                    return
+                self._on_frame(frame)
+        except ProtocolError as error:
+            text = f"{self.node} sent what is no answer of a Kafka broker: {error}"
+            self.close(Failure(FailureKind.GARBLED, text))
+        else:
+            self.flush()
+
+    def eof_received(self) -> bool | None:
+        return None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reason = f": {exc}" if exc else ""
+        self.close(Failure(FailureKind.DISCONNECTED, f"{self.node} closed the connection{reason}"))
+
+    # --- requests and answers ----------------------------------------------------------------------------------------
+
+    def _encode(self, waiting: Waiting, parts: list[Buffer]) -> bool:
+        """Append a request's bytes. One that this broker cannot be sent is answered with why."""
+        send = waiting.send
+        try:
+            key = send.request_type.API_KEY
+            waiting.version = newest_common(send.request_type, self._versions.get(key), send.newest_version)
+            parts += self._frame(waiting, send.build(waiting.version))
+        except UnsupportedVersionError as error:
+            text = f"{self.node} cannot be asked that: {error}"
+            self._owner.deliver(send, Failure(FailureKind.UNSUPPORTED_VERSION, text))
+            return False
+        return True
+
+    def _frame(self, waiting: Waiting, request: Request[Any]) -> list[Buffer]:
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        waiting.correlation_id = self._correlation_id
+        return framing.encode_request(request, waiting.version, waiting.correlation_id, self._client_id)
+
+    def _on_frame(self, frame: Buffer) -> None:
+        if not self._in_flight:
+            raise ProtocolError("an answer to nothing that was asked")
+        waiting = self._in_flight[0]
+        found = framing.correlation_id(frame)
+        if found != waiting.correlation_id:
+            raise ProtocolError(f"an answer to request {found}, where {waiting.correlation_id} is next")
+        if self.state is ConnectionState.HANDSHAKE:
+            answer = _decode_versions(frame, waiting.version)
+        else:
+            answer = framing.decode_response(frame, waiting.send.request_type, waiting.version)
+        self._in_flight.popleft()
+        self.last_used = now = self._owner.now()
+        throttle = getattr(answer, "throttle_time_ms", 0)
+        if throttle > 0:
+            # The broker has answered at once and expects the client to be quiet for this long (KIP-219).
+            self._muted_until = now + throttle
+        self._owner.deliver(waiting.send, answer)
+
+    def _ask_versions(self, version: int) -> None:
+        request = ApiVersionsRequest(client_software_name="muster", client_software_version=muster.__version__)
+        if version < 3:
+            request = ApiVersionsRequest()
+        on_reply: Callable[[Any, int], None] = self._on_versions
+        send: AnySend = AnySend(self.node.node_id, ApiVersionsRequest, lambda _: request, on_reply)
+        waiting = Waiting(send, self._owner.now() + self._handshake_ms, version=version)
+        assert self._transport is not None
+        self._transport.writelines(self._frame(waiting, request))
+        self._in_flight.append(waiting)
+
+    def _on_versions(self, answer: ApiVersionsResponse | Failure, now: int) -> None:
+        if isinstance(answer, Failure):
+            return
+        versions = version_ranges(answer.api_keys)
+        code = error_code(answer.error_code)
+        if code is ErrorCode.UNSUPPORTED_VERSION and not self._versions:
+            # The broker is older than the newest ApiVersions; it says in v0 what it speaks (KIP-511).
+            newest = versions.get(ApiVersionsRequest.API_KEY, (0, 0))[1]
+            self._versions = {-1: (0, 0)}
+            self._ask_versions(max(0, min(newest, ApiVersionsRequest.MAX_VERSION)))
+        elif code is not ErrorCode.NONE:
+            text = f"{self.node} refused the version handshake: {code.name}"
+            self.close(Failure(FailureKind.UNSUPPORTED_VERSION, text))
+        else:
+            self._versions = versions
+            self.state = ConnectionState.READY
+            self._owner.on_ready(self)
+
+
+def _decode_versions(frame: Buffer, version: int) -> ApiVersionsResponse:
+    """An ApiVersions answer; a broker that does not speak the version asked for answers in v0."""
+    if bytes(frame[4:6]) == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big"):
+        version = 0
+    return framing.decode_response(frame, ApiVersionsRequest, version)

@@ -1,0 +1,402 @@
+"""Moves the bytes of the client's cores, and turns the cores: the only part of a client that waits.
+
+`Driver` keeps at most one connection for each node and channel, opened when first needed. `CoreLoop` polls cores
+whenever something arrived or a deadline of theirs has come. All of it runs in one event loop and needs no locks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from muster.client.config import ClientConfig, parse_address
+from muster.client.connection import Connection, ConnectionState
+from muster.client.core.backoff import Backoff
+from muster.client.core.metadata import ClusterMetadata
+from muster.client.core.sends import LEAST_LOADED, AnySend, Channel, Failure, FailureKind
+from muster.errors import ClosedError
+from muster.model import Node
+
+log = logging.getLogger("muster.client")
+
+_FIRST_BOOTSTRAP_ID = -2
+
+
+def monotonic_ms() -> int:
+    """The clock of all deadlines, in milliseconds."""
+    return time.monotonic_ns() // 1_000_000
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since the epoch: the timestamps of records."""
+    return time.time_ns() // 1_000_000
+
+
+class _Address:
+    """What is remembered of an address between connections: when it may be tried again, how patiently."""
+
+    __slots__ = ("backoff", "retry_at", "setup_timeout")
+
+    def __init__(self, config: ClientConfig) -> None:
+        seed = random.getrandbits(31)
+        self.backoff = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, seed)
+        self.setup_timeout = Backoff(
+            config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms, seed
+        )
+        self.retry_at = 0
+
+
+class Driver:
+    """Connections to the brokers of one cluster.
+
+    `wakeup` is called after answers were delivered, `on_error` when a core's `on_reply` raised, which is a defect.
+    """
+
+    def __init__(self, config: ClientConfig, metadata: ClusterMetadata) -> None:
+        self.wakeup: Callable[[], None] = lambda: None
+        self.on_error: Callable[[Exception], None] = lambda error: log.error("a client core failed", exc_info=error)
+        self._config = config
+        self._metadata = metadata
+        addresses = [parse_address(text) for text in config.bootstrap_servers]
+        self._bootstrap = [Node(_FIRST_BOOTSTRAP_ID - index, *pair) for index, pair in enumerate(addresses)]
+        self._connections: dict[tuple[int, Channel], Connection] = {}
+        self._addresses: dict[tuple[str, int], _Address] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0
+        self._closed = False
+
+    # --- for the owner -----------------------------------------------------------------------------------------------
+
+    def now(self) -> int:
+        """The time that cores are given."""
+        return monotonic_ms()
+
+    async def start(self) -> None:
+        """Bind to the running event loop. No connection is made before something is sent."""
+        if self._closed:
+            raise ClosedError("the client is closed")
+        self._loop = asyncio.get_running_loop()
+
+    def dispatch(self, sends: Iterable[AnySend]) -> None:
+        """Take requests. Each is answered from the event loop, never within this call."""
+        touched: dict[Connection, None] = {}
+        for send in sends:
+            found = self._route(send)
+            if isinstance(found, Failure):
+                self._event_loop().call_soon(self._deliver_and_wake, send, found)
+                continue
+            timeout_ms = self._config.request_timeout_ms if send.timeout_ms is None else send.timeout_ms
+            deadline = self.now() + timeout_ms
+            found.submit(send, deadline)
+            touched[found] = None
+            self._look_at(deadline)
+        for connection in touched:
+            if connection.state is ConnectionState.READY:
+                self._event_loop().call_soon(connection.flush)
+
+    async def close(self) -> None:
+        """Close every connection; what is under way is answered with a Failure."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        for connection in list(self._connections.values()):
+            connection.close(Failure(FailureKind.DISCONNECTED, "the client was closed"))
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # lets the transports close their sockets
+
+    def connected(self) -> list[Node]:
+        """The nodes that there is a usable connection to."""
+        return [link.node for link in self._connections.values() if link.state is ConnectionState.READY]
+
+    # --- where to ----------------------------------------------------------------------------------------------------
+
+    def _route(self, send: AnySend) -> Connection | Failure:
+        if self._closed:
+            return Failure(FailureKind.UNREACHABLE, "the client is closed")
+        if send.node_id == LEAST_LOADED:
+            return self._connection(self._least_loaded(send.channel), send.channel)
+        node = self._metadata.brokers.get(send.node_id)
+        if node is None:
+            return Failure(FailureKind.UNREACHABLE, f"broker {send.node_id} is not known in the cluster")
+        return self._connection(node, send.channel)
+
+    def _connection(self, node: Node, channel: Channel) -> Connection:
+        known = self._connections.get((node.node_id, channel))
+        if known is not None:
+            if (known.node.host, known.node.port) == (node.host, node.port):
+                return known
+            known.close(Failure(FailureKind.DISCONNECTED, f"broker {node.node_id} moved to {node.host}:{node.port}"))
+        timeout_ms = self._config.request_timeout_ms
+        connection = Connection(self, node, channel, self._config.client_id, timeout_ms)
+        self._connections[node.node_id, channel] = connection
+        task = self._event_loop().create_task(self._connect(connection))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return connection
+
+    def _least_loaded(self, channel: Channel) -> Node:
+        """The best of the known brokers; a bootstrap address while none is known, or all of them fail (KIP-899)."""
+        now = self.now()
+        ranked = [(*self._rank(node, channel, now), node) for node in self._metadata.brokers.values()]
+        if all(rank[0] == _BACKING_OFF for rank in ranked):
+            ranked += [(*self._rank(node, channel, now), node) for node in self._bootstrap]
+        return min(ranked)[-1]
+
+    def _rank(self, node: Node, channel: Channel, now: int) -> tuple[int, int, float]:
+        connection = self._connections.get((node.node_id, channel))
+        if connection is not None and (connection.node.host, connection.node.port) == (node.host, node.port):
+            ready = connection.state is ConnectionState.READY
+            address = self._addresses.get((node.host, node.port))
+            if not ready and address is not None and address.backoff.failures:
+                return _BACKING_OFF, address.retry_at, random.random()
+            return _READY if ready else _CONNECTING, connection.load, random.random()
+        address = self._addresses.get((node.host, node.port))
+        if address is not None and address.backoff.failures:
+            return _BACKING_OFF, max(now, address.retry_at), random.random()
+        return _UNTRIED, 0, random.random()
+
+    # --- connecting --------------------------------------------------------------------------------------------------
+
+    def _event_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            raise ClosedError("the client has not been started")
+        return self._loop
+
+    async def _connect(self, connection: Connection) -> None:
+        node = connection.node
+        address = self._addresses.setdefault((node.host, node.port), _Address(self._config))
+        wait_ms = address.retry_at - self.now()
+        if wait_ms > 0:
+            await asyncio.sleep(wait_ms / 1000)
+        try:
+            async with asyncio.timeout(address.setup_timeout.next_wait_ms() / 1000):
+                transport, _ = await self._event_loop().create_connection(lambda: connection, node.host, node.port)
+        except (OSError, TimeoutError) as error:
+            connection.close(Failure(FailureKind.UNREACHABLE, _why_unreachable(node, error)))
+            return
+        self._set_options(transport)
+
+    def _set_options(self, transport: asyncio.BaseTransport) -> None:
+        # TCP_NODELAY is set by asyncio itself.
+        found = transport.get_extra_info("socket")
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, size in (
+            (socket.SO_SNDBUF, self._config.send_buffer_bytes),
+            (socket.SO_RCVBUF, self._config.receive_buffer_bytes),
+        ):
+            if size > 0:
+                found.setsockopt(socket.SOL_SOCKET, option, size)
+
+    # --- for connections ---------------------------------------------------------------------------------------------
+
+    def deliver(self, send: AnySend, answer: Any) -> None:
+        """Give a request its answer, and have the cores polled after it."""
+        try:
+            send.on_reply(answer, self.now())
+        except Exception as error:
+            self.on_error(error)
+        self.wakeup()
+
+    def _deliver_and_wake(self, send: AnySend, answer: Failure) -> None:
+        self.deliver(send, answer)
+
+    def on_ready(self, connection: Connection) -> None:
+        """The handshake is done: the address is good, and what waited for it can go out."""
+        address = self._addresses[connection.node.host, connection.node.port]
+        address.backoff.reset()
+        address.setup_timeout.reset()
+        address.retry_at = 0
+        connection.flush()
+        self._drop_bootstrap()
+
+    def on_closed(self, connection: Connection, failure: Failure) -> None:
+        """The connection broke: the next one to its address waits, longer each time that none comes about."""
+        key = (connection.node.node_id, connection.channel)
+        if self._connections.get(key) is not connection:
+            return  # it was retired
+        del self._connections[key]
+        if self._closed:
+            return
+        now = self.now()
+        address = self._addresses.setdefault((connection.node.host, connection.node.port), _Address(self._config))
+        address.retry_at = now + address.backoff.next_wait_ms()
+        log.info("connection to %s ended: %s", connection.node, failure.message)
+        self._metadata.request_update(now)  # leaders have perhaps moved away from a broker that is gone
+        self.wakeup()
+
+    def _drop_bootstrap(self) -> None:
+        """Connections to bootstrap addresses are of no use once the brokers behind them are known by their ids."""
+        if not self._metadata.brokers:
+            return
+        for (node_id, _), connection in list(self._connections.items()):
+            if node_id <= _FIRST_BOOTSTRAP_ID and not connection.load:
+                self._retire(connection)
+
+    def _retire(self, connection: Connection) -> None:
+        del self._connections[connection.node.node_id, connection.channel]
+        connection.close(Failure(FailureKind.DISCONNECTED, "not needed any more"))
+
+    # --- timeouts ----------------------------------------------------------------------------------------------------
+
+    def _look_at(self, when: int) -> None:
+        """Have `_expire` run at `when` at the latest. One timer serves all requests; an answer does not touch it."""
+        if self._timer is not None:
+            if self._timer_at <= when:
+                return
+            self._timer.cancel()
+        self._timer_at = when
+        self._timer = self._event_loop().call_later(max(1, when - self.now()) / 1000, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self.now()
+        times: list[int] = []
+        for connection in list(self._connections.values()):
+            next_look = connection.expire(now)
+            connection.flush()
+            idle_ms = self._config.connections_max_idle_ms
+            if next_look is None and idle_ms >= 0 and connection.state is ConnectionState.READY:
+                next_look = connection.last_used + idle_ms
+                if next_look <= now:
+                    self._retire(connection)
+                    continue
+            if next_look is not None:
+                times.append(next_look)
+        if times and not self._closed:
+            self._look_at(min(times))
+
+
+_READY, _CONNECTING, _UNTRIED, _BACKING_OFF = range(4)
+
+
+def _why_unreachable(node: Node, error: Exception) -> str:
+    place = f"{node.host}:{node.port}"
+    if isinstance(error, socket.gaierror):
+        return f"the host name of {place} cannot be resolved: {error.strerror}"
+    if isinstance(error, TimeoutError):
+        return f"no connection to {place}: no answer in time"
+    if isinstance(error, ConnectionRefusedError) or "refused" in str(error):
+        return f"no connection to {place}: refused; is a broker listening there?"
+    return f"no connection to {place}: {error}"
+
+
+class Core(Protocol):
+    """What `CoreLoop` turns."""
+
+    def poll(self, now: int) -> Sequence[AnySend]:
+        """The requests that are due."""
+
+    def next_deadline(self, now: int) -> int | None:
+        """When to poll again, if nothing arrives before."""
+
+
+class CoreLoop:
+    """Polls cores and dispatches what they send: after each arrival, at their deadlines, and when asked to (`wakeup`).
+
+    `on_turn` is called after each round, for the face to look at what has changed; it calls `wakeup` if it changed a
+    core. An exception out of a core is a defect: the loop stops, `error` holds it, and whoever waits gets it raised.
+    """
+
+    def __init__(self, driver: Driver, cores: Sequence[Core], on_turn: Callable[[int], None] | None = None) -> None:
+        self.driver = driver
+        self.cores = list(cores)
+        self.error: Exception | None = None
+        self._on_turn = on_turn
+        self._waiters: dict[asyncio.Future[None], Callable[[], bool]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._scheduled = False
+        self._closed = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def start(self) -> None:
+        """Begin to turn, in the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self.driver.wakeup = self.wakeup
+        self.driver.on_error = self._stop
+        await self.driver.start()
+        self.wakeup()
+
+    def wakeup(self) -> None:
+        """Poll the cores soon. Only from the event loop's thread."""
+        if not self._scheduled and self._loop is not None and not self._closed:
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
+
+    async def wait_for(self, predicate: Callable[[], bool], timeout_ms: int | None = None) -> bool:
+        """Wait until the predicate holds after some round; False if the time is over before."""
+        if predicate():
+            return True
+        if self.error is not None:
+            raise self.error
+        if self._closed:
+            raise ClosedError("the client is closed")
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters[waiter] = predicate
+        self.wakeup()
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                await waiter
+        except TimeoutError:
+            return predicate()
+        finally:
+            self._waiters.pop(waiter, None)
+        return True
+
+    async def close(self) -> None:
+        """Stop turning and close the connections."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        await self.driver.close()
+        self._fail_waiters(ClosedError("the client was closed during the call"))
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        if self._closed:
+            return
+        try:
+            now = self.driver.now()
+            for core in self.cores:
+                self.driver.dispatch(core.poll(now))
+            if self._on_turn is not None:
+                self._on_turn(now)
+            self._check_waiters()
+            self._arm()
+        except Exception as error:
+            self._stop(error)
+
+    def _check_waiters(self) -> None:
+        for waiter, predicate in list(self._waiters.items()):
+            if not waiter.done() and predicate():
+                waiter.set_result(None)
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        now = self.driver.now()
+        times = [when for core in self.cores if (when := core.next_deadline(now)) is not None]
+        if times and self._loop is not None:
+            # At least a millisecond: a core that has nothing to do at its own deadline must not spin.
+            self._timer = self._loop.call_later(max(1, min(times) - now) / 1000, self.wakeup)
+
+    def _stop(self, error: Exception) -> None:
+        log.error("a client core failed", exc_info=error)
+        self.error = error
+        self._closed = True
+        self._fail_waiters(error)
+
+    def _fail_waiters(self, error: Exception) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(error)

@@ -1,0 +1,76 @@
+"""Cuts what a socket brings into frames, without copying the large ones.
+
+The transport reads straight into the buffer that `get_buffer` offers. A frame that fits into the shared buffer is
+copied out of it, being small. For one that does not, memory of its exact size is taken as soon as its length is known,
+and the rest is read into that: a fetch of 50 MB is written once, by the kernel, and decoded where it lies.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from muster.protocol.framing import check_length
+from muster.protocol.primitives import Buffer
+
+_LENGTH = Struct(">i")
+_SHARED_BYTES = 65_536
+
+
+class FrameReader:
+    """Frames of one connection: `get_buffer`, read into it, then `buffer_updated` gives the frames that are whole."""
+
+    __slots__ = ("_end", "_filled", "_large", "_shared", "_view", "max_frame_bytes")
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        self._shared = bytearray(_SHARED_BYTES)
+        self._view = memoryview(self._shared)
+        self._end = 0
+        self._large: memoryview | None = None
+        self._filled = 0
+
+    def get_buffer(self) -> memoryview:
+        """Where the next bytes belong; never empty."""
+        if self._large is not None:
+            return self._large[self._filled :]
+        return self._view[self._end :]
+
+    def buffer_updated(self, count: int) -> list[Buffer]:
+        """Take note of bytes that were read; the frames that are whole now, without their lengths.
+
+        Raises:
+            ProtocolError: a length is negative or above the bound. The connection is of no more use.
+        """
+        if self._large is not None:
+            self._filled += count
+            if self._filled < len(self._large):
+                return []
+            frame, self._large = self._large, None
+            return [frame]
+        self._end += count
+        return self._cut()
+
+    def _cut(self) -> list[Buffer]:
+        frames: list[Buffer] = []
+        position, end = 0, self._end
+        while end - position >= 4:
+            (length,) = _LENGTH.unpack_from(self._shared, position)
+            check_length(length, self.max_frame_bytes)
+            if end - position - 4 < length:
+                if length + 4 > _SHARED_BYTES:
+                    self._begin_large(length, position + 4)
+                    return frames
+                break
+            frames.append(bytes(self._view[position + 4 : position + 4 + length]))
+            position += 4 + length
+        if position:
+            self._shared[: end - position] = self._shared[position:end]
+            self._end = end - position
+        return frames
+
+    def _begin_large(self, length: int, position: int) -> None:
+        there = self._end - position
+        self._large = memoryview(bytearray(length))
+        self._large[:there] = self._view[position : self._end]
+        self._filled = there
+        self._end = 0
