@@ -1,0 +1,7 @@
+"""Record batches to Arrow columns: what Spark and analysts read, without a Python object for each record."""
+
+from muster.arrow.decode import Decoder, Fetched
+from muster.arrow.engine import Engine, warm
+from muster.arrow.schema import COLUMNS, HEADERS, arrow_schema
+
+__all__ = ["COLUMNS", "HEADERS", "Decoder", "Engine", "Fetched", "arrow_schema", "warm"]

@@ -1,0 +1,148 @@
+"""Decoding with the kernel: lays out its input, gives it room to write, makes Arrow arrays of what it wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from muster.arrow.engine import Kernel
+from muster.arrow.layout import FLUSH_BYTES, KEY, NULL_TIMESTAMP, OK, REASONS, SPAN_COLUMNS, VALUE
+from muster.arrow.schema import HEADERS, Array, arrow_schema
+from muster.arrow.segments import Segment
+from muster.errors import CorruptRecordError
+from muster.protocol.compression import Buffer, Compression
+from muster.protocol.record_batch import HEADER_SIZE, BatchHeader, record_bytes
+
+_MIN_RECORD_SIZE = 7
+
+
+class _Input(NamedTuple):
+    """What one call of the kernel decodes: bytes, and a row for each batch in them (see the kernel)."""
+
+    data: npt.NDArray[np.uint8]
+    segments: npt.NDArray[np.int64]
+    records: int
+
+
+def decode(
+    kernel: Kernel, buffer: Buffer, segments: list[Segment], wanted: tuple[int, int], names: frozenset[str]
+) -> Iterator[tuple[int, dict[str, Array]]]:
+    """As `plain.decode`, with the kernel."""
+    for piece in _inputs(buffer, segments):
+        records = _Records(kernel, piece, wanted)
+        if records.rows:
+            yield records.rows, records.columns(names)
+
+
+def _inputs(buffer: Buffer, segments: list[Segment]) -> Iterator[_Input]:
+    """Cut the batches into pieces of about FLUSH_BYTES. What is not compressed is decoded where it lies."""
+    whole = memoryview(buffer)
+    for compressed, run in groupby(segments, lambda segment: segment.header.compression is not Compression.NONE):
+        parts: list[bytes] = []
+        rows: list[tuple[int, ...]] = []
+        size = 0
+        for position, header in run:
+            begin, end = position + HEADER_SIZE, position + header.size
+            if compressed:
+                parts.append(record_bytes(buffer, position, header))
+                begin, end = size, size + len(parts[-1])
+            rows.append(_row(begin, end, header))
+            size += end - begin
+            if size >= FLUSH_BYTES:
+                yield _input(_joined(parts) if compressed else whole, rows)
+                parts, rows, size = [], [], 0
+        if rows:
+            yield _input(_joined(parts) if compressed else whole, rows)
+
+
+def _row(begin: int, end: int, header: BatchHeader) -> tuple[int, ...]:
+    if header.record_count * _MIN_RECORD_SIZE > end - begin:
+        raise CorruptRecordError(f"{header.record_count} records do not fit into {end - begin} bytes")
+    times = (header.base_timestamp, header.timestamp_type, header.max_timestamp)
+    return (begin, end, header.record_count, header.base_offset, *times)
+
+
+def _joined(parts: list[bytes]) -> memoryview:
+    return memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
+
+
+def _input(data: memoryview, rows: list[tuple[int, ...]]) -> _Input:
+    segments = np.array(rows, np.int64)
+    return _Input(np.frombuffer(data.toreadonly(), np.uint8), segments, int(segments[:, 2].sum()))
+
+
+class _Records:
+    """The records of one piece, found but not copied yet."""
+
+    def __init__(self, kernel: Kernel, piece: _Input, wanted: tuple[int, int]) -> None:
+        room = piece.records
+        self._kernel = kernel
+        self._data = piece.data
+        self._offsets, self._timestamps = np.empty(room, np.int64), np.empty(room, np.int64)
+        self._types = np.empty(room, np.int32)
+        self._spans = np.empty((room + 1, SPAN_COLUMNS), np.int64)
+        self.rows, status, failed = kernel.parse(
+            piece.data, piece.segments, *wanted, self._offsets, self._timestamps, self._types, self._spans
+        )
+        if status != OK:
+            base_offset = int(piece.segments[failed][3])
+            raise CorruptRecordError(f"a record of the batch at offset {base_offset} {REASONS[status]}")
+
+    def columns(self, names: frozenset[str]) -> dict[str, Array]:
+        """The columns asked for."""
+        rows = self.rows
+        makers: dict[str, Callable[[], Array]] = {
+            "key": lambda: self._field(pa.binary(), self._spans, KEY, rows),
+            "value": lambda: self._field(pa.binary(), self._spans, VALUE, rows),
+            "offset": lambda: pa.array(self._offsets[:rows]),
+            "timestamp": lambda: _timestamps(self._timestamps[:rows]),
+            "timestampType": lambda: pa.array(self._types[:rows]),
+            HEADERS: lambda: self._headers(rows),
+        }
+        return {name: make() for name, make in makers.items() if name in names}
+
+    def _field(self, column_type: pa.DataType, spans: npt.NDArray[np.int64], field: int, rows: int) -> Array:
+        starts, valid = np.empty(rows + 1, np.int32), np.empty(rows, np.uint8)
+        out = np.empty(self._kernel.measure(spans, field, rows, starts, valid), np.uint8)
+        self._kernel.gather(self._data, spans, field, rows, starts, out)
+        return pa.Array.from_buffers(column_type, rows, [_bitmap(valid), _buffer(starts), _buffer(out)])
+
+    def _headers(self, rows: int) -> Array:
+        starts, valid = np.empty(rows + 1, np.int32), np.empty(rows, np.uint8)
+        count = self._kernel.count_headers(self._data, self._spans, rows, starts, valid)
+        spans = np.empty((count, SPAN_COLUMNS), np.int64)
+        self._kernel.find_headers(self._data, self._spans, rows, spans)
+        names = _repaired(self._field(pa.string(), spans, KEY, count))
+        values = self._field(pa.binary(), spans, VALUE, count)
+        list_type = arrow_schema([HEADERS]).field(0).type
+        pairs = pa.StructArray.from_arrays([names, values], names=["key", "value"])
+        return pa.Array.from_buffers(list_type, rows, [_bitmap(valid), _buffer(starts)], children=[pairs])
+
+
+def _buffer(array: npt.NDArray[Any]) -> pa.Buffer:
+    return pa.py_buffer(array.data)
+
+
+def _bitmap(valid: npt.NDArray[Any]) -> pa.Buffer | None:
+    return None if valid.all() else _buffer(np.packbits(valid, bitorder="little"))
+
+
+def _repaired(names: Array) -> Array:
+    """Headers' names; where one is no UTF-8 (rare), as the other decoder reads it."""
+    try:
+        names.validate(full=True)
+    except pa.ArrowInvalid:
+        raw = pa.Array.from_buffers(pa.binary(), len(names), names.buffers()).to_pylist()
+        return pa.array([str(name or b"", "utf-8", "replace") for name in raw], pa.string())
+    return names
+
+
+def _timestamps(microseconds: npt.NDArray[np.int64]) -> Array:
+    possible = microseconds != NULL_TIMESTAMP
+    room = [_bitmap(possible), _buffer(microseconds)]
+    return pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), len(microseconds), room)

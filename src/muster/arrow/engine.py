@@ -1,0 +1,100 @@
+"""Which decoder works: the numba kernel once it pays, else plain Python.
+
+Loading the kernel from numba's cache costs about as much as decoding a hundred thousand records in Python, compiling it
+ten times that. So a process decodes its first records in Python and turns to the kernel when more have come, or at
+once where the kernel was loaded before.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from enum import Enum
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+Kernel = ModuleType
+"""`muster.arrow.kernel`, which is imported only here."""
+
+WORTH_LOADING = 50_000
+"""So many records in one process are worth loading the kernel for."""
+
+
+class Engine(Enum):
+    """How records are decoded; the results are the same."""
+
+    AUTO = "auto"
+    """Python for few records, numba for many where it is installed."""
+    NUMBA = "numba"
+    PYTHON = "python"
+
+
+class _Process:
+    """What this process has seen and loaded."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.kernel: Kernel | None = None
+        self.missing = False
+
+
+_process = _Process()
+
+
+def kernel_for(engine: Engine, records: int) -> Kernel | None:
+    """The kernel if it is to be used for so many more records, None for plain Python.
+
+    Raises:
+        ImportError: numba was demanded and is not installed.
+    """
+    if engine is Engine.PYTHON:
+        return None
+    _process.records += records
+    if engine is Engine.NUMBA:
+        return _load()
+    if _process.kernel is None and not _process.missing and _process.records >= WORTH_LOADING:
+        try:
+            return _load()
+        except ImportError:
+            _process.missing = True
+    return _process.kernel
+
+
+def _load() -> Kernel:
+    if _process.kernel is None:
+        use_writable_cache()
+        _process.kernel = import_module("muster.arrow.kernel")
+    return _process.kernel
+
+
+def use_writable_cache() -> str | None:
+    """Point numba to a folder that can be written, unless NUMBA_CACHE_DIR is set, and say which.
+
+    Beside a read-only site-packages numba would compile anew in each process, without a word.
+    """
+    if "NUMBA_CACHE_DIR" in os.environ or "numba" in sys.modules:
+        return os.environ.get("NUMBA_CACHE_DIR")
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    for folder in (home / "muster" / "numba", Path(tempfile.gettempdir()) / f"muster-numba-{os.getuid()}"):
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK):
+            os.environ["NUMBA_CACHE_DIR"] = str(folder)
+            return str(folder)
+    return None
+
+
+def warm() -> bool:
+    """Compile the kernel, or load it, now. False where numba is not installed: everything works without, slower.
+
+    Call it once before worker processes start, so that they find the kernel in numba's cache.
+    """
+    try:
+        _load()
+    except ImportError:
+        return False
+    return True

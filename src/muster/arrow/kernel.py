@@ -1,0 +1,238 @@
+"""The numba kernel that turns encoded records into Arrow's buffers: no Python object for a record.
+
+Importing this module compiles it, which takes seconds, or loads what was compiled earlier, a fraction of one:
+`muster.arrow.engine` imports it only where many records are to be decoded. One explicit signature: the input is always
+a read-only array, so that there is no second specialisation.
+
+The rules are those of `protocol.record_batch`; the tests compare the two record by record. What that refuses with
+CorruptRecordError is reported here as a status. Varints are handled as uint64 throughout: of an int64 and a uint64
+numba would make a float.
+
+Two steps, because small functions over plain arrays are what numba makes fast code of (with tuples of arrays between
+the functions the same took three times as long): `parse` finds where each record's key, value and headers lie, then
+`gather` copies one column, if it is wanted at all, into an array that is exactly as large as it has to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from muster.arrow.layout import (
+    BAD_FIELD,
+    BAD_HEADERS,
+    BAD_VARINT,
+    CUT_OFF,
+    HEADERS_AT,
+    KEY,
+    LEFT_OVER,
+    MAX_MS,
+    NULL_TIMESTAMP,
+    OK,
+    VALUE,
+    WRONG_LENGTH,
+)
+
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_types = numba.types
+_data = _types.Array(_types.uint8, 1, "C", readonly=True)
+_int32s, _int64s, _uint8s = _types.int32[::1], _types.int64[::1], _types.uint8[::1]
+_table = _types.int64[:, ::1]
+
+
+def _jit(signature: Any = None) -> Callable[[F], F]:
+    def compile_it(function: F) -> F:
+        compiled: F = numba.njit(signature, cache=True)(function) if signature else numba.njit(cache=True)(function)
+        return compiled
+
+    return compile_it
+
+
+@_jit()
+def _read_varint(data: Bytes, position: int, limit: int) -> tuple[int, int]:
+    """The value and the position behind it; a negative position is minus the status."""
+    value = np.uint64(0)
+    shift = np.uint64(0)
+    while position < limit:
+        byte = np.uint64(data[position])
+        position += 1
+        value |= (byte & np.uint64(0x7F)) << shift
+        if byte < np.uint64(0x80):
+            if shift == np.uint64(63) and byte > np.uint64(1):
+                return 0, -BAD_VARINT
+            return int(np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1))), position
+        shift += np.uint64(7)
+        if shift > np.uint64(63):
+            return 0, -BAD_VARINT
+    return 0, -CUT_OFF
+
+
+@_jit()
+def _read_length(data: Bytes, position: int, limit: int) -> tuple[int, int]:
+    """The length of a field, -1 for null, checked against what is left."""
+    length, position = _read_varint(data, position, limit)
+    if position < 0:
+        return 0, position
+    if length < -1 or length > limit - position:
+        return 0, -BAD_FIELD
+    return length, position
+
+
+@_jit()
+def _skip_headers(data: Bytes, position: int, limit: int) -> int:
+    """Check a record's headers. The position behind them, or minus a status."""
+    count, position = _read_varint(data, position, limit)
+    if position < 0:
+        return position
+    if count < 0 or count > (limit - position) // 2:
+        return -BAD_HEADERS
+    for _ in range(count):
+        length, position = _read_length(data, position, limit)
+        if position < 0 or length < 0:
+            return position if position < 0 else -BAD_HEADERS
+        length, position = _read_length(data, position + length, limit)
+        if position < 0:
+            return position
+        position += max(length, 0)
+    return position
+
+
+@_jit()
+def _microseconds(base: int, delta: int) -> int:
+    """The timestamp base + delta (milliseconds) in microseconds, or what stands for one out of range."""
+    total = base + delta
+    overflown = (delta > 0 and total < base) or (delta < 0 and total > base)
+    if overflown or total > MAX_MS or total < -MAX_MS:
+        return NULL_TIMESTAMP
+    return total * 1000
+
+
+@_jit()
+def _parse_record(data: Bytes, position: int, limit: int, numbers: Longs, spans: Longs) -> int:
+    """Find one record's parts: the deltas of time and offset, where its fields lie. The position behind it, or minus
+    a status."""
+    length, position = _read_varint(data, position, limit)
+    if position < 0:
+        return position
+    end = position + length
+    numbers[0], position = _read_varint(data, position + 1, limit)  # passing over the attributes
+    if position < 0:
+        return position
+    numbers[1], position = _read_varint(data, position, limit)
+    if position < 0:
+        return position
+    for field in (KEY, VALUE):
+        size, position = _read_length(data, position, limit)
+        if position < 0:
+            return position
+        spans[field] = position
+        spans[field + 1] = size
+        position += max(size, 0)
+    spans[HEADERS_AT] = position
+    position = _skip_headers(data, position, limit)
+    if position < 0:
+        return position
+    return position if position == end else -WRONG_LENGTH
+
+
+@_jit(_types.UniTuple(_types.int64, 3)(_data, _table, _types.int64, _types.int64, _int64s, _int64s, _int32s, _table))
+def parse(
+    data: Bytes,
+    segments: npt.NDArray[np.int64],
+    start: int,
+    end: int,
+    offsets: Longs,
+    timestamps: Longs,
+    types: Ints,
+    spans: npt.NDArray[np.int64],
+) -> tuple[int, int, int]:
+    """Find the records with an offset in `[start, end)`: how many, the status, the segment that failed.
+
+    A row of `segments` is: position, limit, record count, base offset, base timestamp, whether the batch has
+    LogAppendTime, max timestamp. A row of `spans` becomes: position and length of the key, of the value, position of
+    the headers. Timestamps are in microseconds.
+    """
+    row = 0
+    numbers = np.empty(2, np.int64)
+    for index in range(segments.shape[0]):
+        position, limit, count, base_offset, base_timestamp, append_time, max_timestamp = segments[index]
+        for _ in range(count):
+            position = _parse_record(data, position, limit, numbers, spans[row])
+            if position < 0:
+                return row, -position, index
+            offset = base_offset + numbers[1]
+            if start <= offset < end and (numbers[1] <= 0 or offset >= base_offset):
+                offsets[row] = offset
+                types[row] = append_time
+                timestamps[row] = (
+                    _microseconds(max_timestamp, 0) if append_time else _microseconds(base_timestamp, numbers[0])
+                )
+                row += 1
+        if position != limit:
+            return row, LEFT_OVER, index
+    return row, OK, -1
+
+
+@_jit()
+def _copy(data: Bytes, position: int, length: int, out: Bytes, at: int) -> None:
+    # Unsigned indices: for signed ones numba looks at each whether it counts from the end.
+    source, target = np.uint64(position), np.uint64(at)
+    for index in range(np.uint64(length)):
+        out[target + index] = data[source + index]
+
+
+@_jit(_types.int64(_table, _types.int64, _types.int64, _int32s, _uint8s))
+def measure(spans: npt.NDArray[np.int64], field: int, rows: int, starts: Ints, valid: Bytes) -> int:
+    """Where each row's bytes of a field are to begin, and which rows have one. The size of all."""
+    total = 0
+    starts[0] = 0
+    for row in range(rows):
+        length = spans[row, field + 1]
+        valid[row] = length >= 0
+        total += max(length, 0)
+        starts[row + 1] = total
+    return total
+
+
+@_jit(_types.void(_data, _table, _types.int64, _types.int64, _int32s, _uint8s))
+def gather(data: Bytes, spans: npt.NDArray[np.int64], field: int, rows: int, starts: Ints, out: Bytes) -> None:
+    """Copy a field's bytes to where `measure` said."""
+    for row in range(rows):
+        _copy(data, spans[row, field], spans[row, field + 1], out, starts[row])
+
+
+@_jit(_types.int64(_data, _table, _types.int64, _int32s, _uint8s))
+def count_headers(data: Bytes, spans: npt.NDArray[np.int64], rows: int, starts: Ints, valid: Bytes) -> int:
+    """Where each record's list of headers begins, and which have any. The number of all."""
+    total = 0
+    starts[0] = 0
+    for row in range(rows):
+        count, _ = _read_varint(data, spans[row, HEADERS_AT], data.size)
+        valid[row] = count > 0
+        total += count
+        starts[row + 1] = total
+    return total
+
+
+@_jit(_types.void(_data, _table, _types.int64, _table))
+def find_headers(data: Bytes, spans: npt.NDArray[np.int64], rows: int, found: npt.NDArray[np.int64]) -> None:
+    """Where the headers' keys and values lie, as spans, for `measure` and `gather`."""
+    at = 0
+    for row in range(rows):
+        count, position = _read_varint(data, spans[row, HEADERS_AT], data.size)
+        for _ in range(count):
+            for field in (KEY, VALUE):
+                length, position = _read_varint(data, position, data.size)
+                found[at, field] = position
+                found[at, field + 1] = length
+                position += max(length, 0)
+            at += 1

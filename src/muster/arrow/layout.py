@@ -1,0 +1,34 @@
+"""What the kernel and its caller agree on: statuses, and how a span table is laid out. Imports no numba."""
+
+from __future__ import annotations
+
+OK = 0
+CUT_OFF = 1
+BAD_VARINT = 2
+BAD_FIELD = 3
+BAD_HEADERS = 4
+WRONG_LENGTH = 5
+LEFT_OVER = 6
+
+REASONS = {
+    CUT_OFF: "is cut off",
+    BAD_VARINT: "has a varint of more than 64 bits",
+    BAD_FIELD: "has a field of impossible length",
+    BAD_HEADERS: "has impossible headers",
+    WRONG_LENGTH: "says another length than it has",
+    LEFT_OVER: "is followed by bytes that belong to none",
+}
+
+NULL_TIMESTAMP = -(2**63)
+"""Stands for a timestamp that 64 bits of microseconds cannot hold; it becomes null."""
+
+MAX_MS = (2**63 - 1) // 1000
+"""The largest timestamp in milliseconds that can be told in microseconds."""
+
+FLUSH_BYTES = 32 * 1024 * 1024
+"""One piece of decoding ends when its records take so many bytes, decompressed: one fetch may hold gigabytes."""
+
+KEY, VALUE, HEADERS_AT = 0, 2, 4
+"""Columns of a span table: position and length of the key, of the value, position of the headers."""
+
+SPAN_COLUMNS = 5

@@ -1,0 +1,56 @@
+"""Decoding in plain Python: for few records, and where numba is not installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from muster.arrow.layout import FLUSH_BYTES, MAX_MS
+from muster.arrow.schema import Array, arrow_schema
+from muster.arrow.segments import Segment
+from muster.protocol.compression import Buffer
+from muster.protocol.record_batch import RecordHeaders, read_tuples
+
+_Row = tuple[int, int | None, bytes | None, bytes | None, RecordHeaders, int]
+"""offset, timestamp (µs), key, value, headers, timestamp type."""
+
+
+def decode(
+    buffer: Buffer, segments: list[Segment], wanted: tuple[int, int], names: frozenset[str]
+) -> Iterator[tuple[int, dict[str, Array]]]:
+    """Rows and columns of the records in the wanted offset range, a piece at a time. Topic and partition are not
+    among them: they are the caller's."""
+    start, end = wanted
+    rows: list[_Row] = []
+    size = 0
+    for position, header in segments:
+        for offset, timestamp, key, value, headers in read_tuples(buffer, position, header):
+            if start <= offset < end:
+                rows.append((offset, _microseconds(timestamp), key, value, headers, header.timestamp_type))
+                size += len(key or b"") + len(value or b"")
+        if size >= FLUSH_BYTES:
+            yield len(rows), _columns(rows, names)
+            rows, size = [], 0
+    if rows:
+        yield len(rows), _columns(rows, names)
+
+
+def _microseconds(timestamp: int) -> int | None:
+    return timestamp * 1000 if -MAX_MS <= timestamp <= MAX_MS else None
+
+
+def _columns(rows: list[_Row], names: frozenset[str]) -> dict[str, Array]:
+    offsets, timestamps, keys, values, headers, types = zip(*rows, strict=True)
+    data: dict[str, Any] = {
+        "key": keys,
+        "value": values,
+        "offset": offsets,
+        "timestamp": timestamps,
+        "timestampType": types,
+        "headers": [[{"key": key, "value": value} for key, value in row] or None for row in headers],
+    }
+    wanted = [name for name in data if name in names]
+    schema = arrow_schema(wanted)
+    return {name: pa.array(data[name], schema.field(name).type) for name in wanted}

@@ -1,0 +1,41 @@
+"""The columns of a decoded record: those of Spark's own Kafka source, in its order and with its types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    Array: TypeAlias = pa.Array[Any]
+else:
+    Array = pa.Array
+
+HEADERS = "headers"
+
+_TYPES: dict[str, pa.DataType] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestampType": pa.int32(),
+    HEADERS: pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+}
+
+COLUMNS = tuple(name for name in _TYPES if name != HEADERS)
+"""All columns but the headers, which are decoded only where they are asked for."""
+
+
+def arrow_schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
+    """The Arrow schema of the named columns, in the order given.
+
+    Raises:
+        ValueError: there is no such column.
+    """
+    unknown = [name for name in columns if name not in _TYPES]
+    if unknown:
+        raise ValueError(f"there is no column {unknown[0]!r}; the columns are {', '.join(_TYPES)}")
+    return pa.schema([pa.field(name, _TYPES[name]) for name in columns])
