@@ -1,0 +1,354 @@
+"""The broker: its folder, its topics, its groups and its port, started and stopped together.
+
+    async with Broker(config) as broker:
+        ...  # broker.bootstrap is "127.0.0.1:9092"
+
+At start: the folder is locked, who it belongs to is read, the topics' logs are opened (and recovered after a crash),
+the groups are loaded from their topic, and only then is the port opened. At stop the order is the other way round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import TracebackType
+from typing import Any
+
+from muster.broker import handlers, topic_settings
+from muster.broker.clock import now_ms
+from muster.broker.config import BrokerConfig
+from muster.broker.durability import Durability
+from muster.broker.events import report
+from muster.broker.fetch_sessions import FetchSessions
+from muster.broker.handlers.fetch import ParkedFetches
+from muster.broker.identity import Identity, load_identity, random_uuid
+from muster.broker.producer_ids import ProducerIds
+from muster.broker.server import Server
+from muster.broker.settings import Value
+from muster.broker.topics import Topic, TopicCatalogue
+from muster.coordinator.runtime import CoordinatorRuntime, GroupConfig
+from muster.errors import ConfigError, ErrorCode, KafkaError, MusterError
+from muster.log import CleanupPolicy, FsyncPolicy, LogConfig, LogStore, PartitionLog, TimestampType
+from muster.model import GROUP_METADATA_TOPIC, Node, TopicPartition
+
+log = logging.getLogger("muster.broker")
+
+
+class Broker:
+    """One broker in this process, on the running event loop."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.config = config
+        self.identity: Identity
+        self.node: Node
+        self.topics: TopicCatalogue
+        self.producer_ids: ProducerIds
+        self.durability: Durability
+        self.runtime: CoordinatorRuntime
+        self.loop: asyncio.AbstractEventLoop
+        self.fetches = ParkedFetches()
+        self.sessions = FetchSessions(config.integer("max.incremental.fetch.session.cache.slots"))
+        self.max_fetch_bytes = config.integer("fetch.max.bytes")
+        self._fsync = FsyncPolicy(config.text("fsync"))
+        self._store: LogStore
+        self._server: Server
+        self._partitions: dict[tuple[str, int], PartitionLog] = {}
+        self._deadline: asyncio.TimerHandle | None = None
+        self._deadline_at: int | None = None
+        self._group_flush_due = False
+        self._started = False
+
+    # ------------------------------------------------------------------------------------- start and stop
+
+    async def start(self) -> None:
+        """Open the folder and the port.
+
+        Raises:
+            ConfigError: the folder belongs to another broker, or a setting does not fit it.
+            MusterError: the folder is in use, or the port cannot be opened.
+        """
+        self.loop = asyncio.get_running_loop()
+        self._open_folder()
+        try:
+            self._start_groups()
+            await self._listen()
+        except BaseException:
+            self._store.close()
+            raise
+        self.durability.start(self.config.integer("log.retention.check.interval.ms"))
+        self._started = True
+
+    async def stop(self) -> None:
+        """Close the port, answer what can be answered, and close the folder. A second call does nothing."""
+        if not self._started:
+            return
+        self._started = False
+        if self._deadline is not None:
+            self._deadline.cancel()
+        await self._server.close()
+        self._flush_groups()
+        self.runtime.close()
+        await self.durability.stop()
+        await self.loop.run_in_executor(None, self._store.close)
+
+    async def __aenter__(self) -> Broker:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def cluster_id(self) -> str:
+        """The id that all brokers of the cluster have."""
+        return self.identity.cluster_id
+
+    @property
+    def bootstrap(self) -> str:
+        """The address that clients are told, as `bootstrap.servers` takes it."""
+        host = f"[{self.node.host}]" if ":" in self.node.host else self.node.host
+        return f"{host}:{self.node.port}"
+
+    def _open_folder(self) -> None:
+        folder = self.config.data_dir
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._store = LogStore.open(folder, self._fsync, self._log_config({}), now=now_ms())
+        except OSError as error:
+            raise MusterError(f"cannot use {folder} as the data folder: {error.strerror or error}") from None
+        try:
+            self.identity = load_identity(folder, self.config.integer("node.id"))
+            self.topics = TopicCatalogue.load(folder)
+            self.producer_ids = ProducerIds(folder)
+            self._check_group_topic()
+            self._match_folders()
+        except BaseException:
+            self._store.close()
+            raise
+
+    def _check_group_topic(self) -> None:
+        topic = self.topics.get(GROUP_METADATA_TOPIC)
+        wanted = self.config.integer("offsets.topic.num.partitions")
+        if topic is not None and topic.partitions != wanted and self.config.is_set("offsets.topic.num.partitions"):
+            raise ConfigError(
+                f"{GROUP_METADATA_TOPIC} has {topic.partitions} partitions in this folder, so "
+                f"offsets.topic.num.partitions cannot be {wanted}: groups would be looked for in the wrong place"
+            )
+
+    def _match_folders(self) -> None:
+        """Open every topic's partitions, and remove what a crash left of deleted topics."""
+        for topic in self.topics:
+            self._open_partitions(topic)
+        for found in list(self._store.partitions()):
+            if found not in self._partitions:
+                log.warning("removing the folder of %s-%d: there is no such topic", *found)
+                self._store.delete(TopicPartition(*found))
+
+    def _start_groups(self) -> None:
+        self.durability = Durability(self._store, self._fsync, self._flushed)
+        self.runtime = CoordinatorRuntime(
+            self._group_config(),
+            self._open_group_log,
+            clock=now_ms,
+            topics=self.topics,
+            on_event=report,
+            new_member_id=_new_member_id,
+            schedule_flush=self._schedule_group_flush,
+        )
+        if self.topics.get(GROUP_METADATA_TOPIC) is not None:
+            self.runtime.load_all()
+        self._arm_deadline()
+
+    async def _listen(self) -> None:
+        config = self.config
+        host, port = config.listener
+        self._server = Server(
+            handlers.table(self),
+            unsupported=handlers.unsupported(),
+            max_connections=config.integer("max.connections"),
+            max_request_bytes=config.integer("socket.request.max.bytes"),
+            max_bytes_in_flight=config.integer("queued.max.request.bytes"),
+            max_idle_ms=config.integer("connections.max.idle.ms"),
+            backlog=config.integer("socket.listen.backlog.size"),
+            on_turn=self._turn_done,
+        )
+        try:
+            bound = await self._server.listen(host, port)
+        except OSError as error:
+            raise MusterError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+        advertised_host, advertised_port = config.advertised
+        rack = config["broker.rack"]
+        self.node = Node(
+            self.identity.node_id, advertised_host, advertised_port or bound, str(rack) if rack is not None else None
+        )
+
+    # ------------------------------------------------------------------------------------- topics
+
+    def partition(self, topic: str, index: int) -> PartitionLog | None:
+        """The log of a partition, None if there is no such partition."""
+        return self._partitions.get((topic, index))
+
+    def create_topic(self, name: str, partitions: int, settings: dict[str, str]) -> Topic:
+        """Create a topic that does not exist. OSError: it could not be stored."""
+        topic = self.topics.create(name, partitions, settings)
+        self._open_partitions(topic)
+        log.info("created topic %s with %d partition(s)", name, partitions)
+        return topic
+
+    def auto_create(self, name: str) -> Topic | None:
+        """Create a topic because somebody asked for it, if the settings allow that."""
+        if not self.config.flag("auto.create.topics.enable") or self.topics.colliding(name):
+            return None
+        if name == GROUP_METADATA_TOPIC:
+            return self.open_groups()
+        try:
+            return self.create_topic(name, self.config.integer("num.partitions"), {})
+        except OSError as error:
+            log.error("topic %s could not be created: %s", name, error)
+            return None
+
+    def delete_topic(self, topic: Topic) -> None:
+        """Delete a topic, its records and the offsets committed for it. OSError: it is still there."""
+        self.topics.delete(topic)
+        for index in range(topic.partitions):
+            self._partitions.pop((topic.name, index), None)
+            self._store.delete(TopicPartition(topic.name, index))
+        self.fetches.topic_deleted(topic.name)
+        self.runtime.topic_deleted(topic.name, topic.partitions)
+        log.info("deleted topic %s", topic.name)
+
+    def _open_partitions(self, topic: Topic) -> None:
+        config = self._log_config(topic.settings)
+        for index in range(topic.partitions):
+            self._partitions[topic.name, index] = self._store.create(TopicPartition(topic.name, index), config)
+
+    def _log_config(self, settings: dict[str, str]) -> LogConfig:
+        values = topic_settings.values(settings, self.config)
+        return LogConfig(
+            segment_bytes=_number(values["segment.bytes"]),
+            segment_ms=_number(values["segment.ms"]),
+            retention_ms=_number(values["retention.ms"]),
+            retention_bytes=_number(values["retention.bytes"]),
+            max_message_bytes=_number(values["max.message.bytes"]),
+            cleanup_policy=_cleanup_policy(str(values["cleanup.policy"])),
+            delete_retention_ms=_number(values["delete.retention.ms"]),
+            min_cleanable_dirty_ratio=float(values["min.cleanable.dirty.ratio"] or 0),
+            min_compaction_lag_ms=_number(values["min.compaction.lag.ms"]),
+            index_interval_bytes=_number(values["index.interval.bytes"]),
+            message_timestamp_type=_timestamp_type(values["message.timestamp.type"]),
+            message_timestamp_after_max_ms=_number(values["message.timestamp.after.max.ms"]),
+            message_timestamp_before_max_ms=_number(values["message.timestamp.before.max.ms"]),
+            producer_id_expiration_ms=self.config.integer("producer.id.expiration.ms"),
+        )
+
+    # ------------------------------------------------------------------------------------- groups
+
+    def open_groups(self) -> Topic:
+        """The topic of the groups; the first request of any group creates it."""
+        topic = self.topics.get(GROUP_METADATA_TOPIC)
+        if topic is None:
+            settings = {
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                "segment.bytes": str(self.config.integer("offsets.topic.segment.bytes")),
+            }
+            topic = self.create_topic(
+                GROUP_METADATA_TOPIC, self.config.integer("offsets.topic.num.partitions"), settings
+            )
+            self.runtime.load_all()
+        return topic
+
+    def _group_config(self) -> GroupConfig:
+        config = self.config
+        topic = self.topics.get(GROUP_METADATA_TOPIC)
+        wanted = config.integer("offsets.topic.num.partitions")
+        return GroupConfig(
+            group_min_session_timeout_ms=config.integer("group.min.session.timeout.ms"),
+            group_max_session_timeout_ms=config.integer("group.max.session.timeout.ms"),
+            group_initial_rebalance_delay_ms=config.integer("group.initial.rebalance.delay.ms"),
+            group_max_size=config.integer("group.max.size"),
+            offsets_retention_minutes=config.integer("offsets.retention.minutes"),
+            offsets_retention_check_interval_ms=config.integer("offsets.retention.check.interval.ms"),
+            offset_metadata_max_bytes=config.integer("offset.metadata.max.bytes"),
+            offsets_topic_num_partitions=topic.partitions if topic is not None else wanted,
+        )
+
+    def _open_group_log(self, partition: int) -> PartitionLog:
+        found = self.partition(GROUP_METADATA_TOPIC, partition)
+        if found is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"there is no {GROUP_METADATA_TOPIC}-{partition}")
+        return found
+
+    def _schedule_group_flush(self) -> None:
+        """The coordinator has records: they are written together with all others of this turn of the loop."""
+        if not self._group_flush_due:
+            self._group_flush_due = True
+            self.loop.call_soon(self._flush_groups)
+
+    def _flush_groups(self) -> None:
+        self._group_flush_due = False
+        self.runtime.flush()
+        if self._fsync is FsyncPolicy.ALWAYS:
+            self.durability.want()
+        else:
+            self.runtime.release_durable()
+            self.fetches.wake()
+        self._arm_deadline()
+
+    def _arm_deadline(self) -> None:
+        """Wake up when the first group has something due."""
+        due = self.runtime.next_deadline()
+        if due == self._deadline_at:
+            return
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        self._deadline_at = due
+        if due is not None:
+            self._deadline = self.loop.call_later(max(due - now_ms(), 0) / 1000 + 0.001, self._on_deadline)
+
+    def _on_deadline(self) -> None:
+        self._deadline = self._deadline_at = None
+        self.runtime.on_deadlines(now_ms())
+        self._arm_deadline()
+
+    # ------------------------------------------------------------------------------------- turns of the loop
+
+    def _turn_done(self) -> None:
+        """The requests of one read were handled."""
+        self._arm_deadline()
+        if self._fsync is not FsyncPolicy.ALWAYS:
+            self.fetches.wake()
+
+    def _flushed(self) -> None:
+        """The logs were synced."""
+        self.runtime.release_durable()
+        if self._fsync is FsyncPolicy.ALWAYS:
+            self.fetches.wake()
+
+
+def _number(value: Value) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def _cleanup_policy(text: str) -> CleanupPolicy:
+    words = {word.strip() for word in text.split(",") if word.strip()}
+    if words == {"compact", "delete"}:
+        return CleanupPolicy.COMPACT_AND_DELETE
+    return CleanupPolicy.COMPACT if words == {"compact"} else CleanupPolicy.DELETE
+
+
+def _timestamp_type(value: Any) -> TimestampType:
+    return TimestampType.LOG_APPEND_TIME if value == "LogAppendTime" else TimestampType.CREATE_TIME
+
+
+def _new_member_id(prefix: str) -> str:
+    """A member id as Kafka makes them: what the member calls itself, and something that nobody else has."""
+    raw = random_uuid().hex()
+    return f"{prefix}-{raw[:8]}-{raw[8:12]}-{raw[12:16]}-{raw[16:20]}-{raw[20:]}"
+
+
+__all__ = ["Broker"]

@@ -1,0 +1,290 @@
+"""The broker's settings: Kafka's own names where Kafka has one.
+
+A value is looked for in this order, the last one found wins: the default, the TOML file (quoted keys in its table
+`[broker]`), the environment (`MUSTER_` and the key in capitals, dots as underscores), `-o key=value`, the command
+line's flags. Whatever the source, a key that does not exist is refused with the nearest one that does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from muster.broker.settings import INT_MAX, LONG_MAX, Kind, Setting, Value, show
+from muster.errors import ConfigError
+
+FSYNC_POLICIES = ("interval", "always", "never")
+CLEANUP_POLICIES = ("compact", "delete")
+COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
+ENVIRONMENT_PREFIX = "MUSTER_"
+
+S, K = Setting, Kind
+_SETTINGS = (
+    # --- who and where
+    S("node.id", K.INT, 1, "The id of this broker.", 0),
+    S("listeners", K.LIST, "PLAINTEXT://127.0.0.1:9092", "The address to listen on. Port 0 takes a free one."),
+    S("advertised.listeners", K.LIST, None, "The address that clients are told; by default the one listened on."),
+    S("log.dirs", K.LIST, "muster-data", "The folder with topics, groups and offsets."),
+    S("broker.rack", K.STRING, None, "The rack of this broker, told to clients."),
+    S("fsync", K.STRING, "interval",
+      "When records are forced to disk: `interval` within a second of being acknowledged, `always` before, `never` "
+      "leaves it to the operating system.", choices=FSYNC_POLICIES),
+    # --- connections
+    S("max.connections", K.INT, INT_MAX, "Connections at one time; further ones are closed at once.", 0),
+    S("connections.max.idle.ms", K.LONG, 600_000, "A connection without a request for this long is closed.", -1),
+    S("socket.request.max.bytes", K.INT, 104_857_600, "The largest request; a larger one ends its connection.", 1),
+    S("socket.listen.backlog.size", K.INT, 50, "Connections that may wait to be accepted.", 1),
+    S("queued.max.request.bytes", K.LONG, 268_435_456,
+      "Bytes of large requests being received or handled at one time, over all connections; more wait in their "
+      "sockets. -1 is no limit (Kafka's default).", -1),
+    S("fetch.max.bytes", K.INT, 57_671_680, "The most bytes of records in one fetch response.", 1024),
+    S("max.incremental.fetch.session.cache.slots", K.INT, 1_000, "Fetch sessions that are kept (KIP-227).", 0),
+    # --- topics
+    S("auto.create.topics.enable", K.BOOLEAN, True, "Whether asking for a topic's metadata creates it."),
+    S("delete.topic.enable", K.BOOLEAN, True, "Whether topics may be deleted."),
+    S("num.partitions", K.INT, 1, "Partitions of a topic that does not say how many.", 1),
+    S("default.replication.factor", K.INT, 1, "Replicas of a topic that does not say how many: 1, there is one broker.",
+      1, 1),
+    S("min.insync.replicas", K.INT, 1, "Replicas that must have a record before acks=all is answered.", 1),
+    S("message.max.bytes", K.INT, 1_048_588, "The largest record batch, as compressed by the producer.", 0),
+    S("compression.type", K.STRING, "producer", "The codec that stored batches have; `producer` keeps the producer's.",
+      choices=COMPRESSION_TYPES),
+    S("compression.gzip.level", K.INT, -1, "Level of gzip.", -1, 9),
+    S("compression.lz4.level", K.INT, 9, "Level of lz4.", 1, 17),
+    S("compression.zstd.level", K.INT, 3, "Level of zstd.", -131_072, 22),
+    S("unclean.leader.election.enable", K.BOOLEAN, False, "Whether a replica that is behind may lead."),
+    # --- the log
+    S("log.cleanup.policy", K.LIST, "delete", "How old records go: `delete`, `compact` or both.",
+      choices=CLEANUP_POLICIES),
+    S("log.retention.hours", K.INT, 168, "Hours a record is kept at least; log.retention.minutes and .ms go before."),
+    S("log.retention.minutes", K.INT, None, "Minutes a record is kept at least; log.retention.ms goes before."),
+    S("log.retention.ms", K.LONG, None, "Milliseconds a record is kept at least; -1 is for ever.", -1),
+    S("log.retention.bytes", K.LONG, -1, "Bytes a partition keeps at most; -1 is no limit.", -1),
+    S("log.retention.check.interval.ms", K.LONG, 300_000, "How often old records are looked for.", 1),
+    S("log.segment.bytes", K.INT, 1_073_741_824, "Size at which a segment file is closed.", 1_048_576),
+    S("log.segment.delete.delay.ms", K.LONG, 60_000, "How long a deleted segment stays on disk.", 0),
+    S("log.roll.hours", K.INT, 168, "Age in hours at which a segment is closed; log.roll.ms goes before.", 1),
+    S("log.roll.ms", K.LONG, None, "Age in milliseconds at which a segment is closed.", 1),
+    S("log.roll.jitter.hours", K.INT, 0, "Random part taken off the age.", 0),
+    S("log.index.interval.bytes", K.INT, 4_096, "Bytes of log for each entry of the offset index.", 0),
+    S("log.index.size.max.bytes", K.INT, 10_485_760, "The largest index file.", 4),
+    S("log.preallocate", K.BOOLEAN, False, "Whether a new segment is allocated whole."),
+    S("log.message.timestamp.type", K.STRING, "CreateTime", "Whose clock a record's timestamp is of.",
+      choices=TIMESTAMP_TYPES),
+    S("log.message.timestamp.before.max.ms", K.LONG, LONG_MAX, "How far in the past a record's timestamp may be.", 0),
+    S("log.message.timestamp.after.max.ms", K.LONG, 3_600_000, "How far in the future a record's timestamp may be.", 0),
+    S("log.flush.interval.messages", K.LONG, LONG_MAX, "Records after which a log is forced to disk.", 1),
+    S("log.cleaner.backoff.ms", K.LONG, 15_000, "How often logs that need compaction are looked for.", 0),
+    S("log.cleaner.min.cleanable.ratio", K.DOUBLE, 0.5, "Share of a log that must be dirty to be compacted.", 0, 1),
+    S("log.cleaner.min.compaction.lag.ms", K.LONG, 0, "How long a record stays uncompacted at least.", 0),
+    S("log.cleaner.max.compaction.lag.ms", K.LONG, LONG_MAX, "How long a record stays uncompacted at most.", 1),
+    S("log.cleaner.delete.retention.ms", K.LONG, 86_400_000, "How long a tombstone is kept by compaction.", 0),
+    S("log.local.retention.ms", K.LONG, -2, "Tiered storage, which is off.", -2),
+    S("log.local.retention.bytes", K.LONG, -2, "Tiered storage, which is off.", -2),
+    S("producer.id.expiration.ms", K.INT, 86_400_000, "How long an idle producer's sequences are remembered.", 1),
+    # --- groups
+    S("group.initial.rebalance.delay.ms", K.INT, 3_000, "How long an empty group waits for more members.", 0),
+    S("group.min.session.timeout.ms", K.INT, 6_000, "The shortest session timeout a member may ask for.", 0),
+    S("group.max.session.timeout.ms", K.INT, 1_800_000, "The longest session timeout a member may ask for.", 0),
+    S("group.max.size", K.INT, INT_MAX, "Members that a group may have.", 1),
+    S("offsets.topic.num.partitions", K.INT, 50, "Partitions of __consumer_offsets; not to be changed later.", 1),
+    S("offsets.topic.replication.factor", K.SHORT, 1, "Replicas of __consumer_offsets: 1, there is one broker.", 1, 1),
+    S("offsets.topic.segment.bytes", K.INT, 104_857_600, "Segment size of __consumer_offsets.", 1),
+    S("offsets.retention.minutes", K.INT, 10_080, "How long an empty group's offsets are kept.", 1),
+    S("offsets.retention.check.interval.ms", K.LONG, 600_000, "How often old offsets are looked for.", 1),
+    S("offset.metadata.max.bytes", K.INT, 4_096, "The longest note that a commit may carry."),
+)  # fmt: skip
+
+SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _SETTINGS}
+"""Every setting of the broker, by name."""
+
+
+class BrokerConfig:
+    """The settings of one broker: `config["num.partitions"]`. Built by `load`, or from a mapping in tests.
+
+    `is_set` tells what differs from the defaults by somebody's wish.
+    """
+
+    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
+        self._values: dict[str, Value] = {}
+        for name, value in (values or {}).items():
+            self.set(name, value)
+
+    def set(self, name: str, value: Any, source: str = "") -> None:
+        """Give a setting a value, as text or as its own type.
+
+        Raises:
+            ConfigError: no such setting, or a wrong value. `source` begins the sentence.
+        """
+        prefix = f"{source}: " if source else ""
+        setting = SETTINGS.get(name)
+        if setting is None:
+            raise ConfigError(f"{prefix}there is no setting {name!r}{nearest(name, SETTINGS)}")
+        if value is None:
+            self._values.pop(name, None)
+            return
+        if isinstance(value, list):
+            value = ",".join(map(str, value))
+        if not isinstance(value, (str, bool, int, float)):
+            raise ConfigError(f"{prefix}{name} cannot be a {type(value).__name__}")
+        try:
+            self._values[name] = setting.parse(show(value) or "")
+        except ConfigError as error:
+            raise ConfigError(f"{prefix}{error}") from None
+
+    def is_set(self, name: str) -> bool:
+        """Whether somebody gave the setting a value."""
+        return name in self._values
+
+    def __getitem__(self, name: str) -> Value:
+        return self._values[name] if name in self._values else SETTINGS[name].default
+
+    def integer(self, name: str) -> int:
+        """A setting that is a number and has a value."""
+        value = self[name]
+        assert isinstance(value, int), name
+        return value
+
+    def text(self, name: str) -> str:
+        """A setting that is a string or list and has a value."""
+        value = self[name]
+        assert isinstance(value, str), name
+        return value
+
+    def flag(self, name: str) -> bool:
+        """A setting that is true or false."""
+        return bool(self[name])
+
+    @property
+    def listener(self) -> tuple[str, int]:
+        """Host and port to listen on."""
+        return parse_listener("listeners", self.text("listeners"))
+
+    @property
+    def advertised(self) -> tuple[str, int | None]:
+        """Host and port that clients are told. A port of None is the one listened on."""
+        if self.is_set("advertised.listeners"):
+            host, port = parse_listener("advertised.listeners", self.text("advertised.listeners"))
+            return host, port or None
+        host, _ = self.listener
+        return ("127.0.0.1" if host in ("", "0.0.0.0") else "::1" if host == "::" else host), None
+
+    @property
+    def data_dir(self) -> Path:
+        """The one folder of `log.dirs`."""
+        return Path(self.text("log.dirs")).expanduser()
+
+    @property
+    def retention_ms(self) -> int:
+        """log.retention.ms, or .minutes, or .hours; -1 is for ever."""
+        return _first_of(self, (("log.retention.ms", 1), ("log.retention.minutes", 60_000),
+                                ("log.retention.hours", 3_600_000)))  # fmt: skip
+
+    @property
+    def roll_ms(self) -> int:
+        """log.roll.ms or .hours."""
+        return _first_of(self, (("log.roll.ms", 1), ("log.roll.hours", 3_600_000)))
+
+
+def _first_of(config: BrokerConfig, names: Iterable[tuple[str, int]]) -> int:
+    for name, unit in names:
+        value = config[name]
+        if isinstance(value, int):
+            return value * unit if value >= 0 else -1
+    raise AssertionError("the last of them has a default")
+
+
+def parse_listener(name: str, text: str) -> tuple[str, int]:
+    """Host and port of `PLAINTEXT://host:port` or `host:port`."""
+    _, _, address = text.rpartition("://")
+    host, colon, port = address.rpartition(":")
+    if "," in text or not colon or not port.isdigit() or int(port) > 65_535:
+        raise ConfigError(f"{name} is one address such as PLAINTEXT://127.0.0.1:9092, not {text!r}")
+    if "://" in text and not text.upper().startswith("PLAINTEXT://"):
+        raise ConfigError(f"{name}: only PLAINTEXT is spoken, not {text!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def listener(host: str, port: int) -> str:
+    """An address as `listeners` has it."""
+    return f"PLAINTEXT://[{host}]:{port}" if ":" in host else f"PLAINTEXT://{host}:{port}"
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """`; did you mean …?`, or nothing if no name is near."""
+    import difflib  # only a mistake needs it
+
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def environment_name(name: str) -> str:
+    """The environment variable of a setting."""
+    return ENVIRONMENT_PREFIX + name.upper().replace(".", "_")
+
+
+def load(
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    overrides: Iterable[str] = (),
+    flags: Mapping[str, Any] | None = None,
+) -> BrokerConfig:
+    """Settings from all their sources. `overrides` are `key=value`; a flag of None was not given.
+
+    Raises:
+        ConfigError: a source that cannot be read, a setting that does not exist, a wrong value.
+    """
+    config = BrokerConfig()
+    if file is not None:
+        for name, value in _read_toml(file).items():
+            config.set(name, value, str(file))
+    _read_environment(config, environment or {})
+    for override in overrides:
+        name, equals, value = override.partition("=")
+        if not equals:
+            raise ConfigError(f"-o takes key=value, not {override!r}")
+        config.set(name.strip(), value, f"-o {override}")
+    for name, value in (flags or {}).items():
+        if value is not None:
+            config.set(name, value)
+    _check(config)
+    return config
+
+
+def _check(config: BrokerConfig) -> None:
+    _ = config.listener, config.advertised
+    if "," in config.text("log.dirs"):
+        raise ConfigError("log.dirs is one folder here")
+    if config.integer("group.min.session.timeout.ms") > config.integer("group.max.session.timeout.ms"):
+        raise ConfigError("group.min.session.timeout.ms must not be above group.max.session.timeout.ms")
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        with file.open("rb") as source:
+            content = tomllib.load(source)
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not TOML: {error}") from None
+    table = content.get("broker", {})
+    if not isinstance(table, dict):
+        raise ConfigError(f'{file}: [broker] is a table of quoted keys, such as "num.partitions" = 3')
+    for name, value in table.items():
+        if isinstance(value, dict):
+            raise ConfigError(f'{file}: quote the keys of [broker], such as "{name}.{next(iter(value), "…")}" = …')
+    return table
+
+
+def _read_environment(config: BrokerConfig, environment: Mapping[str, str]) -> None:
+    by_variable = {environment_name(name): name for name in SETTINGS}
+    for variable, value in environment.items():
+        if variable in by_variable:
+            config.set(by_variable[variable], value, variable)
+        # Other programs of the project have variables of their own: only what looks like a slip is refused.
+        elif variable.startswith(ENVIRONMENT_PREFIX) and (slip := nearest(variable, by_variable, 0.85)):
+            raise ConfigError(f"there is no setting for the variable {variable}{slip}")

@@ -1,0 +1,106 @@
+"""When records are on disk: one thread syncs the logs, the loop answers who waits for it.
+
+With `--fsync always` a sync begins as soon as somebody waits; all that is appended while it runs shares the next one
+(group commit). With `interval` there is a sync every second, for which nobody waits; with `never` none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from muster.broker.clock import now_ms
+from muster.log import FsyncPolicy, LogStore
+
+log = logging.getLogger("muster.broker")
+
+INTERVAL_S = 1.0
+
+
+class Waiting(Protocol):
+    """Something that is over when it is durable, or cannot become so."""
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing to wait for any more."""
+
+
+class Durability:
+    """Syncs the store's logs and tells when it has. `on_flushed` is called in the loop after each sync."""
+
+    def __init__(self, store: LogStore, policy: FsyncPolicy, on_flushed: Callable[[], None]) -> None:
+        self._store = store
+        self._policy = policy
+        self._on_flushed = on_flushed
+        self._waiting: list[tuple[Sequence[Waiting], Callable[[], None]]] = []
+        self._wanted = asyncio.Event()
+        # Housekeeping rewrites whole segments: a sync does not wait behind it.
+        self._sync_thread = ThreadPoolExecutor(1, "muster-sync")
+        self._housekeeping_thread = ThreadPoolExecutor(1, "muster-housekeeping")
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self, housekeeping_ms: int) -> None:
+        """Begin."""
+        loop = asyncio.get_running_loop()
+        if self._policy is not FsyncPolicy.NEVER:
+            self._tasks.append(loop.create_task(self._sync()))
+        self._tasks.append(loop.create_task(self._keep_house(housekeeping_ms / 1000)))
+
+    async def stop(self) -> None:
+        """End; a sync that runs is waited for."""
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await asyncio.get_running_loop().run_in_executor(None, self._join_threads)
+        self._settle()
+
+    def _join_threads(self) -> None:
+        self._sync_thread.shutdown()
+        self._housekeeping_thread.shutdown()
+
+    def wait(self, what: Sequence[Waiting], done: Callable[[], None]) -> None:
+        """Call `done` when all of `what` is over."""
+        self._waiting.append((what, done))
+        self._wanted.set()
+
+    def want(self) -> None:
+        """Ask for a sync, where somebody waits for syncs at all."""
+        self._wanted.set()
+
+    async def _sync(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            if self._policy is FsyncPolicy.ALWAYS:
+                await self._wanted.wait()
+                self._wanted.clear()
+            else:
+                await asyncio.sleep(INTERVAL_S)
+            try:
+                await loop.run_in_executor(self._sync_thread, self._store.flush)
+            except Exception:
+                log.exception("the logs could not be synced")
+            self._settle()
+            self._on_flushed()
+
+    def _settle(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for what, done in waiting:
+            if all(one.over for one in what):
+                done()
+            else:
+                self._waiting.append((what, done))
+
+    async def _keep_house(self, every_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(every_s)
+            try:
+                await loop.run_in_executor(self._housekeeping_thread, self._store.housekeeping, now_ms())
+            except Exception:
+                log.exception("retention and compaction failed; they are tried again in %.0f s", every_s)

@@ -1,0 +1,167 @@
+"""Fetch sessions (KIP-227): a consumer names its partitions once, then only what changes.
+
+A session remembers each partition's fetch position and what its reader was last told. An answer leaves out partitions
+of which there is nothing new: no records, no error, the same high watermark and log start.
+
+    request                           what it is
+    session id any, epoch -1          no session: all partitions are named; a session of that id ends
+    session id any, epoch 0           a new session is asked for; there may be no room, then the answer says id 0
+    session id n, epoch e             what changed since epoch e-1 of session n
+
+The order in a session is the order of reading: who got records goes to the end, so that no partition starves behind
+others when the answer is full.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from muster.errors import ErrorCode
+from muster.protocol.messages import FetchPartition, FetchRequest, PartitionData
+from muster.protocol.primitives import ZERO_UUID, records_size
+
+NO_SESSION = 0
+FINAL_EPOCH = -1
+INITIAL_EPOCH = 0
+EVICTION_MS = 120_000
+"""Kafka's min.incremental.fetch.session.eviction.ms: only a session unused for this long gives up its place."""
+
+Key = tuple[str | bytes, int]
+
+
+@dataclass(slots=True)
+class FetchedPartition:
+    """A partition that a fetch asks for, by name or by id, and what its reader was told last."""
+
+    topic: str
+    topic_id: bytes
+    asked: FetchPartition
+    told_high_watermark: int = -1
+    told_log_start: int = -1
+
+    @property
+    def key(self) -> Key:
+        return (self.topic_id if self.topic_id != ZERO_UUID else self.topic, self.asked.partition)
+
+
+@dataclass(slots=True)
+class Session:
+    """One session. `epoch` is the one that the next request must have."""
+
+    session_id: int
+    uses_ids: bool
+    epoch: int
+    last_used: int
+    partitions: dict[Key, FetchedPartition] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class FetchPlan:
+    """What a request is to be answered with: an error, or these partitions."""
+
+    partitions: list[FetchedPartition] = field(default_factory=list)
+    error: ErrorCode = ErrorCode.NONE
+    session: Session | None = None
+    wants_session: bool = False
+
+
+class FetchSessions:
+    """The sessions of all consumers, at most `slots` of them."""
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        # In order of use: the first is the one that was not used for the longest time.
+        self._sessions: dict[int, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def plan(self, request: FetchRequest, uses_ids: bool, now: int) -> FetchPlan:
+        """Which partitions a request is about. Changes the session that it belongs to."""
+        if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
+            self._sessions.pop(request.session_id, None)
+            wants = request.session_epoch == INITIAL_EPOCH
+            named = {partition.key: partition for partition in _named(request)}
+            return FetchPlan(list(named.values()), wants_session=wants)
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            return FetchPlan(error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != request.session_epoch:
+            return FetchPlan(error=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.uses_ids != uses_ids:
+            return FetchPlan(error=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        _update(session, request)
+        if not session.partitions:
+            del self._sessions[session.session_id]
+            return FetchPlan()
+        session.epoch = session.epoch + 1 if session.epoch < 2**31 - 1 else 1
+        session.last_used = now
+        self._sessions[session.session_id] = self._sessions.pop(session.session_id)
+        return FetchPlan(list(session.partitions.values()), session=session)
+
+    def settle(
+        self, plan: FetchPlan, results: list[tuple[FetchedPartition, PartitionData]], uses_ids: bool, now: int
+    ) -> tuple[int, list[tuple[FetchedPartition, PartitionData]]]:
+        """The session id to answer with, and the results that the reader has to be told of."""
+        if plan.session is not None:
+            return plan.session.session_id, [result for result in results if _is_news(plan.session, *result)]
+        if not plan.wants_session or not self._make_room(now):
+            return NO_SESSION, results
+        session = Session(self._free_id(), uses_ids, INITIAL_EPOCH + 1, now)
+        for partition, data in results:
+            partition.told_high_watermark, partition.told_log_start = data.high_watermark, data.log_start_offset
+            session.partitions[partition.key] = partition
+        self._sessions[session.session_id] = session
+        return session.session_id, results
+
+    def _make_room(self, now: int) -> bool:
+        if len(self._sessions) < self._slots:
+            return True
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None or now - oldest.last_used < EVICTION_MS:
+            return False
+        del self._sessions[oldest.session_id]
+        return True
+
+    def _free_id(self) -> int:
+        while True:
+            session_id = random.randrange(1, 2**31)
+            if session_id not in self._sessions:
+                return session_id
+
+
+def _named(request: FetchRequest) -> Iterable[FetchedPartition]:
+    for topic in request.topics:
+        for partition in topic.partitions:
+            yield FetchedPartition(topic.topic, topic.topic_id, partition)
+
+
+def _update(session: Session, request: FetchRequest) -> None:
+    for named in _named(request):
+        known = session.partitions.get(named.key)
+        if known is None:
+            session.partitions[named.key] = named
+        else:
+            known.asked = named.asked
+    for topic in request.forgotten_topics_data:
+        name = topic.topic_id if topic.topic_id != ZERO_UUID else topic.topic
+        for index in topic.partitions:
+            session.partitions.pop((name, index), None)
+
+
+def _is_news(session: Session, partition: FetchedPartition, data: PartitionData) -> bool:
+    has_records = records_size(data.records) > 0
+    news = (
+        has_records
+        or data.error_code != 0
+        or data.high_watermark != partition.told_high_watermark
+        or data.log_start_offset != partition.told_log_start
+    )
+    # After an error the partition is sent again, whatever it then has.
+    partition.told_high_watermark = -1 if data.error_code else data.high_watermark
+    partition.told_log_start = data.log_start_offset
+    if has_records and partition.key in session.partitions:
+        session.partitions[partition.key] = session.partitions.pop(partition.key)
+    return news

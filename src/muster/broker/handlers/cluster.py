@@ -1,0 +1,98 @@
+"""DescribeCluster (60) and DescribeTopicPartitions (75).
+
+DescribeCluster v1: the kind of endpoint, brokers or controllers. v2: fenced brokers (there are none).
+DescribeTopicPartitions v0: topics a page at a time, with a cursor (KIP-966).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from muster.broker.handlers.metadata import CLUSTER_OPERATIONS, LEADER_EPOCH, NOT_ASKED, TOPIC_OPERATIONS
+from muster.broker.server import Call
+from muster.broker.topics import Topic, invalid_name
+from muster.errors import ErrorCode
+from muster.protocol.messages import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponseCursor,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from muster.broker.broker import Broker
+
+_BROKERS = 1
+_CONTROLLERS = 2
+_MAX_PARTITIONS = 2_000
+
+
+def describe_cluster(broker: Broker, request: DescribeClusterRequest, call: Call) -> DescribeClusterResponse:
+    """The one broker of the cluster."""
+    if request.endpoint_type == _CONTROLLERS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            error_message="The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type "
+            "CONTROLLER",
+        )
+    if request.endpoint_type != _BROKERS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_message=f"Unsupported endpoint type {request.endpoint_type}",
+        )
+    node = broker.node
+    asked = request.include_cluster_authorized_operations
+    return DescribeClusterResponse(
+        cluster_id=broker.cluster_id,
+        controller_id=node.node_id,
+        brokers=[DescribeClusterBroker(node.node_id, node.host, node.port, node.rack)],
+        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else NOT_ASKED,
+    )
+
+
+def describe_topic_partitions(
+    broker: Broker, request: DescribeTopicPartitionsRequest, call: Call
+) -> DescribeTopicPartitionsResponse:
+    """Topics in order of their names from the cursor on, until the limit of partitions is reached."""
+    cursor = request.cursor
+    start = cursor.partition_index if cursor is not None else 0
+    asked = sorted({topic.name for topic in request.topics}) or [topic.name for topic in broker.topics]
+    if cursor is not None:
+        asked = [name for name in asked if name >= cursor.topic_name]
+        if not asked or asked[0] != cursor.topic_name:
+            start = 0
+    room = max(1, min(request.response_partition_limit, _MAX_PARTITIONS))
+    response = DescribeTopicPartitionsResponse()
+    for name in asked:
+        topic = broker.topics.get(name)
+        if topic is None:
+            code = ErrorCode.INVALID_TOPIC_EXCEPTION if invalid_name(name) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            response.topics.append(DescribeTopicPartitionsResponseTopic(code, name))
+            start = 0
+            continue
+        if room == 0:
+            response.next_cursor = DescribeTopicPartitionsResponseCursor(name, 0)
+            break
+        end = min(topic.partitions, start + room)
+        response.topics.append(_described(broker, topic, range(start, end)))
+        if end < topic.partitions:
+            response.next_cursor = DescribeTopicPartitionsResponseCursor(name, end)
+            break
+        room -= max(0, end - start)
+        start = 0
+    return response
+
+
+def _described(broker: Broker, topic: Topic, indexes: range) -> DescribeTopicPartitionsResponseTopic:
+    node = broker.node.node_id
+    partitions = [
+        DescribeTopicPartitionsResponsePartition(0, index, node, LEADER_EPOCH, [node], [node], [], [])
+        for index in indexes
+    ]
+    return DescribeTopicPartitionsResponseTopic(
+        0, topic.name, topic.topic_id, topic.internal, partitions, TOPIC_OPERATIONS
+    )

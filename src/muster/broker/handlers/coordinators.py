@@ -1,0 +1,77 @@
+"""FindCoordinator (10) and the requests that go to the group coordinator.
+
+FindCoordinator v1: kinds of keys. v4: several keys at once. v6: share groups. This broker coordinates every group.
+The requests of groups are not looked into here: the coordinator's runtime takes and answers them.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from muster.broker.server import Call, Fast
+from muster.coordinator.runtime import Client
+from muster.errors import ErrorCode
+from muster.protocol import codec
+from muster.protocol.messages import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+)
+from muster.protocol.primitives import Request
+
+if TYPE_CHECKING:
+    from muster.broker.broker import Broker
+
+GROUP = 0
+TRANSACTION = 1
+SHARE = 2
+
+
+def find_coordinator(broker: Broker, request: FindCoordinatorRequest, call: Call) -> FindCoordinatorResponse:
+    """This broker, for groups. Transactions and share groups have no coordinator here."""
+    if call.version < 4:
+        found = _coordinator(broker, request.key, request.key_type, call.version)
+        message = found.error_message if found.error_code else None
+        return FindCoordinatorResponse(0, found.error_code, message, found.node_id, found.host, found.port)
+    keys = [_coordinator(broker, key, request.key_type, call.version) for key in request.coordinator_keys]
+    return FindCoordinatorResponse(coordinators=keys)
+
+
+def _coordinator(broker: Broker, key: str, key_type: int, version: int) -> Coordinator:
+    if key_type == GROUP:
+        broker.open_groups()
+        node = broker.node
+        return Coordinator(key, node.node_id, node.host, node.port, 0, "")
+    if key_type == TRANSACTION or (key_type == SHARE and version >= 6):
+        return Coordinator(key, -1, "", -1, ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
+    return Coordinator(key, -1, "", -1, ErrorCode.INVALID_REQUEST, "")
+
+
+def group_request(broker: Broker, request: Request[Any], call: Call) -> None:
+    """Hand a request to the coordinator, which answers it now or when its group is ready."""
+    broker.open_groups()
+    broker.runtime.submit(request, Client(call.client_id, call.client_host, call.version), call.reply)
+
+
+_ANSWER_V0 = Struct(">iih")
+_ANSWER_V1 = Struct(">iiih")
+_ANSWER_V4 = Struct(">iibihb")
+
+
+def fast_heartbeat(broker: Broker) -> Fast:
+    """The short way of a heartbeat: decode, one question to the coordinator's rule, a literal answer."""
+    heartbeat = broker.runtime.heartbeat
+    decode = codec.decode
+
+    def answer(frame: bytes, position: int, version: int, correlation_id: int) -> bytes | None:
+        request = decode(HeartbeatRequest, version, frame, position)
+        error = heartbeat(request.group_id, request.generation_id, request.member_id, request.group_instance_id)
+        if version >= 4:
+            return _ANSWER_V4.pack(12, correlation_id, 0, 0, error, 0)
+        if version:
+            return _ANSWER_V1.pack(10, correlation_id, 0, error)
+        return _ANSWER_V0.pack(6, correlation_id, error)
+
+    return answer

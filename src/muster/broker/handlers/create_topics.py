@@ -1,0 +1,207 @@
+"""CreateTopics (19) and DeleteTopics (20). Checks, their order and their sentences are those of Kafka's controller.
+
+CreateTopics v5: the answer tells partitions and settings. v7: and the topic's id.
+DeleteTopics v5: error messages. v6: topics by name or id.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from muster.broker import topic_settings
+from muster.broker.handlers.configs import source_of
+from muster.broker.server import Call
+from muster.broker.settings import show
+from muster.broker.topics import invalid_name
+from muster.errors import ConfigError, ErrorCode, KafkaError
+from muster.protocol.messages import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from muster.protocol.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from muster.broker.broker import Broker
+
+log = logging.getLogger("muster.broker")
+
+MAX_PARTITIONS_PER_REQUEST = 10_000
+UNKNOWN_NAME = "This server does not host this topic-partition."
+UNKNOWN_ID = "This server does not host this topic ID."
+
+
+def create_topics(broker: Broker, request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse:
+    """Create topics, each on its own; with validate_only say what would happen."""
+    times = Counter(topic.name for topic in request.topics)
+    response = CreateTopicsResponse()
+    for asked in request.topics:
+        if times[asked.name] == 1:
+            response.topics.append(_create_one(broker, asked, request, call.version))
+    for name, count in times.items():
+        if count > 1:
+            response.topics.append(_failed(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
+    return response
+
+
+def _create_one(
+    broker: Broker, asked: CreatableTopic, request: CreateTopicsRequest, version: int
+) -> CreatableTopicResult:
+    try:
+        partitions = _check_partitions(broker, asked)
+        settings = topic_settings.check((config.name, config.value) for config in asked.configs)
+        topic_id = ZERO_UUID
+        if not request.validate_only:
+            topic_id = broker.create_topic(asked.name, partitions, settings).topic_id
+    except KafkaError as error:
+        return _failed(asked.name, error.code, error.message)
+    except ConfigError as error:
+        return _failed(asked.name, ErrorCode.INVALID_CONFIG, str(error))
+    except OSError as error:
+        log.error("topic %s could not be created: %s", asked.name, error)
+        return _failed(asked.name, ErrorCode.KAFKA_STORAGE_ERROR, f"The topic could not be stored: {error.strerror}")
+    result = CreatableTopicResult(asked.name, topic_id)
+    if version >= 5:
+        result.num_partitions, result.replication_factor = partitions, 1
+        result.configs = _all_settings(broker, settings)
+    return result
+
+
+def _check_partitions(broker: Broker, asked: CreatableTopic) -> int:
+    """How many partitions the topic gets. Raises KafkaError in the order of Kafka's checks."""
+    if why := invalid_name(asked.name):
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, why)
+    if broker.topics.get(asked.name) is not None:
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{asked.name}' already exists.")
+    if other := broker.topics.colliding(asked.name):
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{asked.name}' collides with existing topic: {other}"
+        )
+    if asked.assignments:
+        return _check_assignments(broker, asked)
+    if asked.replication_factor < -1 or asked.replication_factor == 0:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
+    if asked.num_partitions < -1 or asked.num_partitions == 0:
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
+    if asked.num_partitions > MAX_PARTITIONS_PER_REQUEST:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+    if asked.replication_factor > 1:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {asked.replication_factor} time(s): The target replication factor of "
+            f"{asked.replication_factor} cannot be reached because only 1 broker(s) are registered.",
+        )
+    return asked.num_partitions if asked.num_partitions > 0 else broker.config.integer("num.partitions")
+
+
+def _check_assignments(broker: Broker, asked: CreatableTopic) -> int:
+    if asked.replication_factor != -1:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but replication factor was not set to -1.",
+        )
+    if asked.num_partitions != -1:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but numPartitions was not set to -1.",
+        )
+    seen = set()
+    for assignment in asked.assignments:
+        if assignment.partition_index in seen:
+            raise _bad_assignment(
+                f"Found multiple manual partition assignments for partition {assignment.partition_index}"
+            )
+        seen.add(assignment.partition_index)
+        _check_replicas(broker, assignment)
+    if seen != set(range(len(seen))):
+        raise _bad_assignment("partitions should be a consecutive 0-based integer sequence")
+    return len(seen)
+
+
+def _check_replicas(broker: Broker, assignment: CreatableReplicaAssignment) -> None:
+    if not assignment.broker_ids:
+        raise _bad_assignment("The manual partition assignment includes an empty replica list.")
+    seen = set()
+    for broker_id in sorted(assignment.broker_ids):
+        if broker_id != broker.node.node_id:
+            raise _bad_assignment(
+                f"The manual partition assignment includes broker {broker_id}, but no such broker is registered."
+            )
+        if broker_id in seen:
+            raise _bad_assignment(f"The manual partition assignment includes the broker {broker_id} more than once.")
+        seen.add(broker_id)
+
+
+def _bad_assignment(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+
+
+def _failed(name: str, code: ErrorCode, message: str | None) -> CreatableTopicResult:
+    return CreatableTopicResult(name, ZERO_UUID, code, message)
+
+
+def _all_settings(broker: Broker, settings: dict[str, str]) -> list[CreatableTopicConfigs]:
+    found = []
+    for name in topic_settings.SETTINGS:
+        value = topic_settings.effective(name, settings, broker.config)
+        found.append(CreatableTopicConfigs(name, show(value.value), False, source_of(value), False))
+    return found
+
+
+def delete_topics(broker: Broker, request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse:
+    """Delete topics, each on its own."""
+    asked = [DeleteTopicState(name) for name in request.topic_names] if call.version < 6 else request.topics
+    if not broker.config.flag("delete.topic.enable"):
+        code = ErrorCode.INVALID_REQUEST if call.version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
+        return DeleteTopicsResponse(
+            responses=[DeletableTopicResult(topic.name, topic.topic_id, code) for topic in asked]
+        )
+    names = Counter(topic.name for topic in asked if topic.name is not None)
+    ids = Counter(topic.topic_id for topic in asked if topic.name is None)
+    results = [
+        _delete_one(broker, topic)
+        for topic in asked
+        if (names[topic.name] == 1 if topic.name is not None else ids[topic.topic_id] == 1)
+    ]
+    results += [_undeleted(name, ZERO_UUID, "Duplicate topic name.") for name, count in names.items() if count > 1]
+    results += [_undeleted(None, topic_id, "Duplicate topic id.") for topic_id, count in ids.items() if count > 1]
+    return DeleteTopicsResponse(responses=results)
+
+
+def _undeleted(
+    name: str | None, topic_id: bytes, message: str, code: ErrorCode = ErrorCode.INVALID_REQUEST
+) -> DeletableTopicResult:
+    return DeletableTopicResult(name, topic_id, code, message)
+
+
+def _delete_one(broker: Broker, asked: DeleteTopicState) -> DeletableTopicResult:
+    if asked.name is not None and asked.topic_id != ZERO_UUID:
+        return _undeleted(asked.name, asked.topic_id, "You may not specify both topic name and topic id.")
+    if asked.name is None and asked.topic_id == ZERO_UUID:
+        return _undeleted(None, ZERO_UUID, "Neither topic name nor id were specified.")
+    if asked.name is not None:
+        topic = broker.topics.get(asked.name)
+        if topic is None:
+            return _undeleted(asked.name, ZERO_UUID, UNKNOWN_NAME, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    else:
+        topic = broker.topics.by_id(asked.topic_id)
+        if topic is None:
+            return _undeleted(None, asked.topic_id, UNKNOWN_ID, ErrorCode.UNKNOWN_TOPIC_ID)
+    try:
+        broker.delete_topic(topic)
+    except OSError as error:
+        log.error("topic %s could not be deleted: %s", topic.name, error)
+        return _undeleted(topic.name, topic.topic_id, str(error), ErrorCode.KAFKA_STORAGE_ERROR)
+    return DeletableTopicResult(topic.name, topic.topic_id)

@@ -1,0 +1,219 @@
+"""Fetch (1): records out of the log.
+
+v5: log_start_offset. v7: sessions (KIP-227). v9: the leader epoch that the reader knows. v12: flexible. v13: topic ids
+instead of names. v15: replica_state. v16: node_endpoints. v18: high_watermark of followers.
+
+How much (KIP-74): at most max_bytes in all and partition_max_bytes of each partition, but the first partition that has
+anything gives at least one batch, however large. A request with less than min_bytes to get is parked until appends
+bring that much, or until max_wait_ms is over.
+"""
+
+from __future__ import annotations
+
+from asyncio import TimerHandle
+from typing import TYPE_CHECKING
+
+from muster.broker.clock import now_ms
+from muster.broker.fetch_sessions import FetchedPartition, FetchPlan
+from muster.broker.handlers.metadata import LEADER_EPOCH
+from muster.broker.server import Call
+from muster.errors import ErrorCode, KafkaError
+from muster.model import GROUP_METADATA_TOPIC
+from muster.protocol.messages import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from muster.protocol.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from muster.broker.broker import Broker
+
+READ_COMMITTED = 1
+_TOPIC_IDS_SINCE = 13
+
+Result = tuple[FetchedPartition, PartitionData]
+PartitionKey = tuple[str, int]
+
+
+def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse | None:
+    """Answer with what there is, or park the request."""
+    plan = broker.sessions.plan(request, call.version >= _TOPIC_IDS_SINCE, now_ms())
+    if plan.error:
+        return FetchResponse(error_code=plan.error)
+    results, size, failed = _read(broker, plan, request)
+    if size >= request.min_bytes or request.max_wait_ms <= 0 or failed or not plan.partitions:
+        return _answer(broker, plan, results, call.version)
+    broker.fetches.park(ParkedFetch(broker, request, plan, call, request.min_bytes - size))
+    return None
+
+
+def _answer(broker: Broker, plan: FetchPlan, results: list[Result], version: int) -> FetchResponse:
+    session_id, told = broker.sessions.settle(plan, results, version >= _TOPIC_IDS_SINCE, now_ms())
+    response = FetchResponse(session_id=session_id)
+    last: FetchableTopicResponse | None = None
+    for partition, data in told:
+        if last is None or last.topic != partition.topic or last.topic_id != partition.topic_id:
+            last = FetchableTopicResponse(partition.topic, partition.topic_id)
+            response.responses.append(last)
+        last.partitions.append(data)
+    return response
+
+
+def _read(broker: Broker, plan: FetchPlan, request: FetchRequest) -> tuple[list[Result], int, bool]:
+    """What each partition has now, their bytes, and whether one of them failed."""
+    room = min(request.max_bytes, broker.max_fetch_bytes)
+    aborted: list[object] | None = [] if request.isolation_level == READ_COMMITTED else None
+    results: list[Result] = []
+    size, failed = 0, False
+    for partition in plan.partitions:
+        data = PartitionData(partition.asked.partition, high_watermark=-1, records=b"")
+        data.aborted_transactions = aborted  # type: ignore[assignment]
+        results.append((partition, data))
+        try:
+            got = _read_one(broker, partition, data, max(room - size, 0), size == 0)
+        except KafkaError as error:
+            data.error_code = error.code
+            failed = True
+        else:
+            size += got
+    return results, size, failed
+
+
+def _read_one(broker: Broker, partition: FetchedPartition, data: PartitionData, room: int, at_least_one: bool) -> int:
+    """Fill in what the partition has; returns its bytes. Raises KafkaError with what is wrong."""
+    asked = partition.asked
+    name = topic_name(broker, partition)
+    log = broker.partition(name, asked.partition) if name is not None else None
+    if log is None:
+        by_id = name is None and partition.topic_id != ZERO_UUID
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    check_leader_epoch(asked.current_leader_epoch)
+    limit = min(asked.partition_max_bytes, room)
+    found = log.read(asked.fetch_offset, limit, min_one=at_least_one)
+    data.high_watermark = data.last_stable_offset = found.high_watermark
+    data.log_start_offset = found.log_start_offset
+    data.records = found.data
+    return len(found.data)
+
+
+def check_leader_epoch(epoch: int) -> None:
+    """Refuse a reader that knows of another leader than this one.
+
+    Raises:
+        KafkaError: FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH.
+    """
+    if epoch >= 0 and epoch != LEADER_EPOCH:
+        older = epoch < LEADER_EPOCH
+        raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+
+def topic_name(broker: Broker, partition: FetchedPartition) -> str | None:
+    """The name of a partition's topic, which may be given by its id."""
+    if partition.topic_id == ZERO_UUID:
+        return partition.topic
+    return broker.topics.topic_name(partition.topic_id)
+
+
+class ParkedFetch:
+    """A fetch that waits for `missing` more bytes, or for its time to be over."""
+
+    __slots__ = ("_broker", "_call", "_done", "_plan", "_request", "_timer", "keys", "missing")
+
+    def __init__(self, broker: Broker, request: FetchRequest, plan: FetchPlan, call: Call, missing: int) -> None:
+        self._broker = broker
+        self._request = request
+        self._plan = plan
+        self._call = call
+        self._done = False
+        self._timer: TimerHandle | None = None
+        self.missing = missing
+        self.keys: list[PartitionKey] = []
+        for partition in plan.partitions:
+            name = topic_name(broker, partition)
+            if name is not None:
+                self.keys.append((name, partition.asked.partition))
+
+    def start(self) -> None:
+        """Begin to wait."""
+        self._call.on_cancel = self.cancel
+        self._timer = self._broker.loop.call_later(self._request.max_wait_ms / 1000, self.complete)
+
+    def complete(self) -> None:
+        """Answer with what there is now."""
+        if not self._done:
+            self.cancel()
+            results, _, _ = _read(self._broker, self._plan, self._request)
+            self._call.reply(_answer(self._broker, self._plan, results, self._call.version))
+
+    def cancel(self) -> None:
+        """Wait no longer."""
+        self._done = True
+        self._broker.fetches.forget(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def log_has_grown(self) -> bool:
+        """Whether any of the partitions has records now."""
+        for partition in self._plan.partitions:
+            name = topic_name(self._broker, partition)
+            log = self._broker.partition(name, partition.asked.partition) if name is not None else None
+            if log is None or log.high_watermark > partition.asked.fetch_offset:
+                return True
+        return False
+
+
+class ParkedFetches:
+    """The fetches that wait, by partition; woken by appends."""
+
+    def __init__(self) -> None:
+        self._by_partition: dict[PartitionKey, dict[ParkedFetch, None]] = {}
+        self._appended: dict[PartitionKey, int] = {}
+        # The coordinator writes to its topic without telling: its readers are looked after one by one.
+        self._of_groups: dict[ParkedFetch, None] = {}
+
+    def park(self, fetch: ParkedFetch) -> None:
+        """Let a fetch wait."""
+        for key in fetch.keys:
+            self._by_partition.setdefault(key, {})[fetch] = None
+            if key[0] == GROUP_METADATA_TOPIC:
+                self._of_groups[fetch] = None
+        fetch.start()
+
+    def forget(self, fetch: ParkedFetch) -> None:
+        """A fetch waits no longer."""
+        self._of_groups.pop(fetch, None)
+        for key in fetch.keys:
+            waiting = self._by_partition.get(key)
+            if waiting is not None:
+                waiting.pop(fetch, None)
+                if not waiting:
+                    del self._by_partition[key]
+
+    def appended(self, topic: str, partition: int, size: int) -> None:
+        """Take note of an append; `wake` acts on it once it may be read."""
+        key = (topic, partition)
+        if key in self._by_partition:
+            self._appended[key] = self._appended.get(key, 0) + size
+
+    def wake(self) -> None:
+        """Answer the fetches that have enough now."""
+        if self._of_groups:
+            for fetch in [fetch for fetch in self._of_groups if fetch.log_has_grown()]:
+                fetch.complete()
+        if not self._appended:
+            return
+        appended, self._appended = self._appended, {}
+        enough: dict[ParkedFetch, None] = {}
+        for key, size in appended.items():
+            for fetch in self._by_partition.get(key, ()):
+                fetch.missing -= size
+                if fetch.missing <= 0:
+                    enough[fetch] = None
+        for fetch in enough:
+            fetch.complete()
+
+    def topic_deleted(self, topic: str) -> None:
+        """Answer the fetches that wait for a topic that is gone."""
+        for key in [key for key in self._by_partition if key[0] == topic]:
+            for fetch in list(self._by_partition.get(key, ())):
+                fetch.complete()
+
+    def __len__(self) -> int:
+        return len({fetch for waiting in self._by_partition.values() for fetch in waiting})

@@ -1,0 +1,104 @@
+"""What a setting is: its name, type, default and range, and how text becomes its value.
+
+Names, types and the sentences about a wrong value are those of Apache Kafka, whose tools and clients show them.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from muster.errors import ConfigError
+
+Value = bool | int | float | str | None
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+
+class Kind(IntEnum):
+    """Types of settings, as DescribeConfigs numbers them."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+_LIMITS = {Kind.INT: INT_MAX, Kind.SHORT: 2**15 - 1, Kind.LONG: LONG_MAX}
+
+
+class Setting(NamedTuple):
+    """One setting. `minimum` and `maximum` bound a number, `choices` the words of a string or list.
+
+    A default of None means "not set". `synonym` is the broker's setting that a topic's setting falls back to.
+    """
+
+    name: str
+    kind: Kind
+    default: Value
+    documentation: str
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    synonym: str | None = None
+
+    def parse(self, text: str) -> Value:
+        """The value that `text` stands for.
+
+        Raises:
+            ConfigError: not of the type, or out of range. The sentence is Kafka's own.
+        """
+        value = self._typed(text.strip())
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            if self.minimum is not None and value < self.minimum:
+                raise self._invalid(value, f"Value must be at least {_plain(self.minimum)}")
+            if self.maximum is not None and value > self.maximum:
+                raise self._invalid(value, f"Value must be no more than {_plain(self.maximum)}")
+        if self.choices and isinstance(value, str):
+            words = split_list(value) if self.kind is Kind.LIST else [value]
+            for word in words:
+                if word not in self.choices:
+                    raise self._invalid(word, f"String must be one of: {', '.join(self.choices)}")
+        return value
+
+    def _typed(self, text: str) -> Value:
+        if self.kind is Kind.BOOLEAN:
+            if text.lower() not in ("true", "false"):
+                raise self._invalid(text, "Expected value to be either true or false")
+            return text.lower() == "true"
+        if self.kind in (Kind.STRING, Kind.LIST):
+            return text
+        try:
+            if self.kind is Kind.DOUBLE:
+                return float(text)
+            number = int(text)
+            if abs(number) > _LIMITS[self.kind]:
+                raise ValueError
+        except ValueError:
+            raise self._invalid(text, f"Not a number of type {self.kind.name}") from None
+        return number
+
+    def _invalid(self, value: Value, why: str) -> ConfigError:
+        return ConfigError(f"Invalid value {value} for configuration {self.name}: {why}")
+
+
+def split_list(text: str) -> list[str]:
+    """The words of a list such as `compact,delete`."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def show(value: Value) -> str | None:
+    """A value as DescribeConfigs writes it."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _plain(number: float) -> str:
+    return str(int(number)) if number == int(number) else str(number)

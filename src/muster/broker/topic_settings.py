@@ -1,0 +1,121 @@
+"""A topic's settings, with Kafka's names and ranges; what a topic does not set comes from the broker's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from muster.broker.config import CLEANUP_POLICIES, COMPRESSION_TYPES, TIMESTAMP_TYPES, BrokerConfig
+from muster.broker.settings import INT_MAX, LONG_MAX, Kind, Setting, Value
+from muster.errors import ConfigError
+
+S, K = Setting, Kind
+_SETTINGS = (
+    S("cleanup.policy", K.LIST, "delete", "How old records go: `delete`, `compact` or both.",
+      choices=CLEANUP_POLICIES, synonym="log.cleanup.policy"),
+    S("compression.gzip.level", K.INT, -1, "Level of gzip.", -1, 9, synonym="compression.gzip.level"),
+    S("compression.lz4.level", K.INT, 9, "Level of lz4.", 1, 17, synonym="compression.lz4.level"),
+    S("compression.type", K.STRING, "producer", "The codec that stored batches have.",
+      choices=COMPRESSION_TYPES, synonym="compression.type"),
+    S("compression.zstd.level", K.INT, 3, "Level of zstd.", -131_072, 22, synonym="compression.zstd.level"),
+    S("delete.retention.ms", K.LONG, 86_400_000, "How long compaction keeps a tombstone.", 0,
+      synonym="log.cleaner.delete.retention.ms"),
+    S("file.delete.delay.ms", K.LONG, 60_000, "How long a deleted segment stays on disk.", 0,
+      synonym="log.segment.delete.delay.ms"),
+    S("flush.messages", K.LONG, LONG_MAX, "Records after which the log is forced to disk.", 1,
+      synonym="log.flush.interval.messages"),
+    S("flush.ms", K.LONG, LONG_MAX, "Milliseconds after which the log is forced to disk.", 0),
+    S("follower.replication.throttled.replicas", K.LIST, "", "Replicas with slowed replication."),
+    S("index.interval.bytes", K.INT, 4_096, "Bytes of log for each entry of the offset index.", 0,
+      synonym="log.index.interval.bytes"),
+    S("leader.replication.throttled.replicas", K.LIST, "", "Replicas with slowed replication."),
+    S("local.retention.bytes", K.LONG, -2, "Tiered storage, which is off.", -2, synonym="log.local.retention.bytes"),
+    S("local.retention.ms", K.LONG, -2, "Tiered storage, which is off.", -2, synonym="log.local.retention.ms"),
+    S("max.compaction.lag.ms", K.LONG, LONG_MAX, "How long a record stays uncompacted at most.", 1,
+      synonym="log.cleaner.max.compaction.lag.ms"),
+    S("max.message.bytes", K.INT, 1_048_588, "The largest record batch, as compressed by the producer.", 0,
+      synonym="message.max.bytes"),
+    S("message.timestamp.after.max.ms", K.LONG, 3_600_000, "How far in the future a timestamp may be.", 0,
+      synonym="log.message.timestamp.after.max.ms"),
+    S("message.timestamp.before.max.ms", K.LONG, LONG_MAX, "How far in the past a timestamp may be.", 0,
+      synonym="log.message.timestamp.before.max.ms"),
+    S("message.timestamp.type", K.STRING, "CreateTime", "Whose clock a record's timestamp is of.",
+      choices=TIMESTAMP_TYPES, synonym="log.message.timestamp.type"),
+    S("min.cleanable.dirty.ratio", K.DOUBLE, 0.5, "Share of the log that must be dirty to be compacted.", 0, 1,
+      synonym="log.cleaner.min.cleanable.ratio"),
+    S("min.compaction.lag.ms", K.LONG, 0, "How long a record stays uncompacted at least.", 0,
+      synonym="log.cleaner.min.compaction.lag.ms"),
+    S("min.insync.replicas", K.INT, 1, "Replicas that must have a record before acks=all is answered.", 1,
+      synonym="min.insync.replicas"),
+    S("preallocate", K.BOOLEAN, False, "Whether a new segment is allocated whole.", synonym="log.preallocate"),
+    S("remote.log.copy.disable", K.BOOLEAN, False, "Tiered storage, which is off."),
+    S("remote.log.delete.on.disable", K.BOOLEAN, False, "Tiered storage, which is off."),
+    S("remote.storage.enable", K.BOOLEAN, False, "Tiered storage, which is off."),
+    S("retention.bytes", K.LONG, -1, "Bytes a partition keeps at most; -1 is no limit.", -1,
+      synonym="log.retention.bytes"),
+    S("retention.ms", K.LONG, 604_800_000, "How long a record is kept at least; -1 is for ever.", -1,
+      synonym="log.retention.ms"),
+    S("segment.bytes", K.INT, 1_073_741_824, "Size at which a segment file is closed.", 1_048_576, INT_MAX,
+      synonym="log.segment.bytes"),
+    S("segment.index.bytes", K.INT, 10_485_760, "The largest index file.", 4, synonym="log.index.size.max.bytes"),
+    S("segment.jitter.ms", K.LONG, 0, "Random part taken off the age at which a segment is closed.", 0),
+    S("segment.ms", K.LONG, 604_800_000, "Age at which a segment is closed.", 1, synonym="log.roll.ms"),
+    S("unclean.leader.election.enable", K.BOOLEAN, False, "Whether a replica that is behind may lead.",
+      synonym="unclean.leader.election.enable"),
+)  # fmt: skip
+
+SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _SETTINGS}
+"""Every setting of a topic, by name."""
+
+_IN_HOURS = {"retention.ms": ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+             "segment.ms": ("log.roll.ms", "log.roll.hours")}  # fmt: skip
+
+
+def check(given: Iterable[tuple[str, str | None]]) -> dict[str, str]:
+    """The settings that a client wants for a topic, checked. The last of a name wins.
+
+    Raises:
+        ConfigError: an unknown name or a wrong value, in Kafka's words.
+    """
+    found = {}
+    for name, value in given:
+        setting = SETTINGS.get(name)
+        if setting is None:
+            raise ConfigError(f"Unknown topic config name: {name}")
+        if value is None:
+            raise ConfigError(f"Null value not supported for topic configs: {name}")
+        setting.parse(value)
+        found[name] = value.strip()
+    if found.get("remote.storage.enable") == "true":
+        raise ConfigError(
+            "Tiered Storage functionality is disabled in the broker. "
+            "Topic cannot be configured with remote log storage."
+        )
+    return found
+
+
+class Effective(NamedTuple):
+    """What holds for a topic: the value, and whether the topic, the broker's settings or nobody set it."""
+
+    value: Value
+    of_topic: bool
+    of_broker: bool
+
+
+def effective(name: str, topic: Mapping[str, str], broker: BrokerConfig) -> Effective:
+    """The value of a topic's setting: its own, else the broker's, else the default."""
+    setting = SETTINGS[name]
+    if name in topic:
+        return Effective(setting.parse(topic[name]), True, False)
+    if name == "retention.ms":
+        return Effective(broker.retention_ms, False, any(map(broker.is_set, _IN_HOURS[name])))
+    if name == "segment.ms":
+        return Effective(broker.roll_ms, False, any(map(broker.is_set, _IN_HOURS[name])))
+    if setting.synonym is not None:
+        return Effective(broker[setting.synonym], False, broker.is_set(setting.synonym))
+    return Effective(setting.default, False, False)
+
+
+def values(topic: Mapping[str, str], broker: BrokerConfig) -> dict[str, Value]:
+    """Every setting of a topic with the value that holds."""
+    return {name: effective(name, topic, broker).value for name in SETTINGS}

@@ -1,0 +1,73 @@
+"""The command `muster`: finds the sub-command and runs it.
+
+A sub-command is a module with `add_arguments(parser)` and `run(arguments) -> exit code`. Only the one that is asked for
+is imported, so that each starts as fast as it can. What goes wrong is told in a sentence on standard error, and the
+exit code is 1; a wrong command line gives 2, Ctrl-C 130.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from muster import __version__
+from muster.errors import MusterError
+
+
+class Command(NamedTuple):
+    """A sub-command: the module that holds it and its line in the help."""
+
+    module: str
+    summary: str
+
+
+COMMANDS: dict[str, Command] = {
+    "serve": Command("muster.cli.serve", "run a broker on a folder"),
+}
+
+_PROG = "muster"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if sys.platform == "win32":
+        print("muster runs on Linux and macOS. On Windows, use it inside WSL.", file=sys.stderr)
+        return 1
+    name = next((word for word in arguments if not word.startswith("-")), None)
+    try:
+        parser = _parser(name)
+        parsed = parser.parse_args(arguments)
+        if parsed.command is None:
+            parser.print_help()
+            return 2
+        return int(importlib.import_module(COMMANDS[parsed.command].module).run(parsed))
+    except MusterError as error:
+        print(f"muster: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone: nothing is to be told, and Python must not try to at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _parser(name: str | None) -> argparse.ArgumentParser:
+    """The parser of all commands; only the named one's arguments are filled in."""
+    parser = argparse.ArgumentParser(prog=_PROG, description="Kafka consumer groups for Python and Spark.")
+    parser.add_argument("--version", action="version", version=f"{_PROG} {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for command, (module, summary) in COMMANDS.items():
+        sub = commands.add_parser(command, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        if command == name:
+            importlib.import_module(module).add_arguments(sub)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

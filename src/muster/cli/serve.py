@@ -1,0 +1,78 @@
+"""`muster serve`: a broker until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from muster import __version__
+from muster.broker.broker import Broker
+from muster.broker.config import FSYNC_POLICIES, BrokerConfig, listener, load, parse_listener
+from muster.errors import ConfigError
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `muster serve`."""
+    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, help="port to listen on; 0 takes a free one (default 9092)")
+    parser.add_argument("--data-dir", metavar="DIR", help="folder for topics and groups (default muster-data)")
+    parser.add_argument(
+        "--fsync", choices=FSYNC_POLICIES, help="when records are forced to disk (default interval: within a second)"
+    )
+    parser.add_argument("--advertised-host", metavar="HOST", help="host that clients are told (default: --host)")
+    parser.add_argument("--config", type=Path, metavar="FILE.toml", help="settings: quoted keys in its table [broker]")
+    parser.add_argument(
+        "-o", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="a setting, by Kafka's name"
+    )
+    parser.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the broker; returns when a signal stopped it."""
+    logging.basicConfig(level=arguments.log_level, format=LOG_FORMAT, stream=sys.stderr)
+    config = settings(arguments)
+    asyncio.run(serve(config))
+    return 0
+
+
+def settings(arguments: argparse.Namespace) -> BrokerConfig:
+    """The settings that the command line, the environment and the file come to."""
+    config = load(arguments.config, os.environ, arguments.overrides)
+    host, port = config.listener
+    if arguments.port is not None and not 0 <= arguments.port <= 65_535:
+        raise ConfigError(f"--port is 0 to 65535, not {arguments.port}")
+    if arguments.host is not None or arguments.port is not None:
+        port = port if arguments.port is None else arguments.port
+        config.set("listeners", listener(arguments.host or host, port))
+    if arguments.advertised_host is not None:
+        _, told = parse_listener("advertised.listeners", str(config["advertised.listeners"] or "x:0"))
+        config.set("advertised.listeners", listener(arguments.advertised_host, told))
+    config.set("log.dirs", arguments.data_dir or config.text("log.dirs"))
+    if arguments.fsync is not None:
+        config.set("fsync", arguments.fsync)
+    return config
+
+
+async def serve(config: BrokerConfig) -> None:
+    """Run a broker until SIGINT or SIGTERM; one line on standard output says that it is ready."""
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    async with Broker(config) as broker:
+        print(ready_line(broker), flush=True)
+        await stopped.wait()
+        logging.getLogger("muster.broker").info("stopping")
+
+
+def ready_line(broker: Broker) -> str:
+    """What is printed when clients may come."""
+    folder = broker.config.data_dir
+    return f"muster {__version__} ready on {broker.bootstrap} (cluster {broker.cluster_id}, data in {folder})"
