@@ -76,6 +76,15 @@ class ConsumerRecord:
     leader_epoch: int = NO_LEADER_EPOCH
 
 
+class GroupMetadata(NamedTuple):
+    """Which member of which generation a consumer is; what a transactional producer is given (KIP-447)."""
+
+    group_id: str
+    generation_id: int = UNKNOWN_GENERATION_ID
+    member_id: str = UNKNOWN_MEMBER_ID
+    group_instance_id: str | None = None
+
+
 class RecordMetadata(NamedTuple):
     """Where a produced record was written. `offset` is -1 when acks=0; `timestamp` in milliseconds."""
 

@@ -1,0 +1,437 @@
+"""Committing offsets and fetching what was committed.
+
+Theory. Commits are answered in the order in which they were asked for, whatever becomes of each. One that may be tried
+again travels alone: nothing is sent behind it before its last try is over, or a retry could put offsets back that a
+later commit had moved on. Those with a single try follow each other on the wire without waiting.
+
+The group decides whether a commit is still allowed. A member commits under its generation and only while it is STABLE;
+an answer that says the generation is over resets the member (see `membership.py`). A consumer that was assigned by hand
+commits without a generation, which the broker allows while the group has no members (J7).
+
+The race that `_Fetch.owned` guards against: the committed offset of a partition is asked for; the partition is lost,
+another member commits, and it comes back; the answer to the old question arrives. It is out of date, and dropped.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from muster.client.config import ConsumerConfig
+from muster.client.core.backoff import Backoff
+from muster.client.core.coordinator import CoordinatorLookup
+from muster.client.core.events import Event, Fatal
+from muster.client.core.member_state import NO_GENERATION, Generation, MemberState
+from muster.client.core.membership import Membership
+from muster.client.core.metadata import ClusterMetadata
+from muster.client.core.offset_requests import (
+    COMMIT_WITH_NAMES,
+    FETCH_WITH_NAMES,
+    commit_answers,
+    commit_request,
+    fetch_answers,
+    fetch_request,
+    has_topic_ids,
+)
+from muster.client.core.sends import AnySend, Channel, Failure, Send, send
+from muster.client.core.subscription_state import SubscriptionState
+from muster.errors import (
+    CommitFailedError,
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    MusterError,
+    UnsupportedVersionError,
+)
+from muster.model import OffsetAndMetadata, TopicPartition
+from muster.protocol.messages import OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+Committed = dict[TopicPartition, OffsetAndMetadata | None]
+
+_TRY_AGAIN = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+    }
+)
+
+POLL_FIRST = "the group is rebalancing: poll(), and commit again what is still assigned"
+EXPELLED = (
+    "this consumer is no longer a member of its group, and its partitions have gone to others. Its poll calls were too "
+    "far apart (raise max_poll_interval_ms or lower max_poll_records), or its heartbeats did not arrive"
+)
+
+
+@dataclass(slots=True)
+class _Commit:
+    offsets: Offsets
+    on_done: Callable[[MusterError | None, int], None]
+    until: int | None
+    fence: Mapping[TopicPartition, int] | None
+    backoff: Backoff
+    in_flight: bool = False
+    done: bool = False
+    error: MusterError | None = None
+    retry_at: int = 0
+    lookups: int = 0
+
+
+@dataclass(slots=True)
+class _Fetch:
+    partitions: list[TopicPartition]
+    on_done: Callable[[Committed | MusterError, int], None]
+    until: int | None
+    backoff: Backoff
+    owned: dict[TopicPartition, int | None] = field(default_factory=dict)
+    in_flight: bool = False
+    retry_at: int = 0
+
+
+class Commits:
+    """The committed offsets of one group, as one consumer writes and reads them."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        subscription: SubscriptionState,
+        metadata: ClusterMetadata,
+        lookup: CoordinatorLookup,
+        membership: Membership,
+        events: list[Event],
+        seed: int = 0,
+    ) -> None:
+        self._group_id = membership.group_id
+        self._config = config
+        self._subscription = subscription
+        self._metadata = metadata
+        self._lookup = lookup
+        self._membership = membership
+        self._events = events
+        self._seed = seed
+        self._commits: deque[_Commit] = deque()
+        self._fetches: list[_Fetch] = []
+        self._positions: _Fetch | None = None
+        self._halted = False
+        self._polled_at = 0
+
+    # --- what is asked for -------------------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        offsets: Offsets,
+        on_done: Callable[[MusterError | None, int], None],
+        *,
+        until: int | None = None,
+        fence: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        """Commit offsets, and say what became of it: None, or what went wrong, and when.
+
+        `until` is the time up to which failures that may heal are tried again; None means a single try. `fence` holds
+        the ownership (`Membership.ownership`) under which the records were read: if a partition has been lost since,
+        even if it came back, nothing is committed.
+        """
+        self._commits.append(_Commit(offsets, on_done, until, fence, self._backoff(), lookups=self._lookup.failures))
+
+    def fetch(
+        self,
+        partitions: Iterable[TopicPartition],
+        on_done: Callable[[Committed | MusterError, int], None],
+        *,
+        until: int | None = None,
+    ) -> None:
+        """Ask what is committed; None for a partition of which nothing is. Tried again up to `until`."""
+        self._fetches.append(_Fetch(list(partitions), on_done, until, self._backoff()))
+
+    @property
+    def pending(self) -> bool:
+        """Whether a commit is under way or waits."""
+        return bool(self._commits)
+
+    def resume(self) -> None:
+        """The user has seen the error about positions that was reported, if there was one."""
+        self._halted = False
+
+    def fail_all(self, error: MusterError, now: int) -> bool:
+        """There is no coordinator to be had: whoever waits is told. Whether anybody was."""
+        commits = [commit for commit in self._commits if not commit.done]
+        fetches, self._fetches, self._positions = self._fetches, [], None
+        for commit in commits:
+            commit.done, commit.error = True, error
+        self._tell(now)
+        for fetch in fetches:
+            fetch.on_done(error, now)
+        return bool(commits or fetches)
+
+    def _backoff(self) -> Backoff:
+        return Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, self._seed)
+
+    # --- poll --------------------------------------------------------------------------------------------------------
+
+    def poll(self, now: int) -> list[AnySend]:
+        """The requests that are due."""
+        self._polled_at = now
+        sends: list[AnySend] = []
+        self._expire(now)
+        self._send_commits(sends, now)
+        for fetch in list(self._fetches):
+            if not fetch.in_flight and fetch.retry_at <= now:
+                self._send_fetch(fetch, sends)
+        return sends
+
+    def next_deadline(self, now: int) -> int | None:
+        """When `poll` has something to do, if nothing arrives before."""
+        times = [commit.until for commit in self._commits if commit.until is not None]
+        times += [fetch.until for fetch in self._fetches if fetch.until is not None]
+        if self._commits and not self._commits[0].in_flight:
+            times.append(self._commits[0].retry_at)
+        times += [fetch.retry_at for fetch in self._fetches if not fetch.in_flight]
+        # What was due at the last poll and still is waits for something else than time.
+        later = [time for time in times if time > self._polled_at]
+        return max(now, min(later)) if later else None
+
+    def _expire(self, now: int) -> None:
+        for commit in self._commits:
+            if not commit.done and commit.until is not None and now >= commit.until:
+                message = f"offsets of group {self._group_id} were not committed in time"
+                commit.done, commit.error = True, commit.error or KafkaTimeoutError(message)
+        self._tell(now)
+        for fetch in list(self._fetches):
+            if fetch.until is not None and now >= fetch.until:
+                message = f"the committed offsets of group {self._group_id} were not to be had in time"
+                self._finish_fetch(fetch, KafkaTimeoutError(message), now)
+
+    def _tell(self, now: int) -> None:
+        """Report what is done, in the order in which it was asked for."""
+        while self._commits and self._commits[0].done:
+            commit = self._commits.popleft()
+            commit.on_done(commit.error, now)
+
+    # --- commit ------------------------------------------------------------------------------------------------------
+
+    def _send_commits(self, sends: list[AnySend], now: int) -> None:
+        for commit in list(self._commits):
+            alone = commit.until is not None
+            first = self._commits and self._commits[0] is commit
+            if alone and not first:
+                break
+            if not commit.done and not commit.in_flight:
+                if now < commit.retry_at:
+                    break
+                self._send_commit(commit, sends)
+            if alone and not commit.done:
+                break
+        self._tell(now)
+
+    def _send_commit(self, commit: _Commit, sends: list[AnySend]) -> None:
+        if not commit.offsets:
+            commit.done = True
+            return
+        generation = self._generation(commit)
+        if isinstance(generation, MusterError):
+            commit.done, commit.error = True, generation
+            return
+        node_id = self._lookup.need()
+        if node_id is None:
+            if commit.until is None and commit.lookups != self._lookup.failures:
+                error = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group's coordinator is not known")
+                commit.done, commit.error = True, error
+            return
+        commit.in_flight = True
+        instance_id = self._config.group_instance_id if generation is not NO_GENERATION else None
+        request = commit_request(self._group_id, generation, instance_id, commit.offsets, self._metadata)
+        newest = None if has_topic_ids(commit.offsets, self._metadata) else COMMIT_WITH_NAMES
+        on_reply = partial(self._on_commit, commit, generation, self._lookup.epoch)
+        sends.append(send(node_id, request, on_reply, channel=Channel.COORDINATOR, newest_version=newest))
+
+    def _generation(self, commit: _Commit) -> Generation | MusterError:
+        """Under which generation to commit, or why it cannot be."""
+        if not self._subscription.group_managed and commit.fence is None:
+            return NO_GENERATION
+        owned = self._membership.ownership
+        if commit.fence is not None and any(owned.get(p) != since for p, since in commit.fence.items()):
+            return CommitFailedError(ErrorCode.ILLEGAL_GENERATION, "a partition was lost after its records were read")
+        generation = self._membership.generation_if_stable
+        if generation is not None:
+            return generation
+        if self._membership.rebalance_in_progress:
+            return CommitFailedError(ErrorCode.REBALANCE_IN_PROGRESS, POLL_FIRST)
+        return CommitFailedError(ErrorCode.UNKNOWN_MEMBER_ID, EXPELLED)
+
+    def _on_commit(
+        self, commit: _Commit, sent: Generation, epoch: int, reply: OffsetCommitResponse | Failure, now: int
+    ) -> None:
+        commit.in_flight = False
+        if isinstance(reply, Failure):
+            if epoch == self._lookup.epoch:
+                self._lookup.failed(reply, now)
+            error: MusterError | None = _on_wire(reply)
+        else:
+            error = self._judge_commit(commit, sent, epoch, reply, now)
+        if commit.done:
+            return  # it ran out of time; its asker knows
+        commit.error = error
+        if isinstance(error, KafkaError) and error.code in _TRY_AGAIN and commit.until is not None:
+            commit.retry_at = now + commit.backoff.next_wait_ms()
+            return
+        commit.done = True
+        self._tell(now)
+
+    def _judge_commit(
+        self, commit: _Commit, sent: Generation, epoch: int, reply: OffsetCommitResponse, now: int
+    ) -> MusterError | None:
+        """What an answer means: the first error in it that concerns the whole, then topics that are not allowed."""
+        answers = commit_answers(reply, self._metadata)
+        forbidden: set[str] = set()
+        for partition in commit.offsets:
+            code = answers.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR)
+            if code is ErrorCode.NONE:
+                continue
+            if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                forbidden.add(partition.topic)
+                continue
+            return self._refused(code, partition, sent, epoch, now)
+        self._lookup.mark_alive()
+        if forbidden:
+            topics = ", ".join(sorted(forbidden))
+            return KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"this client may not commit to {topics}")
+        return None
+
+    def _refused(
+        self, code: ErrorCode, partition: TopicPartition, sent: Generation, epoch: int, now: int
+    ) -> KafkaError:
+        if epoch == self._lookup.epoch:
+            self._lookup.refused(code, now)
+            if code is ErrorCode.REQUEST_TIMED_OUT:
+                self._lookup.mark_dead("a commit timed out there", now)
+        member = self._membership
+        rebalancing = member.generation != sent and member.state is MemberState.PREPARING_REBALANCE
+        match code:
+            case ErrorCode.REBALANCE_IN_PROGRESS:
+                member.request_rejoin("offset commit failed since group is already rebalancing")
+                return CommitFailedError(code, POLL_FIRST)
+            case ErrorCode.FENCED_INSTANCE_ID if member.generation == sent:
+                message = f"another consumer joined with group_instance_id {self._config.group_instance_id!r}"
+                return KafkaError(code, message)
+            case ErrorCode.UNKNOWN_MEMBER_ID | ErrorCode.ILLEGAL_GENERATION | ErrorCode.FENCED_INSTANCE_ID:
+                if rebalancing:
+                    return CommitFailedError(ErrorCode.REBALANCE_IN_PROGRESS, POLL_FIRST)
+                if code is not ErrorCode.FENCED_INSTANCE_ID and sent is not NO_GENERATION:
+                    member.reset_on_error("OffsetCommit", code)
+                return CommitFailedError(code, EXPELLED)
+        return KafkaError(code, f"the offset of {partition} was not committed")
+
+    # --- fetch -------------------------------------------------------------------------------------------------------
+
+    def ask_for_positions(self) -> None:
+        """Have assigned partitions start at their committed offsets."""
+        if self._halted or not self._membership.settled:
+            return
+        waiting = self._subscription.partitions_without_position()
+        owned = {partition: self._membership.ownership.get(partition) for partition in waiting}
+        asked = self._positions
+        if not waiting or (asked is not None and asked.owned == owned):
+            return
+        if asked is not None and asked in self._fetches:
+            self._fetches.remove(asked)
+        fetch = _Fetch(waiting, lambda _result, _now: None, None, self._backoff(), owned)
+        fetch.on_done = partial(self._on_positions, fetch)
+        self._positions = fetch
+        self._fetches.append(fetch)
+
+    def _on_positions(self, fetch: _Fetch, result: Committed | MusterError, now: int) -> None:
+        if fetch is not self._positions:
+            return
+        self._positions = None
+        if isinstance(result, MusterError):
+            self._halt(result)
+            return
+        without: list[TopicPartition] = []
+        waiting = set(self._subscription.partitions_without_position())
+        for partition, committed in result.items():
+            if partition not in waiting or self._membership.ownership.get(partition) != fetch.owned[partition]:
+                continue
+            if committed is not None:
+                self._subscription.set_position(partition, committed.offset, committed.leader_epoch)
+            elif not self._subscription.request_reset(partition):
+                without.append(partition)
+        if without:
+            shown = ", ".join(map(str, without))
+            message = f"nothing is committed for {shown}, and auto_offset_reset is none: seek() to start somewhere"
+            self._halt(KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, message))
+
+    def _halt(self, error: MusterError) -> None:
+        self._halted = True
+        self._events.append(Fatal(error))
+
+    def _send_fetch(self, fetch: _Fetch, sends: list[AnySend]) -> None:
+        node_id = self._lookup.need()
+        if node_id is None:
+            return
+        fetch.in_flight = True
+
+        def build(version: int) -> OffsetFetchRequest:
+            return fetch_request(self._group_id, fetch.partitions, self._metadata, version)
+
+        newest = None if has_topic_ids(fetch.partitions, self._metadata) else FETCH_WITH_NAMES
+        on_reply = partial(self._on_fetch, fetch, self._lookup.epoch)
+        sends.append(Send(node_id, OffsetFetchRequest, build, on_reply, Channel.COORDINATOR, newest_version=newest))
+
+    def _on_fetch(self, fetch: _Fetch, epoch: int, reply: OffsetFetchResponse | Failure, now: int) -> None:
+        fetch.in_flight = False
+        if fetch not in self._fetches:
+            return
+        if isinstance(reply, Failure):
+            if epoch == self._lookup.epoch:
+                self._lookup.failed(reply, now)
+            result: Committed | MusterError = _on_wire(reply)
+        else:
+            code, answers = fetch_answers(reply, self._metadata)
+            if epoch == self._lookup.epoch:
+                self._lookup.refused(code, now)
+            result = _judge_fetch(self._group_id, code, fetch.partitions, answers)
+        if isinstance(result, KafkaError) and result.retriable:
+            fetch.retry_at = now + fetch.backoff.next_wait_ms()
+            return
+        self._finish_fetch(fetch, result, now)
+
+    def _finish_fetch(self, fetch: _Fetch, result: Committed | MusterError, now: int) -> None:
+        self._fetches.remove(fetch)
+        fetch.on_done(result, now)
+
+
+def _on_wire(failure: Failure) -> MusterError:
+    if failure.retriable:
+        return KafkaError(ErrorCode.NETWORK_EXCEPTION, failure.message)
+    return UnsupportedVersionError(failure.message)
+
+
+def _judge_fetch(
+    group_id: str,
+    code: ErrorCode,
+    asked: list[TopicPartition],
+    answers: Mapping[TopicPartition, tuple[ErrorCode, OffsetAndMetadata | None]],
+) -> Committed | MusterError:
+    if code is not ErrorCode.NONE:
+        return KafkaError(code, f"the committed offsets of group {group_id} cannot be read")
+    found: Committed = {}
+    worst: KafkaError | None = None
+    for partition in asked:
+        code, committed = answers.get(partition, (ErrorCode.UNKNOWN_SERVER_ERROR, None))
+        if code is ErrorCode.NONE:
+            found[partition] = committed
+            continue
+        error = KafkaError(code, f"the committed offset of {partition} cannot be read")
+        if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return MusterError(f"{partition} does not exist")
+        if not error.retriable:
+            return error
+        worst = error
+    return found if worst is None else worst

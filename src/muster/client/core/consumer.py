@@ -1,0 +1,359 @@
+"""The consumer without I/O: lookup, membership, commits, positions and fetching, composed.
+
+Theory. A face (async, sync, or Spark's driver-side member) calls `poll(now)` whenever something has arrived or
+`next_deadline(now)` has come, sends what it returns, and handles `take_events()`. What the user asks for is a method
+with a callback. The order within a poll is that of Kafka's own client (J6): the coordinator, only if the group assigns
+partitions or somebody waits for it; metadata for a pattern; join and sync; the heartbeat; auto commit; then positions
+and fetches. Callbacks of completed commits come before all that, from the face, as they are the user's code.
+
+`enter_poll` and `leave_poll` bracket the user's presence. Records handed out count as handled when the user comes back
+for more: only then are they auto-committed, and partitions given up. A face that calls `enter_poll` once and never
+leaves (Spark's) says with its answers to the callbacks when it is done with a partition.
+
+With `fetch=False` nothing is fetched and no position is looked up: whoever owns the core reads the partitions itself,
+and commits explicit offsets, fenced by `ownership`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+from muster.assignors import Assignor, get_assignors
+from muster.client.config import ConsumerConfig
+from muster.client.core.commits import Commits, Committed, Offsets
+from muster.client.core.coordinator import CoordinatorLookup
+from muster.client.core.events import DEBUG, WARNING, Event, Fatal, Note
+from muster.client.core.fetcher import Fetcher
+from muster.client.core.member_state import MemberState
+from muster.client.core.membership import Membership
+from muster.client.core.metadata import ClusterMetadata
+from muster.client.core.offsets import OffsetLookup
+from muster.client.core.sends import AnySend
+from muster.client.core.subscription_state import SubscriptionKind, SubscriptionState
+from muster.errors import ConfigError, ErrorCode, IllegalStateError, KafkaError, MusterError
+from muster.model import ConsumerRecord, GroupMetadata, OffsetAndMetadata, TopicPartition
+
+_TELL_THE_USER = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION)
+
+OnDone = Callable[[MusterError | None, int], None]
+
+
+class ConsumerCore:
+    """One consumer. `seed` is for the jitter of retries, see `Backoff`.
+
+    The metadata is a core of its own, polled by whoever turns this one (`core.metadata`).
+    """
+
+    def __init__(self, config: ConsumerConfig, *, fetch: bool = True, seed: int = 0) -> None:
+        self.config = config
+        self.events: list[Event] = []
+        self.in_poll = False
+        allow = config.allow_auto_create_topics
+        self.metadata = ClusterMetadata(config, allow_auto_topic_creation=allow, seed=seed)
+        self.subscription = SubscriptionState(config.auto_offset_reset)
+        self.offsets = OffsetLookup(config, self.subscription, self.metadata)
+        self.fetcher = Fetcher(config, self.subscription, self.metadata) if fetch else None
+        self._group = _Group(config, self, seed) if config.group_id is not None else None
+        self._auto_commits = self._group is not None and config.enable_auto_commit and fetch
+        self._auto_commit_at = 0
+        self._auto_commit_in_flight = False
+        self._seen_refresh = 0
+        self._no_offset_told = False
+        if self._group is not None and self._auto_commits:
+            self._group.membership.commit_consumed = self._commit_consumed
+
+    # --- subscribing -------------------------------------------------------------------------------------------------
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """Have the group assign partitions of these topics."""
+        group = self.group
+        self.subscription.subscribe(topics)
+        group.membership.watch_topics(())
+
+    def subscribe_pattern(self, pattern: re.Pattern[str]) -> None:
+        """Have the group assign partitions of all topics that match, those to come as well."""
+        group = self.group
+        self.subscription.subscribe_pattern(pattern)
+        group.membership.forget_matches()
+        group.membership.watch_topics(())
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Take partitions by hand (J7)."""
+        if self._auto_commits and self.subscription.kind is SubscriptionKind.MANUAL:
+            self._auto_commit(0)
+        self.subscription.assign(partitions)
+        self.metadata.set_interest(self.subscription.topics)
+
+    def unsubscribe(self, now: int, on_done: Callable[[], None], reason: str) -> None:
+        """Give everything up, the group included. `on_done` is called when the group knows, or cannot be told."""
+        if self._group is None or not self.subscription.group_managed:
+            self._forget()
+            on_done()
+            return
+        membership = self._group.membership
+
+        def leave(now: int) -> None:
+            membership.leave(reason, now, on_done)
+            membership.forget_subscription()
+            self._forget()
+
+        membership.prepare_leave(leave, now)
+
+    def _forget(self) -> None:
+        self.subscription.unsubscribe()
+        self.metadata.set_interest(())
+
+    @property
+    def listening(self) -> bool:
+        """Whether callbacks are wanted; without, rebalances go on by themselves."""
+        return self._group is not None and self._group.membership.listening
+
+    @listening.setter
+    def listening(self, wanted: bool) -> None:
+        if self._group is not None:
+            self._group.membership.listening = wanted
+
+    # --- the group ---------------------------------------------------------------------------------------------------
+
+    @property
+    def group(self) -> _Group:
+        """What belongs to the group.
+
+        Raises:
+            ConfigError: this consumer has no group.
+        """
+        if self._group is None:
+            raise ConfigError("group_id is not set: subscribing and committing need a group")
+        return self._group
+
+    @property
+    def member_state(self) -> MemberState:
+        """What this consumer is to its group."""
+        return self._group.membership.state if self._group is not None else MemberState.UNJOINED
+
+    def ownership(self, partition: TopicPartition) -> int | None:
+        """A number that stays the same for as long as the partition belongs to this member, and never comes again."""
+        return self._group.membership.ownership.get(partition) if self._group is not None else None
+
+    def group_metadata(self) -> GroupMetadata:
+        """Which member of which generation this is now."""
+        group = self.group
+        generation = group.membership.generation
+        return GroupMetadata(
+            group.membership.group_id, generation.generation_id, generation.member_id, self.config.group_instance_id
+        )
+
+    def enforce_rebalance(self, reason: str) -> None:
+        """Have the group rebalanced, without anything having changed here."""
+        if not self.subscription.group_managed:
+            raise IllegalStateError("only a consumer that is subscribed to topics can have its group rebalanced")
+        self.group.membership.request_rejoin(reason)
+
+    # --- the user's presence -----------------------------------------------------------------------------------------
+
+    def enter_poll(self, now: int) -> None:
+        """The user is back: all records handed out before are handled, errors raised before are seen."""
+        self.in_poll = True
+        seen = not any(isinstance(event, Fatal) for event in self.events)
+        if seen:
+            self._no_offset_told = False
+        if self._group is not None:
+            self._group.membership.in_poll = True
+            self._group.membership.polled(now)
+            if seen:
+                self._group.membership.resume()
+                self._group.commits.resume()
+
+    def leave_poll(self) -> None:
+        """The user goes off with records, or without."""
+        self.in_poll = False
+        if self._group is not None:
+            self._group.membership.in_poll = False
+
+    # --- turning -----------------------------------------------------------------------------------------------------
+
+    def poll(self, now: int) -> list[AnySend]:
+        """Do what is due; the requests that come of it."""
+        sends: list[AnySend] = []
+        group = self._group
+        if group is not None:
+            sends += group.membership.poll(now)
+            self._maybe_auto_commit(now)
+            if self.fetcher is not None:
+                group.commits.ask_for_positions()
+            sends += group.commits.poll(now)
+            sends += group.lookup.poll(now)
+            self._take_lookup_error(group, now)
+        elif self.fetcher is not None:
+            self._reset_new_partitions()
+        sends += self.offsets.poll(now)
+        if self.fetcher is not None:
+            sends += self.fetcher.poll(now)
+        self._collect_errors()
+        return sends
+
+    def next_deadline(self, now: int) -> int | None:
+        """When to poll again, if nothing arrives before."""
+        times: list[int | None] = [self.offsets.next_deadline(now)]
+        if self.fetcher is not None:
+            times.append(self.fetcher.next_deadline(now))
+        if self._group is not None:
+            group = self._group
+            times += [
+                group.membership.next_deadline(now),
+                group.commits.next_deadline(now),
+                group.lookup.next_deadline(now),
+            ]
+            if self._auto_commits and self.in_poll and not self._auto_commit_in_flight:
+                times.append(max(now, self._auto_commit_at))
+        known = [time for time in times if time is not None]
+        return min(known) if known else None
+
+    def take_events(self) -> list[Event]:
+        """What has happened since the last call, in order."""
+        events = self.events[:]
+        self.events.clear()
+        return events
+
+    def callback_done(self, token: int, now: int) -> None:
+        """The listener has been told what the event of that token said, and has returned."""
+        if self._group is not None:
+            self._group.membership.callback_done(token, now)
+
+    def take_given_up(self) -> list[int]:
+        """Nodes whose coordinator connection is to be closed: what is parked there is void."""
+        if self._group is None:
+            return []
+        given_up = self._group.lookup.given_up[:]
+        self._group.lookup.given_up.clear()
+        return given_up
+
+    def _take_lookup_error(self, group: _Group, now: int) -> None:
+        error, group.lookup.error = group.lookup.error, None
+        if error is None:
+            return
+        told = group.commits.fail_all(error, now)
+        waiting = any(isinstance(event, Fatal) for event in self.events)
+        if not waiting and (not told or self.subscription.group_managed):
+            self.events.append(Fatal(error))
+
+    def _collect_errors(self) -> None:
+        errors = self.offsets.take_errors()
+        if self.fetcher is not None:
+            errors += self.fetcher.take_errors()
+        if self._seen_refresh != self.metadata.refreshes:
+            self._seen_refresh = self.metadata.refreshes
+            for topic in sorted(self.subscription.topics):
+                code = self.metadata.topic_error(topic)
+                if code in _TELL_THE_USER:
+                    errors.append(KafkaError(code, f"topic {topic} cannot be read"))
+        self.events += [Fatal(error) for error in errors]
+
+    def _reset_new_partitions(self) -> None:
+        """Without a group nothing is committed anywhere: start where `auto_offset_reset` says."""
+        stuck = [p for p in self.subscription.partitions_without_position() if not self.subscription.request_reset(p)]
+        if stuck and not self._no_offset_told:
+            self._no_offset_told = True
+            shown = ", ".join(map(str, stuck))
+            message = f"{shown} has no position, and auto_offset_reset is none: seek() to start somewhere"
+            self.events.append(Fatal(KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, message)))
+
+    # --- records -----------------------------------------------------------------------------------------------------
+
+    @property
+    def has_records(self) -> bool:
+        """Whether `collect` would bring any."""
+        return self.fetcher is not None and self.fetcher.has_records
+
+    def collect(self, max_records: int) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """Records to hand out; their partitions' positions move behind them."""
+        return self.fetcher.collect(max_records) if self.fetcher is not None else {}
+
+    # --- committing --------------------------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        offsets: Offsets,
+        on_done: OnDone,
+        *,
+        until: int | None = None,
+        fence: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        """Commit offsets; see `Commits.commit`."""
+        for partition, offset in offsets.items():
+            if offset.offset < 0:
+                raise IllegalStateError(f"the offset of {partition} is {offset.offset}; it must be at least 0")
+        self.group.commits.commit(offsets, on_done, until=until, fence=fence)
+
+    def fetch_committed(
+        self,
+        partitions: Iterable[TopicPartition],
+        on_done: Callable[[Committed | MusterError, int], None],
+        *,
+        until: int | None = None,
+    ) -> None:
+        """Ask what the group has committed; see `Commits.fetch`."""
+        self.group.commits.fetch(partitions, on_done, until=until)
+
+    def commit_for_close(self, on_done: OnDone, until: int) -> None:
+        """The last auto commit, where it is on: tried again up to `until`."""
+        consumed = self.consumed()
+        if self._auto_commits and consumed:
+            self.group.commits.commit(consumed, on_done, until=until)
+        else:
+            on_done(None, 0)
+
+    @property
+    def commits_pending(self) -> bool:
+        """Whether a commit has not been answered yet."""
+        return self._group is not None and self._group.commits.pending
+
+    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Where the user stands in each partition."""
+        return self.subscription.all_consumed()
+
+    def _commit_consumed(self, on_done: OnDone, now: int) -> None:
+        self.group.commits.commit(self.consumed(), on_done)
+
+    def restart_auto_commit(self, now: int) -> None:
+        """An assignment has just come into force: the interval starts anew."""
+        self._auto_commit_at = now + self.config.auto_commit_interval_ms
+
+    def _maybe_auto_commit(self, now: int) -> None:
+        if not self._auto_commits or not self.in_poll or self._auto_commit_in_flight or now < self._auto_commit_at:
+            return
+        self._auto_commit_at = now + self.config.auto_commit_interval_ms
+        self._auto_commit(now)
+
+    def _auto_commit(self, now: int) -> None:
+        consumed = self.consumed()
+        if not consumed:
+            return
+        self._auto_commit_in_flight = True
+
+        def on_done(error: MusterError | None, now: int) -> None:
+            self._auto_commit_in_flight = False
+            if isinstance(error, KafkaError) and error.retriable:
+                self._auto_commit_at = min(self._auto_commit_at, now + self.config.retry_backoff_ms)
+                self.events.append(Note(DEBUG, f"auto commit will be tried again: {error}"))
+            elif error is not None:
+                self.events.append(Note(WARNING, f"auto commit failed: {error}"))
+
+        self.group.commits.commit(consumed, on_done)
+
+
+class _Group:
+    """The parts of a consumer that only one in a group has."""
+
+    def __init__(self, config: ConsumerConfig, core: ConsumerCore, seed: int) -> None:
+        assert config.group_id is not None
+        assignors: list[Assignor] = get_assignors(config.partition_assignment_strategy)
+        self.lookup = CoordinatorLookup(config.group_id, config, core.metadata, core.events, seed)
+        self.membership = Membership(
+            config.group_id, config, assignors, core.subscription, core.metadata, self.lookup, core.events, seed
+        )
+        self.membership.on_assigned = core.restart_auto_commit
+        self.commits = Commits(
+            config, core.subscription, core.metadata, self.lookup, self.membership, core.events, seed
+        )

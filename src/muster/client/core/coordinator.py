@@ -1,0 +1,137 @@
+"""Finding the group's coordinator, and giving it up (J2).
+
+Theory. Nothing is looked up until somebody needs the coordinator. The question goes to the least-loaded broker; where
+it fails retriably the metadata is refreshed and the question asked again, with backoff. A coordinator that was found is
+given up as soon as an answer says it is none, or none comes: `epoch` then goes up, and whoever has a request under way
+to it knows by the old number that its answer is void. Between two coordinators that both turned out dead there is a
+backoff: it grows until one of them has given a good answer.
+"""
+
+from __future__ import annotations
+
+from muster.client.config import ConsumerConfig
+from muster.client.core.backoff import Backoff
+from muster.client.core.events import INFO, Event, Note
+from muster.client.core.metadata import ClusterMetadata
+from muster.client.core.sends import LEAST_LOADED, AnySend, Failure, Send
+from muster.errors import ErrorCode, KafkaError, MusterError, UnsupportedVersionError, error_code
+from muster.model import Node
+from muster.protocol.messages import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+
+GROUP_KEY_TYPE = 0
+_FIRST_WITH_KEYS = 4
+
+_GIVE_UP = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+
+
+class CoordinatorLookup:
+    """Who coordinates the group, as far as is known."""
+
+    def __init__(
+        self, group_id: str, config: ConsumerConfig, metadata: ClusterMetadata, notes: list[Event], seed: int = 0
+    ) -> None:
+        self._group_id = group_id
+        self._metadata = metadata
+        self._notes = notes
+        self.node_id: int | None = None
+        self.epoch = 0
+        """Goes up whenever a coordinator is given up."""
+        self.given_up: list[int] = []
+        """Nodes whose coordinator connection is to be closed: a join may be parked there, and block what follows."""
+        self.error: MusterError | None = None
+        """What trying again does not mend. Whoever reports it sets it back to None."""
+        self.failures = 0
+        """How many lookups have failed."""
+        self._wanted = False
+        self._in_flight = False
+        self._backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, seed)
+        self._gave_up_since_answer = False
+        self._retry_at = 0
+
+    def need(self) -> int | None:
+        """The coordinator's node id; where it is unknown, have `poll` look it up."""
+        if self.node_id is None:
+            self._wanted = True
+        return self.node_id
+
+    def poll(self, now: int) -> list[AnySend]:
+        """The question, where it is due."""
+        if not self._wanted or self._in_flight or self.node_id is not None or now < self._retry_at:
+            return []
+        self._in_flight = True
+        return [Send(LEAST_LOADED, FindCoordinatorRequest, self._request, self._on_reply)]
+
+    def next_deadline(self, now: int) -> int | None:
+        """When the question is asked again."""
+        if not self._wanted or self._in_flight or self.node_id is not None:
+            return None
+        return max(now, self._retry_at)
+
+    def _request(self, version: int) -> FindCoordinatorRequest:
+        if version >= _FIRST_WITH_KEYS:
+            return FindCoordinatorRequest(key_type=GROUP_KEY_TYPE, coordinator_keys=[self._group_id])
+        return FindCoordinatorRequest(key=self._group_id, key_type=GROUP_KEY_TYPE)
+
+    def _on_reply(self, reply: FindCoordinatorResponse | Failure, now: int) -> None:
+        self._in_flight = False
+        if isinstance(reply, Failure):
+            self.failures += 1
+            if not reply.retriable:
+                self.error = UnsupportedVersionError(reply.message)
+            self._back_off(now)
+            self._metadata.request_update(now)
+            return
+        found = _only_coordinator(reply)
+        code = error_code(found.error_code)
+        if code is ErrorCode.NONE:
+            self._metadata.learn_node(Node(found.node_id, found.host, found.port))
+            self.node_id = found.node_id
+            self._wanted = False
+            self._notes.append(Note(INFO, f"the coordinator of group {self._group_id} is {found.host}:{found.port}"))
+            return
+        self.failures += 1
+        self._back_off(now)
+        if code.retriable:
+            self._metadata.request_update(now)
+        else:
+            self.error = KafkaError(code, found.error_message or f"looking up the coordinator of {self._group_id}")
+
+    def mark_dead(self, cause: str, now: int) -> None:
+        """Give the coordinator up; the next one is looked up when somebody needs it."""
+        if self.node_id is None:
+            return
+        self._notes.append(Note(INFO, f"the coordinator of group {self._group_id} is given up: {cause}"))
+        self.given_up.append(self.node_id)
+        self.node_id = None
+        self.epoch += 1
+        if self._gave_up_since_answer:
+            self._back_off(now)
+        self._gave_up_since_answer = True  # the first time it is looked up again at once: it may just have moved
+
+    def mark_alive(self) -> None:
+        """A request to the coordinator was answered."""
+        self._gave_up_since_answer = False
+        self._backoff.reset()
+
+    def failed(self, failure: Failure, now: int) -> None:
+        """A request to the coordinator has no answer. Any failure but a version's says that it cannot be reached."""
+        if failure.retriable:
+            self.mark_dead(failure.message, now)
+
+    def refused(self, code: ErrorCode, now: int) -> bool:
+        """Whether an error of a coordinator's answer means that it is none; it is given up then."""
+        if code in _GIVE_UP:
+            self.mark_dead(f"it answered {code.name}", now)
+            return True
+        self.mark_alive()
+        return False
+
+    def _back_off(self, now: int) -> None:
+        self._retry_at = now + self._backoff.next_wait_ms()
+
+
+def _only_coordinator(reply: FindCoordinatorResponse) -> Coordinator:
+    """The answer for the one group asked for; before v4 it stands in the response itself."""
+    if reply.coordinators:
+        return reply.coordinators[0]
+    return Coordinator("", reply.node_id, reply.host, reply.port, reply.error_code, reply.error_message)

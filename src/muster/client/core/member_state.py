@@ -1,0 +1,51 @@
+"""The values that say where a member stands in its group. `membership.py` tells how it moves between them."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from muster.model import UNKNOWN_GENERATION_ID, UNKNOWN_MEMBER_ID
+
+
+class MemberState(Enum):
+    """What the member is to the group. See the head of `membership.py`."""
+
+    UNJOINED = "unjoined"
+    PREPARING_REBALANCE = "preparing rebalance"
+    COMPLETING_REBALANCE = "completing rebalance"
+    STABLE = "stable"
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether the group has answered the join, so that heartbeats are due."""
+        return self in (MemberState.COMPLETING_REBALANCE, MemberState.STABLE)
+
+
+class Step(Enum):
+    """What the running rebalance waits for. See the head of `membership.py`."""
+
+    IDLE = "idle"
+    COMMITTING = "committing"
+    REVOKING = "revoking"
+    JOINING = "joining"
+    LEADING = "leading"
+    SYNCING = "syncing"
+    RELEASING = "releasing"
+    ASSIGNING = "assigning"
+
+
+class Generation(NamedTuple):
+    """Which generation of the group the member belongs to, and under which id."""
+
+    generation_id: int = UNKNOWN_GENERATION_ID
+    member_id: str = UNKNOWN_MEMBER_ID
+    protocol_name: str | None = None
+
+    @property
+    def was_reset(self) -> bool:
+        """Whether the member is in no generation: what it owned is lost."""
+        return self.generation_id == UNKNOWN_GENERATION_ID or self.member_id == UNKNOWN_MEMBER_ID
+
+
+NO_GENERATION = Generation()

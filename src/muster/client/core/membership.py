@@ -1,0 +1,792 @@
+"""A classic member of a group: join, sync, heartbeat, leave (J5, J7, J8, H3, H4; KIP-345, 394, 429, 800, 814).
+
+Theory. Two things are kept apart, as in Kafka's own client.
+
+What the member is to the group, its `MemberState`:
+
+    UNJOINED --JoinGroup sent--> PREPARING_REBALANCE --answered--> COMPLETING_REBALANCE --SyncGroup answered--> STABLE
+       ^                                                                                                          |
+       +----------------- fenced, unknown, poll interval exceeded, left (the generation is reset) ----------------+
+
+Heartbeats are sent in the last two. A rebalance that begins in a stable group leaves the member STABLE, with its
+partitions and its right to commit, until its JoinGroup goes out.
+
+What its running rebalance waits for, its `Step`:
+
+    IDLE -> COMMITTING -> REVOKING -> JOINING -> [LEADING] -> SYNCING -> [RELEASING] -> ASSIGNING -> IDLE
+
+COMMITTING and REVOKING are the join's preparation (J8): it runs once for each rebalance, however often the join itself
+is tried, and again only after the generation was reset. Under EAGER it gives up every partition; under COOPERATIVE only
+those of topics that are no longer subscribed to, and RELEASING gives up what the new assignment takes away, after which
+the member joins once more. Whoever finds the generation reset calls the partitions lost instead of revoked: they may
+have new owners already. LEADING is the leader waiting for metadata of topics that only others subscribe to.
+
+Preparation and release begin only while the user is in `poll` (`in_poll`): what was handed out before has been handled
+then, so that it is right to commit it. The rest goes on by itself.
+
+The race that `_attempt` guards against: JoinGroup is parked at the coordinator; the coordinator is given up, or the
+user unsubscribes; the answer to the parked request arrives after all. It belongs to an attempt that is over: dropped.
+
+Where this differs from Kafka's client: with auto commit, a COOPERATIVE member also commits right before it releases
+partitions, so that what it handled during the rebalance is not handled again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from muster.assignors import Assignor, MemberAssignment, RebalanceProtocol, common_protocol
+from muster.client.config import ConsumerConfig
+from muster.client.core import group_requests as requests
+from muster.client.core.assignment import Leading
+from muster.client.core.backoff import Backoff
+from muster.client.core.coordinator import CoordinatorLookup
+from muster.client.core.events import DEBUG, ERROR, INFO, WARNING, CallbackKind, Event, Fatal, Note, RebalanceCallback
+from muster.client.core.heartbeat import Heartbeat
+from muster.client.core.member_state import NO_GENERATION, Generation, MemberState, Step
+from muster.client.core.metadata import ClusterMetadata
+from muster.client.core.sends import AnySend, Channel, Failure, Send, send
+from muster.client.core.subscription_state import SubscriptionKind, SubscriptionState
+from muster.errors import ErrorCode, KafkaError, MusterError, UnsupportedVersionError, error_code
+from muster.model import CONSUMER_PROTOCOL_TYPE, TopicPartition
+from muster.protocol.messages import (
+    HeartbeatResponse,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
+from muster.protocol.subscription import (
+    Assignment,
+    Subscription,
+    decode_assignment,
+    encode_assignment,
+    encode_subscription,
+)
+
+_TRY_AGAIN_AT_ONCE = frozenset(
+    {
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.MEMBER_ID_REQUIRED,
+    }
+)
+_RESET_ERRORS = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID})
+
+
+OnCommitted = Callable[[MusterError | None, int], None]
+CommitConsumed = Callable[[OnCommitted, int], None]
+"""Commits what was handed out so far, one try; calls back with what went wrong, and when."""
+
+
+class Membership:
+    """One consumer's place in its group."""
+
+    def __init__(
+        self,
+        group_id: str,
+        config: ConsumerConfig,
+        assignors: list[Assignor],
+        subscription: SubscriptionState,
+        metadata: ClusterMetadata,
+        lookup: CoordinatorLookup,
+        events: list[Event],
+        seed: int = 0,
+    ) -> None:
+        self.group_id = group_id
+        self.state = MemberState.UNJOINED
+        self.step = Step.IDLE
+        self.generation = NO_GENERATION
+        self.is_leader = False
+        self.in_poll = False
+        """Whether the user's code is in `poll`; see the head of this file."""
+        self.listening = False
+        """Whether there is a listener to be told; if not, the rebalance goes on without."""
+        self.commit_consumed: CommitConsumed | None = None
+        """How auto commit is done before partitions are given up; None where it is off."""
+        self.on_assigned: Callable[[int], None] = lambda _now: None
+        """Told when an assignment is in force."""
+        self.ownership: dict[TopicPartition, int] = {}
+        """For each partition that the group gave this member, a number that no other ownership of it had here."""
+        self.protocol = common_protocol(assignors)
+        self.rejoin_needed = True
+        self.rejoin_reason = ""
+        self.needs_join_prepare = True
+        self._config = config
+        self._assignors = {assignor.name: assignor for assignor in assignors}
+        self._subscription = subscription
+        self._metadata = metadata
+        self._lookup = lookup
+        self._events = events
+        self._heartbeat = Heartbeat(config, seed)
+        self._commit_backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, seed)
+        self._outbox: list[AnySend] = []
+        self._attempt = 0
+        self._epoch_sent = 0
+        self._session_epoch = -1
+        self._retry_at = 0
+        self._polled_at = 0
+        self._halted = False
+        self._owned_counter = 0
+        self._joined_topics: set[str] | None = None
+        self._watched: dict[str, int | None] | None = None
+        self._watched_version = -1
+        self._seen_refresh = -1
+        self._refresh_wanted: int | None = None
+        self._leading: Leading | None = None
+        self._commit_at: int | None = None
+        self._commit_until = 0
+        self._after_commit: Callable[[int], None] | None = None
+        self._callback: tuple[int, Callable[[int], None]] | None = None
+        self._token = 0
+
+    # --- what others ask ---------------------------------------------------------------------------------------------
+
+    @property
+    def generation_if_stable(self) -> Generation | None:
+        """The generation under which offsets can be committed now."""
+        return self.generation if self.state is MemberState.STABLE else None
+
+    @property
+    def rebalance_in_progress(self) -> bool:
+        """Whether this member has joined, or is joining, without its share yet."""
+        return self.state in (MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE)
+
+    @property
+    def callback_pending(self) -> bool:
+        """Whether the listener was asked and has not come back."""
+        return self._callback is not None
+
+    @property
+    def settled(self) -> bool:
+        """Whether the listener knows of all partitions, so that positions may be looked up (a listener may seek)."""
+        return self.step is not Step.ASSIGNING
+
+    def request_rejoin(self, reason: str) -> None:
+        """Join again, and say why (KIP-800)."""
+        self.rejoin_needed = True
+        self.rejoin_reason = reason
+        self._note(INFO, f"group {self.group_id} has to be joined: {reason}")
+
+    def polled(self, now: int) -> None:
+        """The user's code came to `poll`."""
+        self._heartbeat.polled(now)
+
+    def resume(self) -> None:
+        """The user has seen the error that was reported: joining may be tried again."""
+        self._halted = False
+
+    def reset_on_error(self, request: str, code: ErrorCode) -> None:
+        """An answer said that the generation is over. The member id stays after ILLEGAL_GENERATION: it may be valid."""
+        self._reset(f"{request} was answered {code.name}", forget_member=code is not ErrorCode.ILLEGAL_GENERATION)
+
+    def _reset(self, reason: str, *, forget_member: bool) -> None:
+        self._note(INFO, f"this member's generation of group {self.group_id} is over: {reason}")
+        self.state = MemberState.UNJOINED
+        self.generation = NO_GENERATION if forget_member else Generation(member_id=self.generation.member_id)
+        self.request_rejoin(reason)
+        self.needs_join_prepare = True
+
+    # --- poll --------------------------------------------------------------------------------------------------------
+
+    def poll(self, now: int) -> list[AnySend]:
+        """Do what is due; the requests that come of it."""
+        self._polled_at = now
+        if self._subscription.group_managed:
+            self._match_pattern()
+            self._abandon_void_attempt(now)
+            self._advance(now)
+            self._mind_heartbeat(now)
+        outbox, self._outbox = self._outbox, []
+        return outbox
+
+    def next_deadline(self, now: int) -> int | None:
+        """When `poll` has something to do, if nothing arrives before."""
+        if not self._subscription.group_managed:
+            return None
+        times: list[int] = []
+        if self.step is Step.IDLE and self.rejoin_needed and not self._halted:
+            times.append(self._retry_at)
+        if self._commit_at is not None:
+            times.append(self._commit_at)
+        if self.step is Step.COMMITTING:
+            times.append(self._commit_until)
+        if self.state.has_joined and self._lookup.node_id is not None:
+            times += [self._heartbeat.send_at, self._heartbeat.session_ends_at]
+            if not self._at_poll:
+                times.append(self._heartbeat.poll_due_at)
+        # What was due at the last poll and still is waits for something else than time.
+        later = [time for time in times if time > self._polled_at]
+        return max(now, min(later)) if later else None
+
+    @property
+    def _at_poll(self) -> bool:
+        """Whether the user's code waits in `poll`, and not in its listener: then the poll interval is not running."""
+        return self.in_poll and self._callback is None
+
+    def _advance(self, now: int) -> None:
+        if self.step is Step.IDLE:
+            self._maybe_rejoin(now)
+        elif self.step is Step.LEADING:
+            self._lead(now)
+        if self._after_commit is not None and self.in_poll:
+            if now >= self._commit_until:
+                self._note(ERROR, "offsets could not be committed before the rebalance in time; joining without")
+                self._finish_commit(now)
+            elif self._commit_at is not None and now >= self._commit_at and self.commit_consumed:
+                self._commit_at = None
+                self.commit_consumed(partial(self._on_committed, self._after_commit), now)
+
+    def rejoin_needed_now(self) -> bool:
+        """Whether the group has to be joined again, also because the world has changed since the last join."""
+        if self._watched is not None and self._watched_version != self._metadata.version:
+            self._watched_version = self._metadata.version
+            changed = [
+                topic for topic, count in self._watched.items() if self._metadata.partition_count(topic) != count
+            ]
+            if changed and not self.rejoin_needed:
+                self.request_rejoin(f"cached metadata has changed: {', '.join(sorted(changed))}")
+        subscribed_anew = self._joined_topics is not None and self._joined_topics != self._subscription.topics
+        if subscribed_anew and not self.rejoin_needed:
+            self.request_rejoin("subscription has changed")
+        return self.rejoin_needed
+
+    def _maybe_rejoin(self, now: int) -> None:
+        if not self.rejoin_needed_now() or self._halted or now < self._retry_at:
+            return
+        if self._lookup.need() is None or not self._pattern_is_fresh(now):
+            return
+        if not self.needs_join_prepare:
+            self._join(now)
+        elif self.in_poll:
+            self._prepare(now)
+
+    def _match_pattern(self) -> None:
+        if self._subscription.kind is not SubscriptionKind.PATTERN or self._seen_refresh == self._metadata.refreshes:
+            return
+        self._seen_refresh = self._metadata.refreshes
+        hidden = self._config.exclude_internal_topics
+        self._subscription.update_pattern(
+            name for name, topic in self._metadata.topics.items() if not (hidden and topic.is_internal)
+        )
+
+    def _pattern_is_fresh(self, now: int) -> bool:
+        """Ask for metadata before a join by pattern: then all find a new topic in one rebalance, not in many."""
+        if self._subscription.kind is not SubscriptionKind.PATTERN:
+            return True
+        if self._refresh_wanted is None:
+            self._refresh_wanted = self._metadata.refreshes + 1
+            self._metadata.request_update(now)
+        return self._metadata.refreshes >= self._refresh_wanted
+
+    # --- preparing the join (J8) -------------------------------------------------------------------------------------
+
+    def _prepare(self, now: int) -> None:
+        self.needs_join_prepare = False
+        if self.commit_consumed is None or self.generation_if_stable is None:
+            self._give_up_before_join(now)
+            return
+        if self.protocol is RebalanceProtocol.EAGER:
+            # Nothing more is handed out, or the position would run ahead of what is being committed.
+            self._subscription.mark_pending_revocation(self._subscription.assignment())
+        self._commit_then(Step.COMMITTING, self._give_up_before_join, now)
+
+    def _commit_then(self, step: Step, then: Callable[[int], None], now: int) -> None:
+        self.step = step
+        self._commit_backoff.reset()
+        self._commit_until = now + self._config.max_poll_interval_ms
+        self._after_commit = then
+        self._commit_at = now
+        self._advance(now)
+
+    def _on_committed(self, then: Callable[[int], None], error: MusterError | None, now: int) -> None:
+        if self._after_commit is not then:
+            return
+        if isinstance(error, KafkaError) and error.retriable and now < self._commit_until:
+            self._commit_at = now + self._commit_backoff.next_wait_ms()
+            return
+        if error is not None:
+            self._note(ERROR, f"offsets could not be committed before the rebalance: {error}")
+        self._finish_commit(now)
+
+    def _finish_commit(self, now: int) -> None:
+        then, self._after_commit, self._commit_at = self._after_commit, None, None
+        if then is not None:
+            then(now)
+
+    def _give_up_before_join(self, now: int) -> None:
+        self.step = Step.REVOKING
+        owned = self._subscription.assignment()
+        if self.generation.was_reset:
+            # The generation was reset by an answer, or by leaving: others may own these partitions already.
+            if not owned:
+                self._after_giving_up([], now)
+                return
+            self._call(CallbackKind.LOST, owned, partial(self._after_giving_up, []), now)
+        elif self.protocol is RebalanceProtocol.EAGER:
+            self._call(CallbackKind.REVOKED, owned, partial(self._after_giving_up, []), now)
+        else:
+            kept = [partition for partition in owned if partition.topic in self._subscription.topics]
+            given_up = [partition for partition in owned if partition.topic not in self._subscription.topics]
+            if not given_up:
+                self._after_giving_up(kept, now)
+                return
+            self._subscription.mark_pending_revocation(given_up)
+            self._call(CallbackKind.REVOKED, given_up, partial(self._after_giving_up, kept), now)
+
+    def _after_giving_up(self, kept: list[TopicPartition], now: int) -> None:
+        self._own(kept)
+        self.is_leader = False
+        self._watched = None
+        self.watch_topics(())
+        self.step = Step.IDLE
+        if not self.needs_join_prepare:
+            self._join(now)
+        # Otherwise the generation was reset while the listener ran: what is left is lost, by another preparation.
+
+    def watch_topics(self, group_topics: Iterable[str]) -> None:
+        """Have metadata of the subscription's topics kept fresh, and for a leader of the whole group's."""
+        if self._subscription.kind is SubscriptionKind.PATTERN:
+            self._metadata.set_interest(None)
+        else:
+            self._metadata.set_interest(self._subscription.topics | set(group_topics))
+
+    # --- join --------------------------------------------------------------------------------------------------------
+
+    def _join(self, now: int) -> None:
+        node_id = self._lookup.need()
+        if node_id is None:
+            return  # `_maybe_rejoin` comes back when it is found
+        self.state = MemberState.PREPARING_REBALANCE
+        self.step = Step.JOINING
+        self._joined_topics = set(self._subscription.topics)
+        self._begin_attempt()
+        protocols = [self._protocol(assignor) for assignor in self._assignors.values()]
+        request = requests.join(self.group_id, self.generation, self._config, protocols, self.rejoin_reason)
+        timeout = requests.join_timeout_ms(self._config)
+        on_reply = partial(self._on_join, self._attempt, self.generation)
+        self._outbox.append(send(node_id, request, on_reply, channel=Channel.COORDINATOR, timeout_ms=timeout))
+
+    def _protocol(self, assignor: Assignor) -> JoinGroupRequestProtocol:
+        topics = sorted(self._subscription.topics)
+        subscription = Subscription(
+            topics,
+            self._subscription.assignment(),
+            self.generation.generation_id,
+            rack_id=self._config.client_rack or None,
+            user_data=assignor.subscription_user_data(topics),
+        )
+        return JoinGroupRequestProtocol(assignor.name, encode_subscription(subscription))
+
+    def _begin_attempt(self) -> None:
+        self._attempt += 1
+        self._epoch_sent = self._lookup.epoch
+
+    def _abandon_void_attempt(self, now: int) -> None:
+        """Whoever gave the coordinator up made the request that is parked there void."""
+        waiting = self.step in (Step.JOINING, Step.SYNCING, Step.LEADING)
+        if waiting and self._epoch_sent != self._lookup.epoch:
+            self._failed(KafkaError(ErrorCode.NETWORK_EXCEPTION, "the coordinator was given up meanwhile"), now)
+
+    def _on_join(self, attempt: int, sent: Generation, reply: JoinGroupResponse | Failure, now: int) -> None:
+        if attempt != self._attempt:
+            return
+        if isinstance(reply, Failure):
+            self._failed_on_wire(reply, now)
+            return
+        code = error_code(reply.error_code)
+        self._lookup.refused(code, now)
+        if code is not ErrorCode.NONE:
+            self._join_refused(code, sent, reply.member_id, now)
+        elif reply.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE):
+            self._failed(
+                KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, requests.other_type(reply.protocol_type)), now
+            )
+        elif self.state is not MemberState.PREPARING_REBALANCE:
+            self._failed(KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "the member was reset while it joined"), now)
+        else:
+            self.state = MemberState.COMPLETING_REBALANCE
+            self._heartbeat.reset(now)
+            self.generation = Generation(reply.generation_id, reply.member_id, reply.protocol_name)
+            if reply.leader == reply.member_id:
+                self._become_leader(reply, now)
+            else:
+                self._sync([], now)
+
+    def _join_refused(self, code: ErrorCode, sent: Generation, member_id: str, now: int) -> None:
+        if code is ErrorCode.MEMBER_ID_REQUIRED:
+            self.generation = Generation(member_id=member_id)
+            self.request_rejoin(f"need to re-join with the given member-id: {member_id}")
+        elif code is ErrorCode.UNKNOWN_MEMBER_ID and self.generation == sent:
+            self.reset_on_error("JoinGroup", code)
+        self._failed(KafkaError(code, requests.explain(code, self.group_id, self._config)), now)
+
+    # --- lead and sync (J4) ------------------------------------------------------------------------------------------
+
+    def _become_leader(self, reply: JoinGroupResponse, now: int) -> None:
+        try:
+            self._leading = Leading.of(reply, self._metadata.refreshes)
+        except MusterError as error:
+            self._failed(error, now)
+            return
+        self.watch_topics(self._leading.topics)
+        self.step = Step.LEADING
+        self._begin_attempt()
+        self._lead(now)
+
+    def _lead(self, now: int) -> None:
+        leading = self._leading
+        assert leading is not None
+        if not leading.knows(self._metadata):
+            self._metadata.request_update(now)
+            return
+        self._leading = None
+        self._match_pattern()
+        self.is_leader = True
+        shares: dict[str, MemberAssignment] = {}
+        if not leading.skip_assignment:  # else a static leader came back, and the old assignment stands (KIP-814)
+            try:
+                shares = leading.assign(self._assignors, self._metadata, self.protocol)
+            except MusterError as error:
+                self._failed(error, now)
+                return
+            self._tell_assignment(leading, shares)
+        self._watch(leading.topics)
+        self._sync(
+            [
+                SyncGroupRequestAssignment(member_id, encode_assignment(share.partitions, share.user_data))
+                for member_id, share in shares.items()
+            ],
+            now,
+        )
+
+    def _tell_assignment(self, leading: Leading, shares: Mapping[str, MemberAssignment]) -> None:
+        assigned = {partition.topic for share in shares.values() for partition in share.partitions}
+        unassigned = sorted(leading.topics - assigned)
+        if unassigned:
+            text = f"these topics are subscribed to, but assigned to nobody: {', '.join(unassigned)}"
+            self._note(WARNING, text)
+        if not assigned <= leading.topics:
+            leading.topics |= assigned
+            self.watch_topics(leading.topics)
+        shown = "; ".join(f"{member}: {', '.join(map(str, share.partitions))}" for member, share in shares.items())
+        self._note(INFO, f"as leader of group {self.group_id}, by {leading.protocol_name}: {shown}")
+
+    def _watch(self, topics: Iterable[str]) -> None:
+        """Remember what the assignment was made from: the leader has the group rebalanced when it changes."""
+        self._watched = {topic: self._metadata.partition_count(topic) for topic in topics}
+        self._watched_version = self._metadata.version
+
+    def _sync(self, assignments: list[SyncGroupRequestAssignment], now: int) -> None:
+        node_id = self._lookup.need()
+        if node_id is None:
+            self._failed(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE), now)
+            return
+        self.step = Step.SYNCING
+        self._begin_attempt()
+        request = requests.sync(self.group_id, self.generation, self._config, assignments)
+        on_reply = partial(self._on_sync, self._attempt, self.generation)
+        self._outbox.append(send(node_id, request, on_reply, channel=Channel.COORDINATOR))
+
+    def _on_sync(self, attempt: int, sent: Generation, reply: SyncGroupResponse | Failure, now: int) -> None:
+        if attempt != self._attempt:
+            return
+        if isinstance(reply, Failure):
+            self._failed_on_wire(reply, now)
+            return
+        code = error_code(reply.error_code)
+        self._lookup.refused(code, now)
+        if code is not ErrorCode.NONE:
+            if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION) and self.generation == sent:
+                self.reset_on_error("SyncGroup", code)
+            self._failed(KafkaError(code, requests.explain(code, self.group_id, self._config)), now)
+        elif reply.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE):
+            self._failed(
+                KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, requests.other_type(reply.protocol_type)), now
+            )
+        elif self.generation.was_reset or self.state is not MemberState.COMPLETING_REBALANCE:
+            self._failed(KafkaError(ErrorCode.ILLEGAL_GENERATION, "the member was reset while it synced"), now)
+        elif reply.protocol_name not in (None, self.generation.protocol_name):
+            message = f"SyncGroup names assignor {reply.protocol_name}, JoinGroup named {self.generation.protocol_name}"
+            self._failed(KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message), now)
+        else:
+            self._become_stable(reply.assignment, now)
+
+    # --- the join fails ----------------------------------------------------------------------------------------------
+
+    def _failed_on_wire(self, failure: Failure, now: int) -> None:
+        self._lookup.failed(failure, now)
+        if failure.retriable:
+            self._failed(KafkaError(ErrorCode.NETWORK_EXCEPTION, failure.message), now)
+        else:
+            self._failed(UnsupportedVersionError(failure.message), now)
+
+    def _failed(self, error: MusterError, now: int) -> None:
+        """An attempt is over without success: again at once, after a backoff, or when the user has seen the error."""
+        self._attempt += 1
+        self._leading = None
+        self.step = Step.IDLE
+        code = error.code if isinstance(error, KafkaError) else None
+        if code is not ErrorCode.MEMBER_ID_REQUIRED:
+            name = code.name if code is not None else type(error).__name__
+            self.request_rejoin(f"rebalance failed due to {name}")
+        if code in _TRY_AGAIN_AT_ONCE:
+            self._maybe_rejoin(now)
+        elif code is not None and code.retriable:
+            self._retry_at = now + self._config.retry_backoff_ms
+        else:
+            self._report(error)
+
+    def _report(self, error: MusterError) -> None:
+        self._halted = True
+        self._events.append(Fatal(error))
+
+    # --- the join succeeds -------------------------------------------------------------------------------------------
+
+    def _become_stable(self, data: bytes, now: int) -> None:
+        self.state = MemberState.STABLE
+        self.rejoin_needed = False
+        self.rejoin_reason = ""
+        self._refresh_wanted = None
+        if not self.is_leader:
+            self._watched = None  # only the leader minds the metadata
+        try:
+            share = decode_assignment(data)
+        except MusterError as error:
+            self.needs_join_prepare = True
+            self._failed(error, now)
+            return
+        strangers = [partition for partition in share.partitions if not self._is_subscribed(partition.topic)]
+        if strangers:
+            self.step = Step.IDLE
+            self.needs_join_prepare = True
+            self.request_rejoin("received assignment does not match the current subscription")
+            return
+        assigned = set(share.partitions)
+        released = [partition for partition in self._subscription.assignment() if partition not in assigned]
+        if not released:
+            self._take(share, self.generation, now)
+            return
+        # Only under COOPERATIVE is anything owned here: KIP-429's second phase.
+        self._subscription.mark_pending_revocation(released)
+        then = partial(self._release, released, share, self.generation)
+        if self.commit_consumed is not None:
+            self._commit_then(Step.RELEASING, then, now)
+        else:
+            self.step = Step.RELEASING
+            then(now)
+
+    def _is_subscribed(self, topic: str) -> bool:
+        pattern = self._subscription.pattern
+        if self._subscription.kind is SubscriptionKind.PATTERN and pattern is not None:
+            return pattern.search(topic) is not None
+        return topic in self._subscription.topics
+
+    def _release(self, released: list[TopicPartition], share: Assignment, joined: Generation, now: int) -> None:
+        self.step = Step.RELEASING
+        kind = CallbackKind.LOST if self.generation.was_reset else CallbackKind.REVOKED
+        self._call(kind, released, partial(self._after_release, released, share, joined), now)
+
+    def _after_release(self, released: list[TopicPartition], share: Assignment, joined: Generation, now: int) -> None:
+        if self.generation == joined:
+            self.request_rejoin("need to revoke partitions and re-join")
+            self._take(share, joined, now)
+            return
+        # The generation was reset while the listener ran: nothing of the share is this member's any more.
+        gone = set(released)
+        self._own([partition for partition in self._subscription.assignment() if partition not in gone])
+        self.needs_join_prepare = True
+        self.step = Step.IDLE
+
+    def _take(self, share: Assignment, joined: Generation, now: int) -> None:
+        self.step = Step.ASSIGNING
+        self._follow_leader({partition.topic for partition in share.partitions})
+        told = MemberAssignment(share.partitions, share.user_data)
+        self._assignors[joined.protocol_name or ""].on_assignment(told, joined.generation_id)
+        owned = set(self._subscription.assignment())
+        added = [partition for partition in sorted(share.partitions) if partition not in owned]
+        self._own(sorted(share.partitions))
+        self.on_assigned(now)
+        self._call(CallbackKind.ASSIGNED, added, self._after_assigned, now)
+
+    def _follow_leader(self, topics: set[str]) -> None:
+        """The leader may know topics that match this member's pattern and that this member has not seen yet."""
+        if self._subscription.kind is SubscriptionKind.PATTERN and self._joined_topics is not None:
+            new = topics - self._joined_topics
+            if new:
+                self._subscription.topics = self._subscription.topics | new
+                self._joined_topics |= new
+
+    def _after_assigned(self, now: int) -> None:
+        self.needs_join_prepare = True
+        self.step = Step.IDLE
+
+    def _own(self, partitions: list[TopicPartition]) -> None:
+        kept = self.ownership
+        self._owned_counter += 1
+        self.ownership = {partition: kept.get(partition, self._owned_counter) for partition in partitions}
+        self._subscription.assign_from_group(partitions)
+
+    # --- the listener ------------------------------------------------------------------------------------------------
+
+    def _call(
+        self, kind: CallbackKind, partitions: Iterable[TopicPartition], then: Callable[[int], None], now: int
+    ) -> None:
+        if not self.listening:
+            then(now)
+            return
+        self._token += 1
+        self._callback = self._token, then
+        self._events.append(RebalanceCallback(kind, tuple(partitions), self._token))
+
+    def callback_done(self, token: int, now: int) -> None:
+        """The listener has been told what the event of that token said. Other tokens belong to the past."""
+        if self._callback is None or self._callback[0] != token:
+            return
+        _, then = self._callback
+        self._callback = None
+        self._heartbeat.polled(now)
+        then(now)
+
+    # --- heartbeats (H3, H4) -----------------------------------------------------------------------------------------
+
+    def _mind_heartbeat(self, now: int) -> None:
+        if self._at_poll:
+            self._heartbeat.polled(now)
+        if not self.state.has_joined:
+            return
+        node_id = self._lookup.need()
+        if node_id is None:
+            return
+        if self._session_epoch != self._lookup.epoch:
+            self._session_epoch = self._lookup.epoch
+            self._heartbeat.reset_session(now)
+        if now >= self._heartbeat.session_ends_at:
+            self._lookup.mark_dead("no heartbeat was answered for session.timeout.ms", now)
+            self._lookup.need()
+        elif now >= self._heartbeat.poll_due_at:
+            self._on_poll_interval_exceeded(now)
+        elif now >= self._heartbeat.send_at:
+            self._heartbeat.sent(now)
+            request = requests.heartbeat(self.group_id, self.generation, self._config)
+            on_reply = partial(self._on_heartbeat, self.generation, self._lookup.epoch)
+            self._outbox.append(send(node_id, request, on_reply, channel=Channel.COORDINATOR))
+
+    def _on_poll_interval_exceeded(self, now: int) -> None:
+        self._note(
+            WARNING,
+            f"poll was not called for max_poll_interval_ms ({self._config.max_poll_interval_ms} ms): this member "
+            f"leaves group {self.group_id}, and its partitions go to others. Handling the records of one "
+            "poll takes too long: raise max_poll_interval_ms, or lower max_poll_records",
+        )
+        self.leave("consumer poll timeout has expired.", now)
+
+    def _on_heartbeat(self, sent: Generation, epoch: int, reply: HeartbeatResponse | Failure, now: int) -> None:
+        if isinstance(reply, Failure):
+            if epoch == self._lookup.epoch:
+                self._lookup.failed(reply, now)
+            self._heartbeat.failed(now)
+            return
+        code = error_code(reply.error_code)
+        if epoch == self._lookup.epoch:
+            self._lookup.refused(code, now)
+        if code is ErrorCode.NONE:
+            self._heartbeat.received(now)
+        elif code is ErrorCode.REBALANCE_IN_PROGRESS:
+            if self.state is MemberState.STABLE and self.generation == sent:
+                self.request_rejoin("group is already rebalancing")
+            self._heartbeat.received(now)
+        elif code in _RESET_ERRORS:
+            self._on_heartbeat_fenced(code, sent, now)
+        else:
+            self._heartbeat.failed(now)
+
+    def _on_heartbeat_fenced(self, code: ErrorCode, sent: Generation, now: int) -> None:
+        if self.generation != sent:
+            self._heartbeat.received(now)  # it speaks of a generation that is over anyway
+            return
+        self.reset_on_error("Heartbeat", code)
+        self._heartbeat.failed(now)
+        if code is ErrorCode.FENCED_INSTANCE_ID:
+            self._report(KafkaError(code, requests.explain(code, self.group_id, self._config)))
+
+    # --- leave -------------------------------------------------------------------------------------------------------
+
+    def prepare_leave(self, then: Callable[[int], None], now: int) -> None:
+        """Give up all partitions by the user's will, and tell the listener; then go on with `then`."""
+        self._drop_attempt()
+        self._after_commit = None
+        self._commit_at = None
+        self._callback = None
+        owned = self._subscription.assignment() if self._subscription.group_managed else []
+        if not owned:
+            then(now)
+            return
+
+        def give_up(now: int) -> None:
+            self._own([])
+            then(now)
+
+        lost = self.generation.was_reset or self.rebalance_in_progress
+        self._call(CallbackKind.LOST if lost else CallbackKind.REVOKED, owned, give_up, now)
+
+    def leave(self, reason: str, now: int, on_left: Callable[[], None] | None = None) -> None:
+        """Leave the group. A static member only forgets: its place is kept for its session timeout (KIP-345).
+
+        One try: if it fails, the group finds out by the session timeout. The request is in the next `poll`'s list.
+        """
+        parked = self._drop_attempt()
+        node_id = self._lookup.node_id
+        dynamic = self._config.group_instance_id is None
+        member_id = self.generation.member_id
+        if dynamic and node_id is not None and self.state is not MemberState.UNJOINED and member_id:
+            build = partial(requests.leave, self.group_id, member_id, reason)
+            # Behind a parked join the coordinator would not read it.
+            channel = Channel.DATA if parked else Channel.COORDINATOR
+            self._outbox.append(Send(node_id, LeaveGroupRequest, build, partial(self._on_leave, on_left), channel))
+        elif on_left is not None:
+            on_left()
+        self._reset("consumer pro-actively leaving the group", forget_member=True)
+
+    def forget_matches(self) -> None:
+        """The pattern is another one: match it at the next poll."""
+        self._seen_refresh = -1
+        self._refresh_wanted = None
+
+    def forget_subscription(self) -> None:
+        """The user has unsubscribed: the next subscription starts afresh."""
+        self._joined_topics = None
+        self._watched = None
+        self._refresh_wanted = None
+        self._seen_refresh = -1
+        self.step = Step.IDLE
+        self.rejoin_reason = ""
+
+    def _drop_attempt(self) -> bool:
+        """Forget a join or sync under way; whether one was parked at the coordinator."""
+        parked = self.step in (Step.JOINING, Step.SYNCING)
+        if parked and self._lookup.node_id is not None:
+            self._lookup.given_up.append(self._lookup.node_id)
+        if parked or self.step is Step.LEADING:
+            self._attempt += 1
+            self._leading = None
+            self.step = Step.IDLE
+        return parked
+
+    def _on_leave(self, on_left: Callable[[], None] | None, reply: LeaveGroupResponse | Failure, now: int) -> None:
+        if isinstance(reply, Failure):
+            self._note(INFO, f"leaving group {self.group_id} got no answer: {reply.message}")
+        else:
+            codes = [reply.error_code, *(member.error_code for member in reply.members)]
+            code = error_code(next((code for code in codes if code), 0))
+            if code is not ErrorCode.NONE:
+                self._note(DEBUG, f"leaving group {self.group_id} was answered {code.name}")
+        if on_left is not None:
+            on_left()
+
+    def _note(self, level: int, text: str) -> None:
+        self._events.append(Note(level, text))
