@@ -16,6 +16,7 @@ SEEDS ?= 20000
 KILLS ?= 20
 WORKERS ?= 2
 BIN := $(VENV)/bin
+CHECKS := format lint types layers generated locks hygiene
 CODE := src tests tools $(wildcard benchmarks) $(wildcard examples)
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
 # The lock files name every package with its hashes, so pip resolves nothing and fetches no build tool of its own choice.
@@ -25,7 +26,7 @@ ifeq ($(OS),Windows_NT)
 $(error muster runs on Linux and macOS; on Windows use it inside WSL 2)
 endif
 
-.PHONY: help demo test check soak bench lock clean
+.PHONY: help demo test check soak bench lock clean $(CHECKS:%=check-%)
 .DEFAULT_GOAL := help
 
 help:
@@ -37,14 +38,20 @@ demo: $(VENV)/.stamp-demo $(VENV)/.stamp-java
 test: $(VENV)/.stamp-dev $(VENV)/.stamp-java
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
-check: $(VENV)/.stamp-dev
-	$(BIN)/ruff format --check $(CODE)
-	$(BIN)/ruff check $(CODE)
-	$(BIN)/mypy
-	$(BIN)/lint-imports
-	$(BIN)/python -m muster.protocol.codegen --check
-	$(BIN)/python tools/lock.py --check
-	$(BIN)/python tools/hygiene.py
+# Each check is a target of its own: `make -k check` goes on after the first that fails.
+check: $(CHECKS:%=check-%)
+
+$(CHECKS:%=check-%): check-%: $(VENV)/.stamp-dev
+	@echo "check: $*"
+	@$($*)
+
+format = $(BIN)/ruff format --quiet --diff $(CODE)
+lint = $(BIN)/ruff check --quiet $(CODE)
+types = $(BIN)/mypy
+layers = $(BIN)/lint-imports
+generated = $(BIN)/python -m muster.protocol.codegen --check
+locks = $(BIN)/python tools/lock.py --check
+hygiene = $(BIN)/python tools/hygiene.py
 
 # SEEDS and KILLS reach the tests as MUSTER_SEEDS and MUSTER_KILLS (tests/support/scale.py).
 soak: $(VENV)/.stamp-dev $(VENV)/.stamp-java
