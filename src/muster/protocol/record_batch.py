@@ -429,6 +429,10 @@ class BatchBuilder:
         self._last_delta = offset_delta
         self.count += 1
 
+    def keep_timestamp(self, timestamp: int) -> None:
+        """Makes `timestamp` the batch's base and largest time, for a batch that has no record left to tell it."""
+        self._base_timestamp = self._max_timestamp = timestamp
+
     def build(
         self,
         *,

@@ -1,0 +1,278 @@
+"""Compaction: of each key only the last record stays. Offsets never change; what is dropped leaves gaps.
+
+    sealed segments:   | cleaned before | dirty: written since |   active segment (never touched)
+
+1. Read the dirty part and note the last offset of each key.
+2. Read everything from the start and copy it, without records whose key comes again later, records without a key, and
+   tombstones (records without a value) whose time is over. Small neighbours become one segment.
+3. Exchange new for old.
+
+A tombstone stays for `delete_retention_ms` after compaction has met it first, so that a reader who is on his way learns
+that the key is gone. That time is written into the batch itself, the delete horizon (KIP-534). A batch that loses
+records keeps its base and last offset, and its sequences; the last batch of an idempotent producer stays even when
+empty, so that the producer's state can be built from the log (as Kafka's Cleaner has it).
+
+Step 3 must survive a crash at any point: the new segment is written and synced as `X.log.cleaned`; the rename to
+`X.log.swap` decides; then the indexes of the old segments and their files, but the one named X, are deleted; the
+rename to `X.log` replaces that one. `finish_swaps` goes on where a crash stopped it. Who has mapped an old segment
+keeps it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from muster.log.config import MAX_OFFSETS_OF_A_SEGMENT, LogConfig
+from muster.log.segment import Segment, segment_name
+from muster.protocol.record_batch import BatchBuilder, BatchHeader, RecordTuple, read_header, read_tuples
+
+KEY_MEMORY = 128 * 1024 * 1024
+"""Bytes of keys that one run takes in, about (Kafka's log.cleaner.dedupe.buffer.size); the rest is for the next run."""
+
+_BYTES_FOR_EACH_KEY = 120
+
+
+@dataclass(slots=True)
+class Statistics:
+    """What a run did, in bytes and records."""
+
+    bytes_before: int = 0
+    bytes_after: int = 0
+    records_before: int = 0
+    records_after: int = 0
+
+
+@dataclass(slots=True)
+class Replacement:
+    """A new segment, written under its `.cleaned` name, and those whose place it takes."""
+
+    new: Segment
+    old: list[Segment]
+
+
+@dataclass(slots=True)
+class Result:
+    """What is to be swapped in, and where the dirty part begins afterwards."""
+
+    replacements: list[Replacement]
+    cleaned_to: int
+    statistics: Statistics = field(default_factory=Statistics)
+
+
+class _KeyMap(NamedTuple):
+    """The last offset of each key of the dirty part, which was read up to `end_offset`."""
+
+    offsets: dict[bytes, int]
+    end_offset: int
+
+
+def clean(
+    sealed: list[Segment], config: LogConfig, now: int, cleaned_to: int, last_offsets: Mapping[int, int]
+) -> Result | None:
+    """Writes the compacted form of `sealed` beside it. None if nothing is dirty. Raises OSError, CorruptRecordError.
+
+    `last_offsets` has the last offset of each idempotent producer."""
+    sealed = _old_enough(sealed, config, now)
+    keys = _read_keys(sealed, cleaned_to)
+    if keys is None:
+        return None
+    result = Result([], keys.end_offset)
+    cleaner = _Cleaner(keys, config, now, last_offsets, result.statistics)
+    for group in _groups([s for s in sealed if s.base_offset < keys.end_offset], config):
+        result.replacements.append(Replacement(cleaner.rewrite(group), group))
+    return result
+
+
+def _old_enough(sealed: list[Segment], config: LogConfig, now: int) -> list[Segment]:
+    """The segments in which every record has been there for `min_compaction_lag_ms`."""
+    if config.min_compaction_lag_ms <= 0:
+        return sealed
+    for at, segment in enumerate(sealed):
+        if segment.max_timestamp > now - config.min_compaction_lag_ms:
+            return sealed[:at]
+    return sealed
+
+
+def _read_keys(sealed: list[Segment], cleaned_to: int) -> _KeyMap | None:
+    offsets: dict[bytes, int] = {}
+    end_offset, memory = -1, 0
+    for segment in sealed:
+        if segment.next_offset <= cleaned_to:
+            continue
+        if end_offset >= 0 and memory > KEY_MEMORY:
+            break
+        for _, header, batch in _batches(segment):
+            if header.last_offset < cleaned_to or header.is_control:
+                continue
+            for offset, _, key, _, _ in read_tuples(batch, 0, header):
+                if key is not None and offset >= cleaned_to:
+                    memory += 0 if key in offsets else len(key) + _BYTES_FOR_EACH_KEY
+                    offsets[key] = offset
+        end_offset = segment.next_offset
+    return None if end_offset < 0 else _KeyMap(offsets, end_offset)
+
+
+def _batches(segment: Segment) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    for position, header in segment.headers():
+        yield position, header, segment.view(position, position + header.size)
+
+
+def _groups(sealed: list[Segment], config: LogConfig) -> list[list[Segment]]:
+    """Neighbours that fit into one segment together, by size and by what the indexes can hold."""
+    groups: list[list[Segment]] = []
+    size = 0
+    for segment in sealed:
+        fits = (
+            groups
+            and size + segment.size <= config.segment_bytes
+            and segment.next_offset - groups[-1][0].base_offset <= MAX_OFFSETS_OF_A_SEGMENT
+        )
+        if fits:
+            groups[-1].append(segment)
+            size += segment.size
+        else:
+            groups.append([segment])
+            size = segment.size
+    return groups
+
+
+class _Cleaner:
+    def __init__(
+        self,
+        keys: _KeyMap,
+        config: LogConfig,
+        now: int,
+        last_offsets: Mapping[int, int],
+        statistics: Statistics,
+    ) -> None:
+        self._keys = keys
+        self._config = config
+        self._now = now
+        self._last_offsets = last_offsets
+        self._statistics = statistics
+
+    def rewrite(self, group: list[Segment]) -> Segment:
+        first = group[0]
+        new = Segment(first.path.parent, first.base_offset, self._now, suffix=".cleaned")
+        new.path.unlink(missing_ok=True)
+        new.open_for_append()
+        for segment in group:
+            self._statistics.bytes_before += segment.size
+            for _, header, batch in _batches(segment):
+                kept = self._filter(header, batch)
+                if kept is not None:
+                    new.write(kept)
+                    new.note(read_header(kept), self._config.index_interval_bytes)
+        new.sync()
+        new.close_file()
+        new.next_offset = group[-1].next_offset
+        new.created_ms = group[-1].created_ms
+        self._statistics.bytes_after += new.size
+        return new
+
+    def _filter(self, header: BatchHeader, batch: memoryview) -> memoryview | bytearray | None:
+        """The batch as it was, or without what goes away, or None."""
+        if header.is_control:
+            return batch
+        records = read_tuples(batch, 0, header)
+        horizon = header.delete_horizon_ms
+        kept = [record for record in records if self._stays(record, horizon)]
+        self._statistics.records_before += len(records)
+        self._statistics.records_after += len(kept)
+        set_horizon = horizon is None and any(record[3] is None for record in kept)
+        if len(kept) == len(records) and not set_horizon and records:
+            return batch
+        if not kept and self._last_offsets.get(header.producer_id) != header.last_offset:
+            return None
+        return self._rebuild(header, kept, self._now + self._config.delete_retention_ms if set_horizon else horizon)
+
+    def _stays(self, record: RecordTuple, horizon: int | None) -> bool:
+        offset, _, key, value, _ = record
+        if offset >= self._keys.end_offset:
+            return True
+        if key is None or self._keys.offsets.get(key, -1) > offset:
+            return False
+        return value is not None or horizon is None or self._now < horizon
+
+    @staticmethod
+    def _rebuild(header: BatchHeader, kept: list[RecordTuple], horizon: int | None) -> bytearray:
+        builder = BatchBuilder(base_timestamp=horizon)
+        for offset, timestamp, key, value, headers in kept:
+            builder.append_at(offset - header.base_offset, timestamp, key, value, headers)
+        if not kept:
+            # Nothing but the header: its time must not be lost with the records.
+            builder.keep_timestamp(header.max_timestamp)
+        return builder.build(
+            base_offset=header.base_offset,
+            compression=header.compression,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            transactional=header.is_transactional,
+            leader_epoch=header.partition_leader_epoch,
+            last_offset_delta=header.last_offset_delta,
+            log_append_time=header.max_timestamp if header.timestamp_type else None,
+            delete_horizon=horizon is not None,
+        )
+
+
+# ------------------------------------------------------------------------------------------------- the exchange
+
+
+def swap(replacement: Replacement) -> Segment:
+    """Puts the new segment in place of the old ones and returns it. Raises OSError."""
+    new, directory = replacement.new, replacement.new.path.parent
+    decided = directory / segment_name(new.base_offset, ".log.swap")
+    os.replace(new.path, decided)
+    new.close()
+    for old in replacement.old:
+        old.close_file()
+    _exchange(decided, [old.base_offset for old in replacement.old])
+    new.path = directory / segment_name(new.base_offset, ".log")
+    new.seal()
+    return new
+
+
+def discard(replacement: Replacement) -> None:
+    """Forgets a new segment that is not wanted any more."""
+    replacement.new.close()
+    replacement.new.path.unlink(missing_ok=True)
+
+
+def _exchange(decided: Path, old_bases: list[int]) -> None:
+    directory, base = decided.parent, int(decided.name[:20])
+    for old in {base, *old_bases}:
+        for suffix in (".index", ".timeindex"):
+            (directory / segment_name(old, suffix)).unlink(missing_ok=True)
+    for old in sorted(old_bases):  # from the old end: a tombstone must not go before what it deletes
+        if old != base:
+            (directory / segment_name(old, ".log")).unlink(missing_ok=True)
+    os.replace(decided, directory / segment_name(base, ".log"))
+
+
+def finish_swaps(directory: Path, names: list[str]) -> None:
+    """Before a folder is loaded: deletes what was not decided, finishes what was. Raises OSError."""
+    for name in names:
+        if name.endswith(".cleaned"):
+            (directory / name).unlink()
+    for name in sorted(name for name in names if name.endswith(".log.swap")):
+        end = _end_of(directory / name)
+        base = int(name[:20])
+        logs = [int(other[:20]) for other in names if other.endswith(".log")]
+        _exchange(directory / name, [other for other in logs if base <= other < end])
+
+
+def _end_of(path: Path) -> int:
+    """The offset behind the last batch of a segment that was written and synced whole."""
+    segment = Segment(path.parent, int(path.name[:20]), 0)
+    segment.path = path
+    segment.size = path.stat().st_size
+    end = segment.base_offset + 1
+    for _, header in segment.headers():
+        end = header.next_offset
+    segment.close()
+    return end

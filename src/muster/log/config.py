@@ -1,0 +1,82 @@
+"""Settings of a log, with Kafka's topic settings' names and defaults, and the errors that a log answers with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+from muster.errors import ErrorCode, KafkaError
+
+NO_LIMIT = -1
+DAY_MS = 86_400_000
+MAX_SEGMENT_BYTES = 2**31 - 1
+MAX_OFFSETS_OF_A_SEGMENT = 2**31 - 1
+"""Indexes hold offsets and positions in four bytes."""
+
+
+class FsyncPolicy(StrEnum):
+    """When an append counts as durable, and so may be acknowledged and read.
+
+    INTERVAL: at once when the operating system has it (survives the death of the process); somebody calls
+    `LogStore.flush` every second, so that a power cut costs that second at most.
+    ALWAYS: after fsync, which all that wait share. NEVER: as INTERVAL, and the system writes when it likes."""
+
+    INTERVAL = "interval"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+class CleanupPolicy(StrEnum):
+    """Kafka's `cleanup.policy`."""
+
+    DELETE = "delete"
+    COMPACT = "compact"
+    COMPACT_AND_DELETE = "compact,delete"
+
+    @property
+    def compacts(self) -> bool:
+        return self is not CleanupPolicy.DELETE
+
+    @property
+    def deletes(self) -> bool:
+        return self is not CleanupPolicy.COMPACT
+
+
+class TimestampType(IntEnum):
+    """Kafka's `message.timestamp.type`: who says what time a record has."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+@dataclass(slots=True)
+class LogConfig:
+    """A topic's settings as far as its log knows them. Bytes and milliseconds; -1 is no limit for the two
+    retentions."""
+
+    segment_bytes: int = 1024 * 1024 * 1024
+    segment_ms: int = 7 * DAY_MS
+    retention_ms: int = 7 * DAY_MS
+    retention_bytes: int = NO_LIMIT
+    max_message_bytes: int = 1024 * 1024 + 12
+    cleanup_policy: CleanupPolicy = CleanupPolicy.DELETE
+    delete_retention_ms: int = DAY_MS
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    index_interval_bytes: int = 4096
+    message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
+    message_timestamp_after_max_ms: int = 3_600_000
+    message_timestamp_before_max_ms: int = 2**63 - 1
+    producer_id_expiration_ms: int = DAY_MS
+
+
+class LogError(KafkaError):
+    """An append or read that is refused; `code` is what the client is to be told. The log goes on."""
+
+
+class LogFailedError(LogError):
+    """Reading or writing the disk failed. The log refuses appends until the store is opened again: after a failed write
+    or fsync nobody knows what the disk holds."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, message)

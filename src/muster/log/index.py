@@ -1,0 +1,159 @@
+"""The two sparse indexes of a segment, in Kafka's file layout (big-endian, nothing but entries).
+
+`.index`      (offset - base offset) int32, position int32: the last offset of a batch, and where in the `.log` the
+              batch begins. One entry for about each `index_interval_bytes` of log.
+`.timeindex`  timestamp int64, (offset - base offset) int32: the largest timestamp up to there, and the last offset of
+              the first batch that has it. Timestamps rise strictly from entry to entry.
+
+In memory an index is a pair of arrays that bisect finds its way in. New entries are written out by `save`, when the log
+is flushed and when the segment is closed. After a crash nobody trusts what stands in the files: recovery
+builds them again from the batches.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from pathlib import Path
+
+_TIME_ENTRY = struct.Struct(">qi")
+_OFFSET_ENTRY_SIZE = 8
+
+
+class OffsetIndex:
+    """Offset to position."""
+
+    __slots__ = ("_offsets", "_positions", "_saved", "path")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._offsets = array("i")
+        self._positions = array("i")
+        self._saved = 0
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def load(self, segment_size: int) -> bool:
+        """Reads the file. False, and empty, if it is missing or cannot belong to a segment of that size."""
+        data = _read(self.path)
+        if data is None or len(data) % _OFFSET_ENTRY_SIZE:
+            return False
+        entries = array("i", data)
+        if sys.byteorder == "little":
+            entries.byteswap()
+        offsets, positions = entries[0::2], entries[1::2]
+        if not _rises(offsets) or not _rises(positions) or (positions and positions[-1] >= segment_size):
+            return False
+        self._offsets, self._positions, self._saved = offsets, positions, len(offsets)
+        return True
+
+    def append(self, relative_offset: int, position: int) -> None:
+        self._offsets.append(relative_offset)
+        self._positions.append(position)
+
+    def position_before(self, relative_offset: int) -> int:
+        """Where a batch begins at or before the one that holds the offset; 0 if the index does not know better."""
+        slot = bisect_right(self._offsets, relative_offset) - 1
+        return self._positions[slot] if slot >= 0 else 0
+
+    def last_position_until(self, position: int) -> int:
+        """The last known beginning of a batch that is not behind `position`."""
+        slot = bisect_right(self._positions, position) - 1
+        return self._positions[slot] if slot >= 0 else 0
+
+    def last_position(self) -> int:
+        return self._positions[-1] if self._positions else 0
+
+    def save(self) -> None:
+        """Appends to the file what is new since the last time."""
+        end = len(self._offsets)
+        new = array("i")
+        for slot in range(self._saved, end):
+            new.append(self._offsets[slot])
+            new.append(self._positions[slot])
+        if sys.byteorder == "little":
+            new.byteswap()
+        _save(self.path, new.tobytes(), self._saved * _OFFSET_ENTRY_SIZE)
+        self._saved = end
+
+
+class TimeIndex:
+    """Timestamp to offset."""
+
+    __slots__ = ("_offsets", "_saved", "_timestamps", "path")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._timestamps = array("q")
+        self._offsets = array("i")
+        self._saved = 0
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def load(self) -> bool:
+        """Reads the file. False, and empty, if it is missing or out of order."""
+        data = _read(self.path)
+        if data is None or len(data) % _TIME_ENTRY.size:
+            return False
+        timestamps, offsets = array("q"), array("i")
+        for timestamp, offset in _TIME_ENTRY.iter_unpack(data):
+            timestamps.append(timestamp)
+            offsets.append(offset)
+        if not _rises(timestamps) or not _rises(offsets):
+            return False
+        self._timestamps, self._offsets, self._saved = timestamps, offsets, len(offsets)
+        return True
+
+    def append(self, timestamp: int, relative_offset: int) -> None:
+        """Adds an entry unless it says nothing new (Kafka's maybeAppend)."""
+        if timestamp >= 0 and (not self._timestamps or timestamp > self._timestamps[-1]):
+            self._timestamps.append(timestamp)
+            self._offsets.append(relative_offset)
+
+    def last(self) -> tuple[int, int] | None:
+        """The last entry: timestamp, relative offset."""
+        return (self._timestamps[-1], self._offsets[-1]) if self._offsets else None
+
+    def offset_before(self, timestamp: int) -> int:
+        """A relative offset before which no record is as late as `timestamp`."""
+        slot = bisect_left(self._timestamps, timestamp)
+        if slot < len(self._timestamps) and self._timestamps[slot] == timestamp:
+            return self._offsets[slot]
+        return self._offsets[slot - 1] if slot else 0
+
+    def save(self) -> None:
+        """Appends to the file what is new since the last time."""
+        end = len(self._offsets)
+        pack = _TIME_ENTRY.pack
+        data = b"".join(pack(self._timestamps[slot], self._offsets[slot]) for slot in range(self._saved, end))
+        _save(self.path, data, self._saved * _TIME_ENTRY.size)
+        self._saved = end
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _rises(values: array[int]) -> bool:
+    """Whether each value is larger than the one before and none is negative."""
+    return all(map(int.__lt__, values, values[1:])) and not (values and values[0] < 0)
+
+
+def _save(path: Path, data: bytes, position: int) -> None:
+    """Puts `data` at `position` and lets the file end there. Creates the file though there is nothing to write: a
+    segment without its index files is one whose indexes must be built again."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+        if data:
+            os.pwrite(fd, data, position)
+        os.ftruncate(fd, position + len(data))
+    finally:
+        os.close(fd)

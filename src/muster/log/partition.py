@@ -1,0 +1,571 @@
+"""The log of one partition: what is appended, in order, and read again from any offset.
+
+    log_start_offset <= high_watermark <= log_end_offset
+
+Records before log_start_offset are gone (retention, DeleteRecords). Those before high_watermark may be read and
+acknowledged: all that are written, but under FsyncPolicy.ALWAYS only those that have been synced.
+
+Threads
+    One thread appends and reads (the broker's loop), another may call `flush`, `enforce_retention`, `compact` and
+    `close`. `_lock` guards the segments and is only held for microseconds; a sync or the rewriting of a segment runs
+    outside it. `_sync_lock` keeps files open while they are synced and is always taken first.
+
+Failure
+    After a failed write or sync nobody knows what the disk holds: the log is `failed`, refuses all appends with
+    KAFKA_STORAGE_ERROR and stays readable. Opening the store again recovers it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from bisect import bisect_right
+from collections.abc import Callable
+from operator import attrgetter
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from muster.errors import ErrorCode
+from muster.log import compaction, recovery
+from muster.log.config import (
+    MAX_OFFSETS_OF_A_SEGMENT,
+    NO_LIMIT,
+    FsyncPolicy,
+    LogConfig,
+    LogError,
+    LogFailedError,
+    TimestampType,
+)
+from muster.log.producer_state import ProducedBatch, ProducerState
+from muster.log.segment import Segment, segment_name
+from muster.log.validation import examine
+from muster.model import TopicPartition
+from muster.protocol.record_batch import (
+    NO_TIMESTAMP,
+    BatchHeader,
+    assign_offset,
+    read_header,
+    set_log_append_time,
+)
+
+Origin = Literal["client", "coordinator"]
+
+_REMEMBERED_POSITIONS = 64
+_EMPTY = memoryview(b"")
+
+
+class AppendResult(NamedTuple):
+    """Where an append went. `log_append_time` (milliseconds) is -1 with CreateTime. A duplicate of an idempotent
+    producer was not written again and has the offsets of the first time."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time: int
+    duplicate: bool
+
+
+class ReadResult(NamedTuple):
+    """Whole batches, perhaps none. The first may begin before the offset that was asked for. The view stays valid
+    for as long as somebody holds it; `next_offset` is where to read on."""
+
+    data: memoryview
+    next_offset: int
+    high_watermark: int
+    log_start_offset: int
+
+
+class _Durable(NamedTuple):
+    """Up to where the log may be read: an offset, and its place."""
+
+    offset: int
+    segment_base: int
+    position: int
+
+
+class PartitionLog:
+    """One partition's log. Nothing is created on disk before the first append."""
+
+    def __init__(
+        self,
+        directory: Path,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        *,
+        fsync: FsyncPolicy = FsyncPolicy.INTERVAL,
+        on_dirty: Callable[[PartitionLog], None] | None = None,
+    ) -> None:
+        self.directory = directory
+        self.topic_partition = topic_partition
+        self.config = config
+        self.fsync = fsync
+        self.failed: LogFailedError | None = None
+        self.producers = ProducerState()
+        self.cleaned_to = 0
+        """Where the dirty part begins: compaction has seen everything before it."""
+        self._segments: tuple[Segment, ...] = ()
+        self._log_start_offset = 0
+        self._log_end_offset = 0
+        self._durable = _Durable(0, 0, 0)
+        self._unsynced: list[Segment] = []
+        self._new_files = False
+        self._closed = False
+        self._positions: dict[int, tuple[Segment, int]] = {}
+        self._on_dirty = on_dirty
+        self._lock = threading.Lock()
+        self._sync_lock = threading.Lock()
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        *,
+        now: int,
+        fsync: FsyncPolicy = FsyncPolicy.INTERVAL,
+        clean: bool = False,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        cleaned_to: int = 0,
+        on_dirty: Callable[[PartitionLog], None] | None = None,
+    ) -> PartitionLog:
+        """The log as its files tell. Unless the shutdown was `clean`, everything from `recovery_point` on is checked,
+        and cut off at the first batch that is torn or corrupt. Raises OSError."""
+        log = cls(directory, topic_partition, config, fsync=fsync, on_dirty=on_dirty)
+        loaded = recovery.load(
+            directory,
+            config,
+            now=now,
+            clean=clean,
+            recovery_point=recovery_point,
+            sync=fsync is FsyncPolicy.ALWAYS,
+        )
+        if loaded.segments:
+            log._segments = tuple(loaded.segments)
+            log.producers = loaded.producers
+            log._log_end_offset = log._segments[-1].next_offset
+            log._log_start_offset = max(log._segments[0].base_offset, min(log_start_offset, log._log_end_offset))
+            log.cleaned_to = min(max(cleaned_to, log._log_start_offset), log._log_end_offset)
+            active = log._segments[-1]
+            log._durable = _Durable(log._log_end_offset, active.base_offset, active.size)
+        return log
+
+    # ---------------------------------------------------------------------------------------------- what it is
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that can be read."""
+        return self._log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self._log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Records before it are durable in the sense of the fsync policy."""
+        if self.fsync is FsyncPolicy.ALWAYS:
+            return self._durable.offset
+        return self._log_end_offset
+
+    @property
+    def flushed_offset(self) -> int:
+        """Records before it have been synced, or were there when the log was opened."""
+        return self._durable.offset
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """From old to new; the last one is active."""
+        return self._segments
+
+    # ---------------------------------------------------------------------------------------------- append
+
+    def append(
+        self,
+        batches: bytes | bytearray | memoryview,
+        *,
+        now: int,
+        leader_epoch: int = 0,
+        origin: Origin = "client",
+    ) -> AppendResult:
+        """Writes batches (of a client exactly one) behind the end, in one piece, and gives them their offsets.
+
+        Offsets and leader epoch are patched into `batches` itself where it can be written to. Raises LogError with what
+        the client is to be told: CORRUPT_MESSAGE, INVALID_RECORD, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
+        INVALID_TIMESTAMP, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH; LogFailedError if the disk fails or
+        has failed."""
+        buffer = _writable(batches)
+        headers = examine(buffer, self.config, now, origin)
+        with self._lock:
+            self._refuse_if_failed()
+            if origin == "client" and (duplicate := self._duplicate(headers[0])):
+                return AppendResult(duplicate.first_offset, duplicate.last_offset, duplicate.timestamp, True)
+            placed = self._place(buffer, headers, now, leader_epoch)
+            base_offset, last_offset = placed[0].base_offset, placed[-1].last_offset
+            self._write(buffer, placed, now)
+        if self._on_dirty is not None:
+            self._on_dirty(self)
+        stamped = self.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+        return AppendResult(base_offset, last_offset, now if stamped else NO_TIMESTAMP, False)
+
+    def _duplicate(self, header: BatchHeader) -> ProducedBatch | None:
+        return self.producers.check(header) if header.producer_id >= 0 else None
+
+    def _place(
+        self, buffer: bytearray | memoryview, headers: list[BatchHeader], now: int, leader_epoch: int
+    ) -> list[BatchHeader]:
+        """Patches offset, epoch and, with LogAppendTime, time into the batches; returns the headers they have then."""
+        stamp = self.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+        placed = []
+        position, offset = 0, self._log_end_offset
+        for header in headers:
+            assign_offset(buffer, position, offset, leader_epoch)
+            if stamp:
+                set_log_append_time(buffer, position, header, now)
+                header = read_header(buffer, position)
+            else:
+                header = BatchHeader(offset, header.batch_length, leader_epoch, *header[3:])
+            placed.append(header)
+            offset = header.next_offset
+            position += header.size
+        return placed
+
+    def _write(self, buffer: bytearray | memoryview, placed: list[BatchHeader], now: int) -> None:
+        try:
+            segment = self._active(len(buffer), placed, now)
+            segment.write(buffer)
+        except OSError as error:
+            raise self._fail("writing", error) from error
+        for header in placed:
+            segment.note(header, self.config.index_interval_bytes)
+            if header.producer_id >= 0:
+                self.producers.note(header)
+        self._log_end_offset = segment.next_offset
+
+    def _active(self, size: int, placed: list[BatchHeader], now: int) -> Segment:
+        """The segment to write to: the last one, or a new one where Kafka would begin one."""
+        if not self._segments:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            return self._add_segment(placed[0].base_offset, now)
+        active = self._segments[-1]
+        latest = max(header.max_timestamp for header in placed)
+        waited = latest - active.first_timestamp if active.first_timestamp >= 0 else now - active.created_ms
+        if active.size and (
+            active.size + size > self.config.segment_bytes
+            or waited > self.config.segment_ms
+            or placed[-1].last_offset - active.base_offset > MAX_OFFSETS_OF_A_SEGMENT
+        ):
+            return self._roll(now)
+        return active
+
+    def _roll(self, now: int) -> Segment:
+        """Seals the active segment and begins the next at the log's end. Raises OSError."""
+        active = self._segments[-1]
+        active.seal()
+        if self.fsync is FsyncPolicy.NEVER:
+            active.close_file()
+        else:
+            self._unsynced.append(active)
+        self.producers.save(self.directory / segment_name(self._log_end_offset, ".snapshot"))
+        return self._add_segment(self._log_end_offset, now)
+
+    def _add_segment(self, base_offset: int, now: int) -> Segment:
+        segment = Segment(self.directory, base_offset, now)
+        segment.open_for_append()
+        self._segments = (*self._segments, segment)
+        self._new_files = True
+        return segment
+
+    def _refuse_if_failed(self) -> None:
+        if self.failed is not None:
+            raise self.failed
+        if self._closed:
+            raise LogError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the log of {self.topic_partition} is closed")
+
+    def _fail(self, what: str, error: OSError) -> LogFailedError:
+        self.failed = LogFailedError(f"{what} the log of {self.topic_partition} failed: {error}")
+        return self.failed
+
+    # ---------------------------------------------------------------------------------------------- read
+
+    def read(self, offset: int, max_bytes: int, *, min_one: bool = True) -> ReadResult:
+        """Whole batches from the one that holds `offset` on, of one segment and up to the high watermark.
+
+        At most `max_bytes`, except that with `min_one` the first batch comes whatever its size. Empty at the end of the
+        log. Raises LogError(OFFSET_OUT_OF_RANGE) for an offset outside of the log, LogFailedError."""
+        with self._lock:
+            if not self._log_start_offset <= offset <= self._log_end_offset:
+                raise LogError(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"offset {offset} of {self.topic_partition} is not within "
+                    f"{self._log_start_offset} and {self._log_end_offset}",
+                )
+            high_watermark = self.high_watermark
+            empty = ReadResult(_EMPTY, offset, high_watermark, self._log_start_offset)
+            if offset >= high_watermark:
+                return empty
+            try:
+                found = self._find(offset)
+                if found is None:
+                    return empty
+                segment, position = found
+                limit = self._limit(segment)
+                end = segment.end_of_read(position, max_bytes, limit) if position < limit else position
+                if end <= position and min_one and position < limit:
+                    end = position + segment.batch_size(position)
+                if end <= position:
+                    return empty
+                data = segment.view(position, end)
+                next_offset = self._offset_at(segment, position, end)
+            except OSError as error:
+                raise LogFailedError(f"reading the log of {self.topic_partition} failed: {error}") from error
+        return ReadResult(data, next_offset, high_watermark, self._log_start_offset)
+
+    def _find(self, offset: int) -> tuple[Segment, int] | None:
+        """Segment and position of the first batch whose last offset is not below `offset`. Compaction leaves gaps, so
+        that may be in a later segment."""
+        if (known := self._positions.get(offset)) and known[1] < known[0].size:
+            return known
+        at = max(bisect_right(self._segments, offset, key=attrgetter("base_offset")) - 1, 0)
+        for segment in self._segments[at:]:
+            position = self._readable(segment).position_of(offset)
+            if position < segment.size:
+                return segment, position
+        return None
+
+    def _readable(self, segment: Segment) -> Segment:
+        """A sealed segment is mapped before it is read, once: its file may be closed, or gone, by the next time."""
+        if segment is not self._segments[-1]:
+            segment.map_whole()
+        return segment
+
+    def _limit(self, segment: Segment) -> int:
+        """The position up to which the segment may be read."""
+        durable = self._durable
+        if self.fsync is not FsyncPolicy.ALWAYS or segment.base_offset < durable.segment_base:
+            return segment.size
+        return durable.position if segment.base_offset == durable.segment_base else 0
+
+    def _offset_at(self, segment: Segment, position: int, end: int) -> int:
+        """The offset behind the batch that ends at `end`, and a note for the reader who will ask for it."""
+        # The next batch's base is larger than the last offset + 1 only where compaction left a gap.
+        last = end == segment.size
+        next_offset = segment.next_offset if last else int.from_bytes(segment.view(end, end + 8), "big")
+        positions = self._positions
+        if len(positions) >= _REMEMBERED_POSITIONS:
+            del positions[next(iter(positions))]
+        positions[next_offset] = (segment, end)
+        return next_offset
+
+    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
+        """Offset and timestamp of the first record that is not earlier than `timestamp` (milliseconds); None if there
+        is none. Raises CorruptRecordError, LogFailedError."""
+        with self._lock:
+            try:
+                for segment in self._segments:
+                    if segment.max_timestamp >= timestamp:
+                        self._readable(segment)
+                        found = segment.first_at_or_after(timestamp, self._log_start_offset, self._limit(segment))
+                        if found:
+                            return found
+            except OSError as error:
+                raise LogFailedError(f"reading the log of {self.topic_partition} failed: {error}") from error
+        return None
+
+    def max_timestamp(self) -> tuple[int, int] | None:
+        """Offset and timestamp of the first record with the largest timestamp; None if the log is empty."""
+        latest = max((segment.max_timestamp for segment in self._segments), default=-1)
+        return None if latest < 0 else self.offset_for_timestamp(latest)
+
+    # ---------------------------------------------------------------------------------------------- durability
+
+    def flush(self) -> bool:
+        """Syncs everything that was appended until now, and writes the indexes. Returns whether that moved anything.
+
+        May run in another thread than append and read. After a failure `failed` is set."""
+        with self._sync_lock:
+            with self._lock:
+                if self.failed is not None or self._closed or not self._segments:
+                    return False
+                active = self._segments[-1]
+                target = _Durable(self._log_end_offset, active.base_offset, active.size)
+                sealed, self._unsynced = self._unsynced, []
+                new_files, self._new_files = self._new_files, False
+            try:
+                for segment in (*sealed, active):
+                    segment.sync()
+                if new_files:
+                    _sync_directory(self.directory)
+                    _sync_directory(self.directory.parent)
+                with self._lock:
+                    for segment in sealed:
+                        segment.close_file()
+                    if active is self._segments[-1]:
+                        active.save_indexes()
+            except OSError as error:
+                self._fail("syncing", error)
+                return False
+            moved = target.offset > self._durable.offset
+            self._durable = target
+            return moved
+
+    def close(self) -> None:
+        """Syncs (but with FsyncPolicy.NEVER), writes indexes and producer snapshot, and closes the files. Views that
+        were given out stay good. Raises LogFailedError if something could not be written."""
+        if self.fsync is not FsyncPolicy.NEVER:
+            self.flush()
+        with self._sync_lock, self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            try:
+                if self._segments and self.failed is None:
+                    self._segments[-1].save_indexes()
+                    self.producers.save(self.directory / segment_name(self._log_end_offset, ".snapshot"))
+            except OSError as error:
+                raise self._fail("closing", error) from error
+            finally:
+                self._forget_positions()
+                for segment in self._segments:
+                    segment.close()
+        if self.failed is not None:
+            raise self.failed
+
+    def abandon(self) -> None:
+        """Closes the files without writing anything: what was appended stays as a crash would leave it."""
+        with self._sync_lock, self._lock:
+            self._closed = True
+            self._forget_positions()
+            for segment in self._segments:
+                segment.close()
+
+    def _forget_positions(self) -> None:
+        self._positions.clear()
+
+    # ---------------------------------------------------------------------------------------------- what goes away
+
+    def delete_records(self, before_offset: int) -> int:
+        """Makes `before_offset` the log's start (-1 is the high watermark) and returns the start. The bytes go with the
+        next `enforce_retention`. Raises LogError(OFFSET_OUT_OF_RANGE)."""
+        with self._lock:
+            offset = self.high_watermark if before_offset == -1 else before_offset
+            if not 0 <= offset <= self.high_watermark:
+                raise LogError(ErrorCode.OFFSET_OUT_OF_RANGE, f"cannot delete records before offset {before_offset}")
+            self._log_start_offset = max(self._log_start_offset, offset)
+            self.cleaned_to = max(self.cleaned_to, self._log_start_offset)
+            return self._log_start_offset
+
+    def enforce_retention(self, now: int) -> int:
+        """Deletes segments from the old end: those before the log's start and, where the policy deletes, those that
+        are too old or too much. Returns how many. Forgets idempotent producers that have been silent too long.
+
+        The active segment goes too when it is due; then the log is empty. Raises LogFailedError."""
+        with self._sync_lock, self._lock:
+            if self.failed is not None or self._closed or not self._segments:
+                return 0
+            self.producers.expire(now, self.config.producer_id_expiration_ms)
+            count = self._count_deletable(now)
+            if not count:
+                return 0
+            try:
+                if count == len(self._segments):
+                    self._roll(now)
+                doomed, self._segments = self._segments[:count], self._segments[count:]
+                self._log_start_offset = max(self._log_start_offset, self._segments[0].base_offset)
+                self.cleaned_to = max(self.cleaned_to, self._log_start_offset)
+                self._unsynced = [segment for segment in self._unsynced if segment not in doomed]
+                self._forget_positions()
+                for segment in doomed:
+                    segment.delete()
+                    (self.directory / segment_name(segment.base_offset, ".snapshot")).unlink(missing_ok=True)
+            except OSError as error:
+                raise self._fail("deleting from", error) from error
+            return count
+
+    def _count_deletable(self, now: int) -> int:
+        config, count = self.config, 0
+        excess = self.size - config.retention_bytes if config.retention_bytes != NO_LIMIT else -1
+        high_watermark = self.high_watermark
+        for segment in self._segments:
+            excess -= segment.size
+            too_old = 0 <= config.retention_ms < now - _latest(segment)
+            unwanted = config.cleanup_policy.deletes and (too_old or excess >= 0)
+            if segment.next_offset > self._log_start_offset and not unwanted:
+                break
+            if segment.next_offset > high_watermark or (segment is self._segments[-1] and not segment.size):
+                break
+            count += 1
+        return count
+
+    def is_cleanable(self) -> bool:
+        """Whether compaction is due: the dirty part of the sealed segments has the share that the settings ask for."""
+        if not self.config.cleanup_policy.compacts or self.failed is not None or self._closed:
+            return False
+        sealed = self._segments[:-1]
+        total = sum(segment.size for segment in sealed)
+        dirty = sum(segment.size for segment in sealed if segment.next_offset > self.cleaned_to)
+        return dirty > 0 and dirty >= self.config.min_cleanable_dirty_ratio * total
+
+    def compact(self, now: int) -> compaction.Statistics | None:
+        """Rewrites the sealed segments so that of each key only the last record stays (and tombstones for
+        `delete_retention_ms` after they are first met). Offsets stay. None if there is nothing to do.
+
+        Runs long: call it from another thread than append and read. Raises LogFailedError, CorruptRecordError."""
+        with self._sync_lock, self._lock:
+            sealed = [segment for segment in self._segments[:-1] if segment.next_offset <= self.high_watermark]
+            if self.failed is not None or self._closed or not sealed:
+                return None
+            last_offsets = {pid: self.producers.last_offset(pid) for pid in self.producers.producers}
+            try:
+                for segment in sealed:
+                    segment.map_whole()
+            except OSError as error:
+                raise LogFailedError(f"reading the log of {self.topic_partition} failed: {error}") from error
+        try:
+            result = compaction.clean(sealed, self.config, now, self.cleaned_to, last_offsets)
+            if result is None:
+                return None
+            for replacement in result.replacements:
+                self._swap(replacement)
+        except OSError as error:
+            raise self._fail("compacting", error) from error
+        self.cleaned_to = result.cleaned_to
+        return result.statistics
+
+    def _swap(self, replacement: compaction.Replacement) -> None:
+        with self._sync_lock, self._lock:
+            # Retention may have deleted some of them while they were rewritten: then the old ones that are left stay.
+            present = [segment for segment in self._segments if segment in replacement.old]
+            if self._closed or len(present) != len(replacement.old):
+                compaction.discard(replacement)
+                return
+            new = compaction.swap(replacement)
+            at = self._segments.index(present[0])
+            self._segments = (*self._segments[:at], new, *self._segments[at + len(present) :])
+            self._unsynced = [segment for segment in self._unsynced if segment not in present]
+            self._forget_positions()
+
+
+def _latest(segment: Segment) -> int:
+    return segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
+
+
+def _writable(batches: bytes | bytearray | memoryview) -> bytearray | memoryview:
+    """The batches themselves where they can be patched, else a copy."""
+    if isinstance(batches, bytes) or (isinstance(batches, memoryview) and batches.readonly):
+        return bytearray(batches)
+    return batches
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,188 @@
+"""What a partition remembers of idempotent producers (KIP-98), so that a batch sent twice is written once.
+
+For each producer id: the epoch, and the last five batches as ranges of sequences with their offsets. A batch
+- whose range is one of the five is a duplicate: it is acknowledged with the offset of the first time;
+- of an older epoch is refused with INVALID_PRODUCER_EPOCH;
+- of a newer epoch must begin at sequence 0;
+- of the same epoch must follow the last sequence (2^31 - 1 is followed by 0), else OUT_OF_ORDER_SEQUENCE_NUMBER;
+- of a producer that is not known (expired, or its records are gone) is taken with any sequence, so today's
+  brokers have no use for UNKNOWN_PRODUCER_ID.
+The rules are those of Kafka's ProducerAppendInfo and ProducerStateManager, the snapshot is theirs too
+(version 1: int16 version, uint32 CRC-32C of what follows, then an array of entries).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from muster.errors import ErrorCode, MusterError
+from muster.log.config import LogError
+from muster.protocol.record_batch import NO_PRODUCER_EPOCH, BatchHeader
+
+BATCHES_TO_RETAIN = 5
+"""A producer with more requests in flight than this could not be checked (max.in.flight.requests.per.connection)."""
+
+_MAX_SEQUENCE = 2**31 - 1
+_VERSION = struct.Struct(">hI")
+_COUNT = struct.Struct(">i")
+_ENTRY = struct.Struct(">qhiqiqiq")
+
+
+class ProducedBatch(NamedTuple):
+    """A batch of a producer as it was written. `timestamp` is its largest, in milliseconds."""
+
+    first_sequence: int
+    last_sequence: int
+    first_offset: int
+    last_offset: int
+    timestamp: int
+
+
+@dataclass(slots=True)
+class ProducerEntry:
+    """One producer id. `last_timestamp` (milliseconds) decides about expiry."""
+
+    epoch: int = NO_PRODUCER_EPOCH
+    last_timestamp: int = -1
+    batches: deque[ProducedBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_TO_RETAIN))
+
+
+class CorruptSnapshotError(MusterError):
+    """A producer snapshot that cannot be believed; the state is built from the log instead."""
+
+
+class ProducerState:
+    """All producers of one partition."""
+
+    __slots__ = ("producers",)
+
+    def __init__(self) -> None:
+        self.producers: dict[int, ProducerEntry] = {}
+
+    def check(self, header: BatchHeader) -> ProducedBatch | None:
+        """The earlier batch that this one repeats, or None if it may be written. Raises LogError. Changes nothing."""
+        entry = self.producers.get(header.producer_id)
+        if entry is None:
+            return None
+        first, last, epoch = header.base_sequence, header.last_sequence, header.producer_epoch
+        if epoch == entry.epoch:
+            for batch in entry.batches:
+                if batch.first_sequence == first and batch.last_sequence == last:
+                    return batch
+        elif epoch < entry.epoch:
+            raise LogError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"epoch of producer {header.producer_id} is {epoch}, smaller than the last seen epoch {entry.epoch}",
+            )
+        elif first:
+            raise LogError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {header.producer_id} begins epoch {epoch} at sequence {first} (current epoch {entry.epoch})",
+            )
+        else:
+            return None
+        current = entry.batches[-1].last_sequence if entry.batches else -1
+        if first != current + 1 and not (first == 0 and current == _MAX_SEQUENCE):
+            raise LogError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {header.producer_id} sent sequence {first}, the last one is {current}",
+            )
+        return None
+
+    def note(self, header: BatchHeader) -> None:
+        """Takes note of a batch that has been written, or is read again from the log."""
+        entry = self.producers.get(header.producer_id)
+        if entry is None:
+            entry = self.producers[header.producer_id] = ProducerEntry()
+        if entry.epoch != header.producer_epoch:
+            entry.batches.clear()
+            entry.epoch = header.producer_epoch
+        entry.last_timestamp = header.max_timestamp
+        if not header.is_control:
+            entry.batches.append(
+                ProducedBatch(
+                    header.base_sequence,
+                    header.last_sequence,
+                    header.base_offset,
+                    header.last_offset,
+                    header.max_timestamp,
+                )
+            )
+
+    def last_offset(self, producer_id: int) -> int:
+        """The last offset that the producer wrote, -1 if unknown: compaction keeps that batch, if empty."""
+        entry = self.producers.get(producer_id)
+        return entry.batches[-1].last_offset if entry and entry.batches else -1
+
+    def expire(self, now: int, expiration_ms: int) -> None:
+        """Forgets producers whose last record is older than `expiration_ms`."""
+        for producer_id, entry in list(self.producers.items()):
+            if now - entry.last_timestamp >= expiration_ms:
+                del self.producers[producer_id]
+
+    # ---------------------------------------------------------------------------------------------- snapshots
+
+    def encode(self) -> bytes:
+        """The snapshot's bytes: of each producer only the last batch, as Kafka has it."""
+        parts = [_COUNT.pack(len(self.producers))]
+        for producer_id, entry in self.producers.items():
+            last = entry.batches[-1] if entry.batches else ProducedBatch(-1, -1, -1, -1, -1)
+            parts.append(
+                _ENTRY.pack(
+                    producer_id,
+                    entry.epoch,
+                    last.last_sequence,
+                    last.last_offset,
+                    last.last_offset - last.first_offset,
+                    entry.last_timestamp,
+                    -1,
+                    -1,
+                )
+            )
+        body = b"".join(parts)
+        return _VERSION.pack(1, crc32c(body)) + body
+
+    @classmethod
+    def decode(cls, data: bytes) -> ProducerState:
+        """Raises CorruptSnapshotError."""
+        try:
+            version, crc = _VERSION.unpack_from(data)
+            if version != 1:
+                raise CorruptSnapshotError(f"a producer snapshot of unknown version {version}")
+            if crc32c(data[_VERSION.size :]) != crc:
+                raise CorruptSnapshotError("a producer snapshot's CRC does not hold")
+            [count] = _COUNT.unpack_from(data, _VERSION.size)
+            state = cls()
+            for at in range(count):
+                fields = _ENTRY.unpack_from(data, _VERSION.size + _COUNT.size + at * _ENTRY.size)
+                producer_id, epoch, sequence, offset, delta, timestamp, _, _ = fields
+                entry = state.producers[producer_id] = ProducerEntry(epoch, timestamp)
+                if offset >= 0:
+                    first = (sequence - delta) & _MAX_SEQUENCE
+                    entry.batches.append(ProducedBatch(first, sequence, offset - delta, offset, timestamp))
+        except struct.error as error:
+            raise CorruptSnapshotError(f"a producer snapshot is cut off: {error}") from None
+        return state
+
+    def save(self, path: Path) -> None:
+        """Writes the snapshot, whole or not at all. Raises OSError."""
+        write_atomically(path, self.encode())
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Puts a small file in place with fsync and rename. Raises OSError."""
+    temporary = path.with_name(path.name + ".tmp")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        os.write(fd, data)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.replace(temporary, path)

@@ -1,0 +1,272 @@
+"""One segment of a log: a `.log` file of batches, named by its first offset in 20 digits, and its two indexes.
+
+Reading
+    Views of a memory map, so that a fetch copies nothing. The file of the active segment grows behind its map: a
+    large read there maps the file anew, a small one, as of a consumer at the end of the log, is a plain `pread`. Maps
+    that somebody still holds views of live as long as those views.
+    A mapped file is never cut shorter than its map (touching the lost pages would be SIGBUS): bytes of a failed
+    append, cut off again, were never mapped.
+
+Writing
+    One `write` for each append, at the end known here. What a failed write left behind is cut off.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from muster.log.index import OffsetIndex, TimeIndex
+from muster.protocol.record_batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header, read_tuples
+
+_COPY_LIMIT = 64 * 1024
+_BATCH_POSITION = struct.Struct(">qi11xi")
+"""base_offset, batch_length, (epoch, magic, crc, attributes), last_offset_delta."""
+
+_sync_data = getattr(os, "fdatasync", os.fsync)
+
+
+def segment_name(offset: int, suffix: str) -> str:
+    """A file's name as Kafka writes it: 20 digits, suffix."""
+    return f"{offset:020d}{suffix}"
+
+
+class Segment:
+    """A segment whose size and end are known. `next_offset` is behind its last batch; timestamps in milliseconds."""
+
+    __slots__ = (
+        "_bytes_since_index",
+        "_fd",
+        "_map",
+        "_view",
+        "base_offset",
+        "created_ms",
+        "first_timestamp",
+        "index",
+        "max_timestamp",
+        "next_offset",
+        "offset_of_max_timestamp",
+        "path",
+        "size",
+        "time_index",
+    )
+
+    def __init__(self, directory: Path, base_offset: int, now: int, suffix: str = "") -> None:
+        self.base_offset = base_offset
+        self.path = directory / segment_name(base_offset, ".log" + suffix)
+        self.index = OffsetIndex(directory / segment_name(base_offset, ".index"))
+        self.time_index = TimeIndex(directory / segment_name(base_offset, ".timeindex"))
+        self.size = 0
+        self.next_offset = base_offset
+        self.max_timestamp = -1
+        self.offset_of_max_timestamp = -1
+        self.first_timestamp = -1
+        self.created_ms = now
+        self._bytes_since_index = 0
+        self._fd = -1
+        self._map: mmap.mmap | None = None
+        self._view: memoryview | None = None
+
+    # ---------------------------------------------------------------------------------------------- writing
+
+    def open_for_append(self) -> None:
+        """Creates the file if there is none. Raises OSError."""
+        if self._fd < 0:
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Puts `data` behind the end, without taking note of it: that is `note`. Raises OSError; then nothing of it
+        stays."""
+        self.open_for_append()
+        try:
+            written = os.pwrite(self._fd, data, self.size)
+            while written < len(data):
+                written += os.pwrite(self._fd, memoryview(data)[written:], self.size + written)
+        except OSError:
+            os.ftruncate(self._fd, self.size)
+            raise
+
+    def note(self, header: BatchHeader, index_interval_bytes: int) -> None:
+        """Takes note of the batch that stands at the end: size, times, and an index entry where one is due."""
+        if header.max_timestamp > self.max_timestamp:
+            self.max_timestamp = header.max_timestamp
+            self.offset_of_max_timestamp = header.last_offset
+        if self.first_timestamp < 0:
+            self.first_timestamp = header.max_timestamp
+        size = header.batch_length + LOG_OVERHEAD
+        if self._bytes_since_index > index_interval_bytes:
+            self.index.append(header.last_offset - self.base_offset, self.size)
+            self._note_time()
+            self._bytes_since_index = 0
+        self._bytes_since_index += size
+        self.next_offset = header.next_offset
+        self.size += size
+
+    def _note_time(self) -> None:
+        if self.max_timestamp >= 0:
+            self.time_index.append(self.max_timestamp, self.offset_of_max_timestamp - self.base_offset)
+
+    def seal(self) -> None:
+        """Ends the indexes of a segment that takes no more batches, and writes them. Raises OSError."""
+        self._note_time()
+        self.save_indexes()
+
+    def save_indexes(self) -> None:
+        """Writes what the indexes have in memory only. Raises OSError."""
+        self.index.save()
+        self.time_index.save()
+
+    def sync(self) -> None:
+        """fsync, if this process wrote to it. Raises OSError."""
+        if self._fd >= 0:
+            _sync_data(self._fd)
+
+    def close_file(self) -> None:
+        """Closes the file for writing; views and reading go on."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Closes the file and lets go of the map, which ends with the last view of it."""
+        self.close_file()
+        self._map = self._view = None
+
+    def delete(self) -> None:
+        """Removes the files. Views that somebody holds stay good."""
+        self.close()
+        for path in (self.index.path, self.time_index.path, self.path):
+            path.unlink(missing_ok=True)
+
+    # ---------------------------------------------------------------------------------------------- loading
+
+    def load(self, end_hint: int | None = None) -> bool:
+        """Learns a segment from its files after a clean shutdown, without reading more than its end.
+
+        False if that cannot be (no sound indexes, or a torn end): then it must be recovered."""
+        self.size = self.path.stat().st_size
+        if not self.index.load(self.size) or not self.time_index.load():
+            return False
+        if last := self.time_index.last():
+            self.max_timestamp, self.offset_of_max_timestamp = last[0], self.base_offset + last[1]
+        position = self.index.last_position()
+        if not self.size:
+            return True
+        end, header = position, None
+        for end, header in self.headers(position):  # noqa: B007 - the last one is wanted
+            if header.max_timestamp > self.max_timestamp:
+                self.max_timestamp, self.offset_of_max_timestamp = header.max_timestamp, header.last_offset
+        if header is None or end + header.size != self.size:
+            return False
+        self.next_offset = header.next_offset
+        self.first_timestamp = read_header(self.view(0, HEADER_SIZE)).max_timestamp
+        self._bytes_since_index = self.size - position
+        return end_hint is None or self.next_offset <= end_hint
+
+    def reset(self) -> None:
+        """Forgets everything but the file, for recovery to note each batch again."""
+        self.size = 0
+        self.next_offset = self.base_offset
+        self.max_timestamp = self.offset_of_max_timestamp = self.first_timestamp = -1
+        self._bytes_since_index = 0
+        self.index = OffsetIndex(self.index.path)
+        self.time_index = TimeIndex(self.time_index.path)
+
+    def truncate_file(self) -> None:
+        """Cuts the file at the end known here. Only for recovery, before anybody reads."""
+        self.close()
+        os.truncate(self.path, self.size)
+
+    # ---------------------------------------------------------------------------------------------- reading
+
+    def view(self, start: int, end: int) -> memoryview:
+        """The bytes from `start` to `end`, which must have been written. Raises OSError."""
+        view = self._view
+        if view is not None and end <= len(view):
+            return view[start:end]
+        if end - start <= _COPY_LIMIT and self._fd >= 0:
+            return memoryview(os.pread(self._fd, end - start, start))
+        return self._remap()[start:end]
+
+    def _remap(self) -> memoryview:
+        fd = self._fd if self._fd >= 0 else os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._map = mmap.mmap(fd, self.size, access=mmap.ACCESS_READ)
+        finally:
+            if fd != self._fd:
+                os.close(fd)
+        self._view = memoryview(self._map)
+        return self._view
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether reading needs no file any more."""
+        return self._view is not None and len(self._view) >= self.size
+
+    def map_whole(self) -> None:
+        """Maps a segment that no longer grows."""
+        if self.size and not self.is_mapped:
+            self._remap()
+
+    def headers(self, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of each whole batch from `position` on. A torn end ends it."""
+        end = self.size if end is None else end
+        while end - position >= HEADER_SIZE:
+            header = read_header(self.view(position, position + HEADER_SIZE))
+            if position + header.size > end:
+                return
+            yield position, header
+            position += header.size
+
+    def position_of(self, offset: int) -> int:
+        """Where the first batch begins whose last offset is not below `offset`; `size` if there is none."""
+        return self.next_batch(self.index.position_before(offset - self.base_offset), offset)
+
+    def next_batch(self, position: int, offset: int) -> int:
+        """As `position_of`, looking from a known beginning of a batch on."""
+        size, window, start = self.size, memoryview(b""), position
+        while position < size:
+            if position + HEADER_SIZE > start + len(window):
+                start, window = position, self.view(position, min(size, position + _COPY_LIMIT))
+            base, length, delta = _BATCH_POSITION.unpack_from(window, position - start)
+            if base + delta >= offset:
+                return position
+            position += length + LOG_OVERHEAD
+        return size
+
+    def end_of_read(self, position: int, max_bytes: int, limit: int) -> int:
+        """The end of the last whole batch within `max_bytes` from `position` and not behind `limit`; `position` if not
+        one fits."""
+        wanted = position + max_bytes
+        if wanted >= limit:
+            return limit
+        end = max(position, self.index.last_position_until(wanted))
+        window, start = memoryview(b""), end
+        while end < limit:
+            if end + LOG_OVERHEAD > start + len(window):
+                start, window = end, self.view(end, min(self.size, end + 4096))
+            following = end + int.from_bytes(window[end - start + 8 : end - start + 12], "big") + LOG_OVERHEAD
+            if following > wanted:
+                break
+            end = following
+        return end
+
+    def batch_size(self, position: int) -> int:
+        """Bytes of the batch that begins there."""
+        return int.from_bytes(self.view(position + 8, position + 12), "big") + LOG_OVERHEAD
+
+    def first_at_or_after(self, timestamp: int, start_offset: int, end: int) -> tuple[int, int] | None:
+        """Offset and timestamp of the first record from `start_offset` on, and before position `end`, that is not
+        earlier than `timestamp`."""
+        relative = max(self.time_index.offset_before(timestamp), start_offset - self.base_offset)
+        for position, header in self.headers(self.index.position_before(relative), end):
+            if header.max_timestamp < timestamp or header.last_offset < start_offset:
+                continue
+            batch = self.view(position, position + header.size)
+            for found, time, *_ in read_tuples(batch, 0, header):
+                if time >= timestamp and found >= start_offset:
+                    return found, time
+        return None
