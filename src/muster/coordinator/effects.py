@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from muster.model import UNKNOWN_MEMBER_ID
 from muster.protocol.group_records import GroupRecord
-from muster.protocol.primitives import Response
+from muster.protocol.primitives import Struct
 
 Ticket: TypeAlias = Any
 """Stands for a request that is to be answered. The rules keep it and hand it back; they never look into it."""
@@ -35,10 +35,10 @@ class Origin:
 
 
 class Reply(NamedTuple):
-    """The answer to a ticket."""
+    """The answer to a ticket: a response, or one group's part of it for requests that are about many."""
 
     ticket: Ticket
-    response: Response
+    response: Struct
 
 
 class Cause(StrEnum):
@@ -140,7 +140,7 @@ class Effects:
     records: list[GroupRecord] = field(default_factory=list)
     events: list[GroupEvent] = field(default_factory=list)
 
-    def reply(self, ticket: Ticket, response: Response) -> Effects:
+    def reply(self, ticket: Ticket, response: Struct) -> Effects:
         self.replies.append(Reply(ticket, response))
         return self
 

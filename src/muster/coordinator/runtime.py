@@ -1,34 +1,159 @@
-"""The coordinator's runtime: loads shards from their logs, runs requests through them, appends what they decide."""
+"""The coordinator's runtime: loads shards from their logs, runs requests through them, writes what they decide.
+
+The one file of this package that touches the world: a log, a clock, callbacks. It waits for nothing and starts nothing.
+It is used from one thread, and no method awaits, so there are no locks; each request is handled to the end of what the
+rules decide before the next.
+
+The life of a request
+=====================
+
+`submit` finds the shard, lets it decide, and puts the records into the shard's open batch. The answers are parked until
+the log says that everything decided so far is durable - also those that wrote nothing, for they may tell of records
+that others wrote and a crash could still take back. `flush` (called once, at the end of a turn of the event loop)
+writes each shard's batch, so that all commits of one turn share one write: group commit. `release_durable` lets the
+answers go whose records lie before the high watermark, in order; by the default fsync policy that is within `flush`.
+
+The state runs ahead of the log by at most one turn. That is safe because nobody hears of it before the log has it: if
+an append fails, every parked answer becomes an error, the shard is thrown away with all who wait in it, and is read
+again from the log. Nothing is ever undone piece by piece.
+
+A ticket, which the rules hand around without looking into it, is here a function that takes the answer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
 
 from muster.coordinator.config import GroupConfig
-from muster.coordinator.effects import GroupEvent
+from muster.coordinator.effects import Effects, GroupEvent, Origin, Reply
+from muster.coordinator.failures import refused, spoiled
+from muster.coordinator.shard import GroupShard
 from muster.coordinator.topics import TopicResolver
-from muster.errors import ErrorCode
-from muster.protocol.primitives import Request, Response
+from muster.errors import ErrorCode, MusterError
+from muster.model import UNKNOWN_MEMBER_ID
+from muster.protocol.group_records import decode_record, encode_record
+from muster.protocol.messages import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+    SyncGroupRequest,
+)
+from muster.protocol.primitives import Buffer, Request, Response
+from muster.protocol.record_batch import BatchBuilder, iter_headers, read_tuples
 
-__all__ = ["Client", "CoordinatorRuntime", "GroupConfig"]
+__all__ = ["Client", "CoordinatorRuntime", "GroupConfig", "GroupLog", "group_partition"]
+
+MAX_BATCH_BYTES = 1024 * 1024
+"""A batch that has grown so large is written before the turn ends."""
+
+LOAD_BYTES = 4 * 1024 * 1024
+RELOAD_AFTER_MS = 1_000
+"""How long a shard whose log failed stays away before it is read again."""
+
+Answer = Callable[[Any], None]
+
+
+class GroupLog(Protocol):
+    """What is needed of a partition's log; `muster.log.PartitionLog` is one."""
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+    @property
+    def log_end_offset(self) -> int: ...
+
+    @property
+    def high_watermark(self) -> int:
+        """Records before it are durable."""
+
+    def append(self, batches: bytearray, *, now: int, leader_epoch: int = 0, origin: Any = "coordinator") -> Any: ...
+
+    def read(self, offset: int, max_bytes: int) -> Any:
+        """An object with `data` (whole batches, perhaps none) and `next_offset`."""
 
 
 class Client(NamedTuple):
-    """Who sent a request."""
+    """Who sent a request, and in which version."""
 
     client_id: str
     client_host: str
     api_version: int
 
 
+@lru_cache(maxsize=65_536)
+def group_partition(group_id: str, partitions: int) -> int:
+    """The partition of `__consumer_offsets` that keeps a group: the absolute value of Java's hash of its id."""
+    hashed = 0
+    encoded = group_id.encode("utf-16-be", "surrogatepass")
+    for i in range(0, len(encoded), 2):
+        hashed = (hashed * 31 + (encoded[i] << 8 | encoded[i + 1])) & 0xFFFFFFFF
+    if hashed >= 0x80000000:
+        hashed = 0x100000000 - hashed
+    return 0 if hashed == 0x80000000 else hashed % partitions
+
+
+class _Home:
+    """A shard with its log, its open batch, and the answers that wait for the log."""
+
+    __slots__ = ("batch", "batch_time", "end", "log", "parked", "partition", "shard")
+
+    def __init__(self, partition: int, shard: GroupShard, log: GroupLog) -> None:
+        self.partition = partition
+        self.shard = shard
+        self.log = log
+        self.batch = BatchBuilder()
+        self.batch_time = 0
+        self.end = log.log_end_offset
+        self.parked: deque[tuple[int, Reply]] = deque()
+
+    def park(self, replies: Iterable[Reply]) -> None:
+        self.parked.extend((self.end, reply) for reply in replies)
+
+    def release(self) -> None:
+        """Answer those whose records, and whatever was decided before, the log has durably."""
+        parked, high_watermark = self.parked, self.log.high_watermark
+        while parked and parked[0][0] <= high_watermark:
+            reply = parked.popleft()[1]
+            reply.ticket(reply.response)
+
+
 class CoordinatorRuntime:
-    """All groups of one broker."""
+    """All groups of one broker.
+
+    Args:
+        open_log: gives the log of a partition of `__consumer_offsets`, an empty one if it was never written.
+        clock: milliseconds since the epoch. Sessions are measured by it too, so it had better not jump.
+        topics: names, ids and partition counts of the topics that exist.
+        on_event: told of rebalances and members, for the broker's log and for whoever watches.
+        new_member_id: a fresh id for a member, from its client id or, for static members, its instance id.
+        schedule_flush: called when there is something to flush, at most once until `flush` is called. Without it
+            every `submit` flushes by itself.
+    """
 
     def __init__(
         self,
         config: GroupConfig,
-        open_log: Callable[[int], Any],
+        open_log: Callable[[int], GroupLog],
         *,
         clock: Callable[[], int],
         topics: TopicResolver,
@@ -36,36 +161,351 @@ class CoordinatorRuntime:
         new_member_id: Callable[[str], str],
         schedule_flush: Callable[[], None] | None = None,
     ) -> None:
-        raise NotImplementedError
+        self.config = config
+        self._open_log = open_log
+        self._clock = clock
+        self._topics = topics
+        self._on_event = on_event
+        self._new_member_id = new_member_id
+        self._schedule_flush = schedule_flush
+        self._homes: dict[int, _Home] = {}
+        self._away: dict[int, int] = {}  # partitions whose log failed, and when to read them again
+        self._dirty: set[_Home] = set()
+        self._flush_is_due = False
+        self._state_error: ErrorCode = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        self._handlers: dict[type[Any], Callable[[Any, Client, Answer], None]] = {
+            OffsetCommitRequest: self._of_one_group,
+            HeartbeatRequest: self._heartbeat,
+            JoinGroupRequest: self._join,
+            SyncGroupRequest: self._of_one_group,
+            LeaveGroupRequest: self._of_one_group,
+            OffsetFetchRequest: self._fetch,
+            DescribeGroupsRequest: self._describe,
+            ListGroupsRequest: self._list,
+            DeleteGroupsRequest: self._delete,
+        }
+
+    # ----------------------------------------------------------------------------------------------- loading, closing
 
     def partition_for(self, group_id: str) -> int:
-        raise NotImplementedError
+        """The partition of `__consumer_offsets` that keeps a group."""
+        return group_partition(group_id, self.config.offsets_topic_num_partitions)
 
-    def load_all(self) -> None:
-        raise NotImplementedError
+    def load_all(self, partitions: Iterable[int] | None = None) -> None:
+        """Read the logs that exist (`partitions`; all, if not given) and begin to serve.
+
+        The others are opened when a group first needs them. Until this was called every request is answered
+        COORDINATOR_LOAD_IN_PROGRESS. Sessions of the members found begin now.
+        """
+        wanted = range(self.config.offsets_topic_num_partitions) if partitions is None else partitions
+        self._state_error = ErrorCode.NONE
+        for partition in wanted:
+            self.load(partition)
+        self.flush()
+
+    def load(self, partition: int) -> None:
+        """Read one log. A shard that is there already is left alone. Raises what the log raises."""
+        if partition in self._homes:
+            return
+        log = self._open_log(partition)
+        shard = GroupShard(self.config, self._topics)
+        for key, value in _records(log):
+            shard.apply(decode_record(key, value))
+        home = self._homes[partition] = _Home(partition, shard, log)
+        self._away.pop(partition, None)
+        now = self._clock()
+        self._settle(home, shard.loaded(now), now)
+
+    def close(self) -> None:
+        """Write what is left, answer whoever waits with NOT_COORDINATOR, and serve no more."""
+        if self._state_error is ErrorCode.COORDINATOR_NOT_AVAILABLE:
+            return
+        self.flush()
+        self._state_error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        for home in list(self._homes.values()):
+            self._drop(home, ErrorCode.NOT_COORDINATOR)
+
+    # ------------------------------------------------------------------------------------------------------- requests
 
     def submit(self, request: Request[Any], client: Client, reply: Callable[[Response], None]) -> None:
-        raise NotImplementedError
+        """Handle a request. `reply` is called exactly once, now or later, never before what it tells is durable."""
+        self._handlers[type(request)](request, client, reply)
+        if self._dirty and self._schedule_flush is None:
+            self.flush()
 
     def heartbeat(
         self, group_id: str, generation_id: int, member_id: str, group_instance_id: str | None = None
     ) -> ErrorCode:
-        raise NotImplementedError
+        """The short way for a Heartbeat: the answer's error code, at once. A heartbeat writes nothing."""
+        home = self._homes.get(group_partition(group_id, self.config.offsets_topic_num_partitions))
+        if home is None:
+            found = self._find(group_id)
+            if not isinstance(found, _Home):
+                # A coordinator that is loading cannot know, so it keeps the member calm, as Kafka does.
+                return ErrorCode.NONE if found is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else found
+            home = found
+        return home.shard.heartbeat(group_id, generation_id, member_id, group_instance_id, self._clock())
+
+    def _find(self, group_id: str) -> _Home | ErrorCode:
+        partition = group_partition(group_id, self.config.offsets_topic_num_partitions)
+        home = self._homes.get(partition)
+        if home is not None:
+            return home
+        if self._state_error is not ErrorCode.NONE:
+            return self._state_error
+        if self._away.get(partition, 0) > self._clock():
+            return ErrorCode.NOT_COORDINATOR
+        try:
+            self.load(partition)
+        except (MusterError, OSError):
+            self._away[partition] = self._clock() + RELOAD_AFTER_MS
+        return self._homes.get(partition, ErrorCode.NOT_COORDINATOR)
+
+    def _of_one_group(self, request: Any, client: Client, reply: Answer) -> None:
+        home = self._find(request.group_id)
+        if not isinstance(home, _Home):
+            reply(refused(request, home))
+            return
+        origin = Origin(reply, client.client_id, client.client_host, client.api_version)
+        now = self._clock()
+        self._settle(home, _DECIDE[type(request)](home.shard, request, origin, now), now)
+
+    def _join(self, request: JoinGroupRequest, client: Client, reply: Answer) -> None:
+        home = self._find(request.group_id)
+        if not isinstance(home, _Home):
+            reply(refused(request, home))
+            return
+        origin = Origin(reply, client.client_id, client.client_host, client.api_version)
+        if request.member_id == UNKNOWN_MEMBER_ID:
+            origin.fresh_member_id = self._new_member_id(request.group_instance_id or client.client_id)
+        now = self._clock()
+        self._settle(home, home.shard.join(request, origin, now), now)
+
+    def _heartbeat(self, request: HeartbeatRequest, client: Client, reply: Answer) -> None:
+        who = (request.group_id, request.generation_id, request.member_id, request.group_instance_id)
+        reply(HeartbeatResponse(error_code=self.heartbeat(*who)))
+
+    # ---------------------------------------------------------------------------- requests that are about many groups
+
+    def _fetch(self, request: OffsetFetchRequest, client: Client, reply: Answer) -> None:
+        version = client.api_version
+        if version < 8:  # one group, in the request itself
+            topics = (
+                None
+                if request.topics is None
+                else [
+                    OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+                    for topic in request.topics
+                ]
+            )
+            groups = [OffsetFetchRequestGroup(request.group_id, topics=topics)]
+        else:
+            groups = request.groups
+        gather = _Gather(len(groups), lambda found: reply(_fetched(found, version)))
+        for i, group in enumerate(groups):
+            home = self._find(group.group_id)
+            if isinstance(home, _Home):
+                self._settle(home, Effects([Reply(gather.part(i), home.shard.fetch_offsets(group, version))]))
+            else:
+                gather.part(i)(refused(group, home))
+
+    def _describe(self, request: DescribeGroupsRequest, client: Client, reply: Answer) -> None:
+        gather = _Gather(len(request.groups), lambda found: reply(DescribeGroupsResponse(groups=found)))
+        for i, group_id in enumerate(request.groups):
+            home = self._find(group_id)
+            if isinstance(home, _Home):
+                self._settle(home, Effects([Reply(gather.part(i), home.shard.describe(group_id, client.api_version))]))
+            else:
+                gather.part(i)(DescribedGroup(group_id=group_id, error_code=home))
+
+    def _delete(self, request: DeleteGroupsRequest, client: Client, reply: Answer) -> None:
+        gather = _Gather(len(request.groups_names), lambda found: reply(DeleteGroupsResponse(results=found)))
+        for i, group_id in enumerate(request.groups_names):
+            home = self._find(group_id)
+            if isinstance(home, _Home):
+                result, effects = home.shard.delete_group(group_id)
+                self._settle(home, effects.reply(gather.part(i), result))
+            else:
+                gather.part(i)(DeletableGroupResult(group_id, home))
+
+    def _list(self, request: ListGroupsRequest, client: Client, reply: Answer) -> None:
+        if self._state_error is not ErrorCode.NONE:
+            reply(ListGroupsResponse(error_code=self._state_error))
+            return
+        found = [
+            group
+            for home in self._homes.values()
+            for group in home.shard.list_groups(request.states_filter, request.types_filter)
+        ]
+        reply(ListGroupsResponse(groups=found))
+
+    # ---------------------------------------------------------------------------------------------- the step, the log
+
+    def _settle(self, home: _Home, effects: Effects, now: int = 0) -> None:
+        """See to what was decided: records into the open batch, answers behind them, events to whoever watches."""
+        if effects.records:
+            batch = home.batch
+            for record in effects.records:
+                key, value = encode_record(record)
+                batch.append(now, key, value)
+            home.end += len(effects.records)
+            home.batch_time = now
+            self._dirty.add(home)
+        if effects.replies:
+            if home.end <= home.log.high_watermark:
+                for reply in effects.replies:
+                    reply.ticket(reply.response)
+            else:
+                home.park(effects.replies)
+        for event in effects.events:
+            self._on_event(event)
+        if self._dirty:
+            self._after_deciding(home)
+
+    def _after_deciding(self, home: _Home) -> None:
+        if home.batch.size >= MAX_BATCH_BYTES:
+            self._write(home)
+        elif self._schedule_flush is not None and not self._flush_is_due:
+            self._flush_is_due = True
+            self._schedule_flush()
 
     def flush(self) -> None:
-        raise NotImplementedError
+        """Write all open batches, and answer whoever the log allows to."""
+        self._flush_is_due = False
+        dirty, self._dirty = self._dirty, set()
+        for home in sorted(dirty, key=lambda home: home.partition):
+            self._write(home)
+
+    def _write(self, home: _Home) -> None:
+        batch, home.batch = home.batch, BatchBuilder()
+        self._dirty.discard(home)
+        if not batch.count:
+            return
+        try:
+            home.log.append(batch.build(), now=home.batch_time, origin="coordinator")
+        except (MusterError, OSError):
+            self._away[home.partition] = self._clock() + RELOAD_AFTER_MS
+            self._drop(home, ErrorCode.NOT_COORDINATOR)
+        else:
+            home.end = home.log.log_end_offset
+            home.release()
 
     def release_durable(self) -> None:
-        raise NotImplementedError
+        """Answer whoever the logs allow to, after somebody else made them durable."""
+        for home in list(self._homes.values()):
+            if home.parked:
+                home.release()
+
+    def _drop(self, home: _Home, error: ErrorCode) -> None:
+        """Throw a shard away: all who wait for its log, or for other members, are answered with `error`."""
+        del self._homes[home.partition]
+        self._dirty.discard(home)
+        waiting = [reply for _, reply in home.parked]
+        home.parked.clear()
+        for reply in waiting:
+            reply.ticket(spoiled(reply.response, error))
+        for reply in home.shard.unload(error).replies:
+            reply.ticket(reply.response)
+
+    # ------------------------------------------------------------------------------------------------ time and topics
 
     def next_deadline(self) -> int | None:
-        raise NotImplementedError
+        """When `on_deadlines` wants to be called next, by `clock`."""
+        deadlines = [d for home in self._homes.values() if (d := home.shard.next_deadline()) is not None]
+        deadlines += self._away.values()
+        return min(deadlines, default=None)
 
     def on_deadlines(self, now: int) -> None:
-        raise NotImplementedError
+        """Do all that is due: sessions and rebalances that end, offsets that expire, shards to be read again."""
+        for home in list(self._homes.values()):
+            deadline = home.shard.next_deadline()
+            if deadline is not None and deadline <= now:
+                self._settle(home, home.shard.on_deadline(now), now)
+        for partition, at in list(self._away.items()):
+            if at <= now:
+                self._reload(partition, now)
+        if self._dirty and self._schedule_flush is None:
+            self.flush()
 
-    def topic_deleted(self, topic: str, partitions: int) -> None:
-        raise NotImplementedError
+    def _reload(self, partition: int, now: int) -> None:
+        try:
+            self.load(partition)
+        except (MusterError, OSError):
+            self._away[partition] = now + RELOAD_AFTER_MS
 
-    def close(self) -> None:
-        raise NotImplementedError
+    def topic_deleted(self, topic: str, first_partition: int = 0) -> None:
+        """A topic is gone (or its partitions from one on): what groups committed for it goes too."""
+        now = self._clock()
+        for home in list(self._homes.values()):
+            self._settle(home, home.shard.partitions_deleted(topic, first_partition), now)
+        if self._schedule_flush is None:
+            self.flush()
+
+
+class _Gather:
+    """Collects the parts of an answer, each of which waits for another shard's log, and hands them on when all came."""
+
+    __slots__ = ("_done", "_missing", "_parts")
+
+    def __init__(self, count: int, done: Callable[[list[Any]], None]) -> None:
+        self._parts: list[Any] = [None] * count
+        self._missing = count
+        self._done = done
+        if not count:
+            done([])
+
+    def part(self, index: int) -> Answer:
+        def take(answer: Any) -> None:
+            self._parts[index] = answer
+            self._missing -= 1
+            if not self._missing:
+                self._done(self._parts)
+
+        return take
+
+
+_DECIDE: dict[type[Any], Callable[[GroupShard, Any, Origin, int], Effects]] = {
+    OffsetCommitRequest: GroupShard.commit,
+    SyncGroupRequest: GroupShard.sync,
+    LeaveGroupRequest: GroupShard.leave,
+}
+
+
+def _records(log: GroupLog) -> Iterable[tuple[Buffer | None, Buffer | None]]:
+    """Keys and values of all records of a log, in order.
+
+    Batches of transactions are passed over: nothing here writes them, and whether they were committed is not tracked.
+    """
+    offset = log.log_start_offset
+    while offset < log.high_watermark:
+        read = log.read(offset, LOAD_BYTES)
+        if read.next_offset <= offset:
+            return
+        for position, header in iter_headers(read.data):
+            if not header.is_control and not header.is_transactional:
+                for _, _, key, value, _ in read_tuples(read.data, position, header):
+                    yield key, value
+        offset = read.next_offset
+
+
+def _fetched(groups: list[OffsetFetchResponseGroup], version: int) -> OffsetFetchResponse:
+    """The answer to an OffsetFetch. Since version 2 a group that failed shows no partitions; version 1 has no other
+    place for the error."""
+    for group in groups:
+        if group.error_code and version >= 2:
+            group.topics = []
+    if version >= 8:
+        return OffsetFetchResponse(groups=groups)
+    topics = [
+        OffsetFetchResponseTopic(
+            topic.name,
+            [
+                OffsetFetchResponsePartition(
+                    p.partition_index, p.committed_offset, p.committed_leader_epoch, p.metadata, p.error_code
+                )
+                for p in topic.partitions
+            ],
+        )
+        for topic in groups[0].topics
+    ]
+    return OffsetFetchResponse(topics=topics, error_code=groups[0].error_code)

@@ -6,7 +6,7 @@ are applied already. `apply` on an empty shard, record by record, and then `load
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from heapq import heappop, heappush
 
 from muster.coordinator import classic, offsets
@@ -26,8 +26,6 @@ from muster.protocol.messages import (
     DeletableGroupResult,
     DescribedGroup,
     GroupMetadataKey,
-    HeartbeatRequest,
-    HeartbeatResponse,
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
@@ -105,10 +103,6 @@ class GroupShard:
         if group.wake_at < group.armed_at:
             self._arm(group)
         return error
-
-    def handle_heartbeat(self, request: HeartbeatRequest, origin: Origin, now: int) -> Effects:
-        who = (request.group_id, request.generation_id, request.member_id, request.group_instance_id)
-        return Effects().reply(origin.ticket, HeartbeatResponse(error_code=self.heartbeat(*who, now)))
 
     def leave(self, request: LeaveGroupRequest, origin: Origin, now: int) -> Effects:
         """LeaveGroup. Up to version 2 it is about one member, later about several (KIP-345)."""
@@ -299,6 +293,3 @@ class GroupShard:
                 self._write(record, effects)
             if none_left and group.state is GroupState.EMPTY:
                 self._write(GroupMetadataRecord(GroupMetadataKey(group.group_id), None), effects)
-
-
-Handler = Callable[[GroupShard, object, Origin, int], Effects]

@@ -1,0 +1,89 @@
+"""Answers that say no: to a request for which there is no shard, and in place of one that the log did not keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from muster.errors import ErrorCode
+from muster.protocol.messages import (
+    DeletableGroupResult,
+    DescribedGroup,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from muster.protocol.primitives import Struct
+
+GroupRequest = OffsetCommitRequest | HeartbeatRequest | JoinGroupRequest | SyncGroupRequest | LeaveGroupRequest
+
+
+def refused(request: GroupRequest | OffsetFetchRequestGroup, error: ErrorCode) -> Struct:
+    """The answer to a request that no shard could be asked about."""
+    match request:
+        case OffsetCommitRequest():
+            return OffsetCommitResponse(
+                topics=[
+                    OffsetCommitResponseTopic(
+                        topic.name,
+                        topic.topic_id,
+                        [OffsetCommitResponsePartition(p.partition_index, error) for p in topic.partitions],
+                    )
+                    for topic in request.topics
+                ]
+            )
+        case JoinGroupRequest():
+            return JoinGroupResponse(error_code=error, member_id=request.member_id)
+        case SyncGroupRequest():
+            return SyncGroupResponse(error_code=error)
+        case LeaveGroupRequest():
+            return LeaveGroupResponse(error_code=error)
+        case HeartbeatRequest():
+            return HeartbeatResponse(error_code=error)
+        case OffsetFetchRequestGroup():
+            # Version 1 has a place for errors only at the partitions; the others take the group's.
+            topics = [
+                OffsetFetchResponseTopics(
+                    topic.name,
+                    topic.topic_id,
+                    [OffsetFetchResponsePartitions(p, -1, error_code=error) for p in topic.partition_indexes],
+                )
+                for topic in request.topics or []
+            ]
+            return OffsetFetchResponseGroup(request.group_id, topics, error)
+
+
+def spoiled(answer: Any, error: ErrorCode) -> Struct:
+    """What to say in place of an answer whose records were lost. `answer` may be changed."""
+    match answer:
+        case OffsetCommitResponse() | OffsetFetchResponseGroup():
+            for topic in answer.topics:
+                for partition in topic.partitions:
+                    partition.error_code = partition.error_code or error
+            if isinstance(answer, OffsetFetchResponseGroup):
+                answer.error_code = error
+            return answer
+        case JoinGroupResponse():
+            return JoinGroupResponse(error_code=error, member_id=answer.member_id)
+        case SyncGroupResponse():
+            return SyncGroupResponse(error_code=error)
+        case LeaveGroupResponse():
+            return LeaveGroupResponse(error_code=error)
+        case DescribedGroup():
+            return DescribedGroup(group_id=answer.group_id, error_code=error)
+        case DeletableGroupResult():
+            return DeletableGroupResult(answer.group_id, error)
+        case _:
+            raise TypeError(f"no answer of this kind waits for the log: {answer!r}")
