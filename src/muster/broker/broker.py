@@ -55,6 +55,8 @@ class Broker:
         self._partitions: dict[tuple[str, int], PartitionLog] = {}
         self._deadline: asyncio.TimerHandle | None = None
         self._deadline_at: int | None = None
+        self.deadlines_moved = False
+        """Whether a request may have brought the groups' next deadline nearer."""
         self._group_flush_due = False
         self._started = False
 
@@ -113,14 +115,15 @@ class Broker:
 
     def _open_folder(self) -> None:
         folder = self.config.data_dir
+        self.topics = TopicCatalogue.load(folder)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._store = LogStore.open(folder, self._fsync, self._log_config({}), now=now_ms())
+            self._store = LogStore.open(
+                folder, now=now_ms(), fsync=self._fsync, defaults=self._log_config({}), configs=self._config_of
+            )
         except OSError as error:
             raise MusterError(f"cannot use {folder} as the data folder: {error.strerror or error}") from None
         try:
             self.identity = load_identity(folder, self.config.integer("node.id"))
-            self.topics = TopicCatalogue.load(folder)
             self.producer_ids = ProducerIds(folder)
             self._check_group_topic()
             self._match_folders()
@@ -141,10 +144,10 @@ class Broker:
         """Open every topic's partitions, and remove what a crash left of deleted topics."""
         for topic in self.topics:
             self._open_partitions(topic)
-        for found in list(self._store.partitions()):
+        for found in list(self._store.logs):
             if found not in self._partitions:
-                log.warning("removing the folder of %s-%d: there is no such topic", *found)
-                self._store.delete(TopicPartition(*found))
+                log.warning("removing the folder of %s: there is no such topic", found)
+                self._store.delete(found)
 
     def _start_groups(self) -> None:
         self.durability = Durability(self._store, self._fsync, self._flushed)
@@ -157,8 +160,13 @@ class Broker:
             new_member_id=_new_member_id,
             schedule_flush=self._schedule_group_flush,
         )
-        if self.topics.get(GROUP_METADATA_TOPIC) is not None:
-            self.runtime.load_all()
+        topic = self.topics.get(GROUP_METADATA_TOPIC)
+        if topic is not None:
+            self.runtime.load_all(
+                index
+                for index in range(topic.partitions)
+                if self._partitions[GROUP_METADATA_TOPIC, index].log_end_offset
+            )
         self._arm_deadline()
 
     async def _listen(self) -> None:
@@ -224,6 +232,10 @@ class Broker:
         for index in range(topic.partitions):
             self._partitions[topic.name, index] = self._store.create(TopicPartition(topic.name, index), config)
 
+    def _config_of(self, topic: str) -> LogConfig:
+        found = self.topics.get(topic)
+        return self._log_config(found.settings if found is not None else {})
+
     def _log_config(self, settings: dict[str, str]) -> LogConfig:
         values = topic_settings.values(settings, self.config)
         return LogConfig(
@@ -257,7 +269,7 @@ class Broker:
             topic = self.create_topic(
                 GROUP_METADATA_TOPIC, self.config.integer("offsets.topic.num.partitions"), settings
             )
-            self.runtime.load_all()
+            self.runtime.load_all([])
         return topic
 
     def _group_config(self) -> GroupConfig:
@@ -293,9 +305,7 @@ class Broker:
         if self._fsync is FsyncPolicy.ALWAYS:
             self.durability.want()
         else:
-            self.runtime.release_durable()
             self.fetches.wake()
-        self._arm_deadline()
 
     def _arm_deadline(self) -> None:
         """Wake up when the first group has something due."""
@@ -318,7 +328,9 @@ class Broker:
 
     def _turn_done(self) -> None:
         """The requests of one read were handled."""
-        self._arm_deadline()
+        if self.deadlines_moved:
+            self.deadlines_moved = False
+            self._arm_deadline()
         if self._fsync is not FsyncPolicy.ALWAYS:
             self.fetches.wake()
 

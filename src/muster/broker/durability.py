@@ -38,9 +38,7 @@ class Durability:
         self._on_flushed = on_flushed
         self._waiting: list[tuple[Sequence[Waiting], Callable[[], None]]] = []
         self._wanted = asyncio.Event()
-        # Housekeeping rewrites whole segments: a sync does not wait behind it.
-        self._sync_thread = ThreadPoolExecutor(1, "muster-sync")
-        self._housekeeping_thread = ThreadPoolExecutor(1, "muster-housekeeping")
+        self._thread = ThreadPoolExecutor(1, "muster-disk")
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, housekeeping_ms: int) -> None:
@@ -57,12 +55,10 @@ class Durability:
         for task in self._tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        await asyncio.get_running_loop().run_in_executor(None, self._join_threads)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, self._store.flush)
+        self._thread.shutdown()
         self._settle()
-
-    def _join_threads(self) -> None:
-        self._sync_thread.shutdown()
-        self._housekeeping_thread.shutdown()
 
     def wait(self, what: Sequence[Waiting], done: Callable[[], None]) -> None:
         """Call `done` when all of `what` is over."""
@@ -82,7 +78,7 @@ class Durability:
             else:
                 await asyncio.sleep(INTERVAL_S)
             try:
-                await loop.run_in_executor(self._sync_thread, self._store.flush)
+                await loop.run_in_executor(self._thread, self._store.flush)
             except Exception:
                 log.exception("the logs could not be synced")
             self._settle()
@@ -101,6 +97,6 @@ class Durability:
         while True:
             await asyncio.sleep(every_s)
             try:
-                await loop.run_in_executor(self._housekeeping_thread, self._store.housekeeping, now_ms())
+                await loop.run_in_executor(self._thread, self._store.housekeeping, now_ms())
             except Exception:
                 log.exception("retention and compaction failed; they are tried again in %.0f s", every_s)

@@ -18,6 +18,8 @@ from muster.protocol.messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     HeartbeatRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
 )
 from muster.protocol.primitives import Request
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 GROUP = 0
 TRANSACTION = 1
 SHARE = 2
+
+_WITHOUT_DEADLINE = (OffsetCommitRequest, OffsetFetchRequest, HeartbeatRequest)
 
 
 def find_coordinator(broker: Broker, request: FindCoordinatorRequest, call: Call) -> FindCoordinatorResponse:
@@ -52,6 +56,8 @@ def _coordinator(broker: Broker, key: str, key_type: int, version: int) -> Coord
 def group_request(broker: Broker, request: Request[Any], call: Call) -> None:
     """Hand a request to the coordinator, which answers it now or when its group is ready."""
     broker.open_groups()
+    # A commit or a look-up brings no deadline nearer than those that are known.
+    broker.deadlines_moved = broker.deadlines_moved or not isinstance(request, _WITHOUT_DEADLINE)
     broker.runtime.submit(request, Client(call.client_id, call.client_host, call.version), call.reply)
 
 
