@@ -72,6 +72,8 @@ class _Queue:
     epoch: int
     fetched: deque[FetchedData] = field(default_factory=deque)
     decoded: deque[ConsumerRecord] = field(default_factory=deque)
+    behind_decoded: int = -1
+    """The offset behind the batch that `decoded` comes from."""
 
     @property
     def waiting_bytes(self) -> int:
@@ -337,10 +339,8 @@ class Fetcher:
                 break
             while queue.decoded and len(taken) < max_records:
                 taken.append(queue.decoded.popleft())
-        if taken and queue.decoded:
-            state.position = queue.decoded[0].offset
-            state.leader_epoch = taken[-1].leader_epoch
-        elif taken:
+        if taken:
+            state.position = queue.decoded[0].offset if queue.decoded else queue.behind_decoded
             state.leader_epoch = taken[-1].leader_epoch
         return taken
 
@@ -373,7 +373,7 @@ class Fetcher:
         if not self._is_hidden(header, data):
             queue.decoded.extend(_records(partition, data.buffer, position, header, state.position))
         data.position = position + header.size
-        state.position = max(state.position, header.next_offset)
+        state.position = queue.behind_decoded = max(state.position, header.next_offset)
 
     def _is_hidden(self, header: BatchHeader, data: FetchedData) -> bool:
         """Whether a batch holds nothing for the user: a control batch, or part of an aborted transaction."""

@@ -1,0 +1,96 @@
+"""Subscriptions exclude each other; assignments keep positions; resets obey the user's seeks."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from muster.client.core.subscription_state import OffsetReset, SubscriptionState
+from muster.errors import IllegalStateError
+from muster.model import OffsetAndMetadata, TopicPartition
+
+P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
+
+
+@pytest.fixture
+def state() -> SubscriptionState:
+    return SubscriptionState("earliest")
+
+
+def test_ways_to_subscribe_exclude_each_other_until_unsubscribe(state: SubscriptionState) -> None:
+    state.subscribe(["t"])
+    for other in (lambda: state.assign([P0]), lambda: state.subscribe_pattern(re.compile("t"))):
+        with pytest.raises(IllegalStateError, match="unsubscribe"):
+            other()
+    state.unsubscribe()
+    state.assign([P0])
+    assert not state.group_managed
+    assert state.topics == {"t"}
+
+
+def test_a_pattern_matches_whole_names(state: SubscriptionState) -> None:
+    state.subscribe_pattern(re.compile("ab+"))
+    assert state.update_pattern(["ab", "abb", "abc", "xab"])
+    assert state.topics == {"ab", "abb"}
+    assert not state.update_pattern(["abb", "ab"])
+
+
+def test_a_new_assignment_keeps_the_positions_of_what_stays(state: SubscriptionState) -> None:
+    state.subscribe(["t"])
+    state.assign_from_group([P0, P1])
+    assert state.partitions_without_position() == [P0, P1]
+    state.set_position(P0, 7, 3)
+    state.pause([P0])
+    state.assign_from_group([P2, P0])
+    assert state.assignment() == [P2, P0]
+    assert state.position(P0) == 7
+    assert state.paused() == [P0]
+    assert state.all_consumed() == {P0: OffsetAndMetadata(7, 3)}
+    assert state.partitions_without_position() == [P2]
+
+
+def test_a_committed_offset_does_not_undo_a_seek(state: SubscriptionState) -> None:
+    state.assign([P0])
+    state.seek(P0, 5)
+    state.set_position(P0, 2)
+    assert state.position(P0) == 5
+
+
+def test_a_looked_up_position_does_not_undo_a_seek_or_another_reset(state: SubscriptionState) -> None:
+    state.assign([P0])
+    assert state.request_reset(P0)
+    state.seek(P0, 5)
+    state.finish_reset(P0, OffsetReset.EARLIEST, 0, 0)
+    assert state.position(P0) == 5
+    state.request_reset(P0, OffsetReset.LATEST)
+    assert state.position(P0) is None
+    state.finish_reset(P0, OffsetReset.EARLIEST, 0, 0)
+    assert state.needs_reset() == [P0]
+    state.finish_reset(P0, OffsetReset.LATEST, 9, 1)
+    assert state.position(P0) == 9
+
+
+def test_without_a_policy_a_reset_is_the_users(state: SubscriptionState) -> None:
+    none = SubscriptionState("none")
+    none.assign([P0])
+    assert not none.request_reset(P0)
+    assert none.request_reset(P0, OffsetReset.EARLIEST)
+
+
+@pytest.mark.parametrize("call", ["position", "seek", "pause", "resume"])
+def test_partitions_that_are_not_assigned_are_refused(state: SubscriptionState, call: str) -> None:
+    calls = {
+        "position": lambda: state.position(P0),
+        "seek": lambda: state.seek(P0, 1),
+        "pause": lambda: state.pause([P0]),
+        "resume": lambda: state.resume([P0]),
+    }
+    with pytest.raises(IllegalStateError, match="t-0 is not assigned"):
+        calls[call]()
+
+
+def test_offsets_are_not_negative(state: SubscriptionState) -> None:
+    state.assign([P0])
+    with pytest.raises(IllegalStateError, match="at least 0"):
+        state.seek(P0, -1)
