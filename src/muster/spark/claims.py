@@ -1,0 +1,383 @@
+"""The rules by which a streaming query is a member of a group: who owns what, what a batch reads, when it is committed.
+
+Two truths with a clear border. The group's committed offset says where a newly gained partition starts. The query's
+checkpoint says what is in the batch under way and in the last one. This module joins them; it does no I/O, and time
+comes in as `now` (milliseconds).
+
+Ownership. Each gain of a partition has an epoch of its own, so that a partition lost and regained is not taken for one
+that was kept. A partition that is owned and whose committed offset is known has a position.
+
+Batches: at most one.
+
+    NONE --latest() claims--> CLAIMED --planned()--> PLANNED --latest(start == its end), or finished()--> NONE
+    NONE --planned() comes first, after a restart--> PLANNED (a replay)
+
+1.  A member joins lazily; that is its face's part.
+2.  `latest(start)`: the batch whose end is `start` is done. Without partitions, while draining, or with nothing new the
+    answer is `start` itself. Else the member claims `[position, end)`, at most its share of the limit.
+3.  Positions move only when a batch is done. A claim that was never planned is made again.
+4.  Draining: before partitions are given up, the batch that reads them is finished and committed; no batch is begun.
+5.  When the drain's deadline has passed, or partitions are lost, ownership ends at once. The batch goes on, since Spark
+    cannot be stopped in it: for those partitions it is an orphan and is not committed. The new owner reads that again;
+    nothing is lost.
+6.  A claim made under an earlier epoch is not committed as such: its partition's position is resolved anew.
+7.  Commits never go back within an epoch.
+8.  `resume_position`, a table, says where a partition starts that the query has read before.
+9.  Replay after a restart reads the claims whole (`strict`), or only what is owned and not committed (`trim`).
+10. Executors read fixed ranges and never talk to the group.
+11. At the end, a batch known to be done is committed before the member leaves; the face does both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from muster.model import OffsetAndMetadata, TopicPartition
+from muster.spark.offsets import INITIAL, Claim, Claims, QueryOffset, from_json, to_json
+from muster.spark.shares import share_rows
+
+
+class Resume(Enum):
+    """Whom to believe about a partition that this query has read before (rule 8)."""
+
+    MAX = "max"
+    """The checkpoint for what it has done, unless the group was set back before it or went on beyond it."""
+    GROUP = "group"
+    """The group's committed offset, whatever the checkpoint says."""
+    CHECKPOINT = "checkpoint"
+    """The checkpoint, whatever the group says."""
+
+
+class Replay(Enum):
+    """What is read when a batch is planned again after a restart (rule 9)."""
+
+    STRICT = "strict"
+    TRIM = "trim"
+
+
+class BatchState(Enum):
+    """How far the batch under way is."""
+
+    NONE = "none"
+    CLAIMED = "claimed"
+    PLANNED = "planned"
+
+
+def resume_position(committed: int | None, done: Claim | None, resume: Resume = Resume.MAX) -> int | None:
+    """Where a gained partition starts; None leaves it to the reset policy (`startingOffsets`).
+
+    | committed            | done by this query | max       | group     | checkpoint |
+    |----------------------|--------------------|-----------|-----------|------------|
+    | none                 | nothing            | reset     | reset     | reset      |
+    | c                    | nothing            | c         | c         | c          |
+    | none                 | [from, to)         | to        | to        | to         |
+    | c < from: set back   | [from, to)         | c         | c         | to         |
+    | from <= c <= to      | [from, to)         | to        | c         | to         |
+    | c > to: others read  | [from, to)         | c         | c         | to         |
+    """
+    if done is None:
+        return committed
+    if committed is None or resume is Resume.CHECKPOINT:
+        return done.end
+    if resume is Resume.MAX and done.start <= committed <= done.end:
+        return done.end
+    return committed
+
+
+@dataclass(slots=True)
+class _Owned:
+    """A partition of this member. `committed` is the group's offset as far as this member knows."""
+
+    epoch: int
+    known: bool = False
+    committed: int | None = None
+    position: int | None = None
+
+
+@dataclass(slots=True)
+class _Batch:
+    """The batch under way, with the epoch under which each partition was claimed. A replayed batch has none: its
+    claims were made by an earlier run."""
+
+    offset: QueryOffset
+    state: BatchState
+    epochs: dict[TopicPartition, int] = field(default_factory=dict)
+
+    @property
+    def replayed(self) -> bool:
+        return not self.epochs
+
+
+@dataclass(slots=True)
+class _Drain:
+    partitions: set[TopicPartition]
+    deadline: int
+
+
+class QueryClaims:
+    """One query's part in its group."""
+
+    def __init__(self, resume: Resume = Resume.MAX, replay: Replay = Replay.STRICT, note: str = "spark") -> None:
+        self._resume = resume
+        self._replay = replay
+        self._note = note
+        self._owned: dict[TopicPartition, _Owned] = {}
+        self._epoch = 0
+        self._seq = 0
+        self._batch: _Batch | None = None
+        self._drain: _Drain | None = None
+        self._done: Claims = {}
+        """What the query has finished and the group has not acknowledged."""
+        self._started = False
+        self._trimmed: dict[int, Claims] = {}
+
+    # --- what the face looks at --------------------------------------------------------------------------------------
+
+    @property
+    def batch_state(self) -> BatchState:
+        """How far the batch under way is."""
+        return self._batch.state if self._batch else BatchState.NONE
+
+    @property
+    def batch_in_flight(self) -> dict[str, Any] | None:
+        """The end offset of the batch under way, as Spark knows it."""
+        return to_json(self._batch.offset) if self._batch else None
+
+    @property
+    def draining(self) -> bool:
+        """Whether partitions are about to be given up."""
+        return self._drain is not None
+
+    def owned(self) -> list[TopicPartition]:
+        """This member's partitions."""
+        return sorted(self._owned)
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Where each partition stands whose position is known."""
+        return {p: owned.position for p, owned in self._owned.items() if owned.position is not None}
+
+    def unresolved(self) -> list[TopicPartition]:
+        """Partitions whose committed offset is not known yet."""
+        return sorted(partition for partition, owned in self._owned.items() if not owned.known)
+
+    def without_start(self) -> list[TopicPartition]:
+        """Partitions with no committed offset and nothing done: the reset policy decides, then `reset`."""
+        waiting = self._batch.offset.claims if self._batch is not None else {}
+        return sorted(
+            p for p, owned in self._owned.items() if owned.known and owned.position is None and p not in waiting
+        )
+
+    # --- ownership ---------------------------------------------------------------------------------------------------
+
+    def assigned(self, partitions: Iterable[TopicPartition]) -> None:
+        """Own more partitions. Their committed offsets are to be looked up: `committed`."""
+        self._epoch += 1
+        for partition in partitions:
+            self._owned[partition] = _Owned(self._epoch)
+
+    def committed(self, partition: TopicPartition, offset: int | None) -> None:
+        """What the group has committed for a gained partition, None for nothing."""
+        owned = self._owned.get(partition)
+        if owned is not None and not owned.known:
+            owned.known = True
+            owned.committed = offset
+            self._resolve(partition, owned)
+
+    def reset(self, partition: TopicPartition, offset: int) -> None:
+        """Where the reset policy has a partition start."""
+        owned = self._owned.get(partition)
+        if owned is not None and owned.known and owned.position is None:
+            owned.position = offset
+
+    def revoked(self, partitions: Iterable[TopicPartition]) -> None:
+        """Own these no more: given up after a drain, or lost. What a batch still reads of them becomes an orphan."""
+        for partition in partitions:
+            self._owned.pop(partition, None)
+        self._drain = None
+
+    def _resolve(self, partition: TopicPartition, owned: _Owned) -> None:
+        """Find the position of a partition whose committed offset is known (rule 8)."""
+        batch = self._batch
+        if batch is not None and partition in batch.offset.claims:
+            return  # rules 6 and 9: after the batch
+        done = self._done.get(partition)
+        owned.position = resume_position(owned.committed, done, self._resume)
+        if done is not None and owned.position != done.end:
+            # The group was set back, or others went on: what was done before says nothing any more. Were it kept,
+            # reading a range again that an operator wants read again would be taken for a lost commit half-way.
+            del self._done[partition]
+
+    # --- draining (rules 4 and 5) ------------------------------------------------------------------------------------
+
+    def drain(self, partitions: Iterable[TopicPartition], deadline: int) -> None:
+        """Begin to give partitions up; `may_give_up` says when it is done, then call `revoked`."""
+        self._drain = _Drain(set(partitions), deadline)
+
+    def may_give_up(self, now: int) -> bool:
+        """Whether what is being drained can be given up: no batch reads it, nothing of it waits to be committed."""
+        drain = self._drain
+        if drain is None or now >= drain.deadline:
+            return True
+        if self._batch is not None and self._touches(self._batch):
+            return False
+        return not drain.partitions & self.to_commit().keys()
+
+    def _touches(self, batch: _Batch) -> bool:
+        assert self._drain is not None
+        owned = (p for p, epoch in batch.epochs.items() if self._is_under(p, epoch))
+        return not self._drain.partitions.isdisjoint(owned)
+
+    def _is_under(self, partition: TopicPartition, epoch: int | None) -> bool:
+        owned = self._owned.get(partition)
+        return owned is not None and owned.epoch == epoch
+
+    # --- batches -----------------------------------------------------------------------------------------------------
+
+    def latest(
+        self, start: dict[str, Any], ends: Mapping[TopicPartition, int], limit: int | None = None, generation: int = -1
+    ) -> dict[str, Any]:
+        """The end of the next batch: new claims up to `ends`, or `start` itself where there is nothing to read."""
+        self.begin_from(start)
+        if self._batch is not None:
+            self._unclaim()
+        if self.draining or self._batch is not None:
+            return start
+        available = {
+            partition: ends[partition] - position
+            for partition, position in self.positions().items()
+            if ends.get(partition, 0) > position
+        }
+        shares = share_rows(available, limit, self._seq)
+        if not shares:
+            return start
+        claims = {p: Claim(self._position(p), self._position(p) + rows) for p, rows in shares.items()}
+        self._seq += 1
+        offset = QueryOffset(self._seq, claims, generation, dict(self._done))
+        epochs = {partition: self._owned[partition].epoch for partition in claims}
+        self._batch = _Batch(offset, BatchState.CLAIMED, epochs)
+        return to_json(offset)
+
+    def begin_from(self, start: dict[str, Any]) -> None:
+        """Take note that everything up to `start` is done: Spark asks what comes after it (rules 2 and 3)."""
+        batch = self._batch
+        if batch is not None and to_json(batch.offset) == start:
+            self._finish(batch)
+        elif not self._started:
+            self._restore(from_json(start))
+        self._started = True
+
+    def finished(self, end: dict[str, Any]) -> None:
+        """Spark says in another way that the batch is done: its `commit`, or its commit log. Does nothing twice."""
+        batch = self._batch
+        if batch is not None and to_json(batch.offset) == end:
+            self._finish(batch)
+
+    def planned(self, end: dict[str, Any]) -> Claims:
+        """What the batch with this end reads (rules 3, 9). Asked again, it says the same again."""
+        offset = from_json(end)
+        batch = self._batch
+        if batch is not None and batch.offset.seq == offset.seq:
+            batch.state = BatchState.PLANNED
+        elif not self._started and offset.seq:
+            self._started = True
+            self._seq = offset.seq
+            self._done.update(offset.uncommitted)
+            self._batch = _Batch(offset, BatchState.PLANNED)
+            self._unknow({**offset.uncommitted, **offset.claims})
+        return self._trimmed.get(offset.seq, offset.claims)
+
+    def to_trim(self) -> bool:
+        """Whether a planned batch is a replay to be trimmed (rule 9): wait until the group has given partitions and
+        none is `unresolved`, then `trim`, then plan it again."""
+        batch = self._batch
+        trims = self._replay is Replay.TRIM and batch is not None and batch.replayed
+        return trims and batch is not None and batch.offset.seq not in self._trimmed
+
+    def trim(self) -> None:
+        """Cut the replayed batch to what is owned and not committed; the same for every planning of it."""
+        batch = self._batch
+        assert batch is not None
+        trimmed: Claims = {}
+        for partition, claim in batch.offset.claims.items():
+            owned = self._owned.get(partition)
+            if owned is not None and owned.known:
+                start = claim.start if owned.committed is None else max(claim.start, owned.committed)
+                if start < claim.end:
+                    trimmed[partition] = Claim(start, claim.end)
+        self._trimmed[batch.offset.seq] = trimmed
+
+    def _position(self, partition: TopicPartition) -> int:
+        position = self._owned[partition].position
+        assert position is not None
+        return position
+
+    def _unclaim(self) -> None:
+        """Forget a claim that was never planned: Spark did not take it up, so it is made again (rule 3)."""
+        if self._batch is not None and self._batch.state is BatchState.CLAIMED:
+            self._seq -= 1
+            self._settle()
+
+    def _finish(self, batch: _Batch) -> None:
+        """A batch is done: positions move for partitions held since its claim; the rest is remembered (rule 6)."""
+        read = self._trimmed.pop(batch.offset.seq, batch.offset.claims)
+        self._done.update(QueryOffset(batch.offset.seq, read, uncommitted=self._done).finished())
+        for partition, claim in read.items():
+            if self._is_under(partition, batch.epochs.get(partition)):
+                self._owned[partition].position = claim.end
+        self._settle()
+
+    def _settle(self) -> None:
+        """No batch is under way: partitions that waited for its end get their positions."""
+        self._batch = None
+        for partition, owned in self._owned.items():
+            if owned.known and owned.position is None:
+                self._resolve(partition, owned)
+
+    def _restore(self, start: QueryOffset) -> None:
+        """The first call after a start asks what follows `start`: everything in it was done by an earlier run."""
+        if start == INITIAL:
+            return
+        self._seq = start.seq
+        finished = start.finished()
+        if self._replay is Replay.TRIM:
+            # A trimmed replay has passed over what others owned then, and the checkpoint does not tell: of these claims
+            # only the beginning is sure.
+            finished = {partition: Claim(claim.start, claim.start) for partition, claim in finished.items()}
+        self._done.update(finished)
+        self._unknow(self._done)
+
+    def _unknow(self, claims: Claims) -> None:
+        """Resolve the positions of these anew: what the query has done before came to be known after they were."""
+        for partition in claims:
+            owned = self._owned.get(partition)
+            if owned is not None and owned.known:
+                owned.position = None
+                self._resolve(partition, owned)
+
+    # --- commits (rules 5 to 7) --------------------------------------------------------------------------------------
+
+    def to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Positions that the group does not know yet: of done batches, of resolved gains and of the reset policy."""
+        note = f"{self._note}/{self._seq}"
+        return {
+            partition: OffsetAndMetadata(owned.position, metadata=note)
+            for partition, owned in self._owned.items()
+            if owned.known and owned.position is not None and owned.position != owned.committed
+        }
+
+    def epoch(self, partition: TopicPartition) -> int | None:
+        """The epoch under which a partition is owned now: remember it with a commit that is sent."""
+        owned = self._owned.get(partition)
+        return owned.epoch if owned else None
+
+    def acknowledged(self, partition: TopicPartition, offset: int, epoch: int | None) -> None:
+        """The group has taken a commit that was sent under this epoch."""
+        if not self._is_under(partition, epoch):
+            return
+        self._owned[partition].committed = offset
+        done = self._done.get(partition)
+        if done is not None and done.end <= offset:
+            del self._done[partition]

@@ -1,0 +1,45 @@
+"""How many rows of a batch each partition gets, and how a range is cut for more tasks. Pure arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from muster.model import TopicPartition
+from muster.spark.offsets import Claim, Claims
+
+
+def share_rows(available: Mapping[TopicPartition, int], limit: int | None, turn: int = 0) -> dict[TopicPartition, int]:
+    """Divide `limit` rows over partitions in proportion to what each has, exactly `limit` if there is that much.
+
+    What rounding leaves over goes one by one to partitions in order, beginning with another one at each `turn`, so that
+    with fewer rows than partitions none waits for ever. None is no limit.
+    """
+    total = sum(available.values())
+    if limit is None or total <= limit:
+        return {partition: rows for partition, rows in available.items() if rows > 0}
+    shares = {partition: rows * limit // total for partition, rows in available.items()}
+    left = limit - sum(shares.values())
+    order = sorted(available)
+    first = turn % len(order)
+    for partition in order[first:] + order[:first]:
+        if left and shares[partition] < available[partition]:
+            shares[partition] += 1
+            left -= 1
+    return {partition: rows for partition, rows in shares.items() if rows > 0}
+
+
+def split(claims: Claims, min_partitions: int | None) -> list[tuple[TopicPartition, Claim]]:
+    """The tasks of a batch: a claim each, or claims cut into about equal pieces so that there are at least
+    `min_partitions` (as far as there are records). Deterministic: a batch is planned more than once."""
+    whole = [(partition, claims[partition]) for partition in sorted(claims) if claims[partition].size]
+    if min_partitions is None or len(whole) >= min_partitions:
+        return whole
+    total = sum(claim.size for _, claim in whole)
+    pieces: list[tuple[TopicPartition, Claim]] = []
+    for partition, claim in whole:
+        count = min(claim.size, max(1, -(-claim.size * min_partitions // total)))
+        for index in range(count):
+            start = claim.start + claim.size * index // count
+            end = claim.start + claim.size * (index + 1) // count
+            pieces.append((partition, Claim(start, end)))
+    return pieces
