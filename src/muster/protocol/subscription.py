@@ -1,0 +1,135 @@
+"""The consumer protocol: what members and their leader say to each other through JoinGroup and SyncGroup.
+
+To a coordinator these are opaque bytes (J3, J4): a version and, behind it, a Subscription (member to leader) or an
+Assignment (leader to member), as in Kafka's ConsumerProtocol. Version 1 added the owned partitions (KIP-429), 2 their
+generation, 3 the member's rack (KIP-881). New versions only add fields at the end, so that bytes of a version newer
+than ours are read as our newest, and what follows is left alone.
+
+`Subscription` and `Assignment` are this package's own values: `muster.assignors` is a sibling, which this package
+does not import, and its `MemberSubscription` carries a `group_instance_id`, which these bytes do not hold.
+
+No user data (`b""`) is written as null, as Java's members do when their assignor has none; null is read as `b""`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from struct import error as struct_error
+from struct import pack, unpack_from
+
+from muster.errors import ProtocolError
+from muster.model import UNKNOWN_GENERATION_ID, TopicPartition
+from muster.protocol import codec
+from muster.protocol.messages import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolAssignmentTopicPartition,
+    ConsumerProtocolSubscription,
+    ConsumerProtocolSubscriptionTopicPartition,
+)
+
+NEWEST_VERSION = 3
+
+
+@dataclass(slots=True)
+class Subscription:
+    """What a member tells the leader. `generation_id` is that of `owned_partitions`, -1 where it is not known."""
+
+    topics: list[str]
+    owned_partitions: list[TopicPartition] = field(default_factory=list)
+    generation_id: int = UNKNOWN_GENERATION_ID
+    rack_id: str | None = None
+    user_data: bytes = b""
+
+
+@dataclass(slots=True)
+class Assignment:
+    """What the leader tells a member."""
+
+    partitions: list[TopicPartition] = field(default_factory=list)
+    user_data: bytes = b""
+
+
+def encode_subscription(subscription: Subscription, version: int = NEWEST_VERSION) -> bytes:
+    """Topics and owned partitions are sorted, so that equal subscriptions are equal bytes.
+
+    The coordinator compares these bytes: a difference in them is "changed metadata", which rebalances the group (C5).
+    """
+    owned = [
+        ConsumerProtocolSubscriptionTopicPartition(topic, partitions)
+        for topic, partitions in _by_topic(sorted(subscription.owned_partitions)).items()
+    ]
+    message = ConsumerProtocolSubscription(
+        topics=sorted(subscription.topics),
+        user_data=subscription.user_data or None,
+        owned_partitions=owned,
+        generation_id=subscription.generation_id,
+        rack_id=subscription.rack_id,
+    )
+    return pack(">h", version) + codec.encode(message, version)
+
+
+def decode_subscription(data: bytes) -> Subscription:
+    """Read a subscription of any version.
+
+    Raises:
+        ProtocolError: the bytes are cut short, or something else.
+    """
+    message = codec.decode(ConsumerProtocolSubscription, _version(data), data, 2)
+    return Subscription(
+        topics=message.topics,
+        owned_partitions=_flat((found.topic, found.partitions) for found in message.owned_partitions),
+        generation_id=message.generation_id,
+        rack_id=message.rack_id or None,
+        user_data=bytes(message.user_data or b""),
+    )
+
+
+def encode_assignment(
+    partitions: Iterable[TopicPartition], user_data: bytes = b"", version: int = NEWEST_VERSION
+) -> bytes:
+    """Topics stand in the order in which `partitions` first names them."""
+    message = ConsumerProtocolAssignment(
+        assigned_partitions=[
+            ConsumerProtocolAssignmentTopicPartition(topic, numbers) for topic, numbers in _by_topic(partitions).items()
+        ],
+        user_data=user_data or None,
+    )
+    return pack(">h", version) + codec.encode(message, version)
+
+
+def decode_assignment(data: bytes) -> Assignment:
+    """Read an assignment of any version; no bytes at all are what a member without one gets, and mean no partitions.
+
+    Raises:
+        ProtocolError: the bytes are cut short, or something else.
+    """
+    if not data:
+        return Assignment()
+    message = codec.decode(ConsumerProtocolAssignment, _version(data), data, 2)
+    return Assignment(
+        partitions=_flat((found.topic, found.partitions) for found in message.assigned_partitions),
+        user_data=bytes(message.user_data or b""),
+    )
+
+
+def _version(data: bytes) -> int:
+    """The version to read by: the one in front, or our newest if that is newer."""
+    try:
+        (version,) = unpack_from(">h", data)
+    except struct_error:
+        raise ProtocolError("the consumer protocol's version is cut short") from None
+    if version < 0:
+        raise ProtocolError(f"the consumer protocol has no version {version}")
+    return min(int(version), NEWEST_VERSION)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        by_topic.setdefault(topic, []).append(partition)
+    return by_topic
+
+
+def _flat(by_topic: Iterable[tuple[str, list[int]]]) -> list[TopicPartition]:
+    return [TopicPartition(topic, number) for topic, numbers in by_topic for number in numbers]
