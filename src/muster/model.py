@@ -76,6 +76,16 @@ class ConsumerRecord:
     leader_epoch: int = NO_LEADER_EPOCH
 
 
+class PartitionInfo(NamedTuple):
+    """Where a partition is kept. `leader` is None while it has none; `replicas` and `isr` are broker ids."""
+
+    topic: str
+    partition: int
+    leader: Node | None
+    replicas: tuple[int, ...] = ()
+    isr: tuple[int, ...] = ()
+
+
 class GroupMetadata(NamedTuple):
     """Which member of which generation a consumer is; what a transactional producer is given (KIP-447)."""
 

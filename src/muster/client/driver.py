@@ -114,6 +114,12 @@ class Driver:
             await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.sleep(0)  # lets the transports close their sockets
 
+    def disconnect(self, node_id: int, channel: Channel) -> None:
+        """Close one connection, if there is one: what is parked on it is void, and would hold up what comes after."""
+        connection = self._connections.get((node_id, channel))
+        if connection is not None:
+            self._retire(connection)
+
     def connected(self) -> list[Node]:
         """The nodes that there is a usable connection to."""
         return [link.node for link in self._connections.values() if link.state is ConnectionState.READY]

@@ -216,6 +216,13 @@ class ConsumerCore:
         self.events.clear()
         return events
 
+    def take_notes(self) -> list[Note]:
+        """Only the lines for the log: the rest waits for the user."""
+        notes = [event for event in self.events if isinstance(event, Note)]
+        if notes:
+            self.events[:] = [event for event in self.events if not isinstance(event, Note)]
+        return notes
+
     def callback_done(self, token: int, now: int) -> None:
         """The listener has been told what the event of that token said, and has returned."""
         if self._group is not None:

@@ -188,7 +188,8 @@ class Membership:
         self._note(INFO, f"this member's generation of group {self.group_id} is over: {reason}")
         self.state = MemberState.UNJOINED
         self.generation = NO_GENERATION if forget_member else Generation(member_id=self.generation.member_id)
-        self.request_rejoin(reason)
+        self.rejoin_needed = True
+        self.rejoin_reason = reason
         self.needs_join_prepare = True
 
     # --- poll --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,29 @@
+"""The user's part in a rebalance."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from muster.model import TopicPartition
+
+
+class RebalanceListener:
+    """Told when partitions come and go. Derive from it, and override what matters.
+
+    The methods are called from within `poll`, `unsubscribe` and `close` of the consumer, in the caller's thread or
+    task; those of an `AsyncConsumer`'s listener may be coroutines. They may call the consumer: a revoked partition is
+    still this consumer's while `on_partitions_revoked` runs, so that its offsets can be committed there. The group
+    waits meanwhile, for `max_poll_interval_ms` at most.
+
+    An exception is raised out of the call that was under way; the rebalance goes on all the same.
+    """
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
+        """These partitions are new here; a `seek` now decides where reading starts. Called after each rebalance."""
+
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
+        """These partitions are about to be given up in good order."""
+
+    def on_partitions_lost(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
+        """These partitions are gone, and may have new owners: it is too late to commit. By default as if revoked."""
+        return self.on_partitions_revoked(partitions)
