@@ -1,0 +1,288 @@
+"""Who handled what: the demo's books, and the judgement on them.
+
+Theory. At-least-once promises that nothing is lost and says where duplicates may come from. A member writes a line for
+each record before it commits the record's offset, and a line for each commit that was acknowledged. So its file tells,
+for each time that it owned a partition, what it had handled and how much of that was safely committed when the
+ownership ended. Records behind that mark may be handled again by the next owner. There are three such windows:
+
+* killed: the member was killed; what it had handled since its last acknowledged commit;
+* broker down: the ownership ended without the commit being acknowledged, because the broker was away;
+* Spark batch: Spark lost a partition by force while a batch held it; at most that one batch.
+
+A duplicate that lies in none of them is an error, and so is a record that nobody handled, or a partition's records out
+of order within one ownership.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Ending(StrEnum):
+    """How an ownership ended."""
+
+    OPEN = "open"
+    """The member was stopped at the end of the run, or is still there."""
+    REVOKED = "revoked"
+    LOST = "lost"
+    KILLED = "killed"
+
+
+class Window(StrEnum):
+    """Where a duplicate may come from."""
+
+    KILLED = "handled by the killed member since its last commit"
+    BROKER_DOWN = "handled while the broker could not acknowledge the commit"
+    SPARK_BATCH = "one Spark batch of a partition that was lost by force"
+
+
+@dataclass(slots=True)
+class Ownership:
+    """One member's hold on one partition, from assignment to its end: the offsets it handled, in its order.
+
+    `committed` is the offset behind the last record whose commit was acknowledged, -1 if none was. `commit_failed`
+    says that the last commit was not acknowledged.
+    """
+
+    member: str
+    partition: int
+    offsets: list[int] = field(default_factory=list)
+    committed: int = -1
+    commit_failed: bool = False
+    ending: Ending = Ending.OPEN
+
+    def in_window(self, offset: int) -> Window | None:
+        """The window that allows somebody else to handle this offset again, if any does."""
+        if offset < self.committed:
+            return None
+        if self.ending is Ending.KILLED:
+            return Window.KILLED
+        return Window.BROKER_DOWN if self.commit_failed else None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What one Spark batch held of one partition: offsets from `start` to before `end`."""
+
+    batch: int
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class Judgement:
+    """What the books say."""
+
+    produced: int
+    handled: int
+    distinct: int
+    lost: list[tuple[int, int]]
+    duplicates: dict[Window, int]
+    unexplained: list[tuple[int, int]]
+    disorder: list[str]
+
+    @property
+    def duplicate_count(self) -> int:
+        """Records that were handled again, each time counted."""
+        return self.handled - self.distinct
+
+    @property
+    def ok(self) -> bool:
+        """Whether at-least-once was kept, with order, and duplicates only where they may be."""
+        return not self.lost and not self.unexplained and not self.disorder
+
+
+def read_member(member: str, lines: Iterable[str], *, killed: bool = False) -> list[Ownership]:
+    """A member's ownerships from the lines of its file.
+
+    The torn last line of a killed member is left out: its record was not written, so its offset was not committed.
+    """
+    open_now: dict[int, Ownership] = {}
+    closed: list[Ownership] = []
+    for line in lines:
+        entry = _entry(line, member, torn_is_fine=killed)
+        if entry is None:
+            break
+        if "offset" in entry:
+            _handle(open_now, closed, member, entry)
+        else:
+            _note(open_now, closed, member, entry)
+    for ownership in open_now.values():
+        ownership.ending = Ending.KILLED if killed else Ending.OPEN
+        closed.append(ownership)
+    return closed
+
+
+def _entry(line: str, member: str, *, torn_is_fine: bool) -> dict[str, Any] | None:
+    if line.endswith("\n"):
+        try:
+            entry: dict[str, Any] = json.loads(line)
+            return entry
+        except ValueError:
+            pass
+    if torn_is_fine:
+        return None
+    raise ValueError(f"the file of {member} has a line that is cut short: {line[:80]!r}")
+
+
+def _handle(open_now: dict[int, Ownership], closed: list[Ownership], member: str, entry: Mapping[str, Any]) -> None:
+    partition = entry["partition"]
+    ownership = open_now.get(partition)
+    if ownership is None:
+        # A record of a partition that the member was never told it has: kept as an ownership of its own, and judged.
+        ownership = open_now[partition] = Ownership(member, partition)
+    ownership.offsets.append(entry["offset"])
+
+
+def _note(open_now: dict[int, Ownership], closed: list[Ownership], member: str, entry: Mapping[str, Any]) -> None:
+    match entry["event"]:
+        case "assigned":
+            for partition in entry["partitions"]:
+                if partition not in open_now:
+                    open_now[partition] = Ownership(member, partition)
+        case "revoked" | "lost" as how:
+            for partition in entry["partitions"]:
+                ownership = open_now.pop(partition, None)
+                if ownership is not None:
+                    ownership.ending = Ending(how)
+                    closed.append(ownership)
+        case "committed":
+            for partition, offset in entry["offsets"].items():
+                ownership = open_now.get(int(partition))
+                if ownership is not None:
+                    ownership.committed = max(ownership.committed, offset)
+                    ownership.commit_failed = False
+        case "commit_failed":
+            for partition in entry["offsets"]:
+                ownership = open_now.get(int(partition))
+                if ownership is not None:
+                    ownership.commit_failed = True
+
+
+def read_claims(batches: Mapping[int, str], topic: str) -> list[Claim]:
+    """The claims of a Spark query from its offset log: batch number -> the source's line of that batch."""
+    claims: list[Claim] = []
+    for batch in sorted(batches):
+        ranges = json.loads(batches[batch])["claims"].get(topic, {})
+        claims += [Claim(batch, int(p), start, end) for p, (start, end) in sorted(ranges.items()) if end > start]
+    return claims
+
+
+def suspects(claims: Sequence[Claim]) -> dict[int, list[Claim]]:
+    """For each partition the batches that may have been handled again by the next owner.
+
+    Those are the last ones before the partition went to somebody else: where the next claim does not begin where this
+    one ends, or where none follows.
+    """
+    by_partition: dict[int, list[Claim]] = defaultdict(list)
+    for claim in claims:
+        by_partition[claim.partition].append(claim)
+    found: dict[int, list[Claim]] = {}
+    for partition, own in by_partition.items():
+        following = [*own[1:], None]
+        found[partition] = [
+            claim for claim, after in zip(own, following, strict=True) if after is None or after.start != claim.end
+        ]
+    return found
+
+
+def judge(
+    ends: Mapping[int, int],
+    ownerships: Sequence[Ownership],
+    claims: Sequence[Claim],
+    spark_rows: Mapping[int, Sequence[int]],
+) -> Judgement:
+    """Compare what was handled with what was produced.
+
+    Args:
+        ends: for each partition the offset behind its last record; the first is 0.
+        ownerships: what the Python members' files say.
+        claims: the batches of the Spark query.
+        spark_rows: for each partition the offsets of the rows in Spark's output, in any order.
+    """
+    times: Counter[tuple[int, int]] = Counter()
+    for ownership in ownerships:
+        times.update((ownership.partition, offset) for offset in ownership.offsets)
+    for partition, offsets in spark_rows.items():
+        times.update((partition, offset) for offset in offsets)
+    expected = {(partition, offset) for partition, end in ends.items() for offset in range(end)}
+    excused, unexplained = _excuse(times, ownerships, suspects(claims))
+    return Judgement(
+        produced=len(expected),
+        handled=times.total(),
+        distinct=len(times.keys() & expected),
+        lost=sorted(expected - times.keys()),
+        duplicates=excused,
+        unexplained=sorted([*unexplained, *(times.keys() - expected)]),
+        disorder=[*_disorder(ownerships), *_claim_disorder(claims), *_rows_outside(claims, spark_rows)],
+    )
+
+
+def _excuse(
+    times: Counter[tuple[int, int]], ownerships: Sequence[Ownership], batches: Mapping[int, Sequence[Claim]]
+) -> tuple[dict[Window, int], list[tuple[int, int]]]:
+    """Find the window of each repetition: one handling of a record is due, each further one needs an excuse."""
+    repeated = {key for key, count in times.items() if count > 1}
+    excuses: dict[tuple[int, int], list[Window]] = defaultdict(list)
+    for ownership in ownerships:
+        for offset in ownership.offsets:
+            key = (ownership.partition, offset)
+            window = ownership.in_window(offset) if key in repeated else None
+            if window is not None:
+                excuses[key].append(window)
+    for partition, claims in batches.items():
+        for claim in claims:
+            for offset in range(claim.start, claim.end):
+                if (partition, offset) in repeated:
+                    excuses[partition, offset].append(Window.SPARK_BATCH)
+    counted: Counter[Window] = Counter()
+    unexplained: list[tuple[int, int]] = []
+    for key in repeated:
+        again = times[key] - 1
+        used = excuses[key][:again]
+        counted.update(used)
+        unexplained += [key] * (again - len(used))
+    return {window: counted[window] for window in Window}, unexplained
+
+
+def _disorder(ownerships: Sequence[Ownership]) -> list[str]:
+    found = []
+    for own in ownerships:
+        for before, after in zip(own.offsets, own.offsets[1:], strict=False):
+            if after <= before:
+                found.append(f"{own.member} handled {own.partition}:{after} after {own.partition}:{before}")
+    return found
+
+
+def _claim_disorder(claims: Sequence[Claim]) -> list[str]:
+    found = []
+    last: dict[int, Claim] = {}
+    for claim in claims:
+        before = last.get(claim.partition)
+        if before is not None and claim.start < before.start:
+            found.append(f"Spark went back from {before.start} to {claim.start} in partition {claim.partition}")
+        last[claim.partition] = claim
+    return found
+
+
+def _rows_outside(claims: Sequence[Claim], spark_rows: Mapping[int, Sequence[int]]) -> list[str]:
+    """Spark's output against its claims: each claimed record once, and nothing else (exactly once into its sink)."""
+    claimed: Counter[tuple[int, int]] = Counter()
+    for claim in claims:
+        claimed.update((claim.partition, offset) for offset in range(claim.start, claim.end))
+    written: Counter[tuple[int, int]] = Counter()
+    for partition, offsets in spark_rows.items():
+        written.update((partition, offset) for offset in offsets)
+    missing, extra = (claimed - written).total(), (written - claimed).total()
+    found = []
+    if missing:
+        found.append(f"Spark's output lacks {missing} records of its batches")
+    if extra:
+        found.append(f"Spark's output has {extra} records more than its batches")
+    return found

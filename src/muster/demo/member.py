@@ -1,0 +1,130 @@
+"""One Python member of the demo's group: reads flights, writes them as JSON lines, commits.
+
+Each record is written and flushed before its offset is committed, each acknowledged commit is noted after it: the
+file says what this member had handled, and how much of it was safe, whenever it ended (`ledger.py` reads it). The
+process ends cleanly on SIGTERM, and when its standard input closes, which it does when the demo itself dies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any, TextIO
+
+from muster.client.driver import wall_clock_ms
+from muster.client.listener import RebalanceListener
+from muster.client.sync import Consumer
+from muster.errors import CommitFailedError, KafkaError, KafkaTimeoutError
+from muster.model import OffsetAndMetadata, TopicPartition
+
+
+class Book:
+    """The member's file. Every line is handed to the operating system before the next step is taken."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def note(self, event: str, **details: Any) -> None:
+        """Note something other than a record."""
+        self._write({"event": event, "at": wall_clock_ms(), **details})
+        self._stream.flush()
+
+    def records(self, partition: TopicPartition, records: Iterable[Any]) -> None:
+        """Note what is handled of one partition."""
+        for record in records:
+            self._write(
+                {
+                    "topic": partition.topic,
+                    "partition": partition.partition,
+                    "offset": record.offset,
+                    "value": json.loads(record.value),
+                }
+            )
+        self._stream.flush()
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        self._stream.write(json.dumps(entry, separators=(",", ":")) + "\n")
+
+
+class Listener(RebalanceListener):
+    """Notes what is assigned and taken away."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        self._book.note("assigned", partitions=_numbers(partitions))
+
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        self._book.note("revoked", partitions=_numbers(partitions))
+
+    def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+        self._book.note("lost", partitions=_numbers(partitions))
+
+
+def _numbers(partitions: Sequence[TopicPartition]) -> list[int]:
+    return sorted(partition.partition for partition in partitions)
+
+
+def run(consumer: Consumer, topic: str, book: Book, stop: threading.Event) -> None:
+    """Handle records until told to stop, then leave the group."""
+    consumer.subscribe([topic], listener=Listener(book))
+    while not stop.is_set():
+        batches = consumer.poll(timeout_ms=300)
+        for partition, records in batches.items():
+            book.records(partition, records)
+        if batches:
+            commit(consumer, book, {p: records[-1].offset + 1 for p, records in batches.items()})
+    consumer.close()
+    book.note("closed")
+
+
+def commit(consumer: Consumer, book: Book, offsets: dict[TopicPartition, int]) -> None:
+    """Commit what was written; a commit that is not acknowledged is noted, and whoever owns the partition goes on."""
+    numbers = {str(partition.partition): offset for partition, offset in offsets.items()}
+    try:
+        consumer.commit({partition: OffsetAndMetadata(offset) for partition, offset in offsets.items()})
+    except (CommitFailedError, KafkaTimeoutError, KafkaError) as error:
+        book.note("commit_failed", offsets=numbers, error=str(error))
+    else:
+        book.note("committed", offsets=numbers)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one member."""
+    parser = argparse.ArgumentParser(prog="python -m muster.demo.member")
+    for name in ("bootstrap", "group", "topic", "name", "file"):
+        parser.add_argument(f"--{name}", required=True)
+    arguments = parser.parse_args(argv)
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group of processes; the demo decides
+    threading.Thread(target=_watch_parent, args=(stop,), daemon=True).start()
+    with open(arguments.file, "w", encoding="utf-8") as stream:
+        consumer = Consumer(
+            bootstrap_servers=arguments.bootstrap,
+            group_id=arguments.group,
+            client_id=arguments.name,
+            partition_assignment_strategy="cooperative-sticky",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=6_000,
+            heartbeat_interval_ms=1_000,
+        )
+        run(consumer, arguments.topic, Book(stream), stop)
+    return 0
+
+
+def _watch_parent(stop: threading.Event) -> None:
+    while os.read(sys.stdin.fileno(), 1024):
+        pass
+    stop.set()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""What happens in the demo, and when: the steps of the story and the pace of the data.
+
+The data must flow while the group changes, and must not run out before the last step is done. So each step begins at a
+share of the data, and while it is not done the pace falls towards a trickle as the next step's share comes near.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Step(StrEnum):
+    """What is done to the group, in this order."""
+
+    JOIN = "a fifth member joins"
+    KILL = "a member is killed with SIGKILL"
+    LEAVE = "a member leaves cleanly"
+    RESTART = "the broker is killed with SIGKILL and started again"
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How many of `events` may have been sent: over `duration_s` seconds, held back by the steps that are not done."""
+
+    events: int
+    duration_s: float
+    steps: int
+
+    def share_of(self, step: int) -> float:
+        """The share of the data after which a step begins: the first at a tenth, the last well before the end."""
+        return 0.1 + 0.7 * step / max(1, self.steps)
+
+    def allowed(self, elapsed_s: float, steps_done: int) -> int:
+        """How many events may have been sent by now."""
+        share = elapsed_s / self.duration_s
+        if steps_done < self.steps:
+            # What is behind the ceiling counts a twentieth: the data goes on, slowly, until the step is done.
+            ceiling = self.share_of(steps_done + 1)
+            share = min(share, ceiling + max(0.0, share - ceiling) / 20, 0.98)
+        return min(self.events, int(self.events * share))

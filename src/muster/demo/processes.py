@@ -1,0 +1,152 @@
+"""The demo's processes: the broker, the Python members, the Spark query. Started, watched, ended, whatever happens.
+
+Each runs in a session of its own, so that Ctrl-C reaches only the demo itself and a process can be ended with all that
+it started (Spark's Python starts a JVM). Their standard input is a pipe: it closes when the demo dies, and they end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from muster.errors import MusterError
+
+
+class ProcessFailedError(MusterError):
+    """A process of the demo ended by itself, or did not start."""
+
+
+@dataclass
+class Process:
+    """One process. What it prints on standard error goes to `log`; standard output can be read line by line."""
+
+    name: str
+    log: Path
+    process: asyncio.subprocess.Process
+    _stream: IO[bytes]
+    expected_to_end: bool = field(default=False)
+
+    @classmethod
+    async def start(cls, name: str, command: Sequence[str], log: Path, env: dict[str, str] | None = None) -> Process:
+        """Start `command` with this Python where it begins with -m."""
+        stream = log.open("ab")
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=stream,
+            start_new_session=True,
+            env={**os.environ, **(env or {})},
+            limit=16 * 1024 * 1024,
+        )
+        return cls(name, log, process, stream)
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self.process.returncode is None
+
+    async def read_line(self, timeout_s: float) -> str:
+        """The next line that it prints.
+
+        Raises:
+            ProcessFailedError: it ended instead, or printed nothing in time.
+        """
+        assert self.process.stdout is not None
+        try:
+            line = await asyncio.wait_for(self.process.stdout.readline(), timeout_s)
+        except TimeoutError:
+            raise ProcessFailedError(f"{self.name} said nothing for {timeout_s:.0f} s; see {self.log}") from None
+        if not line:
+            await self.process.wait()
+            raise ProcessFailedError(f"{self.name} ended with {self.ending}; its last words:\n{self.last_words()}")
+        return line.decode().rstrip("\n")
+
+    async def say(self, line: str) -> None:
+        """Write a line to its standard input."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(ConnectionError):
+            self.process.stdin.write(line.encode() + b"\n")
+            await self.process.stdin.drain()
+
+    def check(self) -> None:
+        """Raise where it ended without being told to."""
+        if not self.running and not self.expected_to_end:
+            raise ProcessFailedError(f"{self.name} ended with {self.ending}; its last words:\n{self.last_words()}")
+
+    @property
+    def ending(self) -> str:
+        """How it ended, for people."""
+        code = self.process.returncode
+        if code is None:
+            return "nothing yet"
+        return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+
+    def last_words(self, lines: int = 12) -> str:
+        """The end of its log."""
+        text = self.log.read_text(errors="replace").strip().splitlines()
+        return "\n".join(f"  {line}" for line in text[-lines:]) or "  (nothing)"
+
+    async def kill(self) -> None:
+        """SIGKILL, to all that it started as well."""
+        self.expected_to_end = True
+        self._signal(signal.SIGKILL)
+        await self.process.wait()
+        self._stream.close()
+
+    async def stop(self, patience_s: float = 10.0) -> None:
+        """Ask it to end; after `patience_s` it is killed."""
+        self.expected_to_end = True
+        if self.running:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.terminate()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.process.wait(), patience_s)
+        await self.kill()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+
+class EmbeddedBroker:
+    """The demo's own broker, which is killed and started again on its folder and port."""
+
+    def __init__(self, data_dir: Path, logs: Path) -> None:
+        self.data_dir = data_dir
+        self.events = logs / "broker-events.jsonl"
+        self._logs = logs
+        self._process: Process | None = None
+        self.bootstrap = "127.0.0.1:0"
+
+    async def start(self) -> None:
+        """Start it, the first time on a free port; returns when clients may come."""
+        port = self.bootstrap.rpartition(":")[2]
+        command = ["-m", "muster.cli.main", "serve", "--host", "127.0.0.1", "--port", port]
+        command += ["--data-dir", str(self.data_dir), "--events", str(self.events)]
+        self._process = await Process.start("the broker", command, self._logs / "broker.log")
+        ready = await self._process.read_line(30)
+        self.bootstrap = ready.split(" ready on ", 1)[1].split(" ", 1)[0]
+
+    @property
+    def process(self) -> Process:
+        """The process that runs now."""
+        assert self._process is not None
+        return self._process
+
+    async def kill(self) -> None:
+        """SIGKILL: nothing is written, closed or said."""
+        await self.process.kill()
+
+    async def stop(self) -> None:
+        """Stop it in good order."""
+        if self._process is not None:
+            await self._process.stop()
