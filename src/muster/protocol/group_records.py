@@ -23,8 +23,13 @@ OFFSET_COMMIT = 1
 GROUP_METADATA = 2
 
 OFFSET_COMMIT_VALUE_VERSION = 4
+OFFSET_COMMIT_VALUE_VERSION_WITH_EXPIRY = 1
 GROUP_METADATA_VALUE_VERSION = 3
-"""The versions that a Kafka 4.2 broker writes with its default features; all older ones are read."""
+"""The versions that a Kafka 4.2 broker writes; all older ones are read.
+
+Only version 1 of an offset commit has a place for a retention time of its own, so it is still written for commits that
+bring one (OffsetCommit version 2 to 4).
+"""
 
 _INT16 = Struct(">h")
 
@@ -59,7 +64,10 @@ def encode_record(record: GroupRecord) -> tuple[bytes, bytes | None]:
     if isinstance(record, UnknownRecord):
         return record.key, record.value
     if isinstance(record, OffsetCommitRecord):
-        return _join(OFFSET_COMMIT, record.key, 0), _value(OFFSET_COMMIT_VALUE_VERSION, record.value)
+        version = OFFSET_COMMIT_VALUE_VERSION
+        if record.value is not None and record.value.expire_timestamp != -1:
+            version = OFFSET_COMMIT_VALUE_VERSION_WITH_EXPIRY
+        return _join(OFFSET_COMMIT, record.key, 0), _value(version, record.value)
     return _join(GROUP_METADATA, record.key, 0), _value(GROUP_METADATA_VALUE_VERSION, record.value)
 
 

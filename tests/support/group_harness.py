@@ -1,0 +1,312 @@
+"""Verbs for tests of the coordinator's rules: `group.join("a").tick(3000).sync_leader()`.
+
+Members are called by short names; their ids are `a-1`, `a-2` … in the order in which they are given out. Every request
+has a ticket of its own. The harness sees to it that none is answered twice, and that whatever is written can be read
+again by a fresh shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from muster.coordinator.config import GroupConfig
+from muster.coordinator.effects import Effects, GroupEvent, Origin
+from muster.coordinator.group import ClassicGroup, GroupState
+from muster.coordinator.shard import GroupShard
+from muster.errors import ErrorCode
+from muster.protocol.group_records import GroupRecord, decode_record, encode_record
+from muster.protocol.messages import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
+
+NEWEST_JOIN = 9
+Protocols = Mapping[str, bytes]
+DEFAULT_PROTOCOLS: Protocols = {"range": b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff"}
+"""A Subscription to topic `t`, as its metadata."""
+
+
+class FakeTopics:
+    """Topics by name, with the number of their partitions; ids are made from the names."""
+
+    def __init__(self, **partitions: int) -> None:
+        self.partitions = partitions or {"t": 4, "u": 2}
+
+    def partition_count(self, topic: str) -> int:
+        return self.partitions.get(topic, 0)
+
+    def topic_id(self, topic: str) -> bytes:
+        return topic.encode().rjust(16, b"#") if topic in self.partitions else bytes(16)
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        return next((name for name in self.partitions if self.topic_id(name) == topic_id), None)
+
+
+class GroupHarness:
+    """One group in one shard, with a clock that only `tick` moves."""
+
+    session_timeout_ms = 10_000
+    rebalance_timeout_ms = 60_000
+
+    def __init__(self, config: GroupConfig | None = None, group_id: str = "g") -> None:
+        self.config = config or GroupConfig()
+        self.topics = FakeTopics()
+        self.group_id = group_id
+        self.now = 1_700_000_000_000
+        self.shard = GroupShard(self.config, self.topics)
+        self.shard.loaded(self.now)
+        self.log: list[tuple[bytes, bytes | None]] = []
+        self.events: list[GroupEvent] = []
+        self.ids: dict[str, str] = {}
+        self.answers: dict[int, Any] = {}
+        self.last_ticket: dict[str, int] = {}
+        self._tickets = 0
+        self._fresh = 0
+
+    # ------------------------------------------------------------------------------------------------------- requests
+
+    def join(
+        self, name: str, *, version: int = NEWEST_JOIN, member_id: str | None = None, **fields: Any
+    ) -> GroupHarness:
+        """A JoinGroup. A new member that is told its id first (KIP-394) comes again with it at once."""
+        self.join_once(name, version=version, member_id=member_id, **fields)
+        answer = self.answers.get(self.last_ticket[name])
+        if answer is not None and answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self.join_once(name, version=version, **fields)
+        return self
+
+    def join_once(
+        self,
+        name: str,
+        *,
+        version: int = NEWEST_JOIN,
+        member_id: str | None = None,
+        protocols: Protocols = DEFAULT_PROTOCOLS,
+        protocol_type: str = "consumer",
+        instance: str | None = None,
+        session_timeout_ms: int | None = None,
+        rebalance_timeout_ms: int | None = None,
+        reason: str | None = None,
+    ) -> GroupHarness:
+        request = JoinGroupRequest(
+            group_id=self.group_id,
+            session_timeout_ms=self.session_timeout_ms if session_timeout_ms is None else session_timeout_ms,
+            rebalance_timeout_ms=self.rebalance_timeout_ms if rebalance_timeout_ms is None else rebalance_timeout_ms,
+            member_id=self.ids.get(name, "") if member_id is None else member_id,
+            group_instance_id=instance,
+            protocol_type=protocol_type,
+            protocols=[JoinGroupRequestProtocol(*item) for item in protocols.items()],
+            reason=reason,
+        )
+        self._fresh += 1
+        origin = self._origin(name, version, f"{name}-{self._fresh}")
+        self._take(self.shard.join(request, origin, self.now))
+        answer = self.answers.get(origin.ticket)
+        if answer is not None:
+            self._learn_id(name, answer)
+        elif not request.member_id:
+            self.ids[name] = origin.fresh_member_id
+        return self
+
+    def sync(self, name: str, assignments: Mapping[str, bytes] | None = None, **fields: Any) -> GroupHarness:
+        """A SyncGroup; `assignments` are given by the members' names."""
+        request = SyncGroupRequest(
+            group_id=self.group_id,
+            generation_id=fields.pop("generation", self.generation),
+            member_id=self.ids[name],
+            assignments=[SyncGroupRequestAssignment(self.ids[n], a) for n, a in (assignments or {}).items()],
+            **fields,
+        )
+        self._take(self.shard.sync(request, self._origin(name, 5), self.now))
+        return self
+
+    def sync_leader(self) -> GroupHarness:
+        """The leader's SyncGroup, which gives every member a share that is called like it."""
+        return self.sync(self.leader, {name: name.encode() for name in self.members})
+
+    def sync_all(self) -> GroupHarness:
+        for name in self.members:
+            if name != self.leader:
+                self.sync(name)
+        return self.sync_leader()
+
+    def heartbeat(self, name: str, generation: int | None = None, instance: str | None = None) -> ErrorCode:
+        number = self.generation if generation is None else generation
+        return self.shard.heartbeat(self.group_id, number, self.ids[name], instance, self.now)
+
+    def leave(self, name: str, *, reason: str | None = None, version: int = 5) -> GroupHarness:
+        return self.leave_many(MemberIdentity(self.ids[name], None, reason), name=name, version=version)
+
+    def leave_many(self, *members: MemberIdentity, name: str = "operator", version: int = 5) -> GroupHarness:
+        request = LeaveGroupRequest(self.group_id, members[0].member_id, list(members))
+        self._take(self.shard.leave(request, self._origin(name, version), self.now))
+        return self
+
+    def commit(
+        self,
+        name: str | None,
+        offsets: Mapping[tuple[str, int], int],
+        *,
+        generation: int | None = None,
+        version: int = 9,
+        metadata: str | None = "",
+        retention_ms: int = -1,
+    ) -> list[int]:
+        """An OffsetCommit, without membership if `name` is None. The error code of each partition."""
+        epoch = 3 if version >= 6 else -1
+        topics: dict[str, list[OffsetCommitRequestPartition]] = {}
+        for (topic, partition), offset in offsets.items():
+            topics.setdefault(topic, []).append(OffsetCommitRequestPartition(partition, offset, epoch, metadata))
+        number = -1 if name is None else self.generation
+        request = OffsetCommitRequest(
+            group_id=self.group_id,
+            generation_id_or_member_epoch=number if generation is None else generation,
+            member_id="" if name is None else self.ids[name],
+            retention_time_ms=retention_ms,
+            topics=[OffsetCommitRequestTopic(t, partitions=ps) for t, ps in topics.items()],
+        )
+        origin = self._origin(name or "operator", version)
+        self._take(self.shard.commit(request, origin, self.now))
+        return [p.error_code for t in self.answers[origin.ticket].topics for p in t.partitions]
+
+    def committed(self, topic: str, partition: int) -> int:
+        wanted = OffsetFetchRequestTopics(topic, bytes(16), [partition])
+        found = self.shard.fetch_offsets(OffsetFetchRequestGroup(self.group_id, topics=[wanted]), 9)
+        return found.topics[0].partitions[0].committed_offset
+
+    def delete(self) -> int:
+        result, effects = self.shard.delete_group(self.group_id)
+        self._take(effects)
+        return result.error_code
+
+    # ----------------------------------------------------------------------------------------------- time and restart
+
+    def tick(self, milliseconds: int) -> GroupHarness:
+        """Let time pass, and do on the way whatever is due, at the very moment."""
+        target = self.now + milliseconds
+        while (deadline := self.shard.next_deadline()) is not None and deadline <= target:
+            self.now = max(deadline, self.now)
+            self._take(self.shard.on_deadline(self.now))
+            after = self.shard.next_deadline()
+            assert after is None or after > self.now
+        self.now = target
+        return self
+
+    def restart(self) -> GroupHarness:
+        """A new process reads the log; whoever waited for the old one waits in vain."""
+        self.shard = self.replayed()
+        for name in list(self.last_ticket):
+            self.answers.setdefault(self.last_ticket[name], None)
+        self._take(self.shard.loaded(self.now))
+        return self
+
+    def replayed(self) -> GroupShard:
+        """A fresh shard that has read all that was written."""
+        shard = GroupShard(self.config, self.topics)
+        for key, value in self.log:
+            shard.apply(decode_record(key, value))
+        return shard
+
+    def stable_with(self, *names: str, **fields: Any) -> GroupHarness:
+        """The members have joined and synced; the first leads."""
+        for name in names:
+            self.join(name, **fields)
+        return self.tick(self.config.group_initial_rebalance_delay_ms * (2 if len(names) > 1 else 1)).sync_all()
+
+    # ------------------------------------------------------------------------------------------ what there is to see
+
+    @property
+    def group(self) -> ClassicGroup:
+        return self.shard.groups[self.group_id]
+
+    @property
+    def state(self) -> GroupState:
+        return self.group.state
+
+    @property
+    def generation(self) -> int:
+        return self.group.generation_id if self.group_id in self.shard.groups else 0
+
+    @property
+    def members(self) -> list[str]:
+        """The members' names, the longest-standing first."""
+        names = {member_id: name for name, member_id in self.ids.items()}
+        return [names[member_id] for member_id in self.group.members]
+
+    @property
+    def leader(self) -> str:
+        return next(name for name, member_id in self.ids.items() if member_id == self.group.leader_id)
+
+    def waits(self, name: str) -> bool:
+        """Whether the last request of a member is still to be answered."""
+        return self.last_ticket[name] not in self.answers
+
+    def reply(self, name: str) -> Any:
+        """The answer to the last request of a member."""
+        return self.answers[self.last_ticket[name]]
+
+    def joined(self, name: str) -> tuple[int, str, list[str]]:
+        """Generation, leader's name and the members' names that the last JoinGroup was answered with."""
+        answer = self.reply(name)
+        assert isinstance(answer, JoinGroupResponse)
+        assert answer.error_code == ErrorCode.NONE, ErrorCode(answer.error_code)
+        names = {member_id: n for n, member_id in self.ids.items()}
+        return answer.generation_id, names[answer.leader], [names[m.member_id] for m in answer.members]
+
+    def share(self, name: str) -> bytes:
+        """What the last SyncGroup brought."""
+        answer = self.reply(name)
+        assert isinstance(answer, SyncGroupResponse)
+        assert answer.error_code == ErrorCode.NONE, ErrorCode(answer.error_code)
+        return answer.assignment
+
+    def error(self, name: str) -> ErrorCode:
+        return ErrorCode(self.reply(name).error_code)
+
+    def left(self, name: str = "operator") -> list[int]:
+        answer = self.reply(name)
+        assert isinstance(answer, LeaveGroupResponse)
+        return [answer.error_code, *(member.error_code for member in answer.members)]
+
+    def events_of(self, kind: type[Any]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    @property
+    def records(self) -> list[GroupRecord]:
+        return [decode_record(key, value) for key, value in self.log]
+
+    # --------------------------------------------------------------------------------------------------------- plumbing
+
+    def _origin(self, name: str, version: int, fresh_member_id: str = "") -> Origin:
+        self._tickets += 1
+        self.last_ticket[name] = self._tickets
+        return Origin(self._tickets, f"client-{name}", "/127.0.0.1", version, fresh_member_id)
+
+    def _take(self, effects: Effects) -> None:
+        for ticket, response in effects.replies:
+            assert ticket not in self.answers, f"ticket {ticket} is answered twice"
+            self.answers[ticket] = response
+        for record in effects.records:
+            key, value = encode_record(record)
+            assert decode_record(key, value) == record
+            self.log.append((key, value))
+        self.events += effects.events
+
+    def _learn_id(self, name: str, answer: JoinGroupResponse) -> None:
+        if answer.error_code in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):
+            self.ids[name] = answer.member_id
+        elif answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
+            self.ids.pop(name, None)

@@ -1,0 +1,53 @@
+"""A partition's log in memory: what the coordinator needs of one, with a high watermark and failures at hand."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from muster.errors import ErrorCode, KafkaError
+from muster.protocol.record_batch import assign_offset, iter_headers
+
+
+@dataclass
+class Read:
+    data: bytes
+    next_offset: int
+
+
+class MemoryLog:
+    """`held` keeps the high watermark back, as a log does whose fsync is still to come."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, bytes]] = []
+        self.log_start_offset = 0
+        self.log_end_offset = 0
+        self.appends = 0
+        self.held = False
+        self.fails = False
+        self._durable = 0
+
+    @property
+    def high_watermark(self) -> int:
+        return self._durable if self.held else self.log_end_offset
+
+    def hold(self) -> None:
+        self._durable, self.held = self.log_end_offset, True
+
+    def sync(self) -> None:
+        self._durable = self.log_end_offset
+
+    def append(self, batches: bytearray, *, now: int, leader_epoch: int = 0, origin: Any = "client") -> None:
+        if self.fails:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is gone")
+        for position, header in iter_headers(batches):
+            assign_offset(batches, position, self.log_end_offset, leader_epoch)
+            self.batches.append((self.log_end_offset, bytes(batches[position : position + header.size])))
+            self.log_end_offset += header.record_count
+        self.appends += 1
+
+    def read(self, offset: int, max_bytes: int) -> Read:
+        """One batch at a time: readers must go on from `next_offset`."""
+        for at, (base, data) in enumerate(self.batches):
+            end = self.batches[at + 1][0] if at + 1 < len(self.batches) else self.log_end_offset
+            if base <= offset < end:
+                return Read(data, end)
+        return Read(b"", offset)

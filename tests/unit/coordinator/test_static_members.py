@@ -1,0 +1,116 @@
+"""Static members (KIP-345): somebody who restarts is taken for the same, by its `group.instance.id`."""
+
+import pytest
+
+from muster.coordinator.effects import Cause, MemberFenced, RebalanceStarted
+from muster.coordinator.group import GroupState
+from muster.errors import ErrorCode
+from muster.protocol.messages import MemberIdentity
+from tests.support.group_harness import DEFAULT_PROTOCOLS, GroupHarness
+
+SUBSCRIPTION = DEFAULT_PROTOCOLS["range"]
+
+
+@pytest.fixture
+def statics(group: GroupHarness) -> GroupHarness:
+    """A stable group of a leader `a` and a member `b`, both static."""
+    return group.join("a", instance="ia").join("b", instance="ib").tick(6000).sync_all()
+
+
+def test_static_members_join_at_once(group):
+    assert group.join_once("a", instance="ia").waits("a")
+
+
+def test_a_static_member_that_comes_back_takes_its_share_without_a_rebalance(statics):
+    statics.join("b2", member_id="", instance="ib")
+    assert statics.state is GroupState.STABLE
+    assert statics.joined("b2") == (1, "a", [])
+    assert statics.sync("b2").share("b2") == b"b"
+    assert statics.events_of(MemberFenced)[-1].new_member_id == statics.ids["b2"]
+    assert len(statics.events_of(RebalanceStarted)) == 1
+
+
+def test_the_takeover_is_kept(statics):
+    statics.join("b2", member_id="", instance="ib").restart()
+    assert statics.heartbeat("b2", instance="ib") == ErrorCode.NONE
+    assert statics.heartbeat("b", instance="ib") == ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_whoever_had_the_instance_id_before_is_fenced(statics):
+    statics.join("b2", member_id="", instance="ib")
+    assert statics.heartbeat("b", instance="ib") == ErrorCode.FENCED_INSTANCE_ID
+    assert statics.sync("b", group_instance_id="ib").error("b") == ErrorCode.FENCED_INSTANCE_ID
+    assert statics.join("b", instance="ib").error("b") == ErrorCode.FENCED_INSTANCE_ID
+    assert statics.leave_many(MemberIdentity(statics.ids["b"], "ib")).left() == [0, ErrorCode.FENCED_INSTANCE_ID]
+
+
+def test_a_leader_that_comes_back_does_not_assign_again(statics):
+    """KIP-814: it gets the members, so that it can watch their topics, but skips the assignment."""
+    statics.join("a2", member_id="", instance="ia")
+    assert statics.joined("a2") == (1, "a2", ["a2", "b"])
+    assert statics.reply("a2").skip_assignment
+
+
+def test_an_older_leader_that_comes_back_is_not_told_that_it_leads(statics):
+    """Before version 9 it would compute an assignment; it is given the id that led before."""
+    old = statics.ids["a"]
+    statics.join("a2", member_id="", instance="ia", version=8)
+    assert (statics.reply("a2").leader, statics.reply("a2").members) == (old, [])
+
+
+def test_coming_back_with_a_protocol_that_changes_the_choice_rebalances(group):
+    both = {"range": SUBSCRIPTION, "sticky": SUBSCRIPTION}
+    group.join("a", instance="ia", protocols=both).join("b", instance="ib", protocols=both).tick(6000).sync_all()
+    group.join("b2", member_id="", instance="ib", protocols={"sticky": SUBSCRIPTION})
+    assert group.waits("b2")
+    assert group.events_of(RebalanceStarted)[-1].cause is Cause.STATIC_MEMBER_REPLACED
+
+
+def test_coming_back_in_the_sync_phase_rebalances(statics):
+    """Else the leader would assign to the old id, of which it was told."""
+    statics.join("a", instance="ia").join("b", instance="ib").sync("b", group_instance_id="ib")
+    waiting = statics.last_ticket["b"]
+    statics.join("b2", member_id="", instance="ib")
+    assert statics.answers[waiting].error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert statics.state is GroupState.PREPARING_REBALANCE
+
+
+def test_coming_back_in_the_join_phase_fences_whoever_waits(statics):
+    statics.join("b", instance="ib", protocols={"range": SUBSCRIPTION + b"more"})
+    waiting = statics.last_ticket["b"]
+    statics.join("b2", member_id="", instance="ib")
+    assert statics.answers[waiting].error_code == ErrorCode.FENCED_INSTANCE_ID
+    statics.join("a", instance="ia")
+    assert statics.joined("a") == (2, "a", ["a", "b2"])
+
+
+def test_static_members_are_not_dropped_by_the_rebalance_timeout(group):
+    """Only their session ends their membership: a restart may take longer than a rebalance."""
+    long = {"session_timeout_ms": 100_000}
+    group.join("a", instance="ia", **long).join("b", instance="ib", **long).tick(6000).sync_all()
+    group.join("a", instance="ia", **long).tick(60_000)
+    assert group.joined("a") == (2, "a", ["a", "b"])
+
+
+def test_a_rebalance_to_which_nobody_comes_is_put_off(group):
+    """Static members are not removed, so somebody must come, or their sessions must end, before it can."""
+    long = {"session_timeout_ms": 100_000}
+    group.join("a", instance="ia", **long).join("b", instance="ib", **long).join("c").tick(6000).sync_all()
+    group.leave("c").tick(65_000)
+    assert (group.state, group.generation) == (GroupState.PREPARING_REBALANCE, 1)
+    group.tick(35_000)
+    assert (group.state, group.generation) == (GroupState.EMPTY, 2)
+
+
+def test_operators_remove_static_members_by_their_instance_ids(statics):
+    statics.leave_many(MemberIdentity("", "ib"), MemberIdentity("", "never seen"), MemberIdentity("", None))
+    assert statics.left() == [0, 0, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.UNKNOWN_MEMBER_ID]
+    assert statics.members == ["a"]
+
+
+def test_a_static_member_that_falls_silent_makes_room_for_its_name(statics):
+    statics.tick(9_999)
+    statics.heartbeat("a")
+    statics.tick(1)
+    assert statics.join("b2", member_id="", instance="ib").waits("b2")
+    assert statics.join("a", instance="ia").joined("a") == (2, "a", ["a", "b2"])
