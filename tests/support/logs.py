@@ -1,0 +1,46 @@
+"""Helpers for tests of the log: small batches in, records out."""
+
+from __future__ import annotations
+
+from muster.log import PartitionLog
+from muster.protocol.record_batch import BatchHeader, build_batch, check_batch, iter_headers, read_tuples
+
+NOW = 1_700_000_000_000
+Row = tuple[int, bytes | None, bytes | None]
+
+
+def batch(*records: tuple[bytes | None, bytes | None], timestamp: int = NOW, **options) -> bytearray:
+    """One batch of (key, value) records, all of one time."""
+    return build_batch([(timestamp, key, value, []) for key, value in records], **options)
+
+
+def read_headers(log: PartitionLog, offset: int | None = None, max_bytes: int = 300) -> list[BatchHeader]:
+    """All batches from `offset` (the start) on, checked, read in small pieces."""
+    offset = log.log_start_offset if offset is None else offset
+    found = []
+    while offset < log.high_watermark:
+        result = log.read(offset, max_bytes)
+        for position, header in iter_headers(result.data):
+            check_batch(result.data, position, header)
+            found.append(header)
+        assert result.next_offset > offset or not result.data
+        if not result.data:
+            break
+        offset = result.next_offset
+    return found
+
+
+def read_all(log: PartitionLog, offset: int | None = None, max_bytes: int = 300) -> list[Row]:
+    """(offset, key, value) of all records from `offset` (the start) on."""
+    offset = log.log_start_offset if offset is None else offset
+    start = offset
+    found: list[Row] = []
+    while offset < log.high_watermark:
+        result = log.read(offset, max_bytes)
+        if not result.data:
+            break
+        for position, header in iter_headers(result.data):
+            check_batch(result.data, position, header)
+            found += [(at, key, value) for at, _, key, value, _ in read_tuples(result.data, position) if at >= start]
+        offset = result.next_offset
+    return found

@@ -1,0 +1,254 @@
+"""Compaction: what stays, tombstones, idempotent producers, and a crash at every step of the exchange."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from muster.log import CleanupPolicy, LogConfig, LogStore, PartitionLog
+from muster.log import compaction as compaction_module
+from muster.model import TopicPartition
+from muster.protocol.compression import Compression
+from muster.protocol.record_batch import read_header
+from tests.support.logs import NOW, batch, read_all, read_headers
+
+TP = TopicPartition("compacted", 0)
+DAY = 86_400_000
+
+
+def config(**settings):
+    return LogConfig(**{"segment_bytes": 500, "cleanup_policy": CleanupPolicy.COMPACT, **settings})
+
+
+@pytest.fixture
+def log(tmp_path):
+    log = PartitionLog(tmp_path / "compacted-0", TP, config())
+    yield log
+    log.abandon()
+
+
+def put(log, *pairs, **options):
+    log.append(batch(*pairs, **options), now=NOW)
+
+
+def roll(log):
+    """Fills the active segment with keys that nobody else uses, until there is a new one."""
+    before = len(log.segments)
+    while len(log.segments) == before:
+        put(log, (b"filler", b"f" * 100))
+
+
+def latest(rows):
+    return {key: value for _, key, value in rows if key != b"filler"}
+
+
+def test_the_last_value_of_each_key_stays_at_its_offset(log):
+    for at in range(40):
+        put(log, (b"k%d" % (at % 3), b"%d" % at), (b"once%d" % at, b"x"))
+    roll(log)
+    before = read_all(log)
+    statistics = log.compact(NOW)
+    after = read_all(log)
+    assert statistics.bytes_after < statistics.bytes_before
+    assert statistics.records_after < statistics.records_before
+    assert set(after) < set(before)
+    assert latest(after) == latest(before)
+    sealed = [row for row in after if row[0] < log.segments[-1].base_offset]
+    keys = [key for _, key, _ in sealed]
+    assert len(keys) == len(set(keys))
+    assert log.cleaned_to == log.segments[-1].base_offset
+    assert log.compact(NOW) is None
+
+
+def test_every_offset_can_still_be_asked_for(log):
+    for at in range(60):
+        put(log, (b"k%d" % (at % 3), b"%d" % at))
+    roll(log)
+    log.compact(NOW)
+    rows = read_all(log)
+    for offset in range(log.log_end_offset):
+        assert read_all(log, offset) == [row for row in rows if row[0] >= offset]
+
+
+def test_the_active_segment_is_never_touched(log):
+    put(log, (b"k", b"1"), (b"k", b"2"))
+    assert log.compact(NOW) is None
+    roll(log)
+    put(log, (b"k", b"3"))
+    log.compact(NOW)
+    assert [row for row in read_all(log) if row[1] == b"k"] == [(1, b"k", b"2"), (log.log_end_offset - 1, b"k", b"3")]
+
+
+def test_tombstones_stay_for_delete_retention(log):
+    put(log, (b"k", b"1"), (b"other", b"1"))
+    put(log, (b"k", None))
+    roll(log)
+    log.compact(NOW)
+    assert (2, b"k", None) in read_all(log)
+    [tombstones] = [header for header in read_headers(log) if header.base_offset == 2]
+    assert tombstones.delete_horizon_ms == NOW + DAY
+    roll(log)
+    log.compact(NOW + DAY - 1)
+    assert (2, b"k", None) in read_all(log)
+    roll(log)
+    log.compact(NOW + DAY)
+    assert b"k" not in latest(read_all(log))
+    assert latest(read_all(log)) == {b"other": b"1"}
+
+
+@pytest.mark.parametrize("codec", Compression)
+def test_what_stays_of_a_batch_keeps_its_frame(log, codec):
+    sent = batch(
+        (b"a", b"1"),
+        (b"b", b"2"),
+        (b"a", b"3"),
+        compression=codec,
+        producer_id=5,
+        producer_epoch=2,
+        base_sequence=30,
+    )
+    log.append(sent, now=NOW, leader_epoch=4)
+    roll(log)
+    log.compact(NOW)
+    [header] = [header for header in read_headers(log) if header.producer_id == 5]
+    was = read_header(sent)
+    assert header.record_count == 2
+    for name in ("base_offset", "last_offset_delta", "producer_epoch", "base_sequence", "attributes", "max_timestamp"):
+        assert getattr(header, name) == getattr(was, name), name
+    assert header.partition_leader_epoch == 4
+
+
+def test_the_last_batch_of_a_producer_stays_though_it_is_empty(tmp_path):
+    store = LogStore.open(tmp_path, now=NOW, defaults=config())
+    log = store.create(TP)
+    for at in range(3):
+        put(log, (b"k", b"%d" % at), producer_id=5, producer_epoch=0, base_sequence=at)
+    put(log, (b"k", b"end"))
+    roll(log)
+    log.compact(NOW)
+    [header] = [header for header in read_headers(log) if header.producer_id == 5]
+    assert (header.base_offset, header.record_count, header.max_timestamp) == (2, 0, NOW)
+    store.close(clean=False)
+    for path in (tmp_path / str(TP)).glob("*.snapshot"):
+        path.unlink()
+    store = LogStore.open(tmp_path, now=NOW, defaults=config())
+    assert store.logs[TP].append(batch((b"k", b"2"), producer_id=5, producer_epoch=0, base_sequence=2), now=NOW) == (
+        2,
+        2,
+        NOW,
+        True,
+    )
+    store.close()
+
+
+def test_neighbours_become_one_segment(log):
+    for at in range(60):
+        put(log, (b"k%d" % (at % 3), b"%d" % at))
+    roll(log)
+    log.compact(NOW)
+    roll(log)
+    many = len(log.segments)
+    log.compact(NOW)
+    assert len(log.segments) < many
+    assert latest(read_all(log)) == {b"k0": b"57", b"k1": b"58", b"k2": b"59"}
+
+
+def test_views_outlive_the_exchange(log):
+    for at in range(40):
+        put(log, (b"k", b"%d" % at))
+    roll(log)
+    views = [log.read(offset, 400).data for offset in range(0, 40, 5)]
+    copies = [bytes(view) for view in views]
+    log.compact(NOW)
+    assert views == copies
+
+
+def test_records_that_are_too_young_wait(tmp_path):
+    log = PartitionLog(tmp_path / "compacted-0", TP, config(min_compaction_lag_ms=1_000))
+    put(log, (b"k", b"1"), (b"k", b"2"))
+    roll(log)
+    assert log.compact(NOW + 999) is None
+    assert log.compact(NOW + 1_000) is not None
+    log.abandon()
+
+
+def test_when_compaction_is_due(log):
+    put(log, (b"k", b"1"))
+    assert not log.is_cleanable()
+    roll(log)
+    assert log.is_cleanable()
+    log.compact(NOW)
+    assert not log.is_cleanable()
+    log.config.cleanup_policy = CleanupPolicy.DELETE
+    roll(log)
+    assert not log.is_cleanable()
+
+
+def test_memory_for_keys_bounds_one_run(log, monkeypatch):
+    monkeypatch.setattr(compaction_module, "KEY_MEMORY", 500)
+    for at in range(60):
+        put(log, (b"k%d" % at, b"v"))
+    for at in range(60):
+        put(log, (b"k%d" % at, b"w"))
+    roll(log)
+    before, runs = latest(read_all(log)), 0
+    while log.compact(NOW) is not None:
+        runs += 1
+        assert latest(read_all(log)) == before
+    assert runs > 3
+    assert log.cleaned_to == log.segments[-1].base_offset
+    assert b"v" not in {value for _, _, value in read_all(log)}
+
+
+@pytest.mark.parametrize("crash_at", range(14))
+def test_a_crash_at_any_step_of_the_exchange(tmp_path, monkeypatch, crash_at):
+    root = tmp_path / "data"
+    store = LogStore.open(root, now=NOW, defaults=config(segment_bytes=900))
+    log = store.create(TP)
+    for at in range(60):
+        put(log, (b"k%d" % (at % 4), b"%d" % at))
+    put(log, (b"k0", None))
+    log.compact(NOW)
+    for at in range(30):
+        put(log, (b"k%d" % (1 + at % 3), b"again %d" % at))
+    roll(log)
+    before = latest(read_all(log))
+    steps = count_file_operations(monkeypatch, crash_at)
+    try:
+        log.compact(NOW)
+    except KeyboardInterrupt:
+        assert steps[0] > crash_at
+    monkeypatch.undo()
+    crashed = tmp_path / "crashed"
+    shutil.copytree(root, crashed)
+    store.close(clean=False)
+
+    store = LogStore.open(crashed, now=NOW, defaults=config(segment_bytes=900))
+    log = store.logs[TP]
+    rows = read_all(log)
+    offsets = [offset for offset, _, _ in rows]
+    assert latest(rows) == before
+    assert offsets == sorted(set(offsets))
+    assert {path.suffix for path in (crashed / str(TP)).iterdir()} <= {".log", ".index", ".timeindex", ".snapshot"}
+    log.compact(NOW)
+    assert latest(read_all(log)) == before
+    store.close()
+
+
+def count_file_operations(monkeypatch, crash_at):
+    """Lets the process "die" (an exception that nothing handles) before the given rename or deletion."""
+    steps = [0]
+
+    def dying(real):
+        def step(*arguments, **options):
+            steps[0] += 1
+            if steps[0] > crash_at:
+                raise KeyboardInterrupt
+            return real(*arguments, **options)
+
+        return step
+
+    monkeypatch.setattr("muster.log.compaction.os.replace", dying(os.replace))
+    monkeypatch.setattr("muster.log.compaction.Path.unlink", dying(Path.unlink))
+    return steps

@@ -1,0 +1,300 @@
+"""The data directory: locking, clean and unclean shutdown, recovery at every torn byte, deletion, checkpoints."""
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+
+import pytest
+
+from muster.errors import ErrorCode
+from muster.log import FsyncPolicy, LogConfig, LogError, LogStore, StoreLockedError
+from muster.model import TopicPartition
+from tests.support.logs import NOW, batch, read_all
+
+TP = TopicPartition("a-topic.with-dashes", 0)
+SMALL = LogConfig(segment_bytes=600, index_interval_bytes=150)
+
+
+def open_store(root, fsync=FsyncPolicy.INTERVAL):
+    return LogStore.open(root, now=NOW, fsync=fsync, defaults=SMALL)
+
+
+def fill(log, count=20, start=0):
+    for at in range(start, start + count):
+        log.append(batch((b"%d" % at, b"v" * 30), timestamp=NOW + at), now=NOW)
+
+
+def produced(sequence):
+    return batch((b"p", b"v"), producer_id=7, producer_epoch=1, base_sequence=sequence)
+
+
+def files(folder, *suffixes):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in suffixes}
+
+
+def test_a_second_process_is_kept_out(tmp_path):
+    store = open_store(tmp_path)
+    code = f"from muster.log import LogStore; LogStore.open({str(tmp_path)!r}, now=0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "StoreLockedError" in done.stderr
+    assert f"process {os.getpid()}" in done.stderr
+    with pytest.raises(StoreLockedError, match="use another directory"):
+        open_store(tmp_path)
+    store.close()
+    open_store(tmp_path).close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_everything_is_there_after_opening_again(tmp_path, clean):
+    store = open_store(tmp_path)
+    log = store.create(TP)
+    fill(log)
+    log.append(produced(0), now=NOW)
+    log.append(produced(1), now=NOW)
+    store.create(TopicPartition("empty", 4))
+    expected = read_all(log)
+    times = [log.offset_for_timestamp(NOW + at) for at in range(20)]
+    store.close(clean=clean)
+
+    store = open_store(tmp_path)
+    assert store.was_clean is clean
+    assert set(store.logs) == {TP, TopicPartition("empty", 4)}
+    log = store.get(TP)
+    assert (log.log_end_offset, log.high_watermark, log.flushed_offset) == (22, 22, 22)
+    assert read_all(log) == expected
+    assert [log.offset_for_timestamp(NOW + at) for at in range(20)] == times
+    assert log.append(produced(1), now=NOW).duplicate
+    with pytest.raises(LogError, match="OUT_OF_ORDER"):
+        log.append(produced(5), now=NOW)
+    assert log.append(produced(2), now=NOW).base_offset == 22
+    store.close()
+
+
+def test_a_new_directory_counts_as_clean(tmp_path):
+    store = open_store(tmp_path / "new" / "deep")
+    assert store.was_clean
+    assert store.get(TP) is None
+    store.close()
+    store.close()
+
+
+def test_recovery_builds_the_same_indexes_that_appending_wrote(tmp_path):
+    store = open_store(tmp_path)
+    fill(store.create(TP), 50)
+    store.close()
+    folder = tmp_path / str(TP)
+    written = files(folder, ".index", ".timeindex")
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    (tmp_path / "recovery-point-offset-checkpoint").unlink()
+    for name in written:
+        (folder / name).write_bytes(b"rubbish")
+    store = open_store(tmp_path)
+    store.flush()
+    fill(store.get(TP), 1, start=50)
+    store.flush()
+    store.close()
+    again = files(folder, ".index", ".timeindex")
+    for name, data in written.items():
+        assert again[name][: len(data)] == data
+
+
+@pytest.mark.parametrize("extra", [b"", b"\xff" * 300], ids=["cut", "then rubbish"])
+def test_cut_at_every_byte_of_the_last_batches(tmp_path, extra):
+    store = open_store(tmp_path / "whole")
+    log = store.create(TP)
+    fill(log, 9)
+    store.flush()
+    ends = batch_ends(log)
+    store.close(clean=False)
+    name = sorted(files(tmp_path / "whole" / str(TP), ".log"))[-1]
+    data = (tmp_path / "whole" / str(TP) / name).read_bytes()
+    base = int(name[:20])
+    for cut in range(len(data)):
+        root = tmp_path / "cut"
+        shutil.copytree(tmp_path / "whole", root)
+        (root / str(TP) / name).write_bytes(data[:cut] + extra)
+        store = open_store(root)
+        log = store.get(TP)
+        good = sum(1 for end in ends if end <= cut)
+        assert log.log_end_offset == base + good
+        assert [at for at, _, _ in read_all(log)] == list(range(base + good))
+        fill(log, 1, start=base + good)
+        assert read_all(log)[-1][0] == base + good
+        store.close(clean=False)
+        shutil.rmtree(root)
+
+
+def batch_ends(log):
+    active = log.segments[-1]
+    return [position + header.size for position, header in active.headers()]
+
+
+def test_a_corrupt_batch_in_an_old_segment_ends_the_log_there(tmp_path):
+    store = open_store(tmp_path)
+    fill(store.create(TP), 30)
+    store.close(clean=False)
+    second = sorted((tmp_path / str(TP)).glob("*.log"))[1]
+    data = bytearray(second.read_bytes())
+    data[-1] ^= 1
+    second.write_bytes(data)
+    store = open_store(tmp_path)
+    log = store.get(TP)
+    assert len(log.segments) == 2
+    assert int(second.name[:20]) < log.log_end_offset < 30
+    assert [at for at, _, _ in read_all(log)] == list(range(log.log_end_offset))
+    assert {path.stem for path in (tmp_path / str(TP)).glob("*.index")} <= {
+        f"{segment.base_offset:020d}" for segment in log.segments
+    }
+    store.close()
+
+
+def test_what_was_synced_before_the_recovery_point_is_not_read_again(tmp_path):
+    store = open_store(tmp_path)
+    fill(store.create(TP), 30)
+    store.flush()
+    store.write_checkpoints()
+    store.close(clean=False)
+    first = min((tmp_path / str(TP)).glob("*.log"))
+    data = bytearray(first.read_bytes())
+    data[70] ^= 1  # in the first batch's records: only a check of its CRC would notice
+    first.write_bytes(data)
+    store = open_store(tmp_path)
+    assert store.get(TP).log_end_offset == 30
+    store.close()
+
+
+def test_a_missing_index_after_a_clean_shutdown_is_built_again(tmp_path):
+    store = open_store(tmp_path)
+    fill(store.create(TP), 30)
+    store.close()
+    for path in [*(tmp_path / str(TP)).glob("*.index"), min((tmp_path / str(TP)).glob("*.timeindex"))]:
+        path.unlink()
+    store = open_store(tmp_path)
+    assert [at for at, _, _ in read_all(store.get(TP))] == list(range(30))
+    store.close()
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0\1", b"\0\1" + b"x" * 60, b"\0\2" + bytes(8)])
+def test_a_damaged_producer_snapshot_is_replaced_from_the_log(tmp_path, damage):
+    store = open_store(tmp_path)
+    log = store.create(TP)
+    for at in range(12):
+        log.append(produced(at), now=NOW)
+    store.close()
+    for path in (tmp_path / str(TP)).glob("*.snapshot"):
+        path.write_bytes(damage)
+    store = open_store(tmp_path)
+    log = store.get(TP)
+    assert log.append(produced(8), now=NOW) == (8, 8, NOW, True)
+    assert log.append(produced(12), now=NOW).base_offset == 12
+    store.close()
+
+
+def test_deleted_logs_do_not_come_back(tmp_path):
+    store = open_store(tmp_path)
+    log = store.create(TP)
+    fill(log)
+    view = log.read(0, 400).data
+    copy = bytes(view)
+    store.delete(TP)
+    store.delete(TP)
+    assert store.get(TP) is None
+    assert view == copy
+    with pytest.raises(LogError) as caught:
+        log.append(batch((b"a", b"b")), now=NOW)
+    assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert store.create(TP).log_end_offset == 0
+    (tmp_path / f"{TP}.0123-delete").mkdir()
+    (tmp_path / "notes").mkdir()
+    store.close()
+    store = open_store(tmp_path)
+    assert set(store.logs) == {TP}
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {str(TP), "notes"}
+    store.close()
+
+
+def test_flush_tells_what_advanced(tmp_path):
+    store = open_store(tmp_path, FsyncPolicy.ALWAYS)
+    one, two = store.create(TP), store.create(TopicPartition("other", 1))
+    assert not store.dirty()
+    fill(one, 2)
+    fill(two, 1)
+    assert store.dirty()
+    assert set(store.flush().advanced) == {one, two}
+    assert not store.dirty()
+    fill(two, 1)
+    assert store.flush().advanced == [two]
+    assert store.flush().advanced == []
+    store.close()
+
+
+def test_never_does_not_sync(tmp_path, monkeypatch):
+    def forbidden(fd):
+        raise AssertionError("synced")
+
+    store = open_store(tmp_path, FsyncPolicy.NEVER)
+    monkeypatch.setattr("muster.log.segment._sync_data", forbidden)
+    fill(store.create(TP))
+    assert store.flush().advanced == []
+    assert not store.dirty()
+    store.close()
+    store = open_store(tmp_path, FsyncPolicy.NEVER)
+    assert store.get(TP).log_end_offset == 20
+    store.close()
+
+
+def test_the_log_start_survives(tmp_path):
+    store = open_store(tmp_path)
+    log = store.create(TP)
+    fill(log)
+    log.delete_records(7)
+    store.housekeeping(NOW)
+    store.close(clean=False)
+    store = open_store(tmp_path)
+    log = store.get(TP)
+    assert log.log_start_offset == 7
+    assert read_all(log)[0][0] == 7
+    store.close()
+
+
+@pytest.mark.parametrize("text", ["", "0\n", "x\ny", "0\n5\nt 0 1\n", "9\n1\nt 0 1\n", "0\n1\nt 0\n"])
+def test_damaged_checkpoints_are_ignored(tmp_path, text):
+    store = open_store(tmp_path)
+    fill(store.create(TP))
+    store.close(clean=False)
+    for name in ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "cleaner-offset-checkpoint"):
+        (tmp_path / name).write_text(text)
+    store = open_store(tmp_path)
+    assert len(read_all(store.get(TP))) == 20
+    store.close()
+
+
+def test_checkpoints_have_kafkas_form(tmp_path):
+    store = open_store(tmp_path)
+    fill(store.create(TP))
+    store.close()
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\na-topic.with-dashes 0 20\n"
+
+
+def test_settings_of_a_topic(tmp_path):
+    store = open_store(tmp_path)
+    other = LogConfig(segment_bytes=5_000)
+    assert store.create(TP).config is SMALL
+    assert store.create(TP, other).config is other
+    store.close()
+    store = LogStore.open(tmp_path, now=NOW, configs=lambda topic: other if topic == TP.topic else SMALL)
+    assert store.logs[TP].config is other
+    store.close()
+
+
+def test_index_entries_are_kafkas(tmp_path):
+    store = open_store(tmp_path)
+    fill(store.create(TP), 6)
+    store.close()
+    size = len(batch((b"0", b"v" * 30)))
+    entries = list(struct.iter_unpack(">ii", (tmp_path / str(TP) / f"{0:020d}.index").read_bytes()))
+    assert entries == [(2, 2 * size), (4, 4 * size)]
+    times = list(struct.iter_unpack(">qi", (tmp_path / str(TP) / f"{0:020d}.timeindex").read_bytes()))
+    assert times == [(NOW + 2, 2), (NOW + 4, 4)]
