@@ -110,7 +110,7 @@ def read_member(member: str, lines: Iterable[str], *, killed: bool = False) -> l
         if entry is None:
             break
         if "offset" in entry:
-            _handle(open_now, closed, member, entry)
+            _handle(open_now, member, entry)
         else:
             _note(open_now, closed, member, entry)
     for ownership in open_now.values():
@@ -131,7 +131,7 @@ def _entry(line: str, member: str, *, torn_is_fine: bool) -> dict[str, Any] | No
     raise ValueError(f"the file of {member} has a line that is cut short: {line[:80]!r}")
 
 
-def _handle(open_now: dict[int, Ownership], closed: list[Ownership], member: str, entry: Mapping[str, Any]) -> None:
+def _handle(open_now: dict[int, Ownership], member: str, entry: Mapping[str, Any]) -> None:
     partition = entry["partition"]
     ownership = open_now.get(partition)
     if ownership is None:
@@ -144,25 +144,21 @@ def _note(open_now: dict[int, Ownership], closed: list[Ownership], member: str, 
     match entry["event"]:
         case "assigned":
             for partition in entry["partitions"]:
-                if partition not in open_now:
-                    open_now[partition] = Ownership(member, partition)
+                open_now.setdefault(partition, Ownership(member, partition))
         case "revoked" | "lost" as how:
-            for partition in entry["partitions"]:
-                ownership = open_now.pop(partition, None)
-                if ownership is not None:
-                    ownership.ending = Ending(how)
-                    closed.append(ownership)
-        case "committed":
-            for partition, offset in entry["offsets"].items():
-                ownership = open_now.get(int(partition))
-                if ownership is not None:
-                    ownership.committed = max(ownership.committed, offset)
-                    ownership.commit_failed = False
-        case "commit_failed":
-            for partition in entry["offsets"]:
-                ownership = open_now.get(int(partition))
-                if ownership is not None:
-                    ownership.commit_failed = True
+            for partition in open_now.keys() & set(entry["partitions"]):
+                ownership = open_now.pop(partition)
+                ownership.ending = Ending(how)
+                closed.append(ownership)
+        case "committed" | "commit_failed" as how:
+            for partition in open_now.keys() & set(map(int, entry["offsets"])):
+                _settle(open_now[partition], entry["offsets"][str(partition)], acknowledged=how == "committed")
+
+
+def _settle(ownership: Ownership, offset: int, *, acknowledged: bool) -> None:
+    ownership.commit_failed = not acknowledged
+    if acknowledged:
+        ownership.committed = max(ownership.committed, offset)
 
 
 def read_claims(batches: Mapping[int, str], topic: str) -> list[Claim]:
