@@ -363,12 +363,12 @@ def _expire_session(group: ClassicGroup, member_id: str, now: int, effects: Effe
 
 
 def _join_time_is_over(group: ClassicGroup, now: int, effects: Effects) -> None:
-    if group.is_initial_rebalance and group.new_member_added and group.initial_remaining_ms > 0:
+    delay = min(group.config.group_initial_rebalance_delay_ms, group.initial_remaining_ms)
+    if group.is_initial_rebalance and group.new_member_added and delay > 0:
         group.new_member_added = False
-        delay = min(group.config.group_initial_rebalance_delay_ms, group.initial_remaining_ms)
         group.initial_remaining_ms = max(group.initial_remaining_ms - group.initial_delay_ms, 0)
         group.initial_delay_ms = delay
-        _set_join_deadline(group, now + max(delay, 1))
+        _set_join_deadline(group, now + delay)
     else:
         complete_join(group, now, effects)
 

@@ -1,0 +1,380 @@
+"""The runtime: durability before answers, one write a turn, logs that fail, loading, and requests about many groups."""
+
+from typing import Any
+
+import pytest
+
+from muster.coordinator.config import GroupConfig
+from muster.coordinator.effects import GroupEvent, MemberJoined
+from muster.coordinator.runtime import Client, CoordinatorRuntime, group_partition
+from muster.errors import ErrorCode
+from muster.protocol.messages import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    MemberIdentity,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    SyncGroupRequest,
+)
+from tests.support.group_harness import DEFAULT_PROTOCOLS, FakeTopics
+from tests.support.memory_log import MemoryLog
+
+GROUPS = ("g", "h")
+"""Two groups that live on different partitions."""
+
+
+class Broker:
+    """A runtime with logs in memory; `turn` does what the broker does at the end of a turn of its loop."""
+
+    def __init__(self, logs: dict[int, MemoryLog] | None = None, *, turns: bool = True) -> None:
+        self.logs = {} if logs is None else logs
+        self.now = 1_700_000_000_000
+        self.events: list[GroupEvent] = []
+        self.flushes_wanted = 0
+        self.opened: list[int] = []
+        self._ids = 0
+        self.runtime = CoordinatorRuntime(
+            GroupConfig(group_initial_rebalance_delay_ms=0),
+            self._open,
+            clock=lambda: self.now,
+            topics=FakeTopics(),
+            on_event=self.events.append,
+            new_member_id=self._new_member_id,
+            schedule_flush=self._schedule if turns else None,
+        )
+
+    def loaded(self) -> "Broker":
+        self.runtime.load_all(sorted(self.logs))
+        return self
+
+    def _open(self, partition: int) -> MemoryLog:
+        self.opened.append(partition)
+        return self.logs.setdefault(partition, MemoryLog())
+
+    def _schedule(self) -> None:
+        self.flushes_wanted += 1
+
+    def _new_member_id(self, prefix: str) -> str:
+        self._ids += 1
+        return f"{prefix}-{self._ids}"
+
+    def send(self, request: Any, version: int = 5) -> list[Any]:
+        answers: list[Any] = []
+        self.runtime.submit(request, Client("cli", "/127.0.0.1", version), answers.append)
+        return answers
+
+    def commit(self, group_id: str = "g", offset: int = 1, partition: int = 0) -> list[Any]:
+        topic = OffsetCommitRequestTopic("t", partitions=[OffsetCommitRequestPartition(partition, offset)])
+        return self.send(OffsetCommitRequest(group_id, topics=[topic]), 8)
+
+    def fetch(self, *group_ids: str) -> list[Any]:
+        return self.send(OffsetFetchRequest(groups=[OffsetFetchRequestGroup(g, topics=None) for g in group_ids]), 8)
+
+    def join(self, group_id: str = "g", member_id: str = "", instance: str | None = None) -> list[Any]:
+        protocols = [JoinGroupRequestProtocol(*item) for item in DEFAULT_PROTOCOLS.items()]
+        return self.send(JoinGroupRequest(group_id, 10_000, 60_000, member_id, instance, "consumer", protocols))
+
+    def turn(self) -> None:
+        self.runtime.flush()
+        if (deadline := self.runtime.next_deadline()) is not None and deadline <= self.now:
+            self.runtime.on_deadlines(self.now)
+            self.runtime.flush()
+
+    def log_of(self, group_id: str) -> MemoryLog:
+        return self.logs[self.runtime.partition_for(group_id)]
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return Broker().loaded()
+
+
+def code(answers: list[Any]) -> int:
+    (answer,) = answers
+    if hasattr(answer, "topics") and answer.topics:
+        return answer.topics[0].partitions[0].error_code
+    return answer.error_code
+
+
+# ------------------------------------------------------------------------------------------- which partition is whose
+
+
+@pytest.mark.parametrize(
+    ("group_id", "partition"),
+    [
+        ("", 0),
+        ("golden", 43),  # seen on a Kafka broker, as the next; the others are what Java says
+        ("golden-static", 8),
+        ("a" * 100, 40),
+        ("消费组", 35),
+        ("\U0001f600", 49),
+        ("polygenelubricants", 0),  # its hash is Java's least integer, whose absolute value is not one
+    ],
+)
+def test_groups_live_where_kafka_keeps_them(group_id, partition):
+    assert group_partition(group_id, 50) == partition
+
+
+# ------------------------------------------------------------------------------------------- durability before answers
+
+
+def test_an_answer_waits_for_the_write_at_the_end_of_the_turn(broker):
+    answers = broker.commit()
+    assert answers == []
+    assert broker.flushes_wanted == 1
+    broker.turn()
+    assert code(answers) == 0
+
+
+def test_all_commits_of_a_turn_share_a_write(broker):
+    answers = [broker.commit(offset=i, partition=i % 4) for i in range(100)]
+    assert broker.flushes_wanted == 1
+    broker.turn()
+    assert [code(answer) for answer in answers] == [0] * 100
+    assert (broker.log_of("g").appends, broker.log_of("g").log_end_offset) == (1, 100)
+    assert {p.partition_index: p.committed_offset for p in broker.fetch("g")[0].groups[0].topics[0].partitions} == {
+        0: 96,
+        1: 97,
+        2: 98,
+        3: 99,
+    }
+
+
+def test_a_turn_that_writes_much_is_written_in_parts(broker):
+    topic = OffsetCommitRequestTopic(
+        "t", partitions=[OffsetCommitRequestPartition(p, 1, committed_metadata="x" * 4000) for p in range(4)]
+    )
+    answers = [broker.send(OffsetCommitRequest("g", topics=[topic]), 8) for _ in range(100)]
+    assert broker.log_of("g").appends == 1
+    broker.turn()
+    assert [code(answer) for answer in answers] == [0] * 100
+
+
+def test_without_turns_every_request_is_written_at_once():
+    broker = Broker(turns=False).loaded()
+    assert code(broker.commit()) == 0
+
+
+def test_an_answer_waits_until_the_log_is_durable(broker):
+    """--fsync always: written is not enough."""
+    broker.commit()
+    broker.turn()
+    broker.log_of("g").hold()
+    answers, reads = broker.commit(offset=5), broker.fetch("g")
+    broker.turn()
+    assert (answers, reads) == ([], [])
+    broker.log_of("g").sync()
+    assert answers == []
+    broker.runtime.release_durable()
+    assert code(answers) == 0
+    assert reads[0].groups[0].topics[0].partitions[0].committed_offset == 5
+
+
+def test_what_was_read_is_durable_too(broker):
+    """A fetch that saw a commit which a crash then took back would have told a thing that never was."""
+    broker.commit(offset=5)
+    assert broker.fetch("g") == []
+
+
+def test_a_heartbeat_waits_for_nothing(broker):
+    broker.commit()
+    assert broker.runtime.heartbeat("g", 1, "x") == ErrorCode.UNKNOWN_MEMBER_ID
+    assert code(broker.send(HeartbeatRequest("g", 1, "x"))) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+# --------------------------------------------------------------------------------------------------- a log that fails
+
+
+def test_a_failed_write_is_answered_and_the_shard_is_read_again(broker):
+    broker.commit(offset=1)
+    broker.turn()
+    broker.log_of("g").fails = True
+    answers, fetched = broker.commit(offset=2), broker.fetch("g")
+    broker.turn()
+    assert code(answers) == ErrorCode.NOT_COORDINATOR
+    assert fetched[0].groups[0].error_code == ErrorCode.NOT_COORDINATOR
+    broker.log_of("g").fails = False
+    assert code(broker.commit()) == ErrorCode.NOT_COORDINATOR  # not every request tries to read the log again
+    assert broker.runtime.heartbeat("g", 1, "x") == ErrorCode.NOT_COORDINATOR
+    broker.now += 1000
+    broker.runtime.on_deadlines(broker.now)
+    assert broker.fetch("g")[0].groups[0].topics[0].partitions[0].committed_offset == 1
+
+
+def test_a_failed_write_answers_members_that_wait_for_others(broker):
+    """Whoever is parked in a join or a sync when the shard goes."""
+    first, second = broker.join(instance="a"), broker.join(instance="b")
+    broker.turn()
+    a, b = first[0].member_id, second[0].member_id
+    share = broker.send(SyncGroupRequest("g", 1, b))
+    commit = broker.commit()
+    broker.log_of("g").fails = True
+    broker.send(SyncGroupRequest("g", 1, a))
+    assert share == []
+    broker.turn()
+    assert code(share) == ErrorCode.NOT_COORDINATOR
+    assert code(commit) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert broker.runtime.next_deadline() == broker.now + 1000
+
+
+def test_a_log_that_cannot_be_opened(broker):
+    def refuse(partition: int) -> MemoryLog:
+        raise OSError("no space left on device")
+
+    broker.runtime._open_log = refuse
+    assert code(broker.commit("h")) == ErrorCode.NOT_COORDINATOR
+    broker.runtime.on_deadlines(broker.now + 1000)
+    assert broker.runtime.next_deadline() == broker.now + 2000
+
+
+# ---------------------------------------------------------------------------------------------------- loading, closing
+
+
+def test_everybody_is_told_to_wait_until_it_is_loaded():
+    broker = Broker()
+    assert code(broker.join()) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert code(broker.commit()) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert code(broker.send(ListGroupsRequest())) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert code(broker.send(HeartbeatRequest("g", 1, "x"))) == ErrorCode.NONE  # so that members stay calm, as in Kafka
+
+
+def test_only_logs_that_exist_are_read_at_the_start():
+    broker = Broker({5: MemoryLog(), 7: MemoryLog()}).loaded()
+    assert broker.opened == [5, 7]
+    broker.commit("g")
+    assert broker.opened == [5, 7, broker.runtime.partition_for("g")]
+
+
+def test_groups_come_back_from_their_logs(broker):
+    joined = broker.join(instance="a")
+    broker.turn()
+    member_id = joined[0].member_id
+    broker.send(SyncGroupRequest("g", 1, member_id))
+    broker.commit("h", 7)
+    broker.turn()
+    again = Broker(broker.logs).loaded()
+    assert again.runtime.heartbeat("g", 1, member_id, "a") == ErrorCode.NONE
+    assert again.fetch("h")[0].groups[0].topics[0].partitions[0].committed_offset == 7
+    assert again.runtime.next_deadline() == again.now + 10_000
+
+
+def test_closing_writes_what_is_left_and_answers_whoever_waits(broker):
+    waiting = broker.join(instance="a")
+    commit = broker.commit("h")
+    broker.runtime.close()
+    assert code(commit) == ErrorCode.NONE
+    assert code(waiting) == ErrorCode.NOT_COORDINATOR
+    assert code(broker.commit()) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    broker.runtime.close()
+
+
+# ----------------------------------------------------------------------------------------------------- many groups
+
+
+def test_a_fetch_of_many_groups_waits_for_all_their_logs(broker):
+    for group_id in GROUPS:
+        broker.commit(group_id)
+    broker.turn()
+    for group_id in GROUPS:
+        broker.log_of(group_id).hold()
+        broker.commit(group_id, 9)
+    answers = broker.fetch(*GROUPS, "nobody")
+    broker.turn()
+    broker.log_of("h").sync()
+    broker.runtime.release_durable()
+    assert answers == []
+    broker.log_of("g").sync()
+    broker.runtime.release_durable()
+    (answer,) = answers
+    assert [(g.group_id, len(g.topics)) for g in answer.groups] == [("g", 1), ("h", 1), ("nobody", 0)]
+
+
+@pytest.mark.parametrize("version", [1, 2, 7])
+def test_a_fetch_of_one_group_in_older_versions(broker, version):
+    broker.commit(offset=3)
+    broker.turn()
+    request = OffsetFetchRequest("g", [OffsetFetchRequestTopic("t", [0, 1])])
+    (answer,) = broker.send(request, version)
+    assert [p.committed_offset for p in answer.topics[0].partitions] == [3, -1]
+    (answer,) = Broker().send(request, version)
+    loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert answer.error_code == loading
+    assert [p.error_code for t in answer.topics for p in t.partitions] == ([loading] * 2 if version == 1 else [])
+
+
+def test_a_fetch_of_all_partitions_in_older_versions(broker):
+    broker.commit(offset=3)
+    broker.turn()
+    (answer,) = broker.send(OffsetFetchRequest("g", None), 7)
+    assert [(t.name, [p.committed_offset for p in t.partitions]) for t in answer.topics] == [("t", [3])]
+
+
+def test_describe_list_and_delete(broker):
+    joined = broker.join(instance="a")
+    broker.commit("h")
+    broker.turn()
+    (described,) = broker.send(DescribeGroupsRequest(["g", "h", "nobody"]))
+    assert [group.group_state for group in described.groups] == ["CompletingRebalance", "Empty", "Dead"]
+    (listed,) = broker.send(ListGroupsRequest())
+    assert sorted(group.group_id for group in listed.groups) == ["g", "h"]
+    deleted = broker.send(DeleteGroupsRequest(["g", "h", "nobody"]))
+    assert deleted == []
+    broker.turn()
+    codes = [result.error_code for result in deleted[0].results]
+    assert codes == [ErrorCode.NON_EMPTY_GROUP, ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND]
+    left = broker.send(LeaveGroupRequest("g", members=[MemberIdentity(joined[0].member_id, "a")]))
+    broker.turn()
+    assert code(left) == ErrorCode.NONE
+
+
+def test_requests_about_no_group_are_answered(broker):
+    assert broker.fetch()[0].groups == []
+    assert broker.send(DescribeGroupsRequest())[0].groups == []
+    assert broker.send(DeleteGroupsRequest())[0].results == []
+
+
+def test_requests_about_many_groups_while_loading():
+    broker = Broker()
+    loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert broker.send(DescribeGroupsRequest(["g"]))[0].groups[0].error_code == loading
+    assert broker.send(DeleteGroupsRequest(["g"]))[0].results[0].error_code == loading
+    assert broker.fetch("g")[0].groups[0].error_code == loading
+    assert code(broker.send(SyncGroupRequest("g"))) == code(broker.send(LeaveGroupRequest("g"))) == loading
+
+
+# ------------------------------------------------------------------------------------------------------ time and events
+
+
+def test_joins_of_one_turn_share_a_rebalance(broker):
+    first, second = broker.join(instance="a"), broker.join(instance="b")
+    assert broker.runtime.next_deadline() == broker.now
+    broker.turn()
+    assert (first[0].generation_id, second[0].generation_id) == (1, 1)
+    assert len(first[0].members) == 2
+    assert [type(event) for event in broker.events].count(MemberJoined) == 2
+
+
+def test_member_ids_are_made_from_client_or_instance(broker):
+    told, _ = broker.join(), broker.join(instance="i")
+    broker.turn()
+    assert told[0].member_id == "cli-1"
+    joined = [event for event in broker.events if isinstance(event, MemberJoined)]
+    assert [event.member_id for event in joined] == ["i-2"]
+
+
+def test_offsets_of_a_deleted_topic_go_in_all_groups(broker):
+    for group_id in GROUPS:
+        broker.commit(group_id)
+    broker.runtime.topic_deleted("t")
+    broker.turn()
+    assert [group.topics for group in broker.fetch(*GROUPS)[0].groups] == [[], []]
+    assert [group.topics for group in Broker(broker.logs).loaded().fetch(*GROUPS)[0].groups] == [[], []]

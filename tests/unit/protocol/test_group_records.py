@@ -1,0 +1,163 @@
+"""Records of `__consumer_offsets`, against bytes that Apache Kafka 4.2.0 wrote."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.errors import ProtocolError
+from muster.protocol.group_records import (
+    GroupMetadataRecord,
+    OffsetCommitRecord,
+    UnknownRecord,
+    decode_record,
+    encode_record,
+)
+from muster.protocol.messages import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+
+SUBSCRIPTION = bytes.fromhex("0003000000010006636f6f7264740000000000000000ffffffff0000")
+ASSIGNMENT = bytes.fromhex("0000000000010006636f6f726474000000040000000000000001000000020000000300000000")
+
+FROM_KAFKA = {
+    "a group that is seen for the first time": (
+        "0002000d676f6c64656e2d737461746963",
+        "0003000000000000ffffffff000001a1fca7b18100000000",
+        GroupMetadataRecord(
+            GroupMetadataKey("golden-static"),
+            GroupMetadataValue("", 0, None, None, 1795240210817, []),
+        ),
+    ),
+    "a stable group with a static member": (
+        "0002000d676f6c64656e2d737461746963",
+        "00030008636f6e73756d657200000001000572616e6765002b696e73742d312d32653536393237322d323431322d346562612d383865"
+        "632d383333613162663730366161000001a1fca7b18200000001002b696e73742d312d32653536393237322d323431322d346562612d"
+        "383865632d3833336131626637303661610006696e73742d310003636c69000a2f3132372e302e302e310000ea60000027100000001c"
+        "0003000000010006636f6f7264740000000000000000ffffffff0000000000260000000000010006636f6f7264740000000400000000"
+        "00000001000000020000000300000000",
+        GroupMetadataRecord(
+            GroupMetadataKey("golden-static"),
+            GroupMetadataValue(
+                "consumer",
+                1,
+                "range",
+                "inst-1-2e569272-2412-4eba-88ec-833a1bf706aa",
+                1795240210818,
+                [
+                    MemberMetadata(
+                        "inst-1-2e569272-2412-4eba-88ec-833a1bf706aa",
+                        "inst-1",
+                        "cli",
+                        "/127.0.0.1",
+                        60000,
+                        10000,
+                        SUBSCRIPTION,
+                        ASSIGNMENT,
+                    )
+                ],
+            ),
+        ),
+    ),
+    "a group that became empty": (
+        "00020006676f6c64656e",
+        "00030008636f6e73756d657200000002ffffffff000001a1fca7b14300000000",
+        GroupMetadataRecord(
+            GroupMetadataKey("golden"), GroupMetadataValue("consumer", 2, None, None, 1795240210755, [])
+        ),
+    ),
+    "a commit": (
+        "0001000d676f6c64656e2d7374617469630006636f6f72647400000000",
+        "00040000000000000005ffffffff01000001a1fca7b21200",
+        OffsetCommitRecord(OffsetCommitKey("golden-static", "coordt", 0), OffsetCommitValue(5, -1, "", 1795240210962)),
+    ),
+}
+
+
+@pytest.mark.parametrize(("key", "value", "record"), FROM_KAFKA.values(), ids=FROM_KAFKA.keys())
+def test_bytes_of_kafka(key, value, record):
+    assert decode_record(bytes.fromhex(key), bytes.fromhex(value)) == record
+    assert tuple(part.hex() for part in encode_record(record) if part is not None) == (key, value)
+
+
+@pytest.mark.parametrize("record", [FROM_KAFKA["a commit"][2], FROM_KAFKA["a group that became empty"][2]])
+def test_tombstones(record):
+    gone = record._replace(value=None)
+    key, value = encode_record(gone)
+    assert value is None
+    assert decode_record(key, None) == gone
+
+
+@pytest.mark.parametrize(
+    ("version", "tail", "expected"),
+    [
+        (0, "0000000000000064", OffsetCommitValue(9, -1, "n", 100)),
+        (1, "00000000000000640000000000000fff", OffsetCommitValue(9, -1, "n", 100, 4095)),
+        (2, "0000000000000064", OffsetCommitValue(9, -1, "n", 100)),
+    ],
+)
+@pytest.mark.parametrize("kind", ["0000", "0001"], ids=["before Kafka 0.9", "since"])
+def test_commits_of_older_kafkas(kind, version, tail, expected):
+    key = bytes.fromhex(kind + "000167000174" + "00000002")
+    value = bytes.fromhex(f"{version:04x}" + "0000000000000009" + "00016e" + tail)
+    assert decode_record(key, value) == OffsetCommitRecord(OffsetCommitKey("g", "t", 2), expected)
+
+
+def test_a_commit_that_expires_by_itself_is_written_in_version_1():
+    record = OffsetCommitRecord(OffsetCommitKey("g", "t", 2), OffsetCommitValue(9, -1, "n", 100, 4095))
+    key, value = encode_record(record)
+    assert value == bytes.fromhex("0001" + "0000000000000009" + "00016e" + "0000000000000064" + "0000000000000fff")
+    assert decode_record(key, value) == record
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"\0\x03\0\1g", b"\0\0\0\0\0\7\0"),  # a group of the next-generation protocol
+        (b"\x7f\xff", None),  # a kind that is yet to be invented
+        (b"\0\2\0\1g", b"\0\x63whatever"),  # a known kind in a version that is yet to be invented
+    ],
+)
+def test_what_is_not_known_is_kept_as_it_is(key, value):
+    record = decode_record(key, value)
+    assert record == UnknownRecord(int.from_bytes(key[:2], "big"), key, value)
+    assert encode_record(record) == (key, value)
+
+
+@pytest.mark.parametrize(("key", "value"), [(None, None), (b"\0", None), (b"\0\1\0\5g", None), (b"\0\2\0\1g", b"\0")])
+def test_broken_records(key, value):
+    with pytest.raises(ProtocolError):
+        decode_record(key, value)
+
+
+@given(st.binary(max_size=64), st.none() | st.binary(max_size=64))
+def test_any_bytes_are_a_record_or_broken(key, value):
+    try:
+        record = decode_record(b"\0" + key, value)
+    except ProtocolError:
+        return
+    assert decode_record(*encode_record(record)) is not None
+
+
+OFFSETS = st.builds(
+    OffsetCommitRecord,
+    st.builds(OffsetCommitKey, st.text(), st.text(), st.integers(0, 2**31 - 1)),
+    st.none()
+    | st.builds(
+        OffsetCommitValue,
+        st.integers(-1, 2**63 - 1),
+        st.integers(-1, 2**31 - 1),
+        st.text(),
+        st.integers(-1, 2**63 - 1),
+        st.just(-1),
+        st.binary(min_size=16, max_size=16),
+    ),
+)
+
+
+@given(OFFSETS)
+def test_commits_go_there_and_back(record):
+    assert decode_record(*encode_record(record)) == record
