@@ -1,15 +1,16 @@
-"""Fixtures that every test may ask for: the real peers (tests/support/peers.py)."""
+"""Fixtures that every test may ask for: the real peers (tests/support/peers.py), and muster (tests/support/brokers.py)."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support import peers
+from muster.broker.broker import Broker
+from tests.support import brokers, peers
 
 
 @pytest.fixture(scope="session")
@@ -43,3 +44,24 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> peers.Chromium:
     """A real browser to open pages in."""
     found = peers.require("Chromium", peers.find_chromium(), "Debian: apt-get install chromium")
     return peers.Chromium(found, tmp_path_factory.mktemp("chromium"))
+
+
+@pytest.fixture
+async def muster_broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    """muster's broker on the test's event loop, with a folder of its own."""
+    async with brokers.running(tmp_path / "data") as broker:
+        yield broker
+
+
+@pytest.fixture
+def muster_process(tmp_path: Path) -> Iterator[brokers.BrokerProcess]:
+    """`muster serve` in a process of its own, started; it can be killed and started again."""
+    with brokers.BrokerProcess(tmp_path / "data") as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def shared_muster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[brokers.BrokerProcess]:
+    """`muster serve` shared by the tests of this worker: name topics and groups for the test alone."""
+    with brokers.BrokerProcess(tmp_path_factory.mktemp("muster") / "data") as process:
+        yield process

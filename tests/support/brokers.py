@@ -1,0 +1,186 @@
+"""muster's own broker for tests: in this process, or as `muster serve` in one of its own that can be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from struct import Struct
+from types import TracebackType
+from typing import Any, TypeVar
+
+from muster.broker.broker import Broker
+from muster.broker.config import BrokerConfig
+from muster.protocol import framing
+from muster.protocol.primitives import Request, Response
+
+R = TypeVar("R", bound=Response)
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
+READY = re.compile(r"^muster \S+ ready on (\S+) \(cluster ([\w-]+), data in (.+)\)$")
+_LENGTH = Struct(">i")
+
+FAST: dict[str, object] = {"group.initial.rebalance.delay.ms": 0}
+"""Settings of every broker here: an empty group does not wait three seconds for more members."""
+
+
+def broker_config(folder: Path, settings: Mapping[str, object] | None = None) -> BrokerConfig:
+    """Settings of a broker on a free port."""
+    return BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder), **FAST, **(settings or {})})
+
+
+@contextlib.asynccontextmanager
+async def running(folder: Path, settings: Mapping[str, object] | None = None) -> AsyncIterator[Broker]:
+    """A broker on this event loop; `broker.bootstrap` is its address."""
+    async with Broker(broker_config(folder, settings)) as broker:
+        yield broker
+
+
+class BrokerProcess:
+    """`muster serve` in a process of its own. Start and kill it as often as you like: it keeps folder and port."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, object] | None = None, fsync: str = "interval") -> None:
+        self.folder = folder
+        self.host = "127.0.0.1"
+        self.port = 0
+        self.cluster_id = ""
+        self._settings = {**FAST, **(settings or {})}
+        self._fsync = fsync
+        self._process: subprocess.Popen[str] | None = None
+        self._log = folder.parent / f"{folder.name}.log"
+
+    @property
+    def bootstrap(self) -> str:
+        """The address, as `bootstrap.servers` takes it."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process, which must run."""
+        assert self._process is not None
+        return self._process.pid
+
+    def log(self) -> str:
+        """What the broker has written to standard error since it was first started."""
+        return self._log.read_text()
+
+    def start(self) -> None:
+        """Start it and wait until it says that it is ready."""
+        command = [sys.executable, "-m", "muster.cli.main", "serve", "--port", str(self.port)]
+        command += ["--data-dir", str(self.folder), "--fsync", self._fsync]
+        for name, value in self._settings.items():
+            command += ["-o", f"{name}={value}"]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().rstrip("\n")
+        ready = READY.match(line)
+        if ready is None:
+            self.kill()
+            raise AssertionError(f"the broker did not start: {line!r}\n{self.log()[-2000:]}")
+        self.port = int(ready[1].rpartition(":")[2])
+        self.cluster_id = ready[2]
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit code."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        process.send_signal(number)
+        try:
+            code = process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise AssertionError("the broker did not stop") from None
+        finally:
+            if process.stdout is not None:
+                process.stdout.close()
+        return code
+
+    def __enter__(self) -> BrokerProcess:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end(signal.SIGKILL if error is not None else signal.SIGTERM)
+
+
+class RawClient:
+    """One blocking connection that speaks in messages: for tests of what is on the wire, from outside the broker."""
+
+    def __init__(self, bootstrap: str, timeout_s: float = 20.0) -> None:
+        host, _, port = bootstrap.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), timeout_s)
+        self._correlation_id = 0
+
+    def ask(self, request: Request[R], version: int, client_id: str | None = "raw") -> R:
+        """Send a request and read its answer. EOFError: the broker closed the connection instead."""
+        self.send(request, version, client_id)
+        return self.receive(type(request), version)
+
+    def send(self, request: Request[Any], version: int, client_id: str | None = "raw") -> int:
+        """Send a request; returns its correlation id."""
+        self._correlation_id += 1
+        self.socket.sendall(b"".join(framing.encode_request(request, version, self._correlation_id, client_id)))
+        return self._correlation_id
+
+    def receive(self, request: type[Request[R]], version: int) -> R:
+        """Read the answer to a request of this kind."""
+        return framing.decode_response(self.receive_frame(), request, version)
+
+    def receive_frame(self) -> bytes:
+        """Read one frame, without its length."""
+        return self._exactly(_LENGTH.unpack(self._exactly(4))[0])
+
+    def _exactly(self, count: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < count:
+            part = self.socket.recv(count - len(parts))
+            if not part:
+                raise EOFError("the broker closed the connection")
+            parts += part
+        return bytes(parts)
+
+    def closed(self) -> bool:
+        """Whether the broker closes the connection, which is waited for."""
+        with contextlib.suppress(ConnectionResetError):
+            return self.socket.recv(1) == b""
+        return True
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.socket.close()
+
+    def __enter__(self) -> RawClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+async def in_thread(call: Any, *arguments: Any) -> Any:
+    """Run a blocking client's call beside a broker of this event loop."""
+    return await asyncio.get_running_loop().run_in_executor(None, call, *arguments)
