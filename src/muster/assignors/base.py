@@ -105,10 +105,6 @@ def subscribed_counts(
     partitions_per_topic: Mapping[str, int], members: Mapping[str, MemberSubscription]
 ) -> dict[str, int]:
     """The partition counts of the topics that exist and that somebody subscribes to, sorted by topic."""
-    wanted: set[str] = set()
-    last: list[str] = []
-    for subscription in members.values():
-        if subscription.topics != last:  # neighbours are mostly equal, and comparing is cheaper than hashing
-            last = subscription.topics
-            wanted.update(last)
+    distinct = {tuple(subscription.topics) for subscription in members.values()}
+    wanted = {topic for topics in distinct for topic in topics}
     return {topic: count for topic in sorted(wanted) if (count := partitions_per_topic.get(topic, 0)) > 0}

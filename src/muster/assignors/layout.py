@@ -51,6 +51,44 @@ class Layout:
         """The topic number, for each place in the row."""
         return list(chain.from_iterable(map(repeat, range(len(self.topics)), self.counts)))
 
+    def wanted(self, topics: Sequence[Sequence[str]]) -> list[frozenset[int]]:
+        """The numbers of the existing topics that each member wants; equal ones are one object."""
+        numbers = self.topic_numbers
+        by_names: dict[tuple[str, ...], frozenset[int]] = {}
+        distinct: dict[frozenset[int], frozenset[int]] = {}
+        wanted: list[frozenset[int]] = []
+        for names in map(tuple, topics):
+            if names not in by_names:
+                numbered = frozenset([numbers[name] for name in names if name in numbers])
+                by_names[names] = distinct.setdefault(numbered, numbered)
+            wanted.append(by_names[names])
+        return wanted
+
+    def groups(self, wanted: Sequence[frozenset[int]]) -> list[tuple[list[int], list[int]]]:
+        """(topics, members) for each set of members that is what subscribes to those topics."""
+        members: dict[frozenset[int], list[int]] = {}
+        for member, topics in enumerate(wanted):
+            members.setdefault(topics, []).append(member)
+        takers: list[list[frozenset[int]]] = [[] for _ in self.topics]
+        for topics in members:
+            for topic in topics:
+                takers[topic].append(topics)
+        grouped: dict[tuple[frozenset[int], ...], list[int]] = {}
+        for topic, subscriptions in enumerate(takers):
+            grouped.setdefault(tuple(subscriptions), []).append(topic)
+        return [
+            (together, sorted(member for topics in subscriptions for member in members[topics]))
+            for subscriptions, together in grouped.items()
+        ]
+
+    def subscribers(self, wanted: Sequence[frozenset[int]]) -> list[list[int]]:
+        """The members that subscribe to each topic, in order; equal ones are one object."""
+        found: list[list[int]] = [[] for _ in self.topics]
+        for topics, members in self.groups(wanted):
+            for topic in topics:
+                found[topic] = members
+        return found
+
     def settle(self, claims: Sequence[Claim]) -> list[int]:
         """Say for each place who has a right to it: a member, FREE or CONTESTED.
 

@@ -10,7 +10,7 @@ link takes one from m0, gives one to mk and leaves the loads between as they wer
 length one, so the result can be improved by no single move either.
 
 1. Every member starts with what it keeps (`sticky.py`).
-2. Each topic's free partitions are poured into the least loaded of its subscribers, topics with the fewest
+2. The free partitions are poured into the least loaded subscribers of their topics, topics with the fewest
    subscribers first. With two or three kinds of subscription that is mostly the end of it.
 3. While there is an improving path from the most loaded member, it is followed (`paths.py`).
 4. What was taken from its owner on the way is given back as far as the best balance allows (`returns.py`).
@@ -80,16 +80,18 @@ def share_mixed(
 ) -> None:
     """Complete `shares` with the places in `free` (by topic), then balance.
 
-    `wanted` and `shares` are indexed by member, `owner` by place.
+    `wanted` and `shares` are indexed by member, `owner` by place. Topics with the same subscribers are handled as one.
     """
-    subscribers: list[list[int]] = [[] for _ in layout.counts]
-    for member, topics in enumerate(wanted):
-        for topic in topics:
-            subscribers[topic].append(member)
-    loads = [len(places) for places in shares]
     active = [member for member, topics in enumerate(wanted) if topics]
-    for topic, needs in _pour_all(loads, active, subscribers, [len(places) for places in free]).items():
-        deal(free[topic], needs, shares)
+    groups = sorted(layout.groups(wanted), key=lambda group: (len(group[1]), group[0]))
+    subscribers = [members for _, members in groups]
+    loads, poured = _pour_all(shares, active, subscribers, [_size(free, topics) for topics, _ in groups])
+    if _spread(loads, active) > 1:
+        fair, _ = _pour_all([[] for _ in shares], active, subscribers, [_total(layout, topics) for topics, _ in groups])
+        if _release(layout, [load + 1 for load in fair], shares, free):
+            loads, poured = _pour_all(shares, active, subscribers, [_size(free, topics) for topics, _ in groups])
+    for group, needs in poured.items():
+        deal([place for topic in groups[group][0] for place in free[topic]], needs, shares)
     if _spread(loads, active) > 1:
         holdings = Holdings(layout, wanted, owner, shares)
         balance(holdings)
@@ -97,25 +99,50 @@ def share_mixed(
         shares[:] = holdings.shares()
 
 
+def _size(free: list[list[int]], topics: list[int]) -> int:
+    return sum(len(free[topic]) for topic in topics)
+
+
+def _total(layout: Layout, topics: list[int]) -> int:
+    return sum(layout.counts[topic] for topic in topics)
+
+
 def _pour_all(
-    loads: list[int], active: list[int], subscribers: list[list[int]], amounts: list[int]
-) -> dict[int, list[tuple[int, int]]]:
-    """Pour every topic's free partitions, and pour each again on top of the others for as long as that evens the loads.
+    shares: list[list[int]], active: list[int], subscribers: list[list[int]], amounts: list[int]
+) -> tuple[list[int], dict[int, list[tuple[int, int]]]]:
+    """Pour what each group of topics has free, and pour again on top of the others for as long as that evens the loads.
 
     Nothing has been dealt yet, so pouring again moves nothing; it is much cheaper than following paths afterwards.
+    Returns the loads and, for each group, who gets how many.
     """
-    order = sorted((topic for topic, amount in enumerate(amounts) if amount), key=lambda t: (len(subscribers[t]), t))
-    poured = {topic: pour(loads, subscribers[topic], amounts[topic]) for topic in order}
+    loads = [len(places) for places in shares]
+    poured = {group: pour(loads, subscribers[group], amount) for group, amount in enumerate(amounts) if amount}
     squares = _squares(loads)
     while _spread(loads, active) > 1:
-        for topic in order:
-            for member, by in poured[topic]:
+        for group in poured:
+            for member, by in poured[group]:
                 loads[member] -= by
-            poured[topic] = pour(loads, subscribers[topic], amounts[topic])
+            poured[group] = pour(loads, subscribers[group], amounts[group])
         before, squares = squares, _squares(loads)
         if squares >= before:
             break
-    return poured
+    return loads, poured
+
+
+def _release(layout: Layout, most: list[int], shares: list[list[int]], free: list[list[int]]) -> bool:
+    """Free at once what members hold over `most`; return whether there was anything.
+
+    It saves a path for each such partition. What is freed without need comes back in the end: `give_back` is exact.
+    """
+    over = [member for member, places in enumerate(shares) if len(places) > most[member]]
+    if over:
+        number, topic_of = layout.partition_numbers(), layout.topics_of()
+        for member in over:
+            shares[member].sort(key=number.__getitem__)
+            for place in shares[member][most[member] :]:
+                free[topic_of[place]].append(place)
+            del shares[member][most[member] :]
+    return bool(over)
 
 
 def _squares(loads: list[int]) -> int:

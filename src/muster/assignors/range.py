@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from muster.assignors.base import Assignor, MemberAssignment, MemberSubscription, sorted_members, subscribed_counts
-from muster.assignors.layout import topic_partitions
+from muster.assignors.layout import Layout, topic_partitions
 from muster.model import TopicPartition
 
 
@@ -23,24 +23,21 @@ class RangeAssignor(Assignor):
         self, partitions_per_topic: Mapping[str, int], members: Mapping[str, MemberSubscription]
     ) -> dict[str, MemberAssignment]:
         """Share out topic by topic; the order within a member is by topic and partition."""
-        counts = subscribed_counts(partitions_per_topic, members)
-        assigned: dict[str, list[TopicPartition]] = {member_id: [] for member_id in members}
-        consumers: dict[str, list[list[TopicPartition]]] = {topic: [] for topic in counts}
-        for member_id in sorted_members(members):
-            for topic in set(members[member_id].topics):
-                if topic in consumers:
-                    consumers[topic].append(assigned[member_id])
-        for topic, count in counts.items():
-            _split(topic_partitions(topic, count), consumers[topic])
-        return {member_id: MemberAssignment(partitions) for member_id, partitions in assigned.items()}
+        order = sorted_members(members)
+        layout = Layout(subscribed_counts(partitions_per_topic, members))
+        subscribers = layout.subscribers(layout.wanted([members[member_id].topics for member_id in order]))
+        assigned: list[list[TopicPartition]] = [[] for _ in order]
+        for topic, count, places in zip(layout.topics, layout.counts, subscribers, strict=True):
+            _split(topic_partitions(topic, count), places, assigned)
+        return {member_id: MemberAssignment(partitions) for member_id, partitions in zip(order, assigned, strict=True)}
 
 
-def _split(partitions: list[TopicPartition], consumers: list[list[TopicPartition]]) -> None:
-    share, larger = divmod(len(partitions), len(consumers))
+def _split(partitions: list[TopicPartition], places: list[int], assigned: list[list[TopicPartition]]) -> None:
+    share, larger = divmod(len(partitions), len(places))
     at = 0
-    for place, consumer in enumerate(consumers):
-        end = at + share + (place < larger)
+    for seat, place in enumerate(places):
+        end = at + share + (seat < larger)
         if at == end:
             break
-        consumer += partitions[at:end]
+        assigned[place] += partitions[at:end]
         at = end

@@ -110,7 +110,7 @@ class CooperativeStickyAssignor(StickyAssignor):
 
 def share(layout: Layout, topics: list[list[str]], owner: list[int]) -> list[list[int]]:
     """Give every place of the layout to a member that subscribes to its topic; `topics[i]` is what member i wants."""
-    wanted = _topic_numbers(layout, topics)
+    wanted = layout.wanted(topics)
     shares, free = _kept(layout, wanted, owner)
     active = [member for member, subscribed in enumerate(wanted) if subscribed]
     if len({wanted[member] for member in active}) <= 1:
@@ -118,22 +118,6 @@ def share(layout: Layout, topics: list[list[str]], owner: list[int]) -> list[lis
     else:
         share_mixed(layout, wanted, owner, shares, free)
     return shares
-
-
-def _topic_numbers(layout: Layout, topics: list[list[str]]) -> list[frozenset[int]]:
-    """The existing topics that each member wants; members with equal subscriptions share one set."""
-    numbers = layout.topic_numbers
-    known: dict[frozenset[int], frozenset[int]] = {}
-    wanted: list[frozenset[int]] = []
-    last: list[str] = []
-    numbered: frozenset[int] = frozenset()
-    for names in topics:
-        if names != last:
-            last = names
-            numbered = frozenset([numbers[name] for name in names if name in numbers])
-            numbered = known.setdefault(numbered, numbered)
-        wanted.append(numbered)
-    return wanted
 
 
 def _kept(layout: Layout, wanted: list[frozenset[int]], owner: list[int]) -> tuple[list[list[int]], list[list[int]]]:
