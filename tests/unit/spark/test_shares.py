@@ -1,5 +1,7 @@
 """Shares of a batch's rows, and how claims are cut into tasks."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,7 +39,7 @@ def test_pieces_cover_each_claim_in_order(ranges, minimum):
     pieces = split(claims, minimum)
     for partition, claim in claims.items():
         mine = [piece for found, piece in pieces if found == partition]
-        assert all(before.end == after.start for before, after in zip(mine, mine[1:], strict=False))
+        assert all(before.end == after.start for before, after in pairwise(mine))
         assert (mine[0].start, mine[-1].end) == claim if mine else claim.size == 0
         assert all(piece.size for piece in mine)
     assert len(pieces) >= min(minimum, sum(claim.size for claim in claims.values()))

@@ -1,0 +1,294 @@
+"""Brokers, leaders and offsets, asked with blocking calls: what planners and executors need to know of a cluster.
+
+One `Cluster` is kept for each process and address (`connect`), so that tasks of a reused worker find its connections
+open. Every question is asked again, of another broker if need be, until its time is up: a broker that is restarted
+costs a task some waiting and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from muster.client.config import parse_address
+from muster.errors import ErrorCode, KafkaConnectionError, KafkaError, MusterError, ProtocolError, error_code
+from muster.model import TopicPartition
+from muster.protocol.messages import (
+    FindCoordinatorRequest,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+)
+from muster.spark.wire import Connection
+
+T = TypeVar("T")
+
+EARLIEST, LATEST = -2, -1
+"""What ListOffsets takes as a time."""
+
+BACKOFF_S, BACKOFF_MAX_S = 0.1, 1.0
+_OFFSET_FETCH_BY_NAME = 7  # one group, topics by name
+
+
+class RetriableError(MusterError):
+    """Something that passes: a leader that moved, a broker that is away. Whoever asks tries again until time is up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """Who leads a partition."""
+
+    node_id: int
+    epoch: int
+
+
+class Retry:
+    """The time that a question may take. `reset` after progress."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew: something worked."""
+        self._until = time.monotonic() + self._timeout_s
+        self._backoff_s = BACKOFF_S
+
+    def pause(self, error: Exception) -> None:
+        """Wait before the next try; raises KafkaConnectionError when there is no time left for one."""
+        if time.monotonic() + self._backoff_s > self._until:
+            raise KafkaConnectionError(f"no answer within {self._timeout_s:g} s: {error}") from error
+        time.sleep(self._backoff_s)
+        self._backoff_s = min(2 * self._backoff_s, BACKOFF_MAX_S)
+
+
+class Cluster:
+    """The brokers behind a list of addresses, from one thread."""
+
+    def __init__(self, bootstrap: tuple[str, ...], client_id: str, timeout_s: float) -> None:
+        self._bootstrap = [parse_address(address) for address in bootstrap]
+        self._client_id = client_id
+        self._timeout_s = timeout_s
+        self._nodes: dict[int, tuple[str, int]] = {}
+        self._leaders: dict[TopicPartition, Leader] = {}
+        self._free: dict[tuple[str, int], Connection] = {}
+
+    # --- connections -------------------------------------------------------------------------------------------------
+
+    def take(self, node_id: int) -> Connection:
+        """A connection to a broker, for the caller alone until `give_back`. Raises RetriableError."""
+        address = self._nodes.get(node_id)
+        if address is None:
+            raise RetriableError(f"broker {node_id} is not known")
+        return self._take(address)
+
+    def _take(self, address: tuple[str, int]) -> Connection:
+        kept = self._free.pop(address, None)
+        if kept is not None:
+            return kept
+        try:
+            return Connection(*address, self._client_id, self._timeout_s)
+        except OSError as error:
+            raise RetriableError(f"broker {address[0]}:{address[1]} cannot be reached: {error}") from error
+
+    def give_back(self, node_id: int, connection: Connection) -> None:
+        """Keep a connection for the next task; one that awaits an answer is closed instead."""
+        self._keep(self._nodes.get(node_id), connection)
+
+    def _keep(self, address: tuple[str, int] | None, connection: Connection) -> None:
+        if address is None or address in self._free or not connection.idle:
+            connection.close()
+        else:
+            self._free[address] = connection
+
+    def _ask(self, address: tuple[str, int], question: Callable[[Connection], T]) -> T:
+        reused = address in self._free
+        connection = self._take(address)
+        try:
+            answer = question(connection)
+        except (OSError, ProtocolError) as error:
+            connection.close()
+            if reused:  # it may only have been idle for too long
+                return self._ask(address, question)
+            raise RetriableError(f"broker {address[0]}:{address[1]} did not answer: {error}") from error
+        except BaseException:
+            connection.close()
+            raise
+        self._keep(address, connection)
+        return answer
+
+    def _retry(self, step: Callable[[], T]) -> T:
+        retry = Retry(self._timeout_s)
+        while True:
+            try:
+                return step()
+            except RetriableError as error:
+                retry.pause(error)
+
+    # --- metadata ----------------------------------------------------------------------------------------------------
+
+    def topics(self, names: Iterable[str] | None = None) -> dict[str, list[int]]:
+        """The partitions of the named topics, or of all but the internal ones.
+
+        Raises:
+            KafkaError: a named topic does not exist or may not be seen.
+            KafkaConnectionError: no broker answered in time.
+        """
+        wanted = None if names is None else sorted(set(names))
+        return self._retry(lambda: self._topics(wanted))
+
+    def _topics(self, names: list[str] | None) -> dict[str, list[int]]:
+        response = self._metadata(names)
+        found: dict[str, list[int]] = {}
+        for topic in response.topics:
+            code = error_code(topic.error_code)
+            if code is not ErrorCode.NONE and names is not None:
+                _refuse(code, f"topic {topic.name} cannot be read")
+            if topic.name is not None and not (names is None and topic.is_internal):
+                found[topic.name] = sorted(partition.partition_index for partition in topic.partitions)
+        return found
+
+    def _metadata(self, names: list[str] | None) -> MetadataResponse:
+        asked = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        request = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
+        failed: RetriableError | None = None
+        for address in [*self._nodes.values(), *self._bootstrap]:
+            try:
+                response = self._ask(address, lambda connection: connection.ask(request))
+            except RetriableError as error:
+                failed = error
+                continue
+            self._learn(response)
+            return response
+        raise failed or RetriableError("there is no broker to ask")
+
+    def _learn(self, response: MetadataResponse) -> None:
+        self._nodes = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+        for topic in response.topics:
+            for partition in topic.partitions:
+                place = TopicPartition(topic.name or "", partition.partition_index)
+                self._leaders[place] = Leader(partition.leader_id, partition.leader_epoch)
+
+    def leader(self, partition: TopicPartition) -> Leader:
+        """Who leads a partition, as last heard. Raises RetriableError where nobody does."""
+        if partition not in self._leaders:
+            self._topics([partition.topic])
+        found = self._leaders.get(partition)
+        if found is None or found.node_id < 0:
+            self._leaders.pop(partition, None)
+            raise RetriableError(f"{partition} has no leader")
+        return found
+
+    def forget_leader(self, partition: TopicPartition) -> None:
+        """Ask again who leads it, when that is next needed."""
+        self._leaders.pop(partition, None)
+
+    # --- offsets -----------------------------------------------------------------------------------------------------
+
+    def list_offsets(self, times: Mapping[TopicPartition, int], isolation_level: int = 0) -> dict[TopicPartition, int]:
+        """Offsets at EARLIEST, LATEST or a time in milliseconds; -1 where no record is that young.
+
+        Raises:
+            KafkaError, KafkaConnectionError: they cannot be had.
+        """
+        found: dict[TopicPartition, int] = {}
+
+        def step() -> dict[TopicPartition, int]:
+            by_node: dict[int, dict[TopicPartition, int]] = {}
+            for partition, when in times.items():
+                if partition not in found:
+                    by_node.setdefault(self.leader(partition).node_id, {})[partition] = when
+            for node_id, asked in by_node.items():
+                self._list_offsets(node_id, asked, isolation_level, found)
+            return found
+
+        return self._retry(step)
+
+    def _list_offsets(
+        self, node_id: int, asked: dict[TopicPartition, int], isolation_level: int, found: dict[TopicPartition, int]
+    ) -> None:
+        topics: dict[str, ListOffsetsTopic] = {}
+        for partition, when in asked.items():
+            topic = topics.setdefault(partition.topic, ListOffsetsTopic(partition.topic))
+            topic.partitions.append(ListOffsetsPartition(partition.partition, timestamp=when))
+        request = ListOffsetsRequest(-1, isolation_level, list(topics.values()), int(self._timeout_s * 1000))
+        try:
+            address = self._nodes[node_id]
+            response = self._ask(address, lambda connection: connection.ask(request))
+        except (KeyError, RetriableError) as error:
+            for partition in asked:
+                self.forget_leader(partition)
+            raise RetriableError(f"broker {node_id}: {error}") from error
+        for answered in response.topics:
+            for answer in answered.partitions:
+                partition = TopicPartition(answered.name, answer.partition_index)
+                if answer.error_code:
+                    self.forget_leader(partition)
+                    _refuse(error_code(answer.error_code), f"the offsets of {partition} cannot be had")
+                found[partition] = answer.offset
+
+    def committed(self, group_id: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """What a group has committed of these partitions; those without a commit are left out."""
+        by_topic: dict[str, list[int]] = {}
+        for partition in partitions:
+            by_topic.setdefault(partition.topic, []).append(partition.partition)
+        return self._retry(lambda: self._committed(group_id, by_topic))
+
+    def _committed(self, group_id: str, by_topic: dict[str, list[int]]) -> dict[TopicPartition, int]:
+        self._metadata([])
+        finding = FindCoordinatorRequest(key=group_id)
+        found = self._ask(next(iter(self._nodes.values())), lambda connection: connection.ask(finding, 3))
+        _refuse(error_code(found.error_code), f"group {group_id} has no coordinator")
+        topics = [OffsetFetchRequestTopic(topic, indexes) for topic, indexes in by_topic.items()]
+        request = OffsetFetchRequest(group_id=group_id, topics=topics)
+        response = self._ask(
+            (found.host, found.port), lambda connection: connection.ask(request, _OFFSET_FETCH_BY_NAME)
+        )
+        _refuse(error_code(response.error_code), f"the offsets of group {group_id} cannot be had")
+        committed: dict[TopicPartition, int] = {}
+        for topic in response.topics:
+            for answer in topic.partitions:
+                _refuse(error_code(answer.error_code), f"the offset of {topic.name}-{answer.partition_index}")
+                if answer.committed_offset >= 0:
+                    committed[TopicPartition(topic.name, answer.partition_index)] = answer.committed_offset
+        return committed
+
+    def close(self) -> None:
+        """Close what is open."""
+        for connection in self._free.values():
+            connection.close()
+        self._free.clear()
+
+
+def _refuse(code: ErrorCode, what: str) -> None:
+    """Raise what an error code means: something that passes, or not."""
+    if code is ErrorCode.NONE:
+        return
+    if code.retriable and code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        raise RetriableError(f"{what}: {code.name}")
+    raise KafkaError(code, what)
+
+
+_kept = threading.local()
+
+
+def connect(bootstrap: tuple[str, ...], client_id: str, timeout_s: float) -> Cluster:
+    """This thread's `Cluster` for an address, with the connections that earlier tasks left open.
+
+    Sockets must not be shared with a parent process: pyspark forks its workers, so the process is part of the key.
+    """
+    key = (os.getpid(), bootstrap, client_id, timeout_s)
+    if getattr(_kept, "key", None) != key:
+        _kept.key = key
+        _kept.cluster = Cluster(bootstrap, client_id, timeout_s)
+    cluster: Cluster = _kept.cluster
+    return cluster

@@ -1,0 +1,218 @@
+"""The executor's side: reads a fixed range of one partition, as Arrow record batches.
+
+It knows nothing of groups (rule 10 of `claims`): whoever runs it, however often, reads the same records. The request
+for what follows is on its way while a fetch is decoded. What passes (a leader that moved, a broker that is restarted)
+is waited for; the wait is bounded, and counts from the last progress.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from muster.arrow import COLUMNS, Decoder
+from muster.errors import ErrorCode, KafkaConnectionError, KafkaError, MusterError, ProtocolError, error_code
+from muster.model import TopicPartition
+from muster.protocol.messages import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from muster.spark.cluster import EARLIEST, LATEST, Cluster, RetriableError, Retry, connect
+from muster.spark.wire import Connection
+
+log = logging.getLogger("muster.spark")
+
+_NEWEST_BY_NAME = 12  # from 13 on topics go by id
+READ_COMMITTED = 1
+
+_STALE = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # also said by a broker that is just starting
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSettings:
+    """How ranges are read; goes to the executors with each task.
+
+    `timeout_s` is how long a task waits without progress before it fails (Spark then tries it again elsewhere).
+    """
+
+    bootstrap: tuple[str, ...]
+    client_id: str = "muster-spark"
+    columns: tuple[str, ...] = COLUMNS
+    isolation_level: int = 0
+    fail_on_data_loss: bool = True
+    timeout_s: float = 120.0
+    request_timeout_s: float = 30.0
+    max_bytes: int = 8 * 1024 * 1024
+    max_wait_ms: int = 500
+    check_crcs: bool = True
+
+
+class DataLossError(MusterError):
+    """Records of the range are gone: retention or a truncated log took them before they were read."""
+
+
+@dataclass(slots=True)
+class _InFlight:
+    """A request that was sent: on which connection, for which offset."""
+
+    connection: Connection
+    node_id: int
+    offset: int
+
+
+class RangeReader:
+    """Reads `[start, end)` of one partition. One use: iterate over `batches()`."""
+
+    def __init__(self, settings: FetchSettings, partition: TopicPartition, start: int, end: int) -> None:
+        self._settings = settings
+        self._partition = partition
+        self._position = start
+        self._end = end
+        self._cluster: Cluster = connect(settings.bootstrap, settings.client_id, settings.request_timeout_s)
+        self._decoder = Decoder(partition.topic, partition.partition, settings.columns)
+        self._retry = Retry(settings.timeout_s)
+        self._in_flight: _InFlight | None = None
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The records, in order of offset.
+
+        Raises:
+            DataLossError: some are gone, and `fail_on_data_loss` is set.
+            KafkaConnectionError: no progress for too long.
+            KafkaError, ProtocolError: the broker refuses, or its bytes are corrupt.
+        """
+        try:
+            while self._position < self._end:
+                try:
+                    data = self._fetch()
+                except RetriableError as error:
+                    self._drop()
+                    self._cluster.forget_leader(self._partition)
+                    self._retry.pause(error)
+                    continue
+                if data is not None:
+                    yield from self._decode(data)
+        finally:
+            self._drop()
+
+    def _fetch(self) -> PartitionData | None:
+        """The next piece that has records; None where there is nothing to decode this time."""
+        in_flight = self._in_flight or self._send()
+        self._in_flight = None
+        try:
+            response = in_flight.connection.receive()
+        except (OSError, ProtocolError) as error:
+            in_flight.connection.close()
+            raise RetriableError(f"the fetch from broker {in_flight.node_id} broke off: {error}") from error
+        self._cluster.give_back(in_flight.node_id, in_flight.connection)
+        code = error_code(response.error_code)
+        if code is ErrorCode.NONE and response.responses and response.responses[0].partitions:
+            data: PartitionData = response.responses[0].partitions[0]
+            return self._judge(data)
+        raise RetriableError(f"broker {in_flight.node_id} did not answer the fetch of {self._partition}: {code.name}")
+
+    def _judge(self, data: PartitionData) -> PartitionData | None:
+        code = error_code(data.error_code)
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._out_of_range()
+            return None
+        if code in _STALE or (code is not ErrorCode.NONE and code.retriable):
+            raise RetriableError(f"{self._partition} cannot be fetched: {code.name}")
+        if code is not ErrorCode.NONE:
+            raise KafkaError(code, f"{self._partition} cannot be fetched")
+        if not data.records:
+            if 0 <= data.high_watermark < self._end:
+                self._behind(data.high_watermark)
+            else:
+                self._retry.pause(RetriableError(f"{self._partition} brings no records at offset {self._position}"))
+            return None
+        return data
+
+    def _decode(self, data: PartitionData) -> Iterator[pa.RecordBatch]:
+        aborted = None
+        if self._settings.isolation_level == READ_COMMITTED:
+            aborted = [(entry.producer_id, entry.first_offset) for entry in data.aborted_transactions or ()]
+        assert isinstance(data.records, bytes | bytearray | memoryview)
+        start = self._position
+        decoded = self._decoder.decode(data.records, start, self._end, aborted, self._settings.check_crcs)
+        if decoded.next_offset == start:
+            self._retry.pause(RetriableError(f"{self._partition} brings no whole batch at offset {start}"))
+            return
+        self._position = decoded.next_offset
+        self._retry.reset()
+        if self._position < self._end:
+            try:
+                self._in_flight = self._send()
+            except RetriableError:
+                self._in_flight = None  # tried again, with a pause, when these records are handed out
+        yield from decoded.batches
+
+    def _send(self) -> _InFlight:
+        leader = self._cluster.leader(self._partition)
+        connection = self._cluster.take(leader.node_id)
+        settings = self._settings
+        wanted = FetchPartition(
+            partition=self._partition.partition,
+            current_leader_epoch=leader.epoch,
+            fetch_offset=self._position,
+            partition_max_bytes=settings.max_bytes,
+        )
+        request = FetchRequest(
+            max_wait_ms=settings.max_wait_ms,
+            min_bytes=1,
+            max_bytes=settings.max_bytes,
+            isolation_level=settings.isolation_level,
+            topics=[FetchTopic(topic=self._partition.topic, partitions=[wanted])],
+        )
+        try:
+            connection.send(request, _NEWEST_BY_NAME)
+        except OSError as error:
+            connection.close()
+            raise RetriableError(f"the fetch could not be sent to broker {leader.node_id}: {error}") from error
+        return _InFlight(connection, leader.node_id, self._position)
+
+    def _drop(self) -> None:
+        if self._in_flight is not None:
+            self._in_flight.connection.close()
+            self._in_flight = None
+
+    # --- records that are gone ---------------------------------------------------------------------------------------
+
+    def _out_of_range(self) -> None:
+        """The log begins behind, or ends before, what is to be read."""
+        first = self._cluster.list_offsets({self._partition: EARLIEST})[self._partition]
+        if first <= self._position:
+            last = self._cluster.list_offsets({self._partition: LATEST})[self._partition]
+            self._behind(last)
+            return
+        gone = f"offsets {self._position} to {min(first, self._end) - 1} of {self._partition} are gone"
+        self._lose(f"{gone}: its log begins at {first} now", min(first, self._end))
+
+    def _behind(self, log_end: int) -> None:
+        """The log ends before the range does: a broker that lost its tail, or one that is still finding it again."""
+        missing = f"{self._partition} ends at offset {log_end}, and offsets up to {self._end} were there before"
+        try:
+            self._retry.pause(RetriableError(missing))
+        except KafkaConnectionError:
+            self._lose(f"{missing}: they are gone", self._end)
+
+    def _lose(self, what: str, position: int) -> None:
+        if self._settings.fail_on_data_loss:
+            raise DataLossError(
+                f"{what}. Set failOnDataLoss to false to read on without them, "
+                "or lengthen the topic's retention so that they live until they are read"
+            )
+        log.warning("%s; reading on without them, since failOnDataLoss is false", what)
+        self._position = position
+        self._retry.reset()

@@ -1,0 +1,367 @@
+"""The options of `format("muster")`, named as those of Spark's own Kafka source where they mean the same.
+
+Spark hands options over without the case of their names. Options that begin with `kafka.` are settings of the consumer,
+under Kafka's own names; what the source decides itself is refused.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar
+
+from muster.arrow import COLUMNS, HEADERS
+from muster.client.config import ConsumerConfig
+from muster.errors import ConfigError
+from muster.model import TopicPartition
+from muster.spark.claims import Replay, Resume
+from muster.spark.fetch import FetchSettings
+
+T = TypeVar("T")
+E = TypeVar("E", bound=Enum)
+
+DEFAULT_MAX_ROWS = 2_000_000
+"""Rows of a batch where `maxOffsetsPerTrigger` is not set: a drain has to wait for a batch, so none may be endless."""
+
+KNOWN = (
+    "kafka.bootstrap.servers",
+    "bootstrap",
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "mode",
+    "groupId",
+    "group.id",
+    "kafka.group.id",
+    "group.instance.id",
+    "kafka.group.instance.id",
+    "assignor",
+    "startingOffsets",
+    "endingOffsets",
+    "failOnDataLoss",
+    "maxOffsetsPerTrigger",
+    "minPartitions",
+    "includeHeaders",
+    "columns",
+    "isolationLevel",
+    "resume",
+    "replay",
+    "drain.timeout",
+    "join.timeout",
+    "checkpointLocation",
+    "group.commit",
+    "kafkaConsumer.pollTimeoutMs",
+    "path",
+)
+"""Everything but the consumer's settings. `path` is what `load(path)` gives, and is refused."""
+
+_DECIDED_HERE = {
+    "kafka.enable.auto.commit": "offsets are committed when Spark has finished a batch",
+    "kafka.auto.offset.reset": "use startingOffsets",
+    "kafka.key.deserializer": "keys are binary; cast them in the query",
+    "kafka.value.deserializer": "values are binary; cast them in the query",
+    "kafka.max.poll.records": "use maxOffsetsPerTrigger",
+    "kafka.partition.assignment.strategy": "use assignor",
+    "kafka.isolation.level": "use isolationLevel",
+    "path": "name topics with subscribe, not with load()",
+}
+
+
+class Offsets(Enum):
+    """Where reading begins or ends in partitions that nothing else is known of."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    COMMITTED = "committed"
+
+
+OffsetChoice = Offsets | dict[TopicPartition, int]
+"""One for all, or one for each: an offset, -2 for the earliest, -1 for the latest."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What a reader was told. Times in milliseconds."""
+
+    bootstrap: tuple[str, ...]
+    topics: tuple[str, ...]
+    pattern: str | None
+    partitions: tuple[TopicPartition, ...]
+    grouped: bool
+    """Whether the query is a member of its group; if not, it reads all partitions by itself."""
+    group_id: str | None
+    starting: OffsetChoice | None
+    ending: OffsetChoice | None
+    fail_on_data_loss: bool
+    max_rows: int | None
+    min_partitions: int | None
+    columns: tuple[str, ...]
+    read_committed: bool
+    resume: Resume
+    replay: Replay
+    drain_timeout_ms: int
+    join_timeout_ms: int
+    poll_timeout_ms: int
+    checkpoint: str | None
+    commit_early: bool
+    """Commit when Spark asks for the next offset, which it does only after a batch is in its commit log."""
+    consumer: dict[str, str]
+
+    def fetch_settings(self) -> FetchSettings:
+        """How the executors read."""
+        config = self.consumer_config()
+        return FetchSettings(
+            bootstrap=self.bootstrap,
+            client_id=config.client_id or "muster-spark",
+            columns=self.columns,
+            isolation_level=1 if self.read_committed else 0,
+            fail_on_data_loss=self.fail_on_data_loss,
+            timeout_s=self.poll_timeout_ms / 1000,
+            request_timeout_s=config.request_timeout_ms / 1000,
+            max_bytes=max(config.max_partition_fetch_bytes, 1),
+            max_wait_ms=config.fetch_max_wait_ms,
+            check_crcs=config.check_crcs,
+        )
+
+    def consumer_config(self) -> ConsumerConfig:
+        """The settings of the member in the driver.
+
+        Raises:
+            ConfigError: a `kafka.` option that is not known, or does not fit.
+        """
+        settings: dict[str, Any] = {"max_partition_fetch_bytes": FetchSettings(()).max_bytes}
+        settings |= {name.replace(".", "_"): value for name, value in self.consumer.items()}
+        return ConsumerConfig.of(
+            settings,
+            bootstrap_servers=self.bootstrap,
+            group_id=self.group_id,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            allow_auto_create_topics=False,
+            isolation_level="read_committed" if self.read_committed else "read_uncommitted",
+        )
+
+
+def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """Read a reader's options.
+
+    Raises:
+        ConfigError: something is unknown, missing, contradictory or no value of its kind. The message is for the user.
+    """
+    options = _Given(given)
+    options.check_names()
+    topics, pattern, partitions = _what_to_read(options)
+    group_id = options.one_of("groupId", "group.id", "kafka.group.id")
+    mode = options.choice("mode", ("group", "assign"), "assign" if partitions or not streaming else "group")
+    if streaming:
+        _check_streaming(options, mode, group_id, bool(partitions))
+    columns = _columns(options)
+    parsed = SourceOptions(
+        bootstrap=_bootstrap(options),
+        topics=topics,
+        pattern=pattern,
+        partitions=partitions,
+        grouped=streaming and mode == "group",
+        group_id=group_id,
+        starting=_offsets(options, "startingOffsets", ending=False),
+        ending=None if streaming else _offsets(options, "endingOffsets", ending=True),
+        fail_on_data_loss=options.flag("failOnDataLoss", True),
+        max_rows=options.number("maxOffsetsPerTrigger", DEFAULT_MAX_ROWS, 1),
+        min_partitions=options.number("minPartitions", None, 1),
+        columns=columns,
+        read_committed=options.choice("isolationLevel", ("read_uncommitted", "read_committed")) == "read_committed",
+        resume=options.member("resume", Resume, Resume.MAX),
+        replay=options.member("replay", Replay, Replay.STRICT),
+        drain_timeout_ms=options.duration("drain.timeout", 60_000),
+        join_timeout_ms=options.duration("join.timeout", 60_000),
+        poll_timeout_ms=options.number("kafkaConsumer.pollTimeoutMs", 120_000, 1) or 1,
+        checkpoint=options.get("checkpointLocation"),
+        commit_early=options.choice("group.commit", ("latestOffset", "commit"), "latestOffset") == "latestOffset",
+        consumer=_consumer_settings(options),
+    )
+    parsed.consumer_config()
+    if parsed.starting is Offsets.COMMITTED and group_id is None:
+        raise ConfigError('startingOffsets is "committed", but no groupId says whose commits are meant')
+    return parsed
+
+
+def _check_streaming(options: _Given, mode: str, group_id: str | None, by_hand: bool) -> None:
+    if mode == "group" and group_id is None:
+        raise ConfigError('a streaming query is a member of a group: set groupId, or mode to "assign" to read alone')
+    if mode == "group" and by_hand:
+        raise ConfigError(
+            "assign names partitions, but in a group the group assigns them: use subscribe, or leave mode out"
+        )
+    if options.get("endingOffsets") is not None:
+        raise ConfigError("endingOffsets is for batch reads; a streaming query has no end")
+
+
+def _what_to_read(options: _Given) -> tuple[tuple[str, ...], str | None, tuple[TopicPartition, ...]]:
+    ways = [name for name in ("subscribe", "subscribePattern", "assign") if options.get(name) is not None]
+    if len(ways) != 1:
+        found = f"not {' and '.join(ways)} together" if ways else "none is set"
+        raise ConfigError(f"say what to read with one of subscribe, subscribePattern or assign; {found}")
+    value = options.get(ways[0]) or ""
+    if ways[0] == "subscribe":
+        topics = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
+        if not topics:
+            raise ConfigError("subscribe names no topic; it should look like topic1,topic2")
+        return topics, None, ()
+    if ways[0] == "subscribePattern":
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise ConfigError(f"subscribePattern {value!r} is no regular expression: {error}") from None
+        return (), value, ()
+    return (), None, tuple(sorted(_assigned(value)))
+
+
+def _assigned(value: str) -> list[TopicPartition]:
+    try:
+        named = json.loads(value)
+        return [TopicPartition(topic, int(index)) for topic, indexes in named.items() for index in indexes]
+    except (ValueError, TypeError, AttributeError):
+        raise ConfigError(f'assign is {value!r}; it should look like {{"topic":[0,1]}}') from None
+
+
+def _bootstrap(options: _Given) -> tuple[str, ...]:
+    value = options.one_of("kafka.bootstrap.servers", "bootstrap")
+    if not value:
+        raise ConfigError("kafka.bootstrap.servers is not set: name a broker, for example localhost:9092")
+    return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+def _columns(options: _Given) -> tuple[str, ...]:
+    known = {name.lower(): name for name in (*COLUMNS, HEADERS)}
+    value = options.get("columns")
+    headers = options.flag("includeHeaders", False)
+    if value is None:
+        return (*COLUMNS, HEADERS) if headers else COLUMNS
+    chosen = tuple(part.strip() for part in value.split(",") if part.strip())
+    for name in chosen:
+        if name.lower() not in known:
+            raise ConfigError(f"columns names {name!r}; the columns are {', '.join(known.values())}")
+    found = tuple(dict.fromkeys(known[name.lower()] for name in chosen))
+    if not found:
+        raise ConfigError("columns is empty; name at least one, for example value")
+    return (*found, HEADERS) if headers and HEADERS not in found else found
+
+
+def _offsets(options: _Given, name: str, *, ending: bool) -> OffsetChoice | None:
+    value = options.get(name)
+    if value is None:
+        return None
+    if not value.lstrip().startswith("{"):
+        allowed = ("latest",) if ending else tuple(choice.value for choice in Offsets)
+        return Offsets(options.choice(name, allowed))
+    try:
+        chosen = {
+            TopicPartition(topic, int(index)): int(offset)
+            for topic, partitions in json.loads(value).items()
+            for index, offset in partitions.items()
+        }
+    except (ValueError, TypeError, AttributeError):
+        raise ConfigError(f'{name} is {value!r}; it should look like {{"topic":{{"0":23,"1":-2}}}}') from None
+    for partition, offset in chosen.items():
+        if offset < -2 or (ending and offset == -2):
+            raise ConfigError(
+                f"{name} has {offset} for {partition}: an offset, -1 for latest{'' if ending else ', -2 for earliest'}"
+            )
+    return chosen
+
+
+def _consumer_settings(options: _Given) -> dict[str, str]:
+    settings = {
+        name.removeprefix("kafka."): value
+        for name, value in options.all.items()
+        if name.startswith("kafka.") and name not in options.known
+    }
+    instance = options.one_of("group.instance.id", "kafka.group.instance.id")
+    if instance is not None:
+        settings["group.instance.id"] = instance
+    settings["partition.assignment.strategy"] = options.get("assignor") or "cooperative-sticky"
+    return settings
+
+
+class _Given:
+    """Options as Spark hands them over: names in lower case."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self.all = {name.lower(): str(value) for name, value in given.items()}
+        self.known = {name.lower(): name for name in KNOWN}
+
+    def check_names(self) -> None:
+        """Refuse what is not known, with the nearest that is."""
+        for name in self.all:
+            if name in _DECIDED_HERE:
+                raise ConfigError(f"{name} cannot be set: {_DECIDED_HERE[name]}")
+            if name in self.known or name.startswith("kafka."):
+                continue
+            near = difflib.get_close_matches(name, self.known, 1, 0.5)
+            hint = f"; did you mean {self.known[near[0]]}?" if near else f"; the options are {', '.join(KNOWN[:-1])}"
+            raise ConfigError(f"{name} is no option of the muster source{hint}")
+
+    def get(self, name: str) -> str | None:
+        """The text of an option, None if it is not set."""
+        return self.all.get(name.lower())
+
+    def one_of(self, *names: str) -> str | None:
+        """The value under one of several names of the same thing."""
+        found = {name: value for name in names if (value := self.get(name)) is not None}
+        if len(set(found.values())) > 1:
+            raise ConfigError(f"{' and '.join(found)} are the same option and have different values")
+        return next(iter(found.values()), None)
+
+    def choice(self, name: str, allowed: tuple[str, ...], default: str | None = None) -> str:
+        """One of a few words, whatever their case."""
+        value = self.get(name)
+        if value is None:
+            return allowed[0] if default is None else default
+        for word in allowed:
+            if value.strip().lower() == word.lower():
+                return word
+        raise ConfigError(f"{name} is {value!r}; it is one of {', '.join(allowed)}")
+
+    def member(self, name: str, kind: type[E], default: E) -> E:
+        """One of an enum's values."""
+        return kind(self.choice(name, tuple(item.value for item in kind), default.value))
+
+    def flag(self, name: str, default: bool) -> bool:
+        """true or false."""
+        return self.choice(name, ("true", "false"), "true" if default else "false") == "true"
+
+    def number(self, name: str, default: int | None, least: int) -> int | None:
+        """A whole number."""
+        return self._parsed(name, default, lambda text: _at_least(int(text), least), f"a number of at least {least}")
+
+    def duration(self, name: str, default_ms: int) -> int:
+        """Milliseconds, or a number with ms, s or m behind it."""
+        found = self._parsed(name, default_ms, _milliseconds, "a time such as 500ms, 30s or 2m")
+        assert found is not None
+        return found
+
+    def _parsed(self, name: str, default: int | None, parse: Callable[[str], int], expected: str) -> int | None:
+        value = self.get(name)
+        if value is None:
+            return default
+        try:
+            return parse(value)
+        except ValueError:
+            raise ConfigError(f"{name} is {value!r}; it should be {expected}") from None
+
+
+def _at_least(number: int, least: int) -> int:
+    if number < least:
+        raise ValueError(number)
+    return number
+
+
+def _milliseconds(text: str) -> int:
+    found = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|min)?\s*", text)
+    if found is None:
+        raise ValueError(text)
+    return int(found[1]) * {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000}[found[2]]

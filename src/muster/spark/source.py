@@ -1,0 +1,116 @@
+"""`spark.read.format("muster")` and `spark.readStream.format("muster")`.
+
+Spark builds readers more than once, in several processes, and pickles them to executors: making one does no I/O and
+joins no group, and what a process holds (sockets, the member) is never pickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from muster.errors import ConfigError
+from muster.model import TopicPartition
+from muster.spark.batch import plan
+from muster.spark.cluster import connect
+from muster.spark.fetch import FetchSettings, RangeReader
+from muster.spark.options import SourceOptions, parse_options
+from muster.spark.shares import split
+
+NAME = "muster"
+
+_TYPES: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
+}
+
+
+def spark_schema(columns: Sequence[str]) -> StructType:
+    """The named columns with the types of Spark's own Kafka source."""
+    return StructType([StructField(name, _TYPES[name]) for name in columns])
+
+
+class OffsetRange(InputPartition):  # type: ignore[misc]
+    """What one task reads."""
+
+    def __init__(self, topic: str, partition: int, start: int, end: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.start = start
+        self.end = end
+
+    def __repr__(self) -> str:
+        return f"OffsetRange({self.topic}-{self.partition} [{self.start}, {self.end}))"
+
+
+def read_range(settings: FetchSettings, task: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Run one task, on an executor."""
+    if isinstance(task, OffsetRange):
+        yield from RangeReader(settings, TopicPartition(task.topic, task.partition), task.start, task.end).batches()
+
+
+class MusterDataSource(DataSource):  # type: ignore[misc]
+    """The data source: options in, readers out."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        # Spark does not say what for; as for a batch, fewer options are refused. The readers check again.
+        return spark_schema(parse_options(self.options, streaming=False).columns)
+
+    def reader(self, schema: StructType) -> BatchReader:
+        return BatchReader(_with_schema(parse_options(self.options, streaming=False), schema))
+
+    def streamReader(self, schema: StructType) -> Any:  # noqa: N802 - Spark's name
+        from muster.spark.stream import StreamReader
+
+        return StreamReader(_with_schema(parse_options(self.options, streaming=True), schema))
+
+
+def _with_schema(options: SourceOptions, schema: StructType) -> SourceOptions:
+    """Check a schema given by the user: the source makes the columns of `columns` and no others."""
+    if schema != spark_schema(options.columns):
+        raise ConfigError(
+            f"the muster source has the columns {', '.join(options.columns)} with fixed types: "
+            "leave schema() out, and choose columns with the option columns"
+        )
+    return options
+
+
+class BatchReader(DataSourceReader):  # type: ignore[misc]
+    """Reads what is there between two sets of offsets."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._settings = options.fetch_settings()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options
+        cluster = connect(options.bootstrap, self._settings.client_id, self._settings.request_timeout_s)
+        pieces = split(plan(cluster, options), options.min_partitions)
+        return [OffsetRange(partition.topic, partition.partition, *claim) for partition, claim in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_range(self._settings, partition)
