@@ -145,7 +145,7 @@ class AsyncConsumer:
         pattern: str | re.Pattern[str] | None = None,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Have the group assign partitions of topics, or of all topics with a name in which the pattern is found.
+        """Have the group assign partitions of topics, or of all topics whose whole name the pattern matches.
 
         Replaces an earlier subscription of the same kind; partitions come with the polls that follow.
 

@@ -96,7 +96,7 @@ class Consumer:
         pattern: str | re.Pattern[str] | None = None,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Have the group assign partitions of topics, or of all topics with a name in which the pattern is found."""
+        """Have the group assign partitions of topics, or of all topics whose whole name the pattern matches."""
         self._do(self._consumer.subscribe, topics, pattern=pattern, listener=listener)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:

@@ -136,6 +136,7 @@ class Membership:
         self._watched: dict[str, int | None] | None = None
         self._watched_version = -1
         self._seen_refresh = -1
+        self._matched_at = -(10**9)
         self._refresh_wanted: int | None = None
         self._leading: Leading | None = None
         self._commit_at: int | None = None
@@ -143,6 +144,7 @@ class Membership:
         self._after_commit: Callable[[int], None] | None = None
         self._callback: tuple[int, Callable[[int], None]] | None = None
         self._token = 0
+        self._parked = False
 
     # --- what others ask ---------------------------------------------------------------------------------------------
 
@@ -198,7 +200,7 @@ class Membership:
         """Do what is due; the requests that come of it."""
         self._polled_at = now
         if self._subscription.group_managed:
-            self._match_pattern()
+            self._match_pattern(now)
             self._abandon_void_attempt(now)
             self._advance(now)
             self._mind_heartbeat(now)
@@ -266,10 +268,11 @@ class Membership:
         elif self.in_poll:
             self._prepare(now)
 
-    def _match_pattern(self) -> None:
+    def _match_pattern(self, now: int) -> None:
         if self._subscription.kind is not SubscriptionKind.PATTERN or self._seen_refresh == self._metadata.refreshes:
             return
         self._seen_refresh = self._metadata.refreshes
+        self._matched_at = now
         hidden = self._config.exclude_internal_topics
         self._subscription.update_pattern(
             name for name, topic in self._metadata.topics.items() if not (hidden and topic.is_internal)
@@ -280,6 +283,8 @@ class Membership:
         if self._subscription.kind is not SubscriptionKind.PATTERN:
             return True
         if self._refresh_wanted is None:
+            if now - self._matched_at <= self._config.retry_backoff_ms:
+                return True  # it could not be any fresher: metadata is not asked for more often
             self._refresh_wanted = self._metadata.refreshes + 1
             self._metadata.request_update(now)
         return self._metadata.refreshes >= self._refresh_wanted
@@ -446,7 +451,7 @@ class Membership:
             self._metadata.request_update(now)
             return
         self._leading = None
-        self._match_pattern()
+        self._match_pattern(now)
         self.is_leader = True
         shares: dict[str, MemberAssignment] = {}
         if not leading.skip_assignment:  # else a static leader came back, and the old assignment stands (KIP-814)
@@ -584,7 +589,7 @@ class Membership:
     def _is_subscribed(self, topic: str) -> bool:
         pattern = self._subscription.pattern
         if self._subscription.kind is SubscriptionKind.PATTERN and pattern is not None:
-            return pattern.search(topic) is not None
+            return pattern.fullmatch(topic) is not None
         return topic in self._subscription.topics
 
     def _release(self, released: list[TopicPartition], share: Assignment, joined: Generation, now: int) -> None:
@@ -740,7 +745,8 @@ class Membership:
 
         One try: if it fails, the group finds out by the session timeout. The request is in the next `poll`'s list.
         """
-        parked = self._drop_attempt()
+        self._drop_attempt()
+        parked, self._parked = self._parked, False
         node_id = self._lookup.node_id
         dynamic = self._config.group_instance_id is None
         member_id = self.generation.member_id
@@ -754,9 +760,10 @@ class Membership:
         self._reset("consumer pro-actively leaving the group", forget_member=True)
 
     def forget_matches(self) -> None:
-        """The pattern is another one: match it at the next poll."""
+        """The pattern is another one: match it with the next metadata."""
         self._seen_refresh = -1
-        self._refresh_wanted = None
+        self._refresh_wanted = self._metadata.refreshes + 1
+        self._metadata.request_update(self._polled_at)
 
     def forget_subscription(self) -> None:
         """The user has unsubscribed: the next subscription starts afresh."""
@@ -767,16 +774,15 @@ class Membership:
         self.step = Step.IDLE
         self.rejoin_reason = ""
 
-    def _drop_attempt(self) -> bool:
-        """Forget a join or sync under way; whether one was parked at the coordinator."""
-        parked = self.step in (Step.JOINING, Step.SYNCING)
-        if parked and self._lookup.node_id is not None:
+    def _drop_attempt(self) -> None:
+        """Forget a join or sync under way, and have the connection closed on which it is parked."""
+        if self.step in (Step.JOINING, Step.SYNCING) and self._lookup.node_id is not None:
+            self._parked = True
             self._lookup.given_up.append(self._lookup.node_id)
-        if parked or self.step is Step.LEADING:
+        if self.step in (Step.JOINING, Step.SYNCING, Step.LEADING):
             self._attempt += 1
             self._leading = None
             self.step = Step.IDLE
-        return parked
 
     def _on_leave(self, on_left: Callable[[], None] | None, reply: LeaveGroupResponse | Failure, now: int) -> None:
         if isinstance(reply, Failure):
