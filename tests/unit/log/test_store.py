@@ -243,6 +243,7 @@ def test_never_does_not_sync(tmp_path, monkeypatch):
     store = open_store(tmp_path, FsyncPolicy.NEVER)
     assert store.get(TP).log_end_offset == 20
     store.close()
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n0\n"
 
 
 def test_the_log_start_survives(tmp_path):
