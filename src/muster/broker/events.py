@@ -1,8 +1,11 @@
-"""What the coordinator reports, as lines of the log: who, why, how long."""
+"""What the coordinator reports, as lines of the log: who, why, how long; and as lines of JSON for programs."""
 
 from __future__ import annotations
 
+import json
 import logging
+from dataclasses import asdict
+from pathlib import Path
 
 from muster.coordinator import effects
 
@@ -32,7 +35,31 @@ def report(event: effects.GroupEvent) -> None:
             text = f"{_member(event)} {act}" + (f": {event.reason}" if event.reason else "")
         case _:
             text, level = str(event), logging.DEBUG
-    log.log(level, "group %s: %s", event.group_id, text)
+    log.log(level, "group %s: %s", event.group_id, text, extra={"group_event": event})
+
+
+class EventFile(logging.Handler):
+    """Appends each event of a group to a file, a JSON object a line: `at` (ms since the epoch), `event`, its fields.
+
+    A line is handed to the operating system at once, so that the file survives a kill of the process.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._stream = path.open("a", encoding="utf-8")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the event that a line of the log carries."""
+        event = getattr(record, "group_event", None)
+        if event is not None:
+            entry = {"at": int(record.created * 1000), "event": type(event).__name__, **asdict(event)}
+            self._stream.write(json.dumps(entry) + "\n")
+            self._stream.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+        super().close()
 
 
 def _member(event: effects.MemberEvent) -> str:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from muster import __version__
+from muster.broker import events
 from muster.broker.broker import Broker
 from muster.broker.config import FSYNC_POLICIES, BrokerConfig, listener, load, parse_listener
 from muster.errors import ConfigError
@@ -31,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="a setting, by Kafka's name"
     )
+    parser.add_argument("--events", type=Path, metavar="FILE", help="append what happens to groups, as lines of JSON")
     parser.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
 
 
@@ -38,8 +40,20 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the broker; returns when a signal stopped it."""
     logging.basicConfig(level=arguments.log_level, format=LOG_FORMAT, stream=sys.stderr)
     config = settings(arguments)
+    if arguments.events is not None:
+        write_events(arguments.events)
     asyncio.run(serve(config))
     return 0
+
+
+def write_events(path: Path) -> None:
+    """Have the events of groups written to a file."""
+    try:
+        handler = events.EventFile(path)
+    except OSError as error:
+        raise ConfigError(f"--events: {path} cannot be written: {error.strerror}") from None
+    events.log.addHandler(handler)
+    events.log.setLevel(logging.INFO)
 
 
 def settings(arguments: argparse.Namespace) -> BrokerConfig:
