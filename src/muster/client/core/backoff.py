@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-_MULTIPLIER = 1103515245
-_INCREMENT = 12345
-_MASK = 0x7FFFFFFF
+from muster.client.core.chance import Chance
 
 
 class Backoff:
     """Waits that double from `initial_ms` to `max_ms`, each off by up to a fifth either way.
 
-    The jitter comes from a small generator of its own, started with `seed`: equal seeds give equal waits, which
-    simulations need. A face that talks to a real cluster passes a random seed, so that clients spread out.
+    Equal seeds give equal waits. A face that talks to a real cluster passes a random seed, so that clients spread out.
     """
 
-    __slots__ = ("_state", "failures", "initial_ms", "max_ms")
+    __slots__ = ("_chance", "failures", "initial_ms", "max_ms")
 
     def __init__(self, initial_ms: int, max_ms: int, seed: int = 0) -> None:
         self.initial_ms = initial_ms
         self.max_ms = max(initial_ms, max_ms)
         self.failures = 0
-        self._state = seed & _MASK
+        self._chance = Chance(seed)
 
     def next_wait_ms(self) -> int:
         """Count a failure and say how long to wait after it."""
         wait = self.initial_ms << min(self.failures, 30)
         self.failures += 1
-        self._state = (self._state * _MULTIPLIER + _INCREMENT) & _MASK
-        jitter = (self._state >> 8) % 401 - 200
+        jitter = self._chance.below(401) - 200
         return min(self.max_ms, wait) * (1000 + jitter) // 1000
 
     def reset(self) -> None:

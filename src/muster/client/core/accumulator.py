@@ -1,0 +1,271 @@
+"""Records that wait to be sent, as batches for each partition.
+
+A batch takes records until it is as large as `batch.size`, or is sent. What waits is counted against `buffer.memory`
+with an upper bound for each record, so that the sum can be known before a record is encoded.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from muster.errors import MusterError
+from muster.model import NO_LEADER_EPOCH, TopicPartition
+from muster.protocol.compression import Compression
+from muster.protocol.record_batch import (
+    HEADER_SIZE,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    BatchBuilder,
+    read_tuples,
+    set_producer,
+)
+
+RecordHeaders = Sequence[tuple[str, bytes | None]]
+
+_RECORD_OVERHEAD = 21
+_HEADER_OVERHEAD = 10
+
+
+def record_size(key: bytes | None, value: bytes | None, headers: RecordHeaders) -> int:
+    """An upper bound of a record's bytes within a batch, before compression."""
+    size = _RECORD_OVERHEAD + (len(key) if key else 0) + (len(value) if value else 0)
+    for name, content in headers:
+        size += _HEADER_OVERHEAD + len(name.encode()) + (len(content) if content else 0)
+    return size
+
+
+@dataclass(slots=True)
+class OutgoingRecord:
+    """A record as it comes from the caller. `size` is its `record_size`, `partition` None lets the partitioner choose.
+
+    `deadline` is set while the record waits for its topic to be known.
+    """
+
+    topic: str
+    partition: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: RecordHeaders
+    timestamp: int
+    receipt: Any
+    size: int
+    deadline: int = 0
+
+
+class ProducerBatch:
+    """Records on their way to one partition. `receipts` are what the face gave with each of them."""
+
+    __slots__ = (
+        "attempts",
+        "base_sequence",
+        "builder",
+        "created_ms",
+        "done",
+        "encoded",
+        "leader_epoch",
+        "memory",
+        "order",
+        "partition",
+        "pieces",
+        "producer_epoch",
+        "producer_id",
+        "receipts",
+        "retry_at",
+        "sequence_reset",
+        "timestamps",
+    )
+
+    def __init__(self, partition: TopicPartition, created_ms: int, order: tuple[int, ...]) -> None:
+        self.partition = partition
+        self.created_ms = created_ms
+        self.order = order
+        """Where it belongs among the batches of its partition; the pieces of a split one have one number more."""
+        self.pieces: list[ProducerBatch] = []
+        self.builder = BatchBuilder()
+        self.encoded: bytearray | None = None
+        self.receipts: list[Any] = []
+        self.timestamps: list[int] = []
+        self.memory = 0
+        self.attempts = 0
+        self.retry_at = 0
+        self.leader_epoch = NO_LEADER_EPOCH
+        self.done = False
+        self.producer_id = NO_PRODUCER_ID
+        self.producer_epoch = NO_PRODUCER_EPOCH
+        self.base_sequence = NO_SEQUENCE
+        self.sequence_reset = False
+
+    @property
+    def count(self) -> int:
+        """Records in it."""
+        return len(self.receipts)
+
+    @property
+    def has_sequence(self) -> bool:
+        """Whether it has its place in the order that the broker checks."""
+        return self.base_sequence != NO_SEQUENCE
+
+    @property
+    def size(self) -> int:
+        """Bytes, as they will be sent once it is encoded."""
+        return self.builder.size if self.encoded is None else len(self.encoded)
+
+    def append(
+        self,
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: RecordHeaders,
+        receipt: Any,
+    ) -> None:
+        """Add a record."""
+        self.builder.append(timestamp, key, value, headers)
+        self.receipts.append(receipt)
+        self.timestamps.append(timestamp)
+
+    def encode(self, compression: Compression, level: int | None) -> bytearray:
+        """Build its bytes, once; no record can be added afterwards."""
+        if self.encoded is None:
+            self.encoded = self.builder.build(
+                compression=compression,
+                level=level,
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+                base_sequence=self.base_sequence,
+            )
+            self.builder = BatchBuilder()  # its parts are not needed any more
+        return self.encoded
+
+    def set_producer(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+        """Give it its place in the producer's order, also after it was encoded."""
+        self.producer_id, self.producer_epoch, self.base_sequence = producer_id, producer_epoch, base_sequence
+        if self.encoded is not None:
+            # A copy: the former bytes may still be on their way into a socket.
+            self.encoded = bytearray(self.encoded)
+            set_producer(self.encoded, 0, producer_id, producer_epoch, base_sequence)
+
+    def split(self) -> list[ProducerBatch]:
+        """The same records as smaller batches, half as large at most, with the sequences that they had."""
+        assert self.encoded is not None
+        records = read_tuples(self.encoded)
+        limit = sum(record_size(key, value, headers) for _, _, key, value, headers in records) // 2
+        pieces: list[ProducerBatch] = []
+        filled = limit
+        sequence = self.base_sequence
+        for index, (_, timestamp, key, value, headers) in enumerate(records):
+            size = record_size(key, value, headers)
+            if not pieces or filled + size > limit:
+                pieces.append(ProducerBatch(self.partition, self.created_ms, (*self.order, len(pieces))))
+                filled = 0
+            pieces[-1].append(timestamp, key, value, headers, self.receipts[index])
+            pieces[-1].memory += size
+            filled += size
+        for piece in pieces:
+            if self.has_sequence:
+                piece.set_producer(self.producer_id, self.producer_epoch, sequence)
+                sequence = next_sequence(sequence, piece.count)
+        return pieces
+
+
+def next_sequence(sequence: int, count: int) -> int:
+    """The sequence behind `count` records from `sequence` on; after 2^31-1 comes 0."""
+    return (sequence + count) & 0x7FFFFFFF
+
+
+@dataclass(slots=True)
+class Completion:
+    """A batch that is done, for the face to tell whoever waits.
+
+    `base_offset` is -1 where the broker did not say. `record_errors` holds what differs from `error`, by index.
+    """
+
+    partition: TopicPartition
+    receipts: list[Any]
+    timestamps: list[int]
+    memory: int
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    error: MusterError | None = None
+    record_errors: dict[int, MusterError] = field(default_factory=dict)
+
+
+class CompressionRatio:
+    """How well the records of one topic compress: quick to expect worse, slow to expect better, as Java's."""
+
+    __slots__ = ("ratio",)
+
+    def __init__(self) -> None:
+        self.ratio = 1.0
+
+    def observe(self, observed: float) -> None:
+        """Take note of what one batch came to."""
+        if observed > self.ratio:
+            self.ratio = max(self.ratio + 0.05, observed)
+        else:
+            self.ratio = max(self.ratio - 0.005, observed)
+
+    def estimate(self, size: int) -> int:
+        """What so many bytes will probably come to."""
+        return size if self.ratio >= 1 else int(size * self.ratio * 1.05)
+
+
+class Accumulator:
+    """The queues of batches: in each, the oldest batch first and only the last one open for records."""
+
+    def __init__(self, batch_size: int, compression: Compression) -> None:
+        self._batch_size = batch_size
+        self._compression = compression
+        self._ratios: dict[str, CompressionRatio] = {}
+        self._created = 0
+        self.queues: dict[TopicPartition, deque[ProducerBatch]] = {}
+
+    def append(self, partition: TopicPartition, record: OutgoingRecord, now: int) -> ProducerBatch:
+        """Add a record to the open batch, or to a new one if it is full."""
+        queue = self.queues.get(partition)
+        if queue is None:
+            queue = self.queues[partition] = deque()
+        batch = queue[-1] if queue else None
+        if batch is None or not self._takes(batch, record.size):
+            self._created += 1
+            batch = ProducerBatch(partition, now, (self._created,))
+            queue.append(batch)
+        batch.append(record.timestamp, record.key, record.value, record.headers, record.receipt)
+        batch.memory += record.size
+        return batch
+
+    def _takes(self, batch: ProducerBatch, size: int) -> bool:
+        if batch.encoded is not None or batch.has_sequence:
+            return False
+        return self._expected(batch.partition.topic, batch.size + size) <= self._batch_size
+
+    def is_full(self, batch: ProducerBatch, queue: deque[ProducerBatch]) -> bool:
+        """Whether no more records will come into it."""
+        if batch.encoded is not None or batch.has_sequence or queue[-1] is not batch:
+            return True
+        return self._expected(batch.partition.topic, batch.size) >= self._batch_size
+
+    def _expected(self, topic: str, size: int) -> int:
+        ratio = self._ratios.get(topic)
+        return size if ratio is None else ratio.estimate(size)
+
+    def encode(self, batch: ProducerBatch, level: int | None) -> None:
+        """Build a batch's bytes, and learn from them how well its topic compresses."""
+        if batch.encoded is not None:
+            return
+        plain = batch.size
+        encoded = batch.encode(self._compression, level)
+        if self._compression is not Compression.NONE:
+            ratio = self._ratios.setdefault(batch.partition.topic, CompressionRatio())
+            ratio.observe((len(encoded) - HEADER_SIZE) / max(1, plain - HEADER_SIZE))
+
+    def forget_ratio(self, topic: str) -> None:
+        """The estimate was wrong: a batch was refused as too large."""
+        self._ratios.pop(topic, None)
+
+    def batches(self) -> list[ProducerBatch]:
+        """Everything that waits in a queue."""
+        return [batch for queue in self.queues.values() for batch in queue]

@@ -1,0 +1,76 @@
+"""Which partition a record goes to, decided as Java's producer does (KIP-480, KIP-794).
+
+A key goes to murmur2(key) modulo the number of partitions: the same key is in the same partition whichever of the two
+clients wrote it. Records without a key stick to one partition until about a batch has gone there, then another one is
+drawn, with a chance that is the smaller the more batches already wait for it: a slow broker is given less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from struct import unpack_from
+
+from muster.client.core.chance import Chance
+
+Partitioner = Callable[[bytes | None, list[int], list[int]], int]
+"""A user's own: (key bytes, all partitions, those with a leader) to partition."""
+
+_SEED = 0x9747B28C
+_M = 0x5BD1E995
+_MASK = 0xFFFFFFFF
+
+
+def murmur2(data: bytes) -> int:
+    """Kafka's murmur2 of some bytes, as an unsigned number of 32 bits."""
+    length = len(data)
+    h = (_SEED ^ length) & _MASK
+    whole = length & ~3
+    for k in unpack_from(f"<{whole // 4}I", data):
+        k = k * _M & _MASK
+        k ^= k >> 24
+        h = (h * _M & _MASK) ^ (k * _M & _MASK)
+    if whole != length:
+        h = (h ^ int.from_bytes(data[whole:], "little")) * _M & _MASK
+    h ^= h >> 13
+    h = h * _M & _MASK
+    return h ^ (h >> 15)
+
+
+def partition_for_key(key: bytes, partition_count: int) -> int:
+    """The partition of a key."""
+    return (murmur2(key) & 0x7FFFFFFF) % partition_count
+
+
+class StickyPartitioner:
+    """The partition for records of one topic that have no key."""
+
+    __slots__ = ("_batch_size", "_chance", "_produced", "partition")
+
+    def __init__(self, batch_size: int, chance: Chance) -> None:
+        self._batch_size = max(1, batch_size)
+        self._chance = chance
+        self._produced = 0
+        self.partition: int | None = None
+        """Where records go now; None until `switch` was called."""
+
+    def switch(self, candidates: Sequence[int], queued: Sequence[int] | None = None) -> int:
+        """Draw a partition; `queued` says how many batches wait for each candidate, None for equal chances."""
+        self._produced = 0
+        if queued is None or len(candidates) < 2:
+            self.partition = candidates[self._chance.below(len(candidates))]
+            return self.partition
+        most = max(queued) + 1
+        table = list(accumulate(most - waiting for waiting in queued))
+        drawn = self._chance.below(table[-1])
+        self.partition = next(c for c, end in zip(candidates, table, strict=True) if drawn < end)
+        return self.partition
+
+    def produced(self, size: int, at_batch_end: bool) -> bool:
+        """Count bytes that went to the partition; whether it is time to switch.
+
+        It is once a batch's worth has gone there and a batch is full; at twice that in any case. Switching within a
+        batch would leave small ones behind.
+        """
+        self._produced += size
+        return self._produced >= (self._batch_size if at_batch_end else 2 * self._batch_size)

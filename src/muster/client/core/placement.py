@@ -1,0 +1,194 @@
+"""Where a record goes: its partition, or a place aside while its topic is not known."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from muster.client.config import ProducerConfig
+from muster.client.core.accumulator import Accumulator, OutgoingRecord
+from muster.client.core.chance import Chance
+from muster.client.core.metadata import ClusterMetadata
+from muster.client.core.partitioner import Partitioner, StickyPartitioner, partition_for_key
+from muster.errors import ErrorCode, KafkaError, KafkaTimeoutError, MusterError
+from muster.model import TopicPartition
+
+_HOPELESS = (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+
+class Placement:
+    """Chooses partitions and puts records into their batches.
+
+    A record for an unknown topic, or for a partition that its topic does not have yet, is parked. So is every later
+    one of the same topic, to keep the order.
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        metadata: ClusterMetadata,
+        accumulator: Accumulator,
+        partitioner: Partitioner | None,
+        chance: Chance,
+    ) -> None:
+        self.deadline: int | None = None
+        """When the next parked record has waited too long."""
+        self.stalled_since: dict[int, int] = {}
+        """Brokers that are not sent what is ready for them, and since when."""
+        self._config = config
+        self._metadata = metadata
+        self._accumulator = accumulator
+        self._partitioner = partitioner
+        self._chance = chance
+        self._sticky: dict[str, StickyPartitioner] = {}
+        self._parked: dict[str, deque[OutgoingRecord]] = {}
+        self._topics_used: dict[str, int] = {}
+
+    def append(self, record: OutgoingRecord, now: int) -> bool:
+        """Place or park a record; whether somebody has to act on it soon."""
+        self._topics_used[record.topic] = now
+        if record.topic not in self._parked and self._is_known(record):
+            return self._place(record, now)
+        record.deadline = now + self._config.max_block_ms
+        self._parked.setdefault(record.topic, deque()).append(record)
+        self._metadata.add_interest((record.topic,))
+        return True
+
+    # --- parked records ----------------------------------------------------------------------------------------------
+
+    def parked(self) -> list[OutgoingRecord]:
+        """The records that wait for their topic."""
+        return [record for waiting in self._parked.values() for record in waiting]
+
+    def take_parked(self) -> list[OutgoingRecord]:
+        """The same, and forget them."""
+        records = self.parked()
+        self._parked.clear()
+        return records
+
+    def place_parked(self, now: int) -> list[tuple[OutgoingRecord, MusterError]]:
+        """Place what can be placed; returns what is given up, with why."""
+        failed: list[tuple[OutgoingRecord, MusterError]] = []
+        self.deadline = None
+        for topic in list(self._parked):
+            waiting = self._parked.pop(topic)
+            kept: deque[OutgoingRecord] = deque()
+            for record in waiting:
+                error = self._hopeless(record, now)
+                if error is None and not kept and self._is_known(record):
+                    error = self._try_place(record, now)
+                elif error is None:
+                    kept.append(record)  # also one that only stands behind another: the order is kept
+                if error is not None:
+                    failed.append((record, error))
+            if kept:
+                self._keep(topic, kept, now)
+        return failed
+
+    def _keep(self, topic: str, kept: deque[OutgoingRecord], now: int) -> None:
+        self._parked[topic] = kept
+        if self.deadline is None or kept[0].deadline < self.deadline:
+            self.deadline = kept[0].deadline
+        self._metadata.add_interest((topic,))
+        if topic in self._metadata.topics:
+            self._metadata.request_update(now)  # the partition may yet be added
+
+    def _is_known(self, record: OutgoingRecord) -> bool:
+        known = self._metadata.topics.get(record.topic)
+        return known is not None and (record.partition is None or record.partition in known.partitions)
+
+    def _hopeless(self, record: OutgoingRecord, now: int) -> MusterError | None:
+        code = self._metadata.topic_error(record.topic)
+        if code in _HOPELESS:
+            return KafkaError(code, f"topic {record.topic!r}")
+        if record.deadline > now:
+            return None
+        limit = f"within max_block_ms ({self._config.max_block_ms})"
+        count = self._metadata.partition_count(record.topic)
+        if count is not None:
+            return KafkaTimeoutError(f"topic {record.topic} has {count} partitions, no {record.partition}, {limit}")
+        why = self._metadata.last_error or (code.name if code else "no broker told of it")
+        return KafkaTimeoutError(f"topic {record.topic} was not found {limit}: {why}")
+
+    def _try_place(self, record: OutgoingRecord, now: int) -> MusterError | None:
+        try:
+            self._place(record, now)
+        except Exception as error:  # a user's partitioner may raise anything
+            return MusterError(f"the partitioner failed: {error!r}")
+        return None
+
+    # --- choosing ----------------------------------------------------------------------------------------------------
+
+    def _place(self, record: OutgoingRecord, now: int) -> bool:
+        """Put a record into its batch; whether that changes when something has to be sent."""
+        topic, partition = record.topic, record.partition
+        sticky: StickyPartitioner | None = None
+        if partition is None:
+            if self._partitioner is not None:
+                partition = self._ask_partitioner(self._partitioner, topic, record.key)
+            elif record.key is not None and not self._config.partitioner_ignore_keys:
+                partition = partition_for_key(record.key, len(self._metadata.topics[topic].partitions))
+            else:
+                sticky = self._sticky_of(topic, now)
+                partition = sticky.partition
+                assert partition is not None
+        place = TopicPartition(topic, partition)
+        batch = self._accumulator.append(place, record, now)
+        queue = self._accumulator.queues[place]
+        full = self._accumulator.is_full(batch, queue)
+        if sticky is not None and sticky.produced(record.size, full):
+            self._switch(sticky, topic, now)
+        # A first record sets the clock of its batch going, and makes the batch before it ready.
+        return full or batch.count == 1
+
+    def _ask_partitioner(self, partitioner: Partitioner, topic: str, key: bytes | None) -> int:
+        partitions = self._metadata.partitions(topic)
+        chosen = partitioner(key, partitions, self._available(topic) or partitions)
+        if chosen not in self._metadata.topics[topic].partitions:
+            raise ValueError(f"the partitioner chose partition {chosen} of {topic}, which has {len(partitions)}")
+        return chosen
+
+    def _available(self, topic: str) -> list[int]:
+        leader = self._metadata.leader
+        return [part for part in self._metadata.partitions(topic) if leader(TopicPartition(topic, part)) is not None]
+
+    def _sticky_of(self, topic: str, now: int) -> StickyPartitioner:
+        sticky = self._sticky.get(topic)
+        if sticky is None:
+            sticky = self._sticky[topic] = StickyPartitioner(self._config.batch_size, self._chance)
+        if sticky.partition not in self._metadata.topics[topic].partitions:
+            self._switch(sticky, topic, now)
+        return sticky
+
+    def _switch(self, sticky: StickyPartitioner, topic: str, now: int) -> None:
+        candidates = self._available(topic)
+        if not candidates:
+            sticky.switch(self._metadata.partitions(topic))
+            return
+        if not self._config.partitioner_adaptive_partitioning_enable:
+            sticky.switch(candidates)
+            return
+        quick = self._without_stalled(topic, candidates, now) or candidates
+        queues = self._accumulator.queues
+        sticky.switch(quick, [len(queues.get(TopicPartition(topic, candidate), ())) for candidate in quick])
+
+    def _without_stalled(self, topic: str, candidates: list[int], now: int) -> list[int]:
+        timeout = self._config.partitioner_availability_timeout_ms
+        if timeout == 0:
+            return candidates
+        stalled = {node for node, since in self.stalled_since.items() if now - since > timeout}
+        return [part for part in candidates if self._metadata.leader(TopicPartition(topic, part)) not in stalled]
+
+    def forget_idle_topics(self, now: int) -> None:
+        """Ask no more for topics that nothing was sent to for `metadata.max.idle.ms`."""
+        idle_ms = self._config.metadata_max_idle_ms
+        idle = [topic for topic, used in self._topics_used.items() if now - used > idle_ms]
+        if not idle:
+            return
+        busy = {batch.partition.topic for batch in self._accumulator.batches()} | set(self._parked)
+        for topic in idle:
+            if topic in busy:
+                self._topics_used[topic] = now
+            else:
+                del self._topics_used[topic]
+                self._sticky.pop(topic, None)
+        self._metadata.set_interest(self._topics_used)

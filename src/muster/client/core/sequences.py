@@ -1,0 +1,188 @@
+"""The numbers that make a producer idempotent (KIP-98, KIP-360), by the rules of Java's producer.
+
+Theory. The broker gives the producer an id. Each batch carries the id, an epoch and the sequence of its first record,
+counted for each partition; a broker drops what it has seen and refuses what leaves a gap. A batch keeps its numbers
+through retries, since an attempt without an answer may have been written. So the order must hold:
+
+- batches that are under way stay in `in_flight` until they are done, also while they wait for another attempt, and
+  only the first of them may be sent again;
+- when a batch is given up whose fate is unknown, the partition is unresolved: nothing new is sent until the rest is
+  done. If what followed was acknowledged after all, the numbers fit; otherwise there is a gap.
+
+A gap is healed by going to the next epoch, in which sequences start over at 0. The producer does that by itself, as
+nobody else uses its id; the batches under way of the partitions concerned are numbered anew, the other partitions
+follow when theirs are done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from muster.client.core.accumulator import ProducerBatch, next_sequence
+from muster.errors import ErrorCode
+from muster.model import TopicPartition
+from muster.protocol.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+
+MAX_EPOCH = 32_767
+_NONE_ACKED = -1
+
+
+@dataclass(slots=True)
+class PartitionSequences:
+    """The numbers of one partition; `in_flight` in their order."""
+
+    producer_id: int
+    producer_epoch: int
+    next_sequence: int = 0
+    last_acked: int = _NONE_ACKED
+    in_flight: list[ProducerBatch] = field(default_factory=list)
+
+    def restart(self, producer_id: int, producer_epoch: int) -> None:
+        """Count from 0 in a new epoch, what is under way first."""
+        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+        self.next_sequence, self.last_acked = 0, _NONE_ACKED
+        for batch in self.in_flight:
+            batch.set_producer(producer_id, producer_epoch, self.next_sequence)
+            batch.sequence_reset = True
+            self.next_sequence = next_sequence(self.next_sequence, batch.count)
+
+
+class Sequences:
+    """One producer's id, epoch and sequences."""
+
+    def __init__(self) -> None:
+        self.producer_id = NO_PRODUCER_ID
+        self.producer_epoch = NO_PRODUCER_EPOCH
+        self._partitions: dict[TopicPartition, PartitionSequences] = {}
+        self._bump_required = False
+        self._to_restart: set[TopicPartition] = set()
+        self._unresolved: dict[TopicPartition, int] = {}
+
+    # --- the producer's id -------------------------------------------------------------------------------------------
+
+    @property
+    def needs_producer_id(self) -> bool:
+        """Whether an id has to be fetched before anything can be sent."""
+        return self.producer_id == NO_PRODUCER_ID
+
+    def set_producer_id(self, producer_id: int, producer_epoch: int) -> None:
+        """Take over what the broker gave."""
+        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+        self._restart_partitions()
+
+    def settle(self) -> None:
+        """Before each round of sending: look at unresolved partitions, and go to the next epoch if one asks for it."""
+        for partition, _ in list(self._unresolved.items()):
+            entry = self._entry(partition)
+            if entry.in_flight:
+                continue
+            del self._unresolved[partition]
+            if entry.next_sequence != next_sequence(entry.last_acked, 1):
+                self._request_bump(partition)
+        if not self._bump_required or self.needs_producer_id:
+            return
+        self._bump_required = False
+        if self.producer_epoch == MAX_EPOCH:
+            self.producer_id, self.producer_epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
+        else:
+            self.producer_epoch += 1
+            self._restart_partitions()
+
+    def _restart_partitions(self) -> None:
+        for partition in self._to_restart:
+            self._entry(partition).restart(self.producer_id, self.producer_epoch)
+            self._unresolved.pop(partition, None)
+        self._to_restart.clear()
+
+    def _request_bump(self, partition: TopicPartition) -> None:
+        self._bump_required = True
+        self._to_restart.add(partition)
+
+    def _entry(self, partition: TopicPartition) -> PartitionSequences:
+        found = self._partitions.get(partition)
+        if found is None:
+            found = PartitionSequences(self.producer_id, self.producer_epoch)
+            self._partitions[partition] = found
+        return found
+
+    # --- sending -----------------------------------------------------------------------------------------------------
+
+    def may_send(self, batch: ProducerBatch) -> bool:
+        """Whether a batch, the first in its partition's queue, may go out now."""
+        if self.needs_producer_id or self._bump_required:
+            return False
+        entry = self._entry(batch.partition)
+        if batch.has_sequence:
+            return not entry.in_flight or entry.in_flight[0] is batch
+        # A new epoch's sequence 0 must not be written before what is under way with the former one.
+        stale = (entry.producer_id, entry.producer_epoch) != (self.producer_id, self.producer_epoch)
+        return not (entry.in_flight and stale) and batch.partition not in self._unresolved
+
+    def assign(self, batch: ProducerBatch) -> None:
+        """Number a batch that is about to be sent; one that has its numbers keeps them."""
+        if batch.has_sequence:
+            return
+        entry = self._entry(batch.partition)
+        if (entry.producer_id, entry.producer_epoch) != (self.producer_id, self.producer_epoch):
+            entry.restart(self.producer_id, self.producer_epoch)
+        batch.set_producer(self.producer_id, self.producer_epoch, entry.next_sequence)
+        entry.next_sequence = next_sequence(entry.next_sequence, batch.count)
+        entry.in_flight.append(batch)
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def completed(self, batch: ProducerBatch) -> None:
+        """A batch was acknowledged."""
+        entry = self._entry(batch.partition)
+        last = next_sequence(batch.base_sequence, batch.count - 1)
+        # Answers of two leaders may arrive out of order; "later" allows for the step from 2^31-1 to 0.
+        if entry.last_acked == _NONE_ACKED or 0 < (last - entry.last_acked) & 0x7FFFFFFF < 1 << 30:
+            entry.last_acked = last
+        self._remove(batch)
+
+    def split(self, batch: ProducerBatch, pieces: list[ProducerBatch]) -> None:
+        """Pieces take the place of a batch that was too large."""
+        in_flight = self._entry(batch.partition).in_flight
+        index = next(index for index, known in enumerate(in_flight) if known is batch)
+        in_flight[index : index + 1] = pieces
+
+    def can_retry(self, batch: ProducerBatch, code: ErrorCode, log_start_offset: int) -> bool:
+        """Whether to send a refused batch again; asks for a new epoch where its numbers are beyond repair."""
+        if code is ErrorCode.UNKNOWN_PRODUCER_ID:
+            # The broker has lost the producer's state, perhaps with the records that held it. Without a log start
+            # offset the partition has moved meanwhile; a batch that was numbered anew comes back from its old numbers.
+            if log_start_offset != -1 and not batch.sequence_reset:
+                self._request_bump(batch.partition)
+            return True
+        if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            self._out_of_order(batch)
+            return True
+        return code.retriable
+
+    def _out_of_order(self, batch: ProducerBatch) -> None:
+        entry = self._entry(batch.partition)
+        unresolved = self._unresolved.get(batch.partition)
+        is_next = batch.base_sequence == next_sequence(entry.last_acked, 1)
+        if unresolved is None:
+            # Not the next in line: one before it failed, and both are sent again in order.
+            if is_next and not batch.sequence_reset:
+                self._request_bump(batch.partition)
+        elif batch.base_sequence == unresolved:
+            self._request_bump(batch.partition)
+
+    def failed(self, batch: ProducerBatch, code: ErrorCode, *, fate_known: bool) -> None:
+        """A batch is given up. `fate_known`: the broker said that it was not written, so that its numbers are a gap."""
+        if not batch.has_sequence:
+            return
+        self._remove(batch)
+        if code is ErrorCode.UNKNOWN_PRODUCER_ID:
+            self._partitions.pop(batch.partition, None)
+        elif code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or fate_known:
+            self._request_bump(batch.partition)
+        else:
+            behind = next_sequence(batch.base_sequence, batch.count)
+            self._unresolved[batch.partition] = max(behind, self._unresolved.get(batch.partition, 0))
+
+    def _remove(self, batch: ProducerBatch) -> None:
+        entry = self._entry(batch.partition)
+        entry.in_flight = [known for known in entry.in_flight if known is not batch]

@@ -1,0 +1,497 @@
+"""`AsyncProducer` and `Producer`: the two faces of one core.
+
+`Producer` runs the core in a background thread. A record crosses over through a queue that the thread empties as a
+whole, so that the crossing costs once for many records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import asdict
+from types import TracebackType
+from typing import Any
+
+from muster.client.config import ProducerConfig
+from muster.client.core.accumulator import Completion, OutgoingRecord, record_size
+from muster.client.core.metadata import ClusterMetadata
+from muster.client.core.partitioner import Partitioner
+from muster.client.core.producer import ProducerCore
+from muster.client.driver import CoreLoop, Driver, wall_clock_ms
+from muster.client.loop import LoopThread
+from muster.errors import ClosedError, IllegalStateError, KafkaTimeoutError, MusterError
+from muster.model import RecordMetadata
+
+log = logging.getLogger("muster.client")
+
+Serializer = Callable[[Any], bytes | None]
+Headers = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
+OnDelivery = Callable[[RecordMetadata | None, MusterError | None], None]
+"""Called once for each record: with where it is, or with why it is not there."""
+
+
+class _Receipt:
+    """Whom to tell about one record."""
+
+    __slots__ = ("future", "on_delivery")
+
+    def __init__(
+        self, future: Future[RecordMetadata] | asyncio.Future[RecordMetadata], on_delivery: OnDelivery | None
+    ) -> None:
+        self.future = future
+        self.on_delivery = on_delivery
+
+    def tell(self, metadata: RecordMetadata | None, error: MusterError | None) -> None:
+        if not self.future.done():
+            if error is not None:
+                self.future.set_exception(error)
+            elif metadata is not None:
+                self.future.set_result(metadata)
+        if self.on_delivery is not None:
+            try:
+                self.on_delivery(metadata, error)
+            except Exception:
+                log.exception("a delivery callback failed")
+
+
+class _Engine:
+    """What both faces are built on; everything but `encode` belongs to the event loop."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        key_serializer: Serializer | None,
+        value_serializer: Serializer | None,
+        partitioner: Partitioner | None,
+        on_freed: Callable[[int], None] | None = None,
+    ) -> None:
+        self.config = config
+        self.metadata = ClusterMetadata(config, seed=random.getrandbits(31))
+        self.core = ProducerCore(config, self.metadata, partitioner, seed=random.getrandbits(31))
+        self.driver = Driver(config, self.metadata)
+        self.loop = CoreLoop(self.driver, [self.metadata, self.core], self._on_turn)
+        self.room: asyncio.Event | None = None
+        self._key_serializer = key_serializer
+        self._value_serializer = value_serializer
+        self._on_freed = on_freed
+
+    def encode(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers | None,
+    ) -> OutgoingRecord:
+        """Serialize and check a record. Used from any thread."""
+        key_bytes = _serialize("key", self._key_serializer, key)
+        value_bytes = _serialize("value", self._value_serializer, value)
+        if not topic:
+            raise ValueError("topic is empty")
+        if partition is not None and partition < 0:
+            raise ValueError(f"partition is {partition}; it must be 0 or above, or None to let the partitioner choose")
+        if timestamp_ms is None:
+            timestamp_ms = wall_clock_ms()
+        elif timestamp_ms < 0:
+            raise ValueError(f"timestamp_ms is {timestamp_ms}; it must be 0 or above")
+        pairs: Any = () if headers is None else list(headers.items() if isinstance(headers, Mapping) else headers)
+        size = record_size(key_bytes, value_bytes, pairs)
+        error = self.core.check_size(size)
+        if error is not None:
+            raise error
+        return OutgoingRecord(topic, partition, key_bytes, value_bytes, pairs, timestamp_ms, None, size)
+
+    def append(self, record: OutgoingRecord) -> bool:
+        """Give a record to the core; whether that made it busy. Raises what the producer died of."""
+        if self.core.fatal is not None:
+            raise self.core.fatal
+        if self.loop.error is not None:
+            raise MusterError(f"the producer failed: {self.loop.error!r}") from self.loop.error
+        news = self.core.append(record, self.driver.now())
+        if news:
+            self.loop.wakeup()
+        return news
+
+    async def flush(self, timeout_ms: float | None) -> None:
+        """Wait until what was given so far is done."""
+        done = self.core.begin_flush()
+        try:
+            if not await self.loop.wait_for(done, None if timeout_ms is None else int(timeout_ms)):
+                raise KafkaTimeoutError(f"not all records were acknowledged within {timeout_ms:g} ms")
+        finally:
+            self.core.end_flush()
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        """The partitions of a topic, waiting for it for `max_block_ms`."""
+        self.metadata.add_interest((topic,))
+        limit = self.config.max_block_ms
+        if not await self.loop.wait_for(lambda: self.metadata.partition_count(topic) is not None, limit):
+            why = self.metadata.last_error or self.metadata.topic_error(topic).name
+            raise KafkaTimeoutError(f"topic {topic} was not found within max_block_ms ({limit}): {why}")
+        return self.metadata.partitions(topic)
+
+    async def close(self, timeout_ms: float | None) -> None:
+        """Flush for so long, then give up the rest."""
+        try:
+            await self.flush(timeout_ms)
+        except (MusterError, TimeoutError):
+            log.warning("the producer is closed with records that were not acknowledged")
+        finally:
+            self.core.close()
+            self._on_turn(self.driver.now())
+            await self.loop.close()
+
+    def _on_turn(self, now: int) -> None:
+        for completion in self.core.take_completions():
+            _tell(completion)
+            if self._on_freed is not None:
+                self._on_freed(completion.memory)
+        if self.room is not None:
+            self.room.set()
+
+
+def _tell(completion: Completion) -> None:
+    topic, partition = completion.partition
+    error, base, appended = completion.error, completion.base_offset, completion.log_append_time_ms
+    for index, receipt in enumerate(completion.receipts):
+        if error is not None:
+            receipt.tell(None, completion.record_errors.get(index, error))
+            continue
+        offset = base + index if base >= 0 else -1
+        timestamp = appended if appended >= 0 else completion.timestamps[index]
+        receipt.tell(RecordMetadata(topic, partition, offset, timestamp), None)
+
+
+def _serialize(what: str, serializer: Serializer | None, content: Any) -> bytes | None:
+    if serializer is not None:
+        content = serializer(content)
+    if content is None or isinstance(content, bytes):
+        return content
+    if isinstance(content, bytearray | memoryview):
+        return bytes(content)
+    raise TypeError(f"the {what} is {type(content).__name__}, not bytes: encode it, or give a {what}_serializer")
+
+
+class AsyncProducer:
+    """Writes records to Kafka, from asyncio.
+
+    Settings are those of `ProducerConfig`, as keywords or in a mapping with Kafka's own dotted names. By default the
+    producer is idempotent and waits for all in-sync replicas.
+
+        async with AsyncProducer(bootstrap_servers="localhost:9092") as producer:
+            future = await producer.send("flights", b"...", key=b"N14228")
+            metadata = await future
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any] | None = None,
+        /,
+        *,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+        partitioner: Partitioner | None = None,
+        **more: Any,
+    ) -> None:
+        config = ProducerConfig.of(settings, **more)
+        self._engine = _Engine(config, key_serializer, value_serializer, partitioner)
+        self._started = False
+        self._closed = False
+
+    async def start(self) -> None:
+        """Bind the producer to the running event loop. Brokers are looked for when the first record is sent."""
+        if self._closed:
+            raise ClosedError("the producer is closed")
+        if not self._started:
+            self._started = True
+            self._engine.room = asyncio.Event()
+            await self._engine.loop.start()
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> asyncio.Future[RecordMetadata]:
+        """Take a record to be sent; waits only while `buffer_memory` is full, at most `max_block_ms`.
+
+        Returns:
+            A future for where the record was written. It fails with a KafkaError that the broker gave, or with
+            KafkaTimeoutError after `delivery_timeout_ms` (`max_block_ms` while the topic is not known).
+
+        Raises:
+            KafkaTimeoutError: there was no room in time.
+            KafkaError: MESSAGE_TOO_LARGE, or what made the producer unusable.
+            ClosedError: the producer is closed.
+        """
+        self._check_open()
+        record = self._engine.encode(topic, value, key, partition, timestamp_ms, headers)
+        if not self._engine.core.has_room(record.size):
+            await self._wait_for_room(record.size)
+            self._check_open()
+        future: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
+        record.receipt = _Receipt(future, on_delivery)
+        if self._engine.append(record):
+            await asyncio.sleep(0)  # a caller that sends without a pause must not keep the batches from going out
+        return future
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+    ) -> RecordMetadata:
+        """Send a record and wait until it is acknowledged."""
+        future = await self.send(topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers)
+        return await future
+
+    async def flush(self, timeout_ms: float | None = None) -> None:
+        """Send what waits at once, and wait until all that was given so far is acknowledged or failed.
+
+        Raises:
+            KafkaTimeoutError: it took longer than `timeout_ms`.
+        """
+        self._check_open()
+        await self._engine.flush(timeout_ms)
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        """The partitions of a topic."""
+        self._check_open()
+        return await self._engine.partitions_for(topic)
+
+    def metrics(self) -> dict[str, int]:
+        """What was counted since the start."""
+        return asdict(self._engine.core.metrics) | {"buffered_bytes": self._engine.core.buffered_bytes}
+
+    async def close(self, timeout_ms: float | None = None) -> None:
+        """Flush, then close the connections; after `timeout_ms` what is not acknowledged fails with ClosedError."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._started:
+            await self._engine.close(timeout_ms)
+
+    async def __aenter__(self) -> AsyncProducer:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the producer is closed")
+        if not self._started:
+            raise IllegalStateError("the producer is not started: call `await producer.start()`, or use `async with`")
+
+    async def _wait_for_room(self, size: int) -> None:
+        core, room = self._engine.core, self._engine.room
+        assert room is not None
+        core.room_wanted = True
+        self._engine.loop.wakeup()
+        limit = self._engine.config.max_block_ms
+        try:
+            async with asyncio.timeout(limit / 1000):
+                while not core.has_room(size):
+                    room.clear()
+                    await room.wait()
+        except TimeoutError:
+            raise KafkaTimeoutError(f"buffer_memory stayed full for max_block_ms ({limit})") from None
+        finally:
+            core.room_wanted = False
+
+
+class Producer:
+    """Writes records to Kafka, from any thread: the same as `AsyncProducer` with blocking calls.
+
+    `on_delivery` callbacks run in the producer's own thread: they must not block, nor call the producer but for `send`
+    while there is room.
+
+        with Producer(bootstrap_servers="localhost:9092") as producer:
+            metadata = producer.send("flights", b"...", key=b"N14228").result()
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any] | None = None,
+        /,
+        *,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+        partitioner: Partitioner | None = None,
+        **more: Any,
+    ) -> None:
+        config = ProducerConfig.of(settings, **more)
+        self._engine = _Engine(config, key_serializer, value_serializer, partitioner, self._freed)
+        self._thread = LoopThread("muster-producer")
+        self._lock = threading.Condition()
+        self._inbox: deque[OutgoingRecord] = deque()
+        self._draining = False
+        self._buffered = 0
+        self._waiting = 0
+        self._started = False
+        self._closed = False
+
+    def start(self) -> None:
+        """Start the background thread. `send` does that too."""
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the producer is closed")
+            if self._started:
+                return
+            self._started = True
+        self._thread.run(self._engine.loop.start())
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Future[RecordMetadata]:
+        """Take a record to be sent; blocks only while `buffer_memory` is full, at most `max_block_ms`.
+
+        Returns:
+            A future for where the record was written. It fails with a KafkaError that the broker gave, or with
+            KafkaTimeoutError after `delivery_timeout_ms` (`max_block_ms` while the topic is not known).
+
+        Raises:
+            KafkaTimeoutError: there was no room in time.
+            KafkaError: MESSAGE_TOO_LARGE, or what made the producer unusable.
+            ClosedError: the producer is closed.
+        """
+        if not self._started:
+            self.start()
+        record = self._engine.encode(topic, value, key, partition, timestamp_ms, headers)
+        future: Future[RecordMetadata] = Future()
+        record.receipt = _Receipt(future, on_delivery)
+        with self._lock:
+            self._reserve(record.size)
+            self._inbox.append(record)
+            wake = not self._draining
+            self._draining = True
+        if wake:
+            self._thread.call_soon(self._drain)
+        return future
+
+    def send_and_wait(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+    ) -> RecordMetadata:
+        """Send a record and wait until it is acknowledged."""
+        return self.send(topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers).result()
+
+    def flush(self, timeout_ms: float | None = None) -> None:
+        """Send what waits at once, and wait until all that was given so far is acknowledged or failed.
+
+        Raises:
+            KafkaTimeoutError: it took longer than `timeout_ms`.
+        """
+        if self._closed:
+            raise ClosedError("the producer is closed")
+        if self._started:
+            self._thread.run(self._flush(timeout_ms))
+
+    def partitions_for(self, topic: str) -> list[int]:
+        """The partitions of a topic."""
+        self.start()
+        return self._thread.run(self._engine.partitions_for(topic))
+
+    def metrics(self) -> dict[str, int]:
+        """What was counted since the start."""
+        return asdict(self._engine.core.metrics) | {"buffered_bytes": self._buffered}
+
+    def close(self, timeout_ms: float | None = None) -> None:
+        """Flush, then close the connections; after `timeout_ms` what is not acknowledged fails with ClosedError."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._lock.notify_all()
+        if self._started:
+            self._thread.run(self._close(timeout_ms))
+        self._thread.close()
+
+    def __enter__(self) -> Producer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- between the threads -----------------------------------------------------------------------------------------
+
+    def _reserve(self, size: int) -> None:
+        """Count a record against `buffer_memory`, waiting for room; with the lock held."""
+        limit = self._engine.config.buffer_memory
+        if self._buffered + size > limit and not self._closed:
+            self._waiting += 1
+            self._thread.call_soon(self._hurry)
+            block_ms = self._engine.config.max_block_ms
+            fits = self._lock.wait_for(lambda: self._buffered + size <= limit or self._closed, block_ms / 1000)
+            self._waiting -= 1
+            if not fits:
+                raise KafkaTimeoutError(f"buffer_memory stayed full for max_block_ms ({block_ms})")
+        if self._closed:
+            raise ClosedError("the producer is closed")
+        self._buffered += size
+
+    def _freed(self, size: int) -> None:
+        with self._lock:
+            self._buffered -= size
+            self._lock.notify_all()
+            self._engine.core.room_wanted = self._waiting > 0
+
+    def _hurry(self) -> None:
+        self._engine.core.room_wanted = True
+        self._engine.loop.wakeup()
+
+    def _drain(self) -> None:
+        """In the loop's thread: hand over what has come since the last time."""
+        with self._lock:
+            records, self._inbox = self._inbox, deque()
+            self._draining = False
+        for record in records:
+            try:
+                self._engine.append(record)
+            except Exception as error:
+                failure = error if isinstance(error, MusterError) else MusterError(f"the partitioner failed: {error!r}")
+                self._freed(record.size)
+                record.receipt.tell(None, failure)
+
+    async def _flush(self, timeout_ms: float | None) -> None:
+        self._drain()
+        await self._engine.flush(timeout_ms)
+
+    async def _close(self, timeout_ms: float | None) -> None:
+        self._drain()
+        await self._engine.close(timeout_ms)
