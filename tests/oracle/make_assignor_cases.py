@@ -140,7 +140,9 @@ def is_sound(case: Case, answer: Case | None) -> bool:
     4.2 fails on some groups (see AssignorOracle.java), and where the first member it looks at has no topics it takes
     the next one's for everybody's and gives that member partitions of topics that it never asked for.
     """
-    return answer is not None and all(set(given) <= set(case["members"][name]["topics"]) for name, given in answer.items())
+    return answer is not None and all(
+        set(given) <= set(case["members"][name]["topics"]) for name, given in answer.items()
+    )
 
 
 def protocol_facts() -> Case:

@@ -10,19 +10,9 @@ import pytest
 
 from muster.assignors import MemberSubscription, get_assignor
 from muster.assignors.sticky import encode_previous_assignment
-from muster.model import TopicPartition
+from tests.support.groups import partitions
 
 CASES = json.loads((Path(__file__).parent / "assignor_cases.json").read_text())
-
-
-def partitions(text: str) -> list[TopicPartition]:
-    """Read "a:0-2,5 b:1"."""
-    found = []
-    for topic, runs in (part.split(":") for part in text.split()):
-        for run in runs.split(","):
-            first, _, last = run.partition("-")
-            found += [TopicPartition(topic, number) for number in range(int(first), int(last or first) + 1)]
-    return found
 
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky", "cooperative-sticky"])
@@ -62,4 +52,4 @@ def test_sticky_is_never_less_even_than_kafka_and_moves_no_more_where_it_is_as_e
         kept = sum(len(owned[name].intersection(share.partitions)) for name, share in assigned.items())
         assert (squares, -kept) <= (case["squares"], -case["kept"]), case
         better += (squares, -kept) < (case["squares"], -case["kept"])
-    print(f"better than Kafka in {better} of {len(CASES['sticky'])} cases")
+    assert better, "Kafka's is not always the best, so some case must show it"

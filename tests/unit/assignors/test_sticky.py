@@ -1,0 +1,181 @@
+"""sticky: balance first, then as few moves as that allows; who owned what, when members disagree."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given as drawn
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from muster.assignors import MemberAssignment, MemberSubscription, StickyAssignor
+from muster.assignors.sticky import decode_previous_assignment, encode_previous_assignment
+from muster.model import UNKNOWN_GENERATION_ID, TopicPartition
+from tests.support.groups import Group, check_complete, cost, given, groups, least_cost, loads, member, partitions
+
+
+@settings(deadline=None, max_examples=300)
+@drawn(group=groups(equal=True))
+def test_equal_subscriptions_are_balanced_within_one_with_the_fewest_moves(group):
+    assigned = StickyAssignor().assign(group.topics, group.members)
+    check_complete(group.topics, group.members, assigned)
+    assert max(loads(assigned)) - min(loads(assigned)) <= 1
+    assert cost(group, assigned) == least_cost(group)
+
+
+@settings(deadline=None, max_examples=300)
+@drawn(group=groups(equal=False))
+def test_mixed_subscriptions_are_as_balanced_as_can_be_with_the_fewest_moves(group):
+    assigned = StickyAssignor().assign(group.topics, group.members)
+    check_complete(group.topics, group.members, assigned)
+    assert cost(group, assigned) == least_cost(group)
+
+
+@settings(deadline=None)
+@drawn(group=groups(equal=False, most_members=12, most_partitions=15))
+def test_no_single_move_improves_the_balance(group):
+    assigned = StickyAssignor().assign(group.topics, group.members)
+    check_complete(group.topics, group.members, assigned)
+    for giver, share in assigned.items():
+        for topic in {row.topic for row in share.partitions}:
+            for name, subscription in group.members.items():
+                if name != giver and topic in subscription.topics:
+                    assert len(assigned[name].partitions) >= len(share.partitions) - 1
+
+
+@settings(deadline=None)
+@drawn(group=groups(equal=False, most_members=12, most_partitions=15))
+def test_what_was_assigned_stays_when_nothing_changes(group):
+    first = StickyAssignor().assign(group.topics, group.members)
+    again = {
+        name: MemberSubscription(
+            subscription.topics, user_data=encode_previous_assignment(first[name].partitions, generation_id=2)
+        )
+        for name, subscription in group.members.items()
+    }
+    assert given(StickyAssignor().assign(group.topics, again)) == given(first)
+
+
+def test_a_member_that_leaves_moves_only_its_own():
+    assigned = StickyAssignor().assign({"t": 6}, {"a": member("t", "t:0,3"), "c": member("t", "t:2,5")})
+    assert given(assigned) == {"a": partitions("t:0,1,3"), "c": partitions("t:2,4,5")}
+
+
+def test_a_member_that_joins_takes_one_from_each_that_has_too_many():
+    members = {"a": member("t", "t:0,2,4"), "b": member("t", "t:1,3,5"), "c": member("t")}
+    assert given(StickyAssignor().assign({"t": 6}, members)) == {
+        "a": partitions("t:0,2"),
+        "b": partitions("t:1,3"),
+        "c": partitions("t:4-5"),
+    }
+
+
+def test_balance_that_no_single_move_can_reach_is_found():
+    # a may give to m only, and m to b: with loads of 3, 2 and 1 neither helps alone, both together do.
+    members = {"a": member("x", "x:0-2"), "m": member("x y", "y:0-1"), "b": member("y z", "z:0")}
+    assert loads(StickyAssignor().assign({"x": 3, "y": 2, "z": 1}, members)) == [2, 2, 2]
+
+
+def test_what_was_taken_on_the_way_comes_back_by_a_longer_cycle_too():
+    # The best balance needs every member at two; a cycle of three hand-overs keeps five claims instead of four.
+    members = {
+        "m0": member("t0 t1 t2", "t0:2 t1:0 t2:0"),
+        "m1": member("t1", "t1:1"),
+        "m2": member("t0 t1 t2", "t0:0-1 t1:2 t2:1-2"),
+        "m3": member("t0 t1 t2"),
+        "m4": member("t0"),
+    }
+    claims = {name: subscription.owned_partitions for name, subscription in members.items()}
+    group = Group({"t0": 3, "t1": 3, "t2": 4}, members, claims)
+    assert cost(group, StickyAssignor().assign(group.topics, members)) == (20, -5) == least_cost(group)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "owner"),
+    [((5, "t:0-1"), (4, "t:0-1"), "a"), ((4, "t:0-1"), (5, "t:0-1"), "b"), ((-1, "t:0-1"), (0, "t:0-1"), "b")],
+    ids=["a knows more", "b knows more", "no generation is the oldest"],
+)
+def test_of_two_claims_the_higher_generation_counts(a, b, owner):
+    members = {"a": member("t", a[1], a[0]), "b": member("t", b[1], b[0])}
+    assigned = given(StickyAssignor().assign({"t": 4}, members))
+    assert assigned[owner] == partitions("t:0-1")
+
+
+def test_two_claims_of_one_generation_cancel_each_other():
+    members = {"a": member("t", "t:0-3", 5), "b": member("t", "t:0-3", 5)}
+    fresh = {"a": member("t"), "b": member("t")}
+    assert StickyAssignor().assign({"t": 4}, members) == StickyAssignor().assign({"t": 4}, fresh)
+
+
+def test_a_third_claim_of_a_higher_generation_still_counts():
+    members = {"a": member("t", "t:3", 5), "b": member("t", "t:3", 5), "c": member("t", "t:3", 6)}
+    assert partitions("t:3")[0] in given(StickyAssignor().assign({"t": 6}, members))["c"]
+
+
+def test_deleted_topics_and_removed_partitions_are_forgotten():
+    members = {"a": member("t gone", "t:0-1,7 gone:0-2"), "b": member("t gone", "t:2")}
+    assert given(StickyAssignor().assign({"t": 4}, members)) == {"a": partitions("t:0-1"), "b": partitions("t:2-3")}
+
+
+def test_what_a_member_no_longer_wants_goes_to_others():
+    members = {"a": member("u", "t:0-1"), "b": member("t u")}
+    assert given(StickyAssignor().assign({"t": 2, "u": 2}, members)) == {
+        "a": partitions("u:0-1"),
+        "b": partitions("t:0-1"),
+    }
+
+
+def test_a_member_without_topics_is_left_out_of_the_balance():
+    members = {"a": member(""), "b": member("t"), "c": member("t")}
+    assert loads(StickyAssignor().assign({"t": 4}, members)) == [0, 2, 2]
+
+
+def test_the_assignment_does_not_depend_on_the_order_of_the_members():
+    members = {name: member(topics) for name, topics in (("a", "t u"), ("b", "t"), ("c", "u"), ("d", "t u"))}
+    backwards = dict(reversed(members.items()))
+    assert given(StickyAssignor().assign({"t": 5, "u": 4}, members)) == given(
+        StickyAssignor().assign({"t": 5, "u": 4}, backwards)
+    )
+
+
+def test_a_member_tells_the_leader_what_it_got_and_when():
+    assignor = StickyAssignor()
+    assert assignor.subscription_user_data(["t"]) == b""
+    assignor.on_assignment(MemberAssignment(partitions("t:1,3")), 7)
+    assert decode_previous_assignment(assignor.subscription_user_data(["t"])) == (7, partitions("t:1,3"))
+
+
+@drawn(
+    rows=st.lists(st.builds(TopicPartition, st.sampled_from(["a", "bé", "c" * 249]), st.integers(0, 2**31 - 1))),
+    generation=st.integers(-1, 2**31 - 1),
+)
+def test_user_data_comes_back_as_it_was(rows, generation):
+    found, claimed = decode_previous_assignment(encode_previous_assignment(rows, generation))
+    assert found == generation
+    assert sorted(claimed) == sorted(rows)
+
+
+def test_user_data_of_version_0_has_no_generation():
+    data = encode_previous_assignment(partitions("t:0-1"), 5)[:-4]
+    assert decode_previous_assignment(data) == (UNKNOWN_GENERATION_ID, partitions("t:0-1"))
+
+
+@drawn(data=st.binary(max_size=60))
+def test_garbage_in_user_data_claims_nothing_it_does_not_say(data):
+    _, claimed = decode_previous_assignment(data)
+    assert 4 * len(list(claimed)) <= len(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\0\0\1\xff\xff\0\0\0\0", b"\0\0\0\1\0\1t\x7f\xff\xff\xff", b"\0\0"],
+    ids=["negative topics", "too many topics", "negative length", "too many partitions", "cut short"],
+)
+def test_impossible_user_data_is_no_claim(data):
+    assert decode_previous_assignment(data) == (UNKNOWN_GENERATION_ID, [])
+
+
+@drawn(cut=st.integers(1, 27))
+def test_truncated_user_data_is_no_claim(cut):
+    data = encode_previous_assignment(partitions("topic:0-3 u:1"), 5)
+    found, claimed = decode_previous_assignment(data[:cut])
+    assert (found, list(claimed)) == (UNKNOWN_GENERATION_ID, [])
