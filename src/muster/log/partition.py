@@ -348,7 +348,9 @@ class PartitionLog:
     def _limit(self, segment: Segment) -> int:
         """The position up to which the segment may be read."""
         durable = self._durable
-        if self.fsync is not FsyncPolicy.ALWAYS or segment.base_offset < durable.segment_base:
+        # By offset first: compaction may have made the segment shorter since the position was noted. It only touches
+        # what is durable as a whole.
+        if self.fsync is not FsyncPolicy.ALWAYS or segment.next_offset <= durable.offset:
             return segment.size
         return durable.position if segment.base_offset == durable.segment_base else 0
 

@@ -324,6 +324,17 @@ def test_always_means_that_only_synced_records_can_be_read(make):
     assert len(read_all(log)) == 13
 
 
+def test_a_segment_that_was_synced_and_then_compacted_is_read_to_its_new_end(make):
+    log = make(FsyncPolicy.ALWAYS, segment_bytes=600, cleanup_policy=CleanupPolicy.COMPACT)
+    for _ in range(5):
+        log.append(batch((b"k", b"v")), now=NOW)
+    log.flush()
+    log.append(batch((b"long", b"v" * 300)), now=NOW)
+    assert len(log.segments) == 2
+    assert log.compact(NOW) is not None
+    assert read_all(log) == [(4, b"k", b"v")]
+
+
 @pytest.mark.parametrize("fsync", [FsyncPolicy.INTERVAL, FsyncPolicy.NEVER])
 def test_otherwise_what_is_written_can_be_read(make, fsync):
     log = make(fsync, segment_bytes=500)
