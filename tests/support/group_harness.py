@@ -208,8 +208,7 @@ class GroupHarness:
     def restart(self) -> GroupHarness:
         """A new process reads the log; whoever waited for the old one waits in vain."""
         self.shard = self.replayed()
-        for name in list(self.last_ticket):
-            self.answers.setdefault(self.last_ticket[name], None)
+        self.answers.update((ticket, None) for ticket in self.open_tickets)
         self._take(self.shard.loaded(self.now))
         return self
 
@@ -249,6 +248,11 @@ class GroupHarness:
     @property
     def leader(self) -> str:
         return next(name for name, member_id in self.ids.items() if member_id == self.group.leader_id)
+
+    @property
+    def open_tickets(self) -> set[int]:
+        """Requests that are still to be answered."""
+        return set(range(1, self._tickets + 1)) - self.answers.keys()
 
     def waits(self, name: str) -> bool:
         """Whether the last request of a member is still to be answered."""

@@ -103,7 +103,10 @@ def check_commit(group: ClassicGroup, request: OffsetCommitRequest) -> ErrorCode
 def commit(
     request: OffsetCommitRequest, error: ErrorCode, config: GroupConfig, topics: TopicResolver, version: int, now: int
 ) -> tuple[OffsetCommitResponse, list[OffsetCommitRecord]]:
-    """Answer and records for a commit that its group meets with `error`."""
+    """Answer and records for a commit that its group meets with `error`.
+
+    A partition that does not exist is told so first: Kafka's broker drops it before it asks the coordinator.
+    """
     records: list[OffsetCommitRecord] = []
     expires = NO_TIMESTAMP if request.retention_time_ms == DEFAULT_RETENTION else now + request.retention_time_ms
     answers: list[OffsetCommitResponseTopic] = []
@@ -127,16 +130,6 @@ def commit(
             partitions.append(OffsetCommitResponsePartition(index, code))
         answers.append(OffsetCommitResponseTopic(name, topic.topic_id, partitions))
     return OffsetCommitResponse(0, answers), records
-
-
-def names_a_partition(request: OffsetCommitRequest, topics: TopicResolver, version: int) -> bool:
-    """Whether a commit is about any partition that exists. If not, Kafka does not even ask the group."""
-    for topic in request.topics:
-        name = _resolve(topic, topics, version)
-        count = topics.partition_count(name) if name else 0
-        if any(0 <= each.partition_index < count for each in topic.partitions):
-            return True
-    return False
 
 
 def _resolve(topic: OffsetCommitRequestTopic | OffsetFetchRequestTopics, topics: TopicResolver, version: int) -> str:

@@ -126,9 +126,6 @@ class _Home:
         self.end = log.log_end_offset
         self.parked: deque[tuple[int, Reply]] = deque()
 
-    def park(self, replies: Iterable[Reply]) -> None:
-        self.parked.extend((self.end, reply) for reply in replies)
-
     def release(self) -> None:
         """Answer those whose records, and whatever was decided before, the log has durably."""
         parked, high_watermark = self.parked, self.log.high_watermark
@@ -356,7 +353,8 @@ class CoordinatorRuntime:
                 for reply in effects.replies:
                     reply.ticket(reply.response)
             else:
-                home.park(effects.replies)
+                for reply in effects.replies:
+                    home.parked.append((home.end, reply))
         for event in effects.events:
             self._on_event(event)
         if self._dirty:

@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from muster.coordinator import classic, offsets
 from muster.coordinator.classic_join import join
 from muster.coordinator.config import GroupConfig
-from muster.coordinator.effects import Cause, Effects, Origin
+from muster.coordinator.effects import Cause, Effects, Origin, Reply
 from muster.coordinator.group import NEVER, ClassicGroup, GroupState
 from muster.coordinator.offsets import OffsetStore
 from muster.coordinator.topics import TopicResolver
@@ -128,14 +128,11 @@ class GroupShard:
     def commit(self, request: OffsetCommitRequest, origin: Origin, now: int) -> Effects:
         """OffsetCommit. A commit without membership makes the group that it names (a simple consumer, J7)."""
         version = origin.api_version
-        error = ErrorCode.NONE
-        if offsets.names_a_partition(request, self.topics, version):
-            error = self._check_commit(request, version, now)
+        error = self._check_commit(request, version, now)
         response, records = offsets.commit(request, error, self.config, self.topics, version, now)
-        effects = Effects(records=list(records))
         for record in records:
             self.apply(record)
-        return effects.reply(origin.ticket, response)
+        return Effects([Reply(origin.ticket, response)], [*records])
 
     def _check_commit(self, request: OffsetCommitRequest, version: int, now: int) -> ErrorCode:
         group = self.groups.get(request.group_id)

@@ -10,13 +10,14 @@ There are more kinds (the next-generation, share and streams protocols), and the
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
 from typing import Any, NamedTuple, TypeAlias
 
 from muster.errors import ProtocolError, UnsupportedVersionError
 from muster.protocol import codec
 from muster.protocol.messages import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
-from muster.protocol.primitives import Buffer
+from muster.protocol.primitives import ZERO_UUID, Buffer
 
 LEGACY_OFFSET_COMMIT = 0
 OFFSET_COMMIT = 1
@@ -32,6 +33,9 @@ bring one (OffsetCommit version 2 to 4).
 """
 
 _INT16 = Struct(">h")
+_INT32 = Struct(">i")
+_COMMIT_HEAD = Struct(">hqiB")
+_COMMIT_TAIL = Struct(">qB")
 
 
 class OffsetCommitRecord(NamedTuple):
@@ -64,11 +68,29 @@ def encode_record(record: GroupRecord) -> tuple[bytes, bytes | None]:
     if isinstance(record, UnknownRecord):
         return record.key, record.value
     if isinstance(record, OffsetCommitRecord):
-        version = OFFSET_COMMIT_VALUE_VERSION
-        if record.value is not None and record.value.expire_timestamp != -1:
-            version = OFFSET_COMMIT_VALUE_VERSION_WITH_EXPIRY
-        return _join(OFFSET_COMMIT, record.key, 0), _value(version, record.value)
+        return _encode_offset_commit(record)
     return _join(GROUP_METADATA, record.key, 0), _value(GROUP_METADATA_VALUE_VERSION, record.value)
+
+
+def _encode_offset_commit(record: OffsetCommitRecord) -> tuple[bytes, bytes | None]:
+    # Every commit of every partition comes through here, so the usual case does without the general codec.
+    key, value = record
+    encoded_key = _commit_key_head(key.group, key.topic) + _INT32.pack(key.partition)
+    if value is None:
+        return encoded_key, None
+    if value.expire_timestamp != -1:
+        return encoded_key, _value(OFFSET_COMMIT_VALUE_VERSION_WITH_EXPIRY, value)
+    metadata = value.metadata.encode()
+    if len(metadata) > 126 or value.topic_id != ZERO_UUID:
+        return encoded_key, _value(OFFSET_COMMIT_VALUE_VERSION, value)
+    head = _COMMIT_HEAD.pack(OFFSET_COMMIT_VALUE_VERSION, value.offset, value.leader_epoch, len(metadata) + 1)
+    return encoded_key, head + metadata + _COMMIT_TAIL.pack(value.commit_timestamp, 0)
+
+
+@lru_cache(maxsize=4096)
+def _commit_key_head(group: str, topic: str) -> bytes:
+    """The key of an offset commit up to the partition, which comes last."""
+    return _join(OFFSET_COMMIT, OffsetCommitKey(group, topic), 0)[: -_INT32.size]
 
 
 def decode_record(key: Buffer | None, value: Buffer | None) -> GroupRecord:

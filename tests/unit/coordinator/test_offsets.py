@@ -19,8 +19,9 @@ CHECK_MS = 600_000
 ZERO = bytes(16)
 
 
-def fetch(group: GroupHarness, version: int, *topics: OffsetFetchRequestTopics | None):
-    wanted = None if topics == (None,) else list(topics)
+def fetch(group: GroupHarness, version: int, topic: OffsetFetchRequestTopics | None):
+    """What an OffsetFetch for one topic, or for all (None), is answered with."""
+    wanted = None if topic is None else [topic]
     found = group.shard.fetch_offsets(OffsetFetchRequestGroup(group.group_id, topics=wanted), version)
     return [
         (t.name, t.topic_id, [(p.partition_index, p.committed_offset, p.error_code) for p in t.partitions])

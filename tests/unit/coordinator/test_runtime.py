@@ -99,10 +99,10 @@ def broker() -> Broker:
 
 
 def code(answers: list[Any]) -> int:
+    """The error code of the one answer; that of its first partition if it has some."""
     (answer,) = answers
-    if hasattr(answer, "topics") and answer.topics:
-        return answer.topics[0].partitions[0].error_code
-    return answer.error_code
+    holder = answer.topics[0].partitions[0] if getattr(answer, "topics", None) else answer
+    return int(holder.error_code)
 
 
 # ------------------------------------------------------------------------------------------- which partition is whose

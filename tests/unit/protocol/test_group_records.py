@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.errors import ProtocolError
+from muster.protocol import codec
 from muster.protocol.group_records import (
     GroupMetadataRecord,
     OffsetCommitRecord,
@@ -150,14 +151,17 @@ OFFSETS = st.builds(
         OffsetCommitValue,
         st.integers(-1, 2**63 - 1),
         st.integers(-1, 2**31 - 1),
-        st.text(),
+        st.text() | st.text(min_size=100, max_size=200),
         st.integers(-1, 2**63 - 1),
         st.just(-1),
-        st.binary(min_size=16, max_size=16),
+        st.just(bytes(16)) | st.binary(min_size=16, max_size=16),
     ),
 )
 
 
 @given(OFFSETS)
-def test_commits_go_there_and_back(record):
-    assert decode_record(*encode_record(record)) == record
+def test_commits_are_written_as_the_general_codec_writes_them(record):
+    key, value = encode_record(record)
+    assert decode_record(key, value) == record
+    assert key == b"\0\1" + codec.encode(record.key, 0)
+    assert value == (None if record.value is None else b"\0\4" + codec.encode(record.value, 4))
