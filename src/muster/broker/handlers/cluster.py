@@ -68,15 +68,16 @@ def describe_topic_partitions(
     room = max(1, min(request.response_partition_limit, _MAX_PARTITIONS))
     response = DescribeTopicPartitionsResponse()
     for name in asked:
-        topic = broker.topics.get(name)
-        if topic is None:
-            code = ErrorCode.INVALID_TOPIC_EXCEPTION if invalid_name(name) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            response.topics.append(DescribeTopicPartitionsResponseTopic(code, name))
-            start = 0
-            continue
         if room == 0:
             response.next_cursor = DescribeTopicPartitionsResponseCursor(name, 0)
             break
+        topic = broker.topics.get(name)
+        if topic is None:
+            code = ErrorCode.INVALID_TOPIC_EXCEPTION if invalid_name(name) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            unknown = DescribeTopicPartitionsResponseTopic(code, name, topic_authorized_operations=TOPIC_OPERATIONS)
+            response.topics.append(unknown)
+            start = 0
+            continue
         end = min(topic.partitions, start + room)
         response.topics.append(_described(broker, topic, range(start, end)))
         if end < topic.partitions:

@@ -12,7 +12,7 @@ from muster.broker import topic_settings
 from muster.broker.server import Call
 from muster.broker.settings import Setting, show
 from muster.broker.topics import Topic, invalid_name
-from muster.errors import ErrorCode
+from muster.errors import ErrorCode, KafkaError
 from muster.protocol.messages import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 TOPIC = 2
 BROKER = 4
 
+MALFORMED = (
+    "This most likely occurs because of a request being malformed by the client library or the message was sent to "
+    "an incompatible broker. See the broker logs for more details."
+)
+"""What Kafka's tools show for INVALID_REQUEST without a reason."""
+
 TOPIC_CONFIG = 1
 STATIC_BROKER_CONFIG = 4
 DEFAULT_CONFIG = 5
@@ -42,35 +48,46 @@ def source_of(value: topic_settings.Effective) -> int:
 
 def describe_configs(broker: Broker, request: DescribeConfigsRequest, call: Call) -> DescribeConfigsResponse:
     """All settings of each resource, or those asked for."""
-    return DescribeConfigsResponse(results=[_describe(broker, resource, request) for resource in request.resources])
+    results = []
+    for asked in request.resources:
+        result = DescribeConfigsResult(
+            error_message="", resource_type=asked.resource_type, resource_name=asked.resource_name
+        )
+        try:
+            result.configs = _describe(broker, asked, request)
+        except KafkaError as error:
+            result.error_code, result.error_message = error.code, error.message or ""
+        results.append(result)
+    return DescribeConfigsResponse(results=results)
 
 
-def _describe(broker: Broker, asked: DescribeConfigsResource, request: DescribeConfigsRequest) -> DescribeConfigsResult:
-    result = DescribeConfigsResult(resource_type=asked.resource_type, resource_name=asked.resource_name)
+def _describe(
+    broker: Broker, asked: DescribeConfigsResource, request: DescribeConfigsRequest
+) -> list[DescribeConfigsResourceResult]:
     if asked.resource_type == TOPIC:
+        if why := invalid_name(asked.resource_name):
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, why)
         topic = broker.topics.get(asked.resource_name)
-        if topic is not None:
-            result.configs = _of_topic(broker, topic, asked.configuration_keys, request)
-        elif why := invalid_name(asked.resource_name):
-            result.error_code, result.error_message = ErrorCode.INVALID_TOPIC_EXCEPTION, why
-        else:
-            result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            result.error_message = "This server does not host this topic-partition."
-    elif asked.resource_type == BROKER:
-        if asked.resource_name in ("", str(broker.node.node_id)):
-            # An empty name asks for what is set for all brokers at run time: there is no such thing here.
-            if asked.resource_name:
-                result.configs = _of_broker(broker, asked.configuration_keys, request)
-        else:
-            result.error_code = ErrorCode.INVALID_REQUEST
-            result.error_message = (
-                f"Unexpected broker id, expected {broker.node.node_id} or empty string, but received "
-                f"{asked.resource_name}"
-            )
-    else:
-        result.error_code = ErrorCode.INVALID_REQUEST
-        result.error_message = f"Unsupported resource type: {asked.resource_type}"
-    return result
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return _of_topic(broker, topic, asked.configuration_keys, request)
+    if asked.resource_type == BROKER:
+        _check_broker_name(broker, asked.resource_name)
+        # An empty name asks for what is set for all brokers at run time: there is no such thing here.
+        return _of_broker(broker, asked.configuration_keys, request) if asked.resource_name else []
+    raise KafkaError(ErrorCode.INVALID_REQUEST, MALFORMED)
+
+
+def _check_broker_name(broker: Broker, name: str) -> None:
+    if not name:
+        return
+    if not name.removeprefix("-").isdecimal():
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
+    if int(name) != broker.node.node_id:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Unexpected broker id, expected {broker.node.node_id} or empty string, but received {name}",
+        )
 
 
 def _wanted(names: list[str] | None, name: str) -> bool:

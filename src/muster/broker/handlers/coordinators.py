@@ -6,9 +6,11 @@ The requests of groups are not looked into here: the coordinator's runtime takes
 
 from __future__ import annotations
 
+import re
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
+from muster.broker.handlers.configs import MALFORMED
 from muster.broker.server import Call, Fast
 from muster.coordinator.runtime import Client
 from muster.errors import ErrorCode
@@ -35,12 +37,22 @@ _WITHOUT_DEADLINE = (OffsetCommitRequest, OffsetFetchRequest, HeartbeatRequest)
 
 def find_coordinator(broker: Broker, request: FindCoordinatorRequest, call: Call) -> FindCoordinatorResponse:
     """This broker, for groups. Transactions and share groups have no coordinator here."""
-    if call.version < 4:
-        found = _coordinator(broker, request.key, request.key_type, call.version)
-        message = found.error_message if found.error_code else None
-        return FindCoordinatorResponse(0, found.error_code, message, found.node_id, found.host, found.port)
-    keys = [_coordinator(broker, key, request.key_type, call.version) for key in request.coordinator_keys]
-    return FindCoordinatorResponse(coordinators=keys)
+    if call.version >= 4:
+        keys = [_coordinator(broker, key, request.key_type, call.version) for key in request.coordinator_keys]
+        return FindCoordinatorResponse(coordinators=keys)
+    found = _coordinator(broker, request.key, request.key_type, call.version)
+    message = _MESSAGES[ErrorCode(found.error_code)]
+    return FindCoordinatorResponse(0, found.error_code, message, found.node_id, found.host, found.port)
+
+
+_MESSAGES = {
+    ErrorCode.NONE: "NONE",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
+    ErrorCode.INVALID_REQUEST: MALFORMED,
+}
+"""Up to v3 every answer has a sentence, also a good one."""
+
+_SHARE_KEY = re.compile(r"[^:]+:[A-Za-z0-9_-]{22}:\d+\Z")
 
 
 def _coordinator(broker: Broker, key: str, key_type: int, version: int) -> Coordinator:
@@ -48,9 +60,10 @@ def _coordinator(broker: Broker, key: str, key_type: int, version: int) -> Coord
         broker.open_groups()
         node = broker.node
         return Coordinator(key, node.node_id, node.host, node.port, 0, "")
-    if key_type == TRANSACTION or (key_type == SHARE and version >= 6):
+    if key_type == TRANSACTION or (key_type == SHARE and version >= 6 and _SHARE_KEY.match(key)):
         return Coordinator(key, -1, "", -1, ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
-    return Coordinator(key, -1, "", -1, ErrorCode.INVALID_REQUEST, "")
+    message = "" if key_type == SHARE else MALFORMED
+    return Coordinator(key, -1, "", -1, ErrorCode.INVALID_REQUEST, message)
 
 
 def group_request(broker: Broker, request: Request[Any], call: Call) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from muster.broker import topic_settings
 from muster.broker.handlers.configs import source_of
+from muster.broker.identity import random_uuid
 from muster.broker.server import Call
 from muster.broker.settings import show
 from muster.broker.topics import invalid_name
@@ -59,8 +60,9 @@ def _create_one(
     try:
         partitions = _check_partitions(broker, asked)
         settings = topic_settings.check((config.name, config.value) for config in asked.configs)
-        topic_id = ZERO_UUID
-        if not request.validate_only:
+        if request.validate_only:
+            topic_id = random_uuid()
+        else:
             topic_id = broker.create_topic(asked.name, partitions, settings).topic_id
     except KafkaError as error:
         return _failed(asked.name, error.code, error.message)
@@ -69,7 +71,7 @@ def _create_one(
     except OSError as error:
         log.error("topic %s could not be created: %s", asked.name, error)
         return _failed(asked.name, ErrorCode.KAFKA_STORAGE_ERROR, f"The topic could not be stored: {error.strerror}")
-    result = CreatableTopicResult(asked.name, topic_id)
+    result = CreatableTopicResult(asked.name, topic_id, error_message=None)
     if version >= 5:
         result.num_partitions, result.replication_factor = partitions, 1
         result.configs = _all_settings(broker, settings)

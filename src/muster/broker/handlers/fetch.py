@@ -82,6 +82,7 @@ def _read_one(broker: Broker, partition: FetchedPartition, data: PartitionData, 
     name = topic_name(broker, partition)
     log = broker.partition(name, asked.partition) if name is not None else None
     if log is None:
+        data.aborted_transactions = []
         by_id = name is None and partition.topic_id != ZERO_UUID
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     check_leader_epoch(asked.current_leader_epoch)

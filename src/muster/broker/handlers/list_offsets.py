@@ -43,7 +43,8 @@ def list_offsets(broker: Broker, request: ListOffsetsRequest, call: Call) -> Lis
     for topic in request.topics:
         answer = ListOffsetsTopicResponse(topic.name)
         response.topics.append(answer)
-        for asked in topic.partitions:
+        # A partition that is asked for twice is answered once, with an error.
+        for asked in {asked.partition_index: asked for asked in topic.partitions}.values():
             result = ListOffsetsPartitionResponse(asked.partition_index)
             answer.partitions.append(result)
             try:

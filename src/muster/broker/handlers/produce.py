@@ -7,11 +7,13 @@ the records durable.
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from muster.broker.clock import now_ms
 from muster.broker.server import NO_RESPONSE, Call, CloseConnectionError
 from muster.errors import ErrorCode, KafkaError
+from muster.protocol.compression import Compression
 from muster.protocol.messages import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
@@ -21,10 +23,19 @@ from muster.protocol.messages import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from muster.protocol.primitives import Buffer
+from muster.protocol.record_batch import LOG_OVERHEAD
 
 if TYPE_CHECKING:
     from muster.broker.broker import Broker
     from muster.log import PartitionLog
+_SIZE = Struct(">i")
+_MAGIC = 16
+_ATTRIBUTES = 22
+_SMALLEST = 14
+"""Bytes of the smallest record of the oldest format, which no size may be below."""
+
+_ZSTD_SINCE = 7
 
 
 class Wait(NamedTuple):
@@ -50,11 +61,11 @@ def produce(broker: Broker, request: ProduceRequest, call: Call) -> ProduceRespo
     failed = False
     response = ProduceResponse()
     for asked in request.topic_data:
-        name, unknown = _topic_name(broker, asked, call.version)
+        name = _topic_name(broker, asked, call.version)
         topic = TopicProduceResponse(asked.name, bytes(asked.topic_id))
         response.responses.append(topic)
         for partition in asked.partition_data:
-            result = _append(broker, name, unknown, partition, request, waits)
+            result = _append(broker, name, partition, request, call.version, waits)
             failed = failed or result.error_code != 0
             topic.partition_responses.append(result)
     if request.acks == 0:
@@ -76,19 +87,17 @@ def _durable(waits: list[Wait], response: ProduceResponse, call: Call) -> None:
     call.reply(response)
 
 
-def _topic_name(broker: Broker, asked: TopicProduceData, version: int) -> tuple[str | None, ErrorCode]:
-    if version < 13:
-        return asked.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    topic = broker.topics.by_id(bytes(asked.topic_id))
-    return (topic.name if topic is not None else None), ErrorCode.UNKNOWN_TOPIC_ID
+def _topic_name(broker: Broker, asked: TopicProduceData, version: int) -> str | None:
+    """The topic's name, None for an id that no topic has."""
+    return asked.name if version < 13 else broker.topics.topic_name(bytes(asked.topic_id))
 
 
 def _append(
     broker: Broker,
     name: str | None,
-    unknown: ErrorCode,
     asked: PartitionProduceData,
     request: ProduceRequest,
+    version: int,
     waits: list[Wait],
 ) -> PartitionProduceResponse:
     result = PartitionProduceResponse(asked.index, base_offset=-1)
@@ -97,10 +106,15 @@ def _append(
         return result
     log = broker.partition(name, asked.index) if name is not None else None
     if log is None:
-        result.error_code = unknown
+        result.error_code = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return result
     if asked.records is None or isinstance(asked.records, list):
         result.error_code = ErrorCode.INVALID_RECORD
+        return result
+    try:
+        check_batches(asked.records, version)
+    except KafkaError as error:
+        result.error_code, result.error_message = error.code, error.message
         return result
     try:
         appended = log.append(asked.records, now=now_ms())
@@ -115,10 +129,45 @@ def _append(
     return result
 
 
+def check_batches(records: Buffer, version: int) -> None:
+    """Kafka's first look at what a partition is sent: exactly one batch of magic 2 with a codec of that version.
+
+    Raises:
+        KafkaError: INVALID_RECORD, CORRUPT_MESSAGE or UNSUPPORTED_COMPRESSION_TYPE.
+    """
+    size = _batch_size(records, 0)
+    if size is None or records[_MAGIC] != 2:
+        raise KafkaError(ErrorCode.INVALID_RECORD)
+    codec = records[_ATTRIBUTES] & 7 if size > _ATTRIBUTES else 0
+    if codec == Compression.ZSTD and version < _ZSTD_SINCE:
+        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+    if _batch_size(records, size) is not None:
+        raise KafkaError(ErrorCode.INVALID_RECORD)
+
+
+def _batch_size(records: Buffer, position: int) -> int | None:
+    """Bytes of the batch at a position, None if no whole one is there."""
+    left = len(records) - position
+    if left < LOG_OVERHEAD:
+        return None
+    (size,) = _SIZE.unpack_from(records, position + 8)
+    if size < _SMALLEST:
+        raise KafkaError(
+            ErrorCode.CORRUPT_MESSAGE, f"Record size {size} is less than the minimum record overhead ({_SMALLEST})"
+        )
+    if left <= _MAGIC:
+        return None
+    magic = records[position + _MAGIC]
+    if magic > 2:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"Invalid magic found in record: {magic}")
+    return int(size) + LOG_OVERHEAD if left >= size + LOG_OVERHEAD else None
+
+
 _KNOWN_START = (
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_TIMESTAMP,
+    ErrorCode.INVALID_RECORD,
 )
 """Errors that Kafka finds inside the log, and so answers with the log's start."""
 

@@ -1,0 +1,554 @@
+"""The same requests, in every version, to muster and to Apache Kafka 4.2: the answers have the same shape and codes.
+
+Each case is a list of requests on a topic of its own, with the same records on both brokers. What is bound to differ
+(ids, addresses, who else uses the broker) is written in the same way for both before they are compared.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from muster.errors import UnsupportedVersionError
+from muster.protocol import messages as m
+from muster.protocol.api import ADVERTISED, REQUESTS, ApiKey
+from muster.protocol.compression import Compression
+from muster.protocol.primitives import ZERO_UUID, Request, Struct
+from muster.protocol.record_batch import build_batch
+from tests.support.brokers import BrokerProcess, RawClient
+from tests.support.peers import KafkaBroker
+
+pytestmark = pytest.mark.slow
+
+UNKNOWN_ID = b"\x51" * 16
+VOLATILE = {"host", "port", "cluster_id", "documentation", "error_message", "batch_index_error_message"}
+"""Fields whose values differ from broker to broker. Messages are compared by whether there is one."""
+
+UNORDERED = {"topics", "responses", "partitions", "results", "configs", "brokers", "synonyms"}
+"""Lists whose order Kafka does not define."""
+
+
+class World(NamedTuple):
+    """What a case works on: one broker, its connection, a topic with records, names that do not exist."""
+
+    client: RawClient
+    topic: str
+    topic_id: bytes
+    prefix: str
+
+
+Step = tuple[str, Callable[[World], Request[Any]]]
+
+
+def connect(bootstrap: str, prefix: str) -> World:
+    client = RawClient(bootstrap)
+    topic = f"{prefix}-topic"
+    settings = [m.CreatableTopicConfig("retention.ms", "-1")]
+    created = client.ask(m.CreateTopicsRequest([m.CreatableTopic(topic, 2, 1, [], settings)], 20_000), 7)
+    assert created.topics[0].error_code == 0, created
+    world = World(client, topic, created.topics[0].topic_id, prefix)
+    for _ in range(2):
+        batch = bytes(build_batch([(1000, b"k", b"v", []), (3000, None, b"w", []), (2000, b"k", None, [])]))
+        while client.ask(produce(world, batch), 9).responses[0].partition_responses[0].error_code:
+            pass  # the new topic's leader is being made known
+    while client.ask(list_offsets(world, -1, 1), 4).topics[0].partitions[0].error_code:
+        pass
+    return world
+
+
+def until_ready(world: World, request: Request[Any], version: int) -> None:
+    """Ask until the broker has made what it makes when it is first asked."""
+    deadline = time.monotonic() + 30
+    while world.client.ask(request, version).error_code and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def worlds(shared_muster: BrokerProcess, kafka_broker: KafkaBroker) -> Iterator[tuple[World, World]]:
+    prefix = f"match-{uuid.uuid4().hex[:8]}"
+    ours, theirs = connect(shared_muster.bootstrap, prefix), connect(kafka_broker.bootstrap, prefix)
+    yield ours, theirs
+    ours.client.close()
+    theirs.client.close()
+
+
+def plain(value: Any, world: World, name: str = "") -> Any:
+    """A response as dictionaries and lists that can be compared between brokers."""
+    if isinstance(value, Struct):
+        return {field: plain(getattr(value, field), world, field) for field in value.__slots__}
+    if isinstance(value, list):
+        found = [plain(one, world) for one in value]
+        return sorted(found, key=repr) if name in UNORDERED else found
+    if name in VOLATILE:
+        return f"some {name}" if value else value
+    if name == "topic_id":
+        return {ZERO_UUID: "none", UNKNOWN_ID: "unknown", world.topic_id: "the topic's"}.get(value, "another's")
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    return value
+
+
+def differences(ours: Any, theirs: Any, path: str = "") -> list[str]:
+    """Where two answers differ, a line each."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        return [line for key in ours for line in differences(ours[key], theirs[key], f"{path}.{key}")]
+    if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        pairs = enumerate(zip(ours, theirs, strict=True))
+        return [line for at, (one, other) in pairs for line in differences(one, other, f"{path}[{at}]")]
+    return [] if ours == theirs else [f"{path}: ours {ours!r}, Kafka's {theirs!r}"]
+
+
+def compare(
+    steps: list[Step], worlds: tuple[World, World], versions: Iterable[int], mask: Callable[[Any], None] | None = None
+) -> None:
+    """Ask both brokers each request in each version that can carry it."""
+    wrong = []
+    for version in versions:
+        asked = 0
+        for label, build in steps:
+            try:
+                answers = [plain(world.client.ask(build(world), version), world) for world in worlds]
+            except (UnsupportedVersionError, AttributeError):
+                continue  # this version has no place for what is asked
+            asked += 1
+            if mask is not None:
+                for answer in answers:
+                    mask(answer)
+            wrong += [f"v{version}, {label}: {line}" for line in differences(*answers)]
+        assert asked, f"no request fits version {version}"
+    assert not wrong, "\n".join(wrong)
+
+
+def versions(key: ApiKey) -> range:
+    """The versions that both serve."""
+    first, last = ADVERTISED[key]
+    return range(max(first, REQUESTS[key].MIN_VERSION), last + 1)
+
+
+# --------------------------------------------------------------------------------------------- records in and out
+
+
+def produce(world: World, records: bytes, partition: int = 0, acks: int = -1, topic: str | None = None) -> Request[Any]:
+    data = m.TopicProduceData(
+        world.topic if topic is None else topic, ZERO_UUID, [m.PartitionProduceData(partition, records)]
+    )
+    return m.ProduceRequest(acks=acks, timeout_ms=10_000, topic_data=[data])
+
+
+def by_id(request: Any, topic_id: bytes) -> Any:
+    """The same request for versions that name topics by id."""
+    topics = request.topic_data if isinstance(request, m.ProduceRequest) else request.topics
+    for topic in topics:
+        topic.topic_id = topic_id
+    return request
+
+
+def batch(**changes: Any) -> bytes:
+    return bytes(build_batch([(1000, b"k", b"v", [])], **changes))
+
+
+def damaged(position: int, value: int) -> bytes:
+    damaged = bytearray(batch())
+    damaged[position] ^= value
+    return bytes(damaged)
+
+
+BATCHES: dict[str, bytes] = {
+    "a good batch": batch(),
+    "gzip": batch(compression=Compression.GZIP),
+    "zstd": batch(compression=Compression.ZSTD),
+    "a wrong CRC": damaged(-1 % len(batch()), 1),
+    "magic 1": batch()[:16] + b"\1" + batch()[17:],
+    "no batch at all": b"",
+    "garbage": b"garbage" * 5,
+    "zeros": bytes(80),
+    "cut off": batch()[:-3],
+    "two batches": batch() + batch(),
+    "too large": bytes(build_batch([(1000, b"k", bytes(1_100_000), [])])),
+    "of a transaction": batch(transactional=True, producer_id=5, producer_epoch=0, base_sequence=0),
+    "a control batch": batch(control=True),
+    "from the far future": bytes(build_batch([(32_503_680_000_000, b"k", b"v", [])])),
+    "first of producer 7": batch(producer_id=7, producer_epoch=1, base_sequence=0),
+    "the same again": batch(producer_id=7, producer_epoch=1, base_sequence=0),
+    "a gap": batch(producer_id=7, producer_epoch=1, base_sequence=9),
+    "an old epoch": batch(producer_id=7, producer_epoch=0, base_sequence=1),
+    "a new epoch": batch(producer_id=7, producer_epoch=2, base_sequence=0),
+    "a new epoch that does not begin at 0": batch(producer_id=7, producer_epoch=3, base_sequence=4),
+}
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.PRODUCE))
+def test_produce(worlds: tuple[World, World], version: int) -> None:
+    steps: list[Step] = [
+        (label, lambda w, records=records: by_id(produce(w, records), w.topic_id))  # type: ignore[misc]
+        for label, records in BATCHES.items()
+    ]
+    compare(steps, worlds, [version])
+
+
+def test_produce_elsewhere(worlds: tuple[World, World]) -> None:
+    steps: list[Step] = [
+        ("an unknown topic", lambda w: by_id(produce(w, batch(), topic="nowhere"), UNKNOWN_ID)),
+        ("an unknown partition", lambda w: by_id(produce(w, batch(), 9), w.topic_id)),
+        ("acks of 5", lambda w: by_id(produce(w, batch(), acks=5), w.topic_id)),
+        ("acks of 1", lambda w: by_id(produce(w, batch(), acks=1), w.topic_id)),
+    ]
+    compare(steps, worlds, versions(ApiKey.PRODUCE))
+
+
+def fetch(
+    world: World,
+    offset: int = 0,
+    partition: int = 0,
+    *,
+    topic: str | None = None,
+    topic_id: bytes | None = None,
+    epoch: int = -1,
+    isolation: int = 0,
+    partition_max: int = 1 << 20,
+    max_bytes: int = 1 << 20,
+) -> Request[Any]:
+    asked = m.FetchPartition(partition, epoch, offset, partition_max_bytes=partition_max)
+    topics = [m.FetchTopic(world.topic if topic is None else topic, topic_id or world.topic_id, [asked])]
+    return m.FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=max_bytes, isolation_level=isolation, topics=topics)
+
+
+FETCHES: list[Step] = [
+    ("from the beginning", lambda w: fetch(w)),
+    ("from within a batch", lambda w: fetch(w, 4)),
+    ("at the end", lambda w: fetch(w, 6)),
+    ("behind the end", lambda w: fetch(w, 7)),
+    ("an empty partition", lambda w: fetch(w, 0, 1)),
+    ("before the beginning", lambda w: fetch(w, -1)),
+    ("an unknown topic", lambda w: fetch(w, topic="nowhere", topic_id=UNKNOWN_ID)),
+    ("an unknown partition", lambda w: fetch(w, 0, 9)),
+    ("the leader's epoch", lambda w: fetch(w, epoch=0)),
+    ("an epoch to come", lambda w: fetch(w, epoch=5)),
+    ("committed records", lambda w: fetch(w, isolation=1)),
+    ("one byte of the partition", lambda w: fetch(w, partition_max=1)),
+    ("one byte in all", lambda w: fetch(w, max_bytes=1)),
+    ("no topics", lambda w: m.FetchRequest(max_wait_ms=0, min_bytes=1)),
+]
+
+
+def test_fetch(worlds: tuple[World, World]) -> None:
+    compare(FETCHES, worlds, versions(ApiKey.FETCH))
+
+
+def session_fetch(session_id: int, epoch: int, topics: list[Any], forgotten: list[Any] | None = None) -> Request[Any]:
+    return m.FetchRequest(
+        max_wait_ms=0,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        session_id=session_id,
+        session_epoch=epoch,
+        topics=topics,
+        forgotten_topics_data=forgotten or [],
+    )
+
+
+@pytest.mark.parametrize("version", range(7, 19))
+def test_fetch_sessions(worlds: tuple[World, World], version: int) -> None:
+    answers = []
+    for world in worlds:
+        name: dict[str, Any] = {"topic": world.topic, "topic_id": world.topic_id}
+        both = [
+            m.FetchTopic(
+                **name, partitions=[m.FetchPartition(index, -1, 0, partition_max_bytes=1 << 20) for index in (0, 1)]
+            )
+        ]
+        at_end = [m.FetchTopic(**name, partitions=[m.FetchPartition(0, -1, 6, partition_max_bytes=1 << 20)])]
+        ask = world.client.ask
+        first = ask(session_fetch(0, 0, both), version)
+        session = first.session_id
+        assert session
+        found = [
+            first,
+            ask(session_fetch(session, 1, at_end), version),
+            ask(session_fetch(session, 2, []), version),
+            ask(produce(world, batch()), 9),
+            ask(session_fetch(session, 3, []), version),
+            ask(session_fetch(session, 3, []), version),
+            ask(session_fetch(session, 4, [], [m.ForgottenTopic(**name, partitions=[0])]), version),
+            ask(session_fetch(session, 5, [], [m.ForgottenTopic(**name, partitions=[1])]), version),
+            ask(session_fetch(session, 6, []), version),
+            ask(session_fetch(0, 0, both), version),
+        ]
+        other = found[-1].session_id
+        found.append(ask(session_fetch(other, -1, both), version))
+        found.append(ask(session_fetch(other, 1, []), version))
+        for answer in found:
+            if isinstance(answer, m.FetchResponse):
+                answer.session_id = {0: 0, session: 1, other: 2}[answer.session_id]
+        answers.append([plain(answer, world) for answer in found])
+    for number, (ours, theirs) in enumerate(zip(*answers, strict=True)):
+        assert ours == theirs, f"Fetch v{version}, step {number} of the session: ours, then Kafka's"
+
+
+def list_offsets(
+    world: World, timestamp: int, partition: int = 0, *, topic: str | None = None, epoch: int = -1
+) -> Request[Any]:
+    asked = [m.ListOffsetsPartition(partition, epoch, timestamp)]
+    return m.ListOffsetsRequest(-1, 0, [m.ListOffsetsTopic(topic or world.topic, asked)])
+
+
+def test_list_offsets(worlds: tuple[World, World]) -> None:
+    steps: list[Step] = [
+        (f"timestamp {time}", lambda w, time=time: list_offsets(w, time))  # type: ignore[misc]
+        for time in (-7, -6, -5, -4, -3, -2, -1, 0, 1000, 1001, 2500, 3000, 3001)
+    ]
+    steps += [
+        (f"timestamp {time} of an empty partition", lambda w, time=time: list_offsets(w, time, 1))  # type: ignore[misc]
+        for time in (-3, -2, -1, 0)
+    ]
+    steps += [
+        ("an unknown topic", lambda w: list_offsets(w, -1, topic="nowhere")),
+        ("an unknown partition", lambda w: list_offsets(w, -1, 9)),
+        ("the leader's epoch", lambda w: list_offsets(w, -1, epoch=0)),
+        ("an epoch to come", lambda w: list_offsets(w, -1, epoch=5)),
+        (
+            "one partition twice",
+            lambda w: m.ListOffsetsRequest(
+                -1,
+                0,
+                [m.ListOffsetsTopic(w.topic, [m.ListOffsetsPartition(0, -1, -1), m.ListOffsetsPartition(0, -1, -2)])],
+            ),
+        ),
+    ]
+    compare(steps, worlds, versions(ApiKey.LIST_OFFSETS))
+
+
+# --------------------------------------------------------------------------------------------- topics
+
+
+def metadata(*topics: Any, create: bool = False, operations: bool = False) -> Request[Any]:
+    return m.MetadataRequest(list(topics), create, False, operations)
+
+
+def test_metadata(worlds: tuple[World, World]) -> None:
+    named = m.MetadataRequestTopic
+    steps: list[Step] = [
+        ("by name", lambda w: metadata(named(name=w.topic), create=True)),
+        ("without creating", lambda w: metadata(named(name=w.topic), named(name=f"{w.prefix}-none"))),
+        ("twice the same", lambda w: metadata(named(name=w.topic), named(name=w.topic), create=True)),
+        ("with operations", lambda w: metadata(named(name=w.topic), create=True, operations=True)),
+        ("an invalid name", lambda w: metadata(named(name="a b"), named(name=""), create=True)),
+        ("by id", lambda w: metadata(named(w.topic_id, None), create=True)),
+        ("by an unknown id", lambda w: metadata(named(UNKNOWN_ID, None), create=True)),
+        ("by id and name", lambda w: metadata(named(w.topic_id, w.topic), create=True)),
+        ("by an unknown id and a name", lambda w: metadata(named(UNKNOWN_ID, w.topic), create=True)),
+    ]
+    compare(steps, worlds, versions(ApiKey.METADATA))
+
+
+def create(*topics: m.CreatableTopic, validate: bool = True) -> Request[Any]:
+    return m.CreateTopicsRequest(list(topics), 20_000, validate)
+
+
+def topic(
+    name: str, partitions: int = 1, replicas: int = 1, assigned: Any = (), **settings: str | None
+) -> m.CreatableTopic:
+    configs = [m.CreatableTopicConfig(key.replace("_", "."), value) for key, value in settings.items()]
+    assignments = [m.CreatableReplicaAssignment(index, list(ids)) for index, ids in assigned]
+    return m.CreatableTopic(name, partitions, replicas, assignments, configs)
+
+
+def broker_wide(found: Any) -> None:
+    """Kafka's test broker has min.insync.replicas from its controller, as a setting for all brokers."""
+    for result in found["topics"]:
+        for setting in result["configs"] or []:
+            if setting["name"] == "min.insync.replicas":
+                setting["config_source"] = 5
+
+
+CREATIONS: list[Step] = [
+    ("a good one", lambda w: create(topic(f"{w.prefix}-new", 3))),
+    ("defaults", lambda w: create(topic(f"{w.prefix}-new", -1, -1))),
+    ("one that exists", lambda w: create(topic(w.topic))),
+    ("one that collides", lambda w: create(topic(w.topic.replace("-", "."))), ),
+    ("no name", lambda w: create(topic(""))),
+    ("a space", lambda w: create(topic("a b"))),
+    ("a dot", lambda w: create(topic("."))),
+    ("250 characters", lambda w: create(topic("x" * 250))),
+    ("no partitions", lambda w: create(topic(f"{w.prefix}-new", 0))),
+    ("too many partitions", lambda w: create(topic(f"{w.prefix}-new", 1_000_000))),
+    ("no replicas", lambda w: create(topic(f"{w.prefix}-new", 1, 0))),
+    ("two replicas", lambda w: create(topic(f"{w.prefix}-new", 1, 2))),
+    ("assigned", lambda w: create(topic(f"{w.prefix}-new", -1, -1, [(0, [1]), (1, [1])]))),
+    ("assigned and counted", lambda w: create(topic(f"{w.prefix}-new", 1, 1, [(0, [1])]))),
+    ("assigned and partitions", lambda w: create(topic(f"{w.prefix}-new", 1, -1, [(0, [1])]))),
+    ("assigned to nobody", lambda w: create(topic(f"{w.prefix}-new", -1, -1, [(0, [])]))),
+    ("assigned elsewhere", lambda w: create(topic(f"{w.prefix}-new", -1, -1, [(0, [2])]))),
+    ("assigned twice", lambda w: create(topic(f"{w.prefix}-new", -1, -1, [(0, [1, 1])]))),
+    ("assigned with a gap", lambda w: create(topic(f"{w.prefix}-new", -1, -1, [(1, [1])]))),
+    ("one assignment twice", lambda w: create(topic(f"{w.prefix}-new", -1, -1, [(0, [1]), (0, [1])]))),
+    ("a setting", lambda w: create(topic(f"{w.prefix}-new", retention_ms="5", cleanup_policy="compact,delete"))),
+    ("an unknown setting", lambda w: create(topic(f"{w.prefix}-new", no_such="5"))),
+    ("a word for a number", lambda w: create(topic(f"{w.prefix}-new", retention_ms="abc"))),
+    ("a number too small", lambda w: create(topic(f"{w.prefix}-new", retention_ms="-2"))),
+    ("a number too large", lambda w: create(topic(f"{w.prefix}-new", min_cleanable_dirty_ratio="2"))),
+    ("an unknown word", lambda w: create(topic(f"{w.prefix}-new", cleanup_policy="foo"))),
+    ("a null", lambda w: create(topic(f"{w.prefix}-new", retention_ms=None))),
+    ("the same twice", lambda w: create(topic(f"{w.prefix}-new"), topic(f"{w.prefix}-new"))),
+    ("two", lambda w: create(topic(f"{w.prefix}-new"), topic(f"{w.prefix}-other", 2))),
+]  # fmt: skip
+
+
+def test_create_topics(worlds: tuple[World, World]) -> None:
+    compare(CREATIONS, worlds, versions(ApiKey.CREATE_TOPICS), broker_wide)
+
+
+def test_messages_of_create_topics_are_kafkas(worlds: tuple[World, World]) -> None:
+    for label, build in CREATIONS:
+        ours, theirs = (
+            sorted(str(result.error_message) for result in world.client.ask(build(world), 7).topics) for world in worlds
+        )
+        assert ours == theirs, label
+
+
+def test_create_and_delete_topics(worlds: tuple[World, World]) -> None:
+    for version in range(1, 7):
+        answers = []
+        for world in worlds:
+            names = [f"{world.prefix}-{version}-{letter}" for letter in "ab"]
+            made = world.client.ask(create(*map(topic, names), validate=False), 5)
+            broker_wide(found := plain(made, world))
+            if version < 6:
+                request = m.DeleteTopicsRequest([], [*names, f"{world.prefix}-none", "a b"], 20_000)
+            else:
+                by_name = [m.DeleteTopicState(name) for name in [*names, f"{world.prefix}-none"]]
+                other = [m.DeleteTopicState(None, UNKNOWN_ID), m.DeleteTopicState(None)]
+                request = m.DeleteTopicsRequest([*by_name, *other, m.DeleteTopicState("x", UNKNOWN_ID)], [], 20_000)
+            deleted = plain(world.client.ask(request, version), world)
+            answers.append((found, deleted))
+        assert answers[0] == answers[1], f"DeleteTopics v{version}: ours, then Kafka's"
+
+
+def test_delete_a_topic_by_id(worlds: tuple[World, World]) -> None:
+    answers = []
+    for world in worlds:
+        request = m.DeleteTopicsRequest([m.DeleteTopicState(None, world.topic_id)], [], 20_000)
+        answers.append([plain(world.client.ask(request, 6), world) for _ in range(2)])
+    assert answers[0] == answers[1]
+
+
+def test_describe_topic_partitions(worlds: tuple[World, World]) -> None:
+    asked = m.TopicRequest
+    cursor = m.DescribeTopicPartitionsRequestCursor
+    steps: list[Step] = [
+        ("one", lambda w: m.DescribeTopicPartitionsRequest([asked(w.topic)])),
+        ("twice", lambda w: m.DescribeTopicPartitionsRequest([asked(w.topic), asked(w.topic)])),
+        ("one and none", lambda w: m.DescribeTopicPartitionsRequest([asked(w.topic), asked(f"{w.prefix}-a")])),
+        ("a page", lambda w: m.DescribeTopicPartitionsRequest([asked(w.topic)], 1)),
+        ("the next page", lambda w: m.DescribeTopicPartitionsRequest([asked(w.topic)], 1, cursor(w.topic, 1))),
+        ("two pages", lambda w: m.DescribeTopicPartitionsRequest([asked(w.topic), asked(f"{w.prefix}-z")], 2)),
+        ("an invalid name", lambda w: m.DescribeTopicPartitionsRequest([asked("a b")])),
+    ]
+    compare(steps, worlds, versions(ApiKey.DESCRIBE_TOPIC_PARTITIONS))
+
+
+# --------------------------------------------------------------------------------------------- cluster and settings
+
+
+def test_describe_cluster(worlds: tuple[World, World]) -> None:
+    steps: list[Step] = [
+        ("brokers", lambda w: m.DescribeClusterRequest()),
+        ("operations", lambda w: m.DescribeClusterRequest(True)),
+        ("controllers", lambda w: m.DescribeClusterRequest(False, 2)),
+        ("something else", lambda w: m.DescribeClusterRequest(False, 3)),
+    ]
+    compare(steps, worlds, versions(ApiKey.DESCRIBE_CLUSTER))
+
+
+def describe(
+    kind: int, name: str, keys: list[str] | None = None, synonyms: bool = True, documentation: bool = False
+) -> Request[Any]:
+    return m.DescribeConfigsRequest([m.DescribeConfigsResource(kind, name, keys)], synonyms, documentation)
+
+
+def without_controllers_settings(found: Any) -> None:
+    """Kafka's controller sets min.insync.replicas for all brokers; muster has no settings of that kind."""
+    for result in found["results"]:
+        result["configs"] = [setting for setting in result["configs"] if setting["name"] != "min.insync.replicas"]
+
+
+def test_describe_configs(worlds: tuple[World, World]) -> None:
+    some = ["num.partitions", "log.retention.hours", "log.retention.ms", "group.max.size", "message.max.bytes"]
+    steps: list[Step] = [
+        ("a topic", lambda w: describe(2, w.topic)),
+        ("a topic without synonyms", lambda w: describe(2, w.topic, synonyms=False)),
+        ("a topic with documentation", lambda w: describe(2, w.topic, documentation=True)),
+        ("one setting", lambda w: describe(2, w.topic, ["retention.ms", "no.such"])),
+        ("an unknown topic", lambda w: describe(2, f"{w.prefix}-none")),
+        ("an invalid topic", lambda w: describe(2, "a b")),
+        ("all brokers", lambda w: describe(4, "")),
+        ("another broker", lambda w: describe(4, "17")),
+        ("no broker", lambda w: describe(4, "abc")),
+        ("an unknown kind", lambda w: describe(77, "x")),
+    ]
+    compare(steps, worlds, versions(ApiKey.DESCRIBE_CONFIGS), without_controllers_settings)
+    for version in range(1, 5):
+        ours, theirs = (plain(world.client.ask(describe(4, "1", some), version), world) for world in worlds)
+        for found in (ours, theirs):
+            for setting in found["results"][0]["configs"]:
+                setting["read_only"] = True  # nothing can be changed while we run
+        assert ours == theirs, f"DescribeConfigs v{version} of the broker: ours, then Kafka's"
+
+
+def test_api_versions(worlds: tuple[World, World]) -> None:
+    for version in range(5):
+        ours, theirs = (world.client.ask(m.ApiVersionsRequest("test", "1"), version) for world in worlds)
+        assert ours.error_code == theirs.error_code == 0
+        known = {api.api_key: (api.min_version, api.max_version) for api in theirs.api_keys}
+        for api in ours.api_keys:
+            assert known[api.api_key] == (api.min_version, api.max_version)
+    ours, theirs = (world.client.ask(m.ApiVersionsRequest("-bad-", "1"), 4) for world in worlds)
+    assert ours.error_code == theirs.error_code == 42
+    assert ours.api_keys == theirs.api_keys == []
+
+
+# --------------------------------------------------------------------------------------------- groups and producers
+
+
+def test_find_coordinator(worlds: tuple[World, World]) -> None:
+    steps: list[Step] = [
+        ("of a group", lambda w: m.FindCoordinatorRequest(w.prefix, 0)),
+        ("of nobody", lambda w: m.FindCoordinatorRequest("", 0)),
+        ("of an unknown kind", lambda w: m.FindCoordinatorRequest(w.prefix, 7)),
+        ("of a share group", lambda w: m.FindCoordinatorRequest(w.prefix, 2)),
+        ("of an unknown kind, by list", lambda w: m.FindCoordinatorRequest("", 7, [w.prefix])),
+        ("of a malformed share group", lambda w: m.FindCoordinatorRequest("", 2, [w.prefix])),
+        ("of two groups", lambda w: m.FindCoordinatorRequest("", 0, [w.prefix, "other"])),
+    ]
+    until_ready(worlds[1], m.FindCoordinatorRequest(worlds[1].prefix, 0), 3)
+    compare(steps, worlds, versions(ApiKey.FIND_COORDINATOR))
+
+
+def test_init_producer_id(worlds: tuple[World, World]) -> None:
+    def without_id(found: Any) -> None:
+        if found["producer_id"] >= 0:
+            found["producer_id"] = "some"
+
+    until_ready(worlds[1], m.InitProducerIdRequest(None, 1000), 4)
+    steps: list[Step] = [
+        ("a new one", lambda w: m.InitProducerIdRequest(None, 1000)),
+        ("with an empty transactional id", lambda w: m.InitProducerIdRequest("", 1000)),
+        ("again", lambda w: m.InitProducerIdRequest(None, 1000, 5, 2)),
+        ("half of an identity", lambda w: m.InitProducerIdRequest(None, 1000, 5, -1)),
+    ]
+    compare(steps, worlds, versions(ApiKey.INIT_PRODUCER_ID), without_id)
+
+
+def test_a_version_that_nobody_has(worlds: tuple[World, World]) -> None:
+    """Both end the connection; ApiVersions alone is answered, in v0 (KIP-511)."""
+    for world in worlds:
+        request = bytes.fromhex("000000120012270f000000050004") + b"test" + bytes(4)
+        world.client.socket.sendall(request)
+        answer = world.client.receive_frame()
+        assert answer[:6] == b"\0\0\0\5\0\x23"
+        world.client.socket.sendall(bytes.fromhex("0000000a0003270f00000006ffff"))
+        assert world.client.closed()
