@@ -36,7 +36,7 @@ demo: $(VENV)/.stamp-demo $(VENV)/.stamp-java
 	@$(BIN)/muster demo $(if $(QUICK),--quick) $(ARGS)
 
 test: $(VENV)/.stamp-dev $(VENV)/.stamp-java
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 # Each check is a target of its own: `make -k check` goes on after the first that fails.
 check: $(CHECKS:%=check-%)
@@ -55,7 +55,7 @@ hygiene = $(BIN)/python tools/hygiene.py
 
 # SEEDS and KILLS reach the tests as MUSTER_SEEDS and MUSTER_KILLS (tests/support/scale.py).
 soak: $(VENV)/.stamp-dev $(VENV)/.stamp-java
-	@MUSTER_SEEDS=$(SEEDS) MUSTER_KILLS=$(KILLS) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m soak --timeout 0 $(ARGS)
+	@MUSTER_SEEDS=$(SEEDS) MUSTER_KILLS=$(KILLS) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m soak --timeout 0 $(ARGS)
 
 bench: $(VENV)/.stamp-dev $(VENV)/.stamp-java
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.demo.flights import airlines, flights, truth
+from muster.demo.flights import QUICK_FLIGHTS, airlines, flights, truth
 from muster.demo.report import DelayRow, DemoReport, Figure, Outage, OwnershipSpan, Rebalance
 
 START = 1_700_000_000_000
@@ -33,7 +33,7 @@ def spans() -> list[OwnershipSpan]:
 
 def sample() -> DemoReport:
     """The report of a run in which all went well."""
-    facts, names = truth(flights()), airlines()
+    facts, names = truth(flights(QUICK_FLIGHTS)), airlines()
     return DemoReport(
         group="delays",
         carriers=[DelayRow(names[code], row.flights, row.mean_minutes) for code, row in facts.by_carrier.items()],
@@ -48,8 +48,8 @@ def sample() -> DemoReport:
         ],
         outages=[Outage(START + 72_400, START + 74_300, "broker killed and started again")],
         figures={
-            "events produced": Figure(336_776, True, "the flights of the source file"),
-            "distinct events handled": Figure(336_776, True),
+            "events produced": Figure(QUICK_FLIGHTS, True, "the first flights of the source file"),
+            "distinct events handled": Figure(QUICK_FLIGHTS, True),
             "duplicates": Figure(412, True, "all inside windows that at-least-once allows"),
             "lost": Figure(0, True),
             "rebalances": Figure(5),
