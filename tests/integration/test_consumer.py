@@ -1,0 +1,332 @@
+"""Both faces of the consumer on muster and on Apache Kafka: the same behaviour four times."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.errors import CommitFailedError, ConfigError, ErrorCode, IllegalStateError, KafkaError
+from muster.model import OffsetAndMetadata, TopicPartition
+from tests.support.faces import Cluster, Recorder, flat, numbers, read, until
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(params=["muster", "kafka"])
+def cluster(request):
+    fixture = "shared_muster" if request.param == "muster" else "kafka_broker"
+    return Cluster(request.getfixturevalue(fixture).bootstrap)
+
+
+@pytest.fixture(params=["sync", "async"])
+def face(request):
+    return request.param
+
+
+def partitions(topic, *which):
+    return [TopicPartition(topic, number) for number in which]
+
+
+# --- alone -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_group_reads_everything_and_goes_on_where_it_was(cluster, face):
+    topic = cluster.topic()
+    cluster.produce(topic, 100)
+    with cluster.consumer(face, enable_auto_commit=False) as consumer:
+        consumer.subscribe([topic])
+        assert numbers(read(consumer, 100)) == list(range(100))
+        consumer.commit()
+        assert consumer.committed(partitions(topic, 0))[TopicPartition(topic, 0)].offset == 25
+    cluster.produce(topic, 20, start=100)
+    with cluster.consumer(face, enable_auto_commit=False) as consumer:
+        consumer.subscribe([topic])
+        assert numbers(read(consumer, 20)) == list(range(100, 120))
+
+
+def test_auto_commit_on_close(cluster, face):
+    topic = cluster.topic()
+    cluster.produce(topic, 40)
+    with cluster.consumer(face, auto_commit_interval_ms=10**6) as consumer:
+        consumer.subscribe([topic])
+        assert len(read(consumer, 40)) == 40
+    with cluster.consumer(face) as consumer:
+        found = consumer.committed(partitions(topic, 0, 1, 2, 3))
+        assert {offset.offset for offset in found.values()} == {10}
+
+
+def test_iteration_commits_no_further_than_it_went(cluster, face):
+    topic = cluster.topic(1)
+    cluster.produce(topic, 50, partitions=1)
+    with cluster.consumer(face) as consumer:
+        consumer.subscribe([topic])
+        for record in consumer:
+            if record.offset == 9:
+                break
+        assert consumer.position(TopicPartition(topic, 0)) == 10
+        consumer.commit()
+        assert consumer.committed(partitions(topic, 0))[TopicPartition(topic, 0)].offset == 10
+        assert next(consumer).offset == 10
+        assert flat(consumer.poll(1_000))[0].offset == 11
+
+
+def test_manual_assignment_seeks_pauses_and_asks(cluster, face):
+    """J7."""
+    topic = cluster.topic(2)
+    cluster.produce(topic, 100, partitions=2)
+    zero, one = partitions(topic, 0, 1)
+    with cluster.consumer(face, group_id=None, enable_auto_commit=False) as consumer:
+        consumer.assign([zero, one])
+        assert consumer.assignment() == {zero, one}
+        assert consumer.position(zero) == 0
+        consumer.seek(zero, 45)
+        consumer.pause([one])
+        assert consumer.paused() == {one}
+        assert [record.offset for record in read(consumer, 5)] == [45, 46, 47, 48, 49]
+        assert consumer.poll(200) == {}
+        assert consumer.lag(zero) == 0
+        consumer.resume([one])
+        assert len(read(consumer, 50)) == 50
+        consumer.seek_to_beginning([zero])
+        assert read(consumer, 50)[0].offset == 0
+        consumer.seek_to_end()
+        assert [consumer.position(partition) for partition in (zero, one)] == [50, 50]
+        assert consumer.beginning_offsets([zero, one]) == {zero: 0, one: 0}
+        assert consumer.end_offsets([zero, one]) == {zero: 50, one: 50}
+        times = consumer.offsets_for_times({zero: 21_000, one: 10**12})
+        assert times[zero].offset == 10
+        assert times[one] is None
+        assert [info.partition for info in consumer.partitions_for(topic)] == [0, 1]
+        assert len(consumer.list_topics()[topic]) == 2
+        with pytest.raises(ConfigError):
+            consumer.commit({zero: 1})
+
+
+def test_a_call_that_does_not_fit_says_so(cluster, face):
+    topic = cluster.topic(1)
+    with cluster.consumer(face) as consumer:
+        with pytest.raises(IllegalStateError, match=r"subscribe\(\) or assign\(\) before poll\(\)"):
+            consumer.poll(0)
+        consumer.subscribe([topic])
+        with pytest.raises(IllegalStateError, match="unsubscribe"):
+            consumer.assign(partitions(topic, 0))
+        with pytest.raises(IllegalStateError, match="not assigned"):
+            consumer.seek(TopicPartition(topic, 0), 1)
+        with pytest.raises(IllegalStateError):
+            consumer.subscribe([])
+
+
+def test_no_offset_and_no_reset_policy_is_an_error_until_the_user_seeks(cluster, face):
+    topic = cluster.topic(1)
+    cluster.produce(topic, 5, partitions=1)
+    with cluster.consumer(face, auto_offset_reset="none") as consumer:
+        consumer.subscribe([topic])
+        with pytest.raises(KafkaError, match="nothing is committed"):
+            until(lambda: False, lambda: consumer.poll(100))
+        consumer.seek(TopicPartition(topic, 0), 3)
+        assert numbers(read(consumer, 2)) == [3, 4]
+
+
+# --- commits ---------------------------------------------------------------------------------------------------------
+
+
+def test_async_commits_call_back_in_order(cluster, face):
+    topic = cluster.topic(1)
+    cluster.produce(topic, 10, partitions=1)
+    zero = TopicPartition(topic, 0)
+    done = []
+    with cluster.consumer(face, enable_auto_commit=False) as consumer:
+        consumer.subscribe([topic])
+        read(consumer, 10)
+        for offset in range(1, 6):
+            consumer.commit_async({zero: offset}, lambda offsets, error: done.append((offsets[zero].offset, error)))
+        consumer.commit({zero: OffsetAndMetadata(7, metadata="noted")})
+        assert done == [(offset, None) for offset in range(1, 6)]
+        found = consumer.committed([zero])[zero]
+        assert (found.offset, found.metadata) == (7, "noted")
+        assert consumer.committed([TopicPartition(topic, 0)])[zero].offset == 7
+
+
+def test_a_member_that_was_expelled_cannot_commit(cluster, face):
+    topic = cluster.topic(1)
+    cluster.produce(topic, 10, partitions=1)
+    listener = Recorder()
+    with cluster.consumer(face, enable_auto_commit=False, max_poll_interval_ms=1_000) as consumer:
+        consumer.subscribe([topic], listener=listener)
+        read(consumer, 10)
+        until(lambda: consumer.group_metadata().generation_id == -1, lambda: None)
+        with pytest.raises(CommitFailedError) as caught:
+            consumer.commit()
+        assert caught.value.code is ErrorCode.UNKNOWN_MEMBER_ID
+        until(lambda: listener.told[-1][0] == "assigned" and len(listener.told) == 3, lambda: consumer.poll(100))
+        assert [kind for kind, _ in listener.told] == ["assigned", "lost", "assigned"]
+        read(consumer, 10)
+        consumer.commit()
+
+
+# --- rebalances ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ["range,cooperative-sticky", "cooperative-sticky", "sticky", "roundrobin"])
+def test_one_joins_and_leaves(cluster, face, strategy):
+    topic = cluster.topic()
+    cluster.produce(topic, 100)
+    first_told, second_told = Recorder(), Recorder()
+    with cluster.consumer(face, partition_assignment_strategy=strategy) as first:
+        first.subscribe([topic], listener=first_told)
+        assert numbers(read(first, 100)) == list(range(100))
+        with cluster.consumer(face, partition_assignment_strategy=strategy) as second:
+            second.subscribe([topic], listener=second_told)
+
+            def both():
+                first.poll(50)
+                second.poll(50)
+
+            until(lambda: len(first.assignment()) == len(second.assignment()) == 2, both)
+            assert first.assignment() | second.assignment() == set(partitions(topic, 0, 1, 2, 3))
+            kept = first.assignment()
+            cluster.produce(topic, 40, start=100)
+            shared = []
+
+            def collect():
+                shared.extend(flat(first.poll(50)))
+                shared.extend(flat(second.poll(50)))
+
+            until(lambda: len(shared) >= 40, collect)
+            assert numbers(shared) == list(range(100, 140))
+        assert second_told.told[-1][0] == "revoked"
+        until(lambda: len(first.assignment()) == 4, lambda: first.poll(50))
+        cluster.produce(topic, 20, start=140)
+        assert numbers(read(first, 20)) == list(range(140, 160))
+    revoked = [set(which) for kind, which in first_told.told if kind == "revoked"]
+    if strategy == "cooperative-sticky":
+        assert revoked[0] == set(partitions(topic, 0, 1, 2, 3)) - kept
+    else:
+        assert revoked[0] == set(partitions(topic, 0, 1, 2, 3))
+
+
+def test_a_crashed_members_partitions_go_to_the_rest(cluster, face):
+    """H5."""
+    topic = cluster.topic()
+    with cluster.consumer(face) as first:
+        first.subscribe([topic])
+        second = (yield_face := cluster.consumer(face)).__enter__()
+        second.subscribe([topic])
+
+        def both():
+            first.poll(50)
+            second.poll(50)
+
+        until(lambda: len(first.assignment()) == len(second.assignment()) == 2, both)
+        second.abandon()
+        assert yield_face is not None
+        until(lambda: len(first.assignment()) == 4, lambda: first.poll(200))
+
+
+def test_a_static_member_that_comes_back_finds_its_partitions_and_nobody_rebalances(cluster, face):
+    """KIP-345."""
+    topic = cluster.topic()
+    told = Recorder()
+    with cluster.consumer(face, group_instance_id="one") as first:
+        first.subscribe([topic], listener=told)
+        with cluster.consumer(face, group_instance_id="two") as second:
+            second.subscribe([topic])
+
+            def both():
+                first.poll(50)
+                second.poll(50)
+
+            until(lambda: len(first.assignment()) == len(second.assignment()) == 2, both)
+            had = second.assignment()
+        generation = first.group_metadata().generation_id
+        with cluster.consumer(face, group_instance_id="two") as second:
+            second.subscribe([topic])
+            until(lambda: second.assignment() == had, lambda: (first.poll(50), second.poll(50)))
+            assert second.group_metadata().generation_id == generation
+            first.poll(500)
+            assert first.group_metadata().generation_id == generation
+
+
+def test_a_pattern_finds_topics_to_come(cluster, face):
+    first_topic = cluster.topic(1)
+    with cluster.consumer(face, metadata_max_age_ms=300) as consumer:
+        consumer.subscribe(pattern=f"{first_topic}.*")
+        until(lambda: consumer.assignment() == set(partitions(first_topic, 0)), lambda: consumer.poll(50))
+        second_topic = cluster.topic(2, f"{first_topic}-more")
+        everything = set(partitions(first_topic, 0) + partitions(second_topic, 0, 1))
+        until(lambda: consumer.assignment() == everything, lambda: consumer.poll(50))
+        assert consumer.subscription() == {first_topic, second_topic}
+
+
+def test_a_listener_may_commit_and_seek(cluster, face):
+    topic = cluster.topic(1)
+    cluster.produce(topic, 10, partitions=1)
+    zero = TopicPartition(topic, 0)
+
+    with cluster.consumer(face, enable_auto_commit=False) as consumer:
+        inner = getattr(consumer, "consumer", consumer)
+
+        class Async(Recorder):
+            async def on_partitions_assigned(self, partitions):
+                inner.seek(zero, 4)
+
+            async def on_partitions_revoked(self, partitions):
+                await inner.commit({zero: 8})
+
+        class Sync(Recorder):
+            def on_partitions_assigned(self, partitions):
+                inner.seek(zero, 4)
+
+            def on_partitions_revoked(self, partitions):
+                inner.commit({zero: 8})
+
+        consumer.subscribe([topic], listener=Sync() if face == "sync" else Async())
+        assert numbers(read(consumer, 6)) == [4, 5, 6, 7, 8, 9]
+        consumer.unsubscribe()
+        assert consumer.assignment() == set()
+        assert consumer.committed([zero])[zero].offset == 8
+
+
+def test_a_listener_that_raises_does_not_stop_the_rebalance(cluster, face):
+    topic = cluster.topic(1)
+    cluster.produce(topic, 3, partitions=1)
+
+    class Broken(Recorder):
+        def on_partitions_assigned(self, partitions):
+            raise LookupError("no such shelf")
+
+    with cluster.consumer(face) as consumer:
+        consumer.subscribe([topic], listener=Broken())
+        with pytest.raises(LookupError, match="no such shelf"):
+            until(lambda: False, lambda: consumer.poll(100))
+        assert len(read(consumer, 3)) == 3
+
+
+def test_an_enforced_rebalance_is_a_new_generation(cluster, face):
+    topic = cluster.topic(1)
+    with cluster.consumer(face) as consumer:
+        consumer.subscribe([topic])
+        until(lambda: consumer.assignment() != set(), lambda: consumer.poll(50))
+        before = consumer.group_metadata().generation_id
+        consumer.enforce_rebalance("to see it")
+        until(lambda: consumer.group_metadata().generation_id > before, lambda: consumer.poll(50))
+
+
+# --- the broker goes away --------------------------------------------------------------------------------------------
+
+
+def test_a_restart_of_the_broker_is_survived(muster_process, face):
+    """J2, H3: positions, membership and commits go on when it is back."""
+    cluster = Cluster(muster_process.bootstrap)
+    topic = cluster.topic()
+    cluster.produce(topic, 40)
+    with cluster.consumer(face, auto_commit_interval_ms=100) as consumer:
+        consumer.subscribe([topic])
+        assert numbers(read(consumer, 40)) == list(range(40))
+        generation = consumer.group_metadata().generation_id
+        muster_process.kill()
+        assert consumer.poll(500) == {}
+        muster_process.start()
+        cluster.produce(topic, 40, start=40)
+        assert numbers(read(consumer, 40)) == list(range(40, 80))
+        consumer.commit()
+        assert consumer.group_metadata().generation_id == generation

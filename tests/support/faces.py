@@ -1,0 +1,172 @@
+"""Both faces of the consumer under one roof, so that a behaviour is tested once, and topics for them to read."""
+
+from __future__ import annotations
+
+import inspect
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from muster.client.aio import AsyncConsumer
+from muster.client.listener import RebalanceListener
+from muster.client.loop import LoopThread
+from muster.client.sync import Consumer
+from muster.model import ConsumerRecord, TopicPartition
+
+PATIENCE_S = 60.0
+"""Against hanging only."""
+
+
+class Blocking:
+    """An `AsyncConsumer` called like a `Consumer`: each call runs in a loop of its own thread, and is waited for."""
+
+    def __init__(self, **settings: Any) -> None:
+        self._thread = LoopThread("blocking")
+        self.consumer = AsyncConsumer(**settings)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.consumer, name)
+        if not callable(found):
+            return found
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            async def run() -> Any:
+                result = found(*arguments, **named)
+                return await result if inspect.isawaitable(result) else result
+
+            return self._thread.run(run())
+
+        return call
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        return self
+
+    def __next__(self) -> ConsumerRecord:
+        async def run() -> ConsumerRecord | None:
+            return await anext(self.consumer, None)
+
+        record = self._thread.run(run())
+        if record is None:
+            raise StopIteration
+        return record
+
+    def close(self, *arguments: Any, **named: Any) -> None:
+        try:
+            self.__getattr__("close")(*arguments, **named)
+        finally:
+            self._thread.close()
+
+    def abandon(self) -> None:
+        """Stop as a crash would: no farewell."""
+
+        async def stop() -> None:
+            await self.consumer._loop.close()
+
+        self._thread.run(stop())
+        self._thread.close()
+
+
+class Abandonable(Consumer):
+    """A `Consumer` that can crash."""
+
+    def abandon(self) -> None:
+        """Stop as a crash would: no farewell."""
+        self._run(self._consumer._loop.close())
+        self._thread.close()
+
+
+FACES: dict[str, Callable[..., Any]] = {"sync": Abandonable, "async": Blocking}
+
+
+class Recorder(RebalanceListener):
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, list[TopicPartition]]] = []
+
+    def on_partitions_assigned(self, partitions):
+        self.told.append(("assigned", sorted(partitions)))
+
+    def on_partitions_revoked(self, partitions):
+        self.told.append(("revoked", sorted(partitions)))
+
+    def on_partitions_lost(self, partitions):
+        self.told.append(("lost", sorted(partitions)))
+
+
+class Cluster:
+    """A broker to test against: muster or Apache Kafka. Names are for the test alone."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self.group = f"g-{uuid.uuid4().hex[:8]}"
+        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+
+    def topic(self, partitions: int = 4, name: str | None = None) -> str:
+        """A new topic."""
+        name = name or f"t-{uuid.uuid4().hex[:8]}"
+        for future in self._admin.create_topics([NewTopic(name, partitions, 1)]).values():
+            future.result(30)
+        return name
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """Give a topic more partitions."""
+        for future in self._admin.create_partitions([NewPartitions(topic, partitions)]).values():
+            future.result(30)
+
+    def produce(self, topic: str, count: int, partitions: int = 4, start: int = 0) -> None:
+        """Write numbered records, partition by partition in turn, with a timestamp of 1000 times their number."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
+        for number in range(start, start + count):
+            producer.produce(topic, str(number).encode(), partition=number % partitions, timestamp=1_000 * (number + 1))
+        assert producer.flush(30) == 0
+
+    @contextmanager
+    def consumer(self, face: str, **settings: Any) -> Iterator[Any]:
+        """A consumer that is closed at the end, however the test goes."""
+        consumer = FACES[face](**self.settings(**settings))
+        try:
+            yield consumer
+        finally:
+            consumer.close(timeout_ms=5_000)
+
+    def settings(self, **settings: Any) -> dict[str, Any]:
+        """A consumer's settings."""
+        return {
+            "bootstrap_servers": self.bootstrap,
+            "group_id": self.group,
+            "auto_offset_reset": "earliest",
+            "heartbeat_interval_ms": 200,
+            "session_timeout_ms": 6_000,
+            "fetch_max_wait_ms": 50,
+        } | settings
+
+
+def read(consumer: Any, count: int) -> list[ConsumerRecord]:
+    """Poll until so many records have come."""
+    records: list[ConsumerRecord] = []
+    until(lambda: len(records) >= count, lambda: records.extend(flat(consumer.poll(100))))
+    return records
+
+
+def flat(batches: dict[TopicPartition, list[ConsumerRecord]]) -> list[ConsumerRecord]:
+    """The records of a poll."""
+    return [record for batch in batches.values() for record in batch]
+
+
+def numbers(records: Iterable[ConsumerRecord]) -> list[int]:
+    """What `Cluster.produce` wrote."""
+    return sorted(int(record.value or b"-1") for record in records)
+
+
+def until(condition: Callable[[], bool], step: Callable[[], object]) -> None:
+    """Do something until a condition holds."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to pass"
+        step()
