@@ -224,7 +224,7 @@ class Broker:
             self._partitions.pop((topic.name, index), None)
             self._store.delete(TopicPartition(topic.name, index))
         self.fetches.topic_deleted(topic.name)
-        self.runtime.topic_deleted(topic.name, topic.partitions)
+        self.runtime.topic_deleted(topic.name)
         log.info("deleted topic %s", topic.name)
 
     def _open_partitions(self, topic: Topic) -> None:

@@ -431,11 +431,11 @@ class CoordinatorRuntime:
         except (MusterError, OSError):
             self._away[partition] = now + RELOAD_AFTER_MS
 
-    def topic_deleted(self, topic: str, first_partition: int = 0) -> None:
-        """A topic is gone (or its partitions from one on): what groups committed for it goes too."""
+    def topic_deleted(self, topic: str) -> None:
+        """A topic is gone: what groups committed for it goes too."""
         now = self._clock()
         for home in list(self._homes.values()):
-            self._settle(home, home.shard.partitions_deleted(topic, first_partition), now)
+            self._settle(home, home.shard.topic_deleted(topic), now)
         if self._schedule_flush is None:
             self.flush()
 

@@ -150,11 +150,11 @@ class GroupShard:
         """One group of an OffsetFetch. A group that does not exist has committed nothing: that is no error."""
         return offsets.fetch(self.offsets.of_group(request.group_id), request, self.topics, version)
 
-    def partitions_deleted(self, topic: str, first_partition: int = 0) -> Effects:
-        """A topic, or its partitions from one on, are gone: what was committed for them goes too."""
+    def topic_deleted(self, topic: str) -> Effects:
+        """What was committed for a topic goes with it."""
         effects = Effects()
         for group_id, name, partition, _ in list(self.offsets):
-            if name == topic and partition >= first_partition:
+            if name == topic:
                 self._write(offsets.tombstone(group_id, name, partition), effects)
         return effects
 
