@@ -20,8 +20,7 @@ def find_partitions(cluster: Cluster, options: SourceOptions) -> list[TopicParti
         ConfigError: a named partition does not exist.
     """
     if options.pattern is not None:
-        matching = re.compile(options.pattern)
-        topics = {name: found for name, found in cluster.topics().items() if matching.fullmatch(name)}
+        topics = {name: found for name, found in cluster.topics().items() if re.fullmatch(options.pattern, name)}
     else:
         topics = cluster.topics([*options.topics, *(partition.topic for partition in options.partitions)])
     there = [TopicPartition(topic, index) for topic in sorted(topics) for index in topics[topic]]

@@ -100,15 +100,12 @@ class _Owned:
 @dataclass(slots=True)
 class _Batch:
     """The batch under way, with the epoch under which each partition was claimed. A replayed batch has none: its
-    claims were made by an earlier run."""
+    claims were made by an earlier run of the query."""
 
     offset: QueryOffset
     state: BatchState
     epochs: dict[TopicPartition, int] = field(default_factory=dict)
-
-    @property
-    def replayed(self) -> bool:
-        return not self.epochs
+    replayed: bool = False
 
 
 @dataclass(slots=True)
@@ -118,12 +115,25 @@ class _Drain:
 
 
 class QueryClaims:
-    """One query's part in its group."""
+    """One query's part in its group.
 
-    def __init__(self, resume: Resume = Resume.MAX, replay: Replay = Replay.STRICT, note: str = "spark") -> None:
+    Without a group to commit to (`keeps_all`), the query's own offsets carry what it has done in every partition, and
+    also where the reset policy had each begin: else a restart before the first record would ask for the latest again.
+    """
+
+    def __init__(
+        self,
+        resume: Resume = Resume.MAX,
+        replay: Replay = Replay.STRICT,
+        note: str = "spark",
+        *,
+        keeps_all: bool = False,
+    ) -> None:
         self._resume = resume
         self._replay = replay
         self._note = note
+        self._keeps_all = keeps_all
+        self._unrecorded = False
         self._owned: dict[TopicPartition, _Owned] = {}
         self._epoch = 0
         self._seq = 0
@@ -150,6 +160,16 @@ class QueryClaims:
     def draining(self) -> bool:
         """Whether partitions are about to be given up."""
         return self._drain is not None
+
+    @property
+    def drain_deadline(self) -> int | None:
+        """When partitions are given up at the latest."""
+        return self._drain.deadline if self._drain else None
+
+    def batch_reads(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether the batch under way reads any of these as their owner."""
+        batch = self._batch
+        return batch is not None and any(self._is_under(p, batch.epochs.get(p)) for p in partitions)
 
     def owned(self) -> list[TopicPartition]:
         """This member's partitions."""
@@ -191,6 +211,9 @@ class QueryClaims:
         owned = self._owned.get(partition)
         if owned is not None and owned.known and owned.position is None:
             owned.position = offset
+            if self._keeps_all:
+                self._done[partition] = Claim(offset, offset)
+                self._unrecorded = True
 
     def revoked(self, partitions: Iterable[TopicPartition]) -> None:
         """Own these no more: given up after a drain, or lost. What a batch still reads of them becomes an orphan."""
@@ -221,14 +244,9 @@ class QueryClaims:
         drain = self._drain
         if drain is None or now >= drain.deadline:
             return True
-        if self._batch is not None and self._touches(self._batch):
+        if self.batch_reads(drain.partitions):
             return False
         return not drain.partitions & self.to_commit().keys()
-
-    def _touches(self, batch: _Batch) -> bool:
-        assert self._drain is not None
-        owned = (p for p, epoch in batch.epochs.items() if self._is_under(p, epoch))
-        return not self._drain.partitions.isdisjoint(owned)
 
     def _is_under(self, partition: TopicPartition, epoch: int | None) -> bool:
         owned = self._owned.get(partition)
@@ -251,8 +269,9 @@ class QueryClaims:
             if ends.get(partition, 0) > position
         }
         shares = share_rows(available, limit, self._seq)
-        if not shares:
+        if not shares and not self._unrecorded:
             return start
+        self._unrecorded = False
         claims = {p: Claim(self._position(p), self._position(p) + rows) for p, rows in shares.items()}
         self._seq += 1
         offset = QueryOffset(self._seq, claims, generation, dict(self._done))
@@ -285,7 +304,7 @@ class QueryClaims:
             self._started = True
             self._seq = offset.seq
             self._done.update(offset.uncommitted)
-            self._batch = _Batch(offset, BatchState.PLANNED)
+            self._batch = _Batch(offset, BatchState.PLANNED, replayed=True)
             self._unknow({**offset.uncommitted, **offset.claims})
         return self._trimmed.get(offset.seq, offset.claims)
 

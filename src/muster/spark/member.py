@@ -1,0 +1,231 @@
+"""The query's member, in the driver's Python process: a thread that keeps it alive, and Spark's calls into it.
+
+The thread runs one event loop with `QueryCore` and the client's driver: heartbeats go out while Spark runs batches, and
+while it calls nothing at all. Every call from Spark's thread is carried to that loop and waited for, always with an
+end to the wait: a broker that is away makes a query idle, not hang.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import hashlib
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from muster.client.config import ConsumerConfig
+from muster.client.core.sends import Channel
+from muster.client.driver import CoreLoop, Driver
+from muster.client.loop import LoopThread
+from muster.errors import ConfigError, KafkaTimeoutError, MusterError
+from muster.model import TopicPartition
+from muster.spark.batch import find_partitions
+from muster.spark.checkpoint import Checkpoint
+from muster.spark.claims import QueryClaims
+from muster.spark.cluster import LATEST, connect
+from muster.spark.offsets import Claims
+from muster.spark.options import SourceOptions
+from muster.spark.query_core import QueryCore
+
+log = logging.getLogger("muster.spark")
+
+T = TypeVar("T")
+
+FRESH_MS = 100
+"""Ends of partitions that were heard less than this ago are fresh enough: Spark may ask every 10 ms."""
+
+COMMIT_WAIT_MS = 5_000
+"""How long the next batch waits for the last one's commit."""
+
+ENDS_WAIT_MS = 2_000
+GOODBYE_MS = 5_000
+CHECKPOINT_EVERY_MS = 200
+"""How often a drain looks whether the batch that it waits for is in Spark's commit log."""
+
+
+class Member:
+    """One query's member. Nothing happens before the first call; the calls are Spark's, from one thread."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._checkpoint = Checkpoint(options.checkpoint)
+        self._config = _named(options, self._checkpoint)
+        query = self._checkpoint.query_id()
+        self._claims = QueryClaims(
+            options.resume,
+            options.replay,
+            f"spark:{query}" if query else "spark",
+            keeps_all=options.group_id is None,
+        )
+        self._core = QueryCore(options, self._config, self._claims)
+        self._driver = Driver(self._config, self._core.consumer.metadata)
+        self._loop = CoreLoop(self._driver, [self._core.consumer.metadata, self._core], self._on_turn)
+        self._thread = LoopThread("muster-spark-member")
+        self._targets: dict[TopicPartition, int] | None = None
+        self._started = False
+        self._look_at = 0
+        self._closed = False
+        self._closing = threading.Lock()
+
+    # --- Spark's calls -----------------------------------------------------------------------------------------------
+
+    def prepare_available_now(self) -> None:
+        """Read no further than what is there now."""
+        options = self._options
+        timeout_s = self._config.request_timeout_ms / 1000
+        cluster = connect(options.bootstrap, self._config.client_id, timeout_s)
+        times = dict.fromkeys(find_partitions(cluster, options), LATEST)
+        self._targets = cluster.list_offsets(times, 1 if options.read_committed else 0)
+        self._run(self._begin())
+
+    def latest(self, start: dict[str, Any], max_rows: int | None) -> dict[str, Any]:
+        """The next batch's end; `start` itself where there is nothing to read now."""
+        return self._run(self._latest(start, max_rows))
+
+    def planned(self, end: dict[str, Any]) -> Claims:
+        """What the batch with this end reads."""
+        return self._run(self._planned(end))
+
+    def finished(self, end: dict[str, Any]) -> None:
+        """Spark has committed the batch with this end."""
+        self._run(self._finished(end))
+
+    def ends(self) -> dict[str, dict[str, int]]:
+        """The ends of this member's partitions, for the query's progress."""
+        found: dict[str, dict[str, int]] = {}
+        for partition, end in sorted(self._core.ends.offsets.items()):
+            found.setdefault(partition.topic, {})[str(partition.partition)] = end
+        return found
+
+    def close(self) -> None:
+        """Commit what is known to be done, leave the group (rule 11). Safe to call twice, and from any thread."""
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            if self._started:
+                with contextlib.suppress(MusterError):
+                    self._thread.run(self._say_goodbye(), GOODBYE_MS + 1_000)
+                self._thread.close(1_000)
+
+    # --- in the loop -------------------------------------------------------------------------------------------------
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if not self._started:
+            self._started = True
+            self._thread.run(self._loop.start())
+        return self._thread.run(work)
+
+    def _now(self) -> int:
+        return self._driver.now()
+
+    async def _wait(self, predicate: Callable[[], bool], timeout_ms: int) -> bool:
+        """Wait until the predicate holds; False if it does not in time. Raises what the group says is hopeless."""
+        held = await self._loop.wait_for(lambda: predicate() or self._core.fatal is not None, timeout_ms)
+        if self._core.fatal is not None:
+            raise self._core.fatal
+        return held
+
+    async def _begin(self) -> None:
+        self._core.begin(self._now())
+        self._loop.wakeup()
+
+    async def _latest(self, start: dict[str, Any], max_rows: int | None) -> dict[str, Any]:
+        if self._options.commit_early:
+            self._claims.begin_from(start)
+        await self._begin()
+        await self._wait(lambda: self._core.all_committed, COMMIT_WAIT_MS)
+        if self._targets is not None:
+            await self._wait_until_settled()
+        await self._refresh_ends()
+        ends = self._core.ends.offsets
+        if self._targets is not None:
+            ends = {p: min(end, self._targets[p]) for p, end in ends.items() if p in self._targets}
+        # No await from here on: what the claims say of ownership holds for the claim that is made.
+        return self._claims.latest(start, ends, max_rows, self._core.generation)
+
+    async def _wait_until_settled(self) -> None:
+        """With Trigger.AvailableNow `start` would end the query, so a rebalance is waited for."""
+        if not await self._wait(lambda: self._core.settled, self._options.join_timeout_ms):
+            where = f"group {self._options.group_id}" if self._options.grouped else "the partitions' positions"
+            raise KafkaTimeoutError(
+                f"{where} did not come to rest within join.timeout ({self._options.join_timeout_ms} ms)"
+            )
+
+    async def _refresh_ends(self) -> None:
+        since = self._now() - FRESH_MS
+        if self._core.ends_fresh(since):
+            return
+        self._core.want_ends()
+        self._loop.wakeup()
+        await self._wait(lambda: self._core.ends_fresh(since), ENDS_WAIT_MS)
+
+    async def _planned(self, end: dict[str, Any]) -> Claims:
+        await self._begin()
+        claims = self._claims.planned(end)
+        if self._claims.to_trim():
+            await self._wait_until_settled_for_trim()
+            self._claims.trim()
+            claims = self._claims.planned(end)
+        return claims
+
+    async def _wait_until_settled_for_trim(self) -> None:
+        await self._wait(lambda: self._core.settled, self._options.join_timeout_ms)
+
+    async def _finished(self, end: dict[str, Any]) -> None:
+        self._claims.finished(end)
+        self._loop.wakeup()
+        await self._wait(lambda: self._core.all_committed, COMMIT_WAIT_MS)
+
+    async def _say_goodbye(self) -> None:
+        self._look_into_checkpoint()
+        self._loop.wakeup()
+        with contextlib.suppress(MusterError):
+            await self._wait(lambda: self._core.all_committed, GOODBYE_MS // 2)
+        left: list[bool] = []
+        if self._options.grouped and self._loop.error is None:
+            self._core.consumer.listening = False
+            self._core.consumer.unsubscribe(self._now(), lambda: left.append(True), "the query has ended")
+            with contextlib.suppress(MusterError):
+                await self._loop.wait_for(lambda: bool(left), GOODBYE_MS // 2)
+        await self._loop.close()
+
+    # --- at every turn -----------------------------------------------------------------------------------------------
+
+    def _on_turn(self, now: int) -> None:
+        notes, self._core.notes = self._core.notes, []
+        for note in notes:
+            log.log(note.level, "%s", note.text)
+        for node_id in self._core.consumer.take_given_up():
+            self._driver.disconnect(node_id, Channel.COORDINATOR)
+        if self._claims.draining and self._claims.batch_in_flight is not None and now >= self._look_at:
+            self._look_at = now + CHECKPOINT_EVERY_MS
+            asyncio.get_running_loop().call_later(CHECKPOINT_EVERY_MS / 1000, self._loop.wakeup)
+            if self._look_into_checkpoint():
+                self._loop.wakeup()
+
+    def _look_into_checkpoint(self) -> bool:
+        """Whether Spark's commit log says that the batch under way is done, though Spark has not called yet."""
+        end = self._claims.batch_in_flight
+        if end is None or not self._checkpoint.is_done(end):
+            return False
+        self._claims.finished(end)
+        return True
+
+
+def _named(options: SourceOptions, checkpoint: Checkpoint) -> ConsumerConfig:
+    """The member's settings; `group.instance.id=query` becomes a name that stays over restarts of the query."""
+    config = options.consumer_config()
+    if not config.client_id:
+        config = dataclasses.replace(config, client_id="muster-spark")
+    if config.group_instance_id == "query":
+        if options.checkpoint is None:
+            raise ConfigError(
+                "group.instance.id is query: set the option checkpointLocation too, which names the query"
+            )
+        name = checkpoint.query_id() or hashlib.sha1(options.checkpoint.encode()).hexdigest()[:16]
+        config = dataclasses.replace(config, group_instance_id=f"spark-{name}")
+    return config

@@ -1,0 +1,102 @@
+"""The streaming reader: Spark's calls, carried to the query's member.
+
+Spark makes a reader at least twice: in the process that lives as long as the query run, and in a short-lived one that
+pickles it for the executors. Only the first is ever asked for offsets, and only there a member comes to be.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from muster.spark.member import Member
+from muster.spark.offsets import INITIAL, to_json
+from muster.spark.options import SourceOptions
+from muster.spark.shares import split
+from muster.spark.source import OffsetRange, read_range
+
+_GOODBYE_S = 8.0
+"""How long an ending process takes leave of its group at most."""
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """A streaming query's reader."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._settings = options.fetch_settings()
+        self._member: Member | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_member": None}
+
+    @property
+    def _active(self) -> Member:
+        if self._member is None:
+            self._member = Member(self._options)
+            say_goodbye_at_the_end(self._member.close)
+        return self._member
+
+    # --- Spark's names -----------------------------------------------------------------------------------------------
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadAllAvailable() if self._options.max_rows is None else ReadMaxRows(self._options.max_rows)
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return to_json(INITIAL)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._active.prepare_available_now()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        return self._active.latest(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return {"ends": self._active.ends()} if self._member is not None else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        if start == end:
+            return []
+        pieces = split(self._active.planned(end), self._options.min_partitions)
+        return [OffsetRange(partition.topic, partition.partition, *claim) for partition, claim in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_range(self._settings, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._active.finished(end)
+
+    def stop(self) -> None:
+        if self._member is not None:
+            self._member.close()
+
+
+def say_goodbye_at_the_end(close: Callable[[], None]) -> None:
+    """Leave the group when the process ends. Spark ends it with SIGTERM in an orderly stop, and then the handler is
+    all that runs; when the JVM is killed the reader's stop() is called; `atexit` is for what is left."""
+    atexit.register(close)
+    if threading.current_thread() is not threading.main_thread():
+        return
+
+    def on_sigterm(_number: int, _frame: FrameType | None) -> None:
+        # In a thread of its own: the main thread may hold a lock right here that closing needs.
+        goodbye = threading.Thread(target=close, name="muster-spark-goodbye", daemon=True)
+        goodbye.start()
+        goodbye.join(_GOODBYE_S)
+        os._exit(143)
+
+    signal.signal(signal.SIGTERM, on_sigterm)
