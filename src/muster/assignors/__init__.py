@@ -6,7 +6,6 @@ from muster.assignors.base import (
     MemberSubscription,
     RebalanceProtocol,
     sorted_members,
-    subscribed_counts,
 )
 from muster.assignors.layout import topic_partitions
 from muster.assignors.range import RangeAssignor
@@ -28,6 +27,5 @@ __all__ = [
     "get_assignor",
     "get_assignors",
     "sorted_members",
-    "subscribed_counts",
     "topic_partitions",
 ]

@@ -3,7 +3,7 @@
 A group can use any strategy that all of its members name when they join; the broker only picks the name and carries
 bytes (J3, J4). A user's own strategy is therefore a class of the client's side alone: derive from `Assignor`, give it
 a `name` that every member of the group knows, write `assign`, and hand an instance to the consumers. `sorted_members`
-and `subscribed_counts` are what the built-in ones start from.
+and `topic_partitions` are what the built-in ones use.
 
 An assignor is pure: no clock, no randomness, no I/O. The same input must give the same output, because a member that
 becomes leader has to be able to repeat what the former leader decided. It may keep what `on_assignment` told it, and
@@ -99,12 +99,3 @@ def sorted_members(members: Mapping[str, MemberSubscription]) -> list[str]:
 
 def _rank(member_id: str, group_instance_id: str | None) -> tuple[bool, str, str]:
     return (group_instance_id is None, group_instance_id or "", member_id)
-
-
-def subscribed_counts(
-    partitions_per_topic: Mapping[str, int], members: Mapping[str, MemberSubscription]
-) -> dict[str, int]:
-    """The partition counts of the topics that exist and that somebody subscribes to, sorted by topic."""
-    distinct = {tuple(subscription.topics) for subscription in members.values()}
-    wanted = {topic for topics in distinct for topic in topics}
-    return {topic: count for topic in sorted(wanted) if (count := partitions_per_topic.get(topic, 0)) > 0}

@@ -25,7 +25,7 @@ class Holdings:
         takers: the classes that want each topic.
     """
 
-    def __init__(self, layout: Layout, wanted: list[frozenset[int]], owner: list[int], shares: list[list[int]]) -> None:
+    def __init__(self, layout: Layout, owner: list[int], shares: list[list[int]]) -> None:
         classes: dict[frozenset[int], int] = {}
         self.owner = owner
         self.topic_of = layout.topics_of()
@@ -33,7 +33,7 @@ class Holdings:
         self.loads = [len(places) for places in shares]
         self.spares = [0] * len(shares)
         self.held: list[dict[int, list[int]]] = [{} for _ in shares]
-        self.class_of = [classes.setdefault(topics, len(classes)) for topics in wanted]
+        self.class_of = [classes.setdefault(topics, len(classes)) for topics in layout.wanted]
         self.wanted = list(classes)
         self.members: list[list[int]] = [[] for _ in classes]
         self.count: list[dict[int, int]] = [dict.fromkeys(topics, 0) for topics in classes]

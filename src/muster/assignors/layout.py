@@ -7,7 +7,7 @@ named pairs cost, and slices of them are what makes dealing fast.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain, repeat
 
 from muster.model import TopicPartition
@@ -28,16 +28,37 @@ def topic_partitions(topic: str, count: int) -> list[TopicPartition]:
 
 
 class Layout:
-    """The row of all partitions. `starts[t]` is where topic number t begins; one more entry ends the last."""
+    """The row of all partitions of the topics that exist and that somebody subscribes to.
 
-    __slots__ = ("counts", "starts", "topic_numbers", "topics", "total")
+    Attributes:
+        topics, counts: the topics, sorted, and how many partitions each has.
+        starts: where each topic begins; one more entry ends the last.
+        total: how many places there are.
+        wanted: the topic numbers that each member wants; equal ones are one object.
+    """
 
-    def __init__(self, counts: dict[str, int]) -> None:
-        self.topics = list(counts)
-        self.counts = list(counts.values())
+    __slots__ = ("counts", "starts", "topics", "total", "wanted")
+
+    def __init__(self, partitions_per_topic: Mapping[str, int], subscriptions: Iterable[list[str]]) -> None:
+        kinds: dict[tuple[str, ...], int] = {}
+        kind_of: list[int] = []
+        last: list[str] | None = None
+        kind = -1
+        for names in subscriptions:
+            if names != last:  # neighbours are mostly equal, and comparing is cheaper than hashing
+                last = names
+                kind = kinds.setdefault(tuple(names), len(kinds))
+            kind_of.append(kind)
+        distinct = {topic for names in kinds for topic in names}
+        self.topics = sorted(topic for topic in distinct if partitions_per_topic.get(topic, 0) > 0)
+        self.counts = [partitions_per_topic[topic] for topic in self.topics]
         self.starts = [0, *accumulate(self.counts)]
         self.total = self.starts[-1]
-        self.topic_numbers = {topic: number for number, topic in enumerate(self.topics)}
+        numbers = {topic: number for number, topic in enumerate(self.topics)}
+        numbered = [frozenset([numbers[topic] for topic in names if topic in numbers]) for names in kinds]
+        one = {topics: topics for topics in numbered}
+        numbered = [one[topics] for topics in numbered]
+        self.wanted = [numbered[kind] for kind in kind_of]
 
     def names(self) -> list[TopicPartition]:
         """The name of each place in the row."""
@@ -51,23 +72,10 @@ class Layout:
         """The topic number, for each place in the row."""
         return list(chain.from_iterable(map(repeat, range(len(self.topics)), self.counts)))
 
-    def wanted(self, topics: Sequence[Sequence[str]]) -> list[frozenset[int]]:
-        """The numbers of the existing topics that each member wants; equal ones are one object."""
-        numbers = self.topic_numbers
-        by_names: dict[tuple[str, ...], frozenset[int]] = {}
-        distinct: dict[frozenset[int], frozenset[int]] = {}
-        wanted: list[frozenset[int]] = []
-        for names in map(tuple, topics):
-            if names not in by_names:
-                numbered = frozenset([numbers[name] for name in names if name in numbers])
-                by_names[names] = distinct.setdefault(numbered, numbered)
-            wanted.append(by_names[names])
-        return wanted
-
-    def groups(self, wanted: Sequence[frozenset[int]]) -> list[tuple[list[int], list[int]]]:
+    def groups(self) -> list[tuple[list[int], list[int]]]:
         """(topics, members) for each set of members that is what subscribes to those topics."""
         members: dict[frozenset[int], list[int]] = {}
-        for member, topics in enumerate(wanted):
+        for member, topics in enumerate(self.wanted):
             members.setdefault(topics, []).append(member)
         takers: list[list[frozenset[int]]] = [[] for _ in self.topics]
         for topics in members:
@@ -81,10 +89,10 @@ class Layout:
             for subscriptions, together in grouped.items()
         ]
 
-    def subscribers(self, wanted: Sequence[frozenset[int]]) -> list[list[int]]:
+    def subscribers(self) -> list[list[int]]:
         """The members that subscribe to each topic, in order; equal ones are one object."""
         found: list[list[int]] = [[] for _ in self.topics]
-        for topics, members in self.groups(wanted):
+        for topics, members in self.groups():
             for topic in topics:
                 found[topic] = members
         return found

@@ -75,15 +75,13 @@ def pour(loads: list[int], subscribers: list[int], amount: int) -> list[tuple[in
     return raised
 
 
-def share_mixed(
-    layout: Layout, wanted: list[frozenset[int]], owner: list[int], shares: list[list[int]], free: list[list[int]]
-) -> None:
+def share_mixed(layout: Layout, owner: list[int], shares: list[list[int]], free: list[list[int]]) -> None:
     """Complete `shares` with the places in `free` (by topic), then balance.
 
-    `wanted` and `shares` are indexed by member, `owner` by place. Topics with the same subscribers are handled as one.
+    `shares` is indexed by member, `owner` by place. Topics with the same subscribers are handled as one.
     """
-    active = [member for member, topics in enumerate(wanted) if topics]
-    groups = sorted(layout.groups(wanted), key=lambda group: (len(group[1]), group[0]))
+    active = [member for member, topics in enumerate(layout.wanted) if topics]
+    groups = sorted(layout.groups(), key=lambda group: (len(group[1]), group[0]))
     subscribers = [members for _, members in groups]
     loads, poured = _pour_all(shares, active, subscribers, [_size(free, topics) for topics, _ in groups])
     if _spread(loads, active) > 1:
@@ -93,7 +91,7 @@ def share_mixed(
     for group, needs in poured.items():
         deal([place for topic in groups[group][0] for place in free[topic]], needs, shares)
     if _spread(loads, active) > 1:
-        holdings = Holdings(layout, wanted, owner, shares)
+        holdings = Holdings(layout, owner, shares)
         balance(holdings)
         give_back(holdings)
         shares[:] = holdings.shares()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from muster.assignors.base import Assignor, MemberAssignment, MemberSubscription, sorted_members, subscribed_counts
+from muster.assignors.base import Assignor, MemberAssignment, MemberSubscription, sorted_members
 from muster.assignors.layout import Layout, topic_partitions
 from muster.model import TopicPartition
 
@@ -24,8 +24,8 @@ class RangeAssignor(Assignor):
     ) -> dict[str, MemberAssignment]:
         """Share out topic by topic; the order within a member is by topic and partition."""
         order = sorted_members(members)
-        layout = Layout(subscribed_counts(partitions_per_topic, members))
-        subscribers = layout.subscribers(layout.wanted([members[member_id].topics for member_id in order]))
+        layout = Layout(partitions_per_topic, [members[member_id].topics for member_id in order])
+        subscribers = layout.subscribers()
         assigned: list[list[TopicPartition]] = [[] for _ in order]
         for topic, count, places in zip(layout.topics, layout.counts, subscribers, strict=True):
             _split(topic_partitions(topic, count), places, assigned)

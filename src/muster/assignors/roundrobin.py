@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import groupby
 
-from muster.assignors.base import Assignor, MemberAssignment, MemberSubscription, sorted_members, subscribed_counts
+from muster.assignors.base import Assignor, MemberAssignment, MemberSubscription, sorted_members
 from muster.assignors.layout import Layout
 from muster.model import TopicPartition
 
@@ -24,8 +24,8 @@ class RoundRobinAssignor(Assignor):
     ) -> dict[str, MemberAssignment]:
         """Deal the partitions out; the order within a member is by topic and partition."""
         order = sorted_members(members)
-        layout = Layout(subscribed_counts(partitions_per_topic, members))
-        subscribers = layout.subscribers(layout.wanted([members[member_id].topics for member_id in order]))
+        layout = Layout(partitions_per_topic, [members[member_id].topics for member_id in order])
+        subscribers = layout.subscribers()
         names = layout.names()
         assigned: list[list[TopicPartition]] = [[] for _ in order]
         turn = 0

@@ -26,7 +26,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from itertools import repeat
 
-from muster.assignors.base import Assignor, MemberAssignment, MemberSubscription, RebalanceProtocol, subscribed_counts
+from muster.assignors.base import Assignor, MemberAssignment, MemberSubscription, RebalanceProtocol
 from muster.assignors.layout import FREE, Claim, Layout
 from muster.assignors.mixed import deal, share_mixed
 from muster.model import UNKNOWN_GENERATION_ID, TopicPartition
@@ -60,9 +60,9 @@ class StickyAssignor(Assignor):
     ) -> dict[str, MemberAssignment]:
         """Share out as the head of the file says."""
         order = sorted(members)
-        layout = Layout(subscribed_counts(partitions_per_topic, members))
+        layout = Layout(partitions_per_topic, [members[member_id].topics for member_id in order])
         owner = layout.settle([self.claim(members[member_id]) for member_id in order])
-        shares = share(layout, [members[member_id].topics for member_id in order], owner)
+        shares = share(layout, owner)
         name_of = layout.names().__getitem__
         return {
             member_id: MemberAssignment(list(map(name_of, self.granted(member, places, owner))))
@@ -108,22 +108,22 @@ class CooperativeStickyAssignor(StickyAssignor):
         return [place for place in places if owner[place] == member or owner[place] == FREE]
 
 
-def share(layout: Layout, topics: list[list[str]], owner: list[int]) -> list[list[int]]:
-    """Give every place of the layout to a member that subscribes to its topic; `topics[i]` is what member i wants."""
-    wanted = layout.wanted(topics)
-    shares, free = _kept(layout, wanted, owner)
-    active = [member for member, subscribed in enumerate(wanted) if subscribed]
-    if len({wanted[member] for member in active}) <= 1:
+def share(layout: Layout, owner: list[int]) -> list[list[int]]:
+    """Give every place of the layout to a member that subscribes to its topic; `owner` is what `settle` found."""
+    shares, free = _kept(layout, owner)
+    active = [member for member, topics in enumerate(layout.wanted) if topics]
+    if len(set(layout.wanted) - {frozenset()}) <= 1:
         _share_equally(layout, shares, active, [place for places in free for place in places])
     else:
-        share_mixed(layout, wanted, owner, shares, free)
+        share_mixed(layout, owner, shares, free)
     return shares
 
 
-def _kept(layout: Layout, wanted: list[frozenset[int]], owner: list[int]) -> tuple[list[list[int]], list[list[int]]]:
+def _kept(layout: Layout, owner: list[int]) -> tuple[list[list[int]], list[list[int]]]:
     """Leave every place with its rightful owner if that still subscribes; the rest is free, topic by topic."""
+    wanted = layout.wanted
     shares: list[list[int]] = [[] for _ in wanted]
-    if not any(member >= 0 for member in owner):
+    if max(owner, default=FREE) < 0:
         return shares, [list(range(start, start + n)) for start, n in zip(layout.starts, layout.counts, strict=False)]
     free: list[list[int]] = []
     for topic, count in enumerate(layout.counts):
@@ -205,17 +205,22 @@ def _read_previous(data: bytes, claimed: list[tuple[str, int]]) -> int:
     A length that the data cannot hold is refused before anything is made of it: garbage must not ask for memory.
     """
     size = len(data)
-    (topics,) = _INT32.unpack_from(data, 0)
+    int16, int32 = _INT16.unpack_from, _INT32.unpack_from
+    (topics,) = int32(data, 0)
     if topics < 0:
         raise ValueError("negative number of topics")
     at = 4
     for _ in range(topics):
-        (length,) = _INT16.unpack_from(data, at)
+        (length,) = int16(data, at)
         end = at + 2 + length
-        (count,) = _INT32.unpack_from(data, end)
+        (count,) = int32(data, end)
         if length < 0 or not 0 <= count <= size:
             raise ValueError("impossible length")
         topic = data[at + 2 : end].decode()
-        at = end + 4 + 4 * count
-        claimed += zip(repeat(topic), struct.unpack_from(f">{count}i", data, end + 4), strict=False)
+        at = end + 4
+        if count == 1:  # with many topics and members nearly always
+            claimed.append((topic, int32(data, at)[0]))
+        else:
+            claimed += zip(repeat(topic), struct.unpack_from(f">{count}i", data, at), strict=False)
+        at += 4 * count
     return at
