@@ -27,6 +27,7 @@ class Command(NamedTuple):
 
 COMMANDS: dict[str, Command] = {
     "serve": Command("muster.cli.serve", "run a broker on a folder"),
+    "demo": Command("muster.cli.demo", "run the main job on real data and check it to the end"),
 }
 
 _PROG = "muster"

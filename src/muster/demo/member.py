@@ -81,7 +81,6 @@ def run(consumer: Consumer, topic: str, book: Book, stop: threading.Event) -> No
         if batches:
             commit(consumer, book, {p: records[-1].offset + 1 for p, records in batches.items()})
     consumer.close()
-    book.note("closed")
 
 
 def commit(consumer: Consumer, book: Book, offsets: dict[TopicPartition, int]) -> None:

@@ -1,0 +1,87 @@
+"""`muster demo`: the main job, on real data, checked to the end."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import signal
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from muster.errors import ConfigError, MusterError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `muster demo`."""
+    parser.add_argument("--quick", action="store_true", help="the first 30,000 flights instead of all 336,776")
+    parser.add_argument("--out", type=Path, default=Path("demo-out"), metavar="DIR", help="results (default demo-out)")
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="the broker's folder (default OUT/broker)")
+    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="an existing cluster instead of a broker of its own")
+    parser.add_argument("--spark-master", metavar="URL", default="local[2,4]", help="default local[2,4]")
+    parser.add_argument("--group", help="default delays; with --bootstrap a fresh name")
+    parser.add_argument("--topic", help="default flights; with --bootstrap a fresh name")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the demo: 0 if everything was as it must be."""
+    missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"the demo needs {' and '.join(missing)}: pip install 'muster-kafka[demo]'")
+    from rich.console import Console
+
+    from muster.demo.job import Job, Options
+    from muster.demo.outcome import conclude
+    from muster.demo.view import open_view
+
+    suffix = time.strftime("-%Y%m%d-%H%M%S") if arguments.bootstrap else ""
+    out = arguments.out.resolve()
+    options = Options(
+        out=out,
+        data_dir=(arguments.data_dir or out / "broker").resolve(),
+        quick=arguments.quick,
+        bootstrap=arguments.bootstrap,
+        spark_master=arguments.spark_master,
+        group=arguments.group or f"delays{suffix}",
+        topic=arguments.topic or f"flights{suffix}",
+    )
+    console = Console()
+    try:
+        with open_view(console) as view:
+            finished = asyncio.run(_interruptible(Job(options, view).run()))
+    except BaseExceptionGroup as group:
+        raise _first(group) from None
+    if finished is None:
+        console.print("Interrupted: everything that was started has been stopped.")
+        return 130
+    return 0 if conclude(finished, console) else 1
+
+
+async def _interruptible(work: Any) -> Any:
+    """Run until done, or until SIGINT or SIGTERM: then None, after everything was stopped."""
+    task = asyncio.ensure_future(work)
+    loop = asyncio.get_running_loop()
+    interrupted = False
+
+    def interrupt() -> None:
+        nonlocal interrupted
+        interrupted = True
+        task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupt)
+    with contextlib.suppress(asyncio.CancelledError):
+        return await task
+    if not interrupted:
+        raise MusterError("the demo was cancelled")
+    return None
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first thing that went wrong; what followed from it says less."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
