@@ -157,9 +157,8 @@ def test_a_member_that_was_expelled_cannot_commit(cluster, face):
         with pytest.raises(CommitFailedError) as caught:
             consumer.commit()
         assert caught.value.code is ErrorCode.UNKNOWN_MEMBER_ID
-        until(lambda: listener.told[-1][0] == "assigned" and len(listener.told) == 3, lambda: consumer.poll(100))
+        assert numbers(read(consumer, 10)) == list(range(10))
         assert [kind for kind, _ in listener.told] == ["assigned", "lost", "assigned"]
-        read(consumer, 10)
         consumer.commit()
 
 
@@ -207,9 +206,8 @@ def test_one_joins_and_leaves(cluster, face, strategy):
 def test_a_crashed_members_partitions_go_to_the_rest(cluster, face):
     """H5."""
     topic = cluster.topic()
-    with cluster.consumer(face) as first:
+    with cluster.consumer(face) as first, cluster.consumer(face) as second:
         first.subscribe([topic])
-        second = (yield_face := cluster.consumer(face)).__enter__()
         second.subscribe([topic])
 
         def both():
@@ -218,7 +216,6 @@ def test_a_crashed_members_partitions_go_to_the_rest(cluster, face):
 
         until(lambda: len(first.assignment()) == len(second.assignment()) == 2, both)
         second.abandon()
-        assert yield_face is not None
         until(lambda: len(first.assignment()) == 4, lambda: first.poll(200))
 
 

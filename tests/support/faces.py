@@ -27,6 +27,7 @@ class Blocking:
 
     def __init__(self, **settings: Any) -> None:
         self._thread = LoopThread("blocking")
+        self.abandoned = False
         self.consumer = AsyncConsumer(**settings)
 
     def __getattr__(self, name: str) -> Any:
@@ -69,15 +70,19 @@ class Blocking:
 
         self._thread.run(stop())
         self._thread.close()
+        self.abandoned = True
 
 
 class Abandonable(Consumer):
     """A `Consumer` that can crash."""
 
+    abandoned = False
+
     def abandon(self) -> None:
         """Stop as a crash would: no farewell."""
         self._run(self._consumer._loop.close())
         self._thread.close()
+        self.abandoned = True
 
 
 FACES: dict[str, Callable[..., Any]] = {"sync": Abandonable, "async": Blocking}
@@ -133,7 +138,8 @@ class Cluster:
         try:
             yield consumer
         finally:
-            consumer.close(timeout_ms=5_000)
+            if not consumer.abandoned:
+                consumer.close(timeout_ms=5_000)
 
     def settings(self, **settings: Any) -> dict[str, Any]:
         """A consumer's settings."""

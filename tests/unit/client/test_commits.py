@@ -1,0 +1,476 @@
+"""Commits and committed offsets: order, retries, the generation's fence, and how each error is taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from muster.client.core.member_state import MemberState
+from muster.client.core.sends import FailureKind
+from muster.errors import CommitFailedError, ErrorCode, KafkaError, KafkaTimeoutError, UnsupportedVersionError
+from muster.model import OffsetAndMetadata
+from muster.protocol.messages import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    JoinGroupRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from muster.protocol.primitives import ZERO_UUID
+from tests.support.client_harness import GROUP, ConsumerHarness, topic_id, tp, tps
+
+
+@pytest.fixture
+def member():
+    """A stable member without auto commit."""
+    consumer = ConsumerHarness(enable_auto_commit=False)
+    consumer.stable()
+    return consumer
+
+
+def by_hand(**settings):
+    """A consumer that was assigned by hand, whose group has no members."""
+    consumer = ConsumerHarness(enable_auto_commit=False, **settings)
+    consumer.core.assign(tps("flights-0 flights-1"))
+    consumer.enter_poll()
+    return consumer
+
+
+def code_of(error):
+    """The code of an error that must be Kafka's."""
+    assert isinstance(error, KafkaError)
+    return error.code
+
+
+# --- one commit ------------------------------------------------------------------------------------------------------
+
+
+def test_a_commit_says_who_and_what(member):
+    outcome: list[Any] = []
+    offset = OffsetAndMetadata(5, 3, "noted")
+    member.core.commit({tp("flights-2"): offset}, lambda error, _now: outcome.append(error))
+    member.turn()
+    request = member.accept_commit()
+    assert (request.group_id, request.generation_id_or_member_epoch, request.member_id) == (GROUP, 1, "m1")
+    partition = request.topics[0].partitions[0]
+    assert (request.topics[0].topic_id, partition.partition_index) == (topic_id("flights"), 2)
+    assert (partition.committed_offset, partition.committed_leader_epoch, partition.committed_metadata) == (
+        5,
+        3,
+        "noted",
+    )
+    assert outcome == [None]
+
+
+def test_a_topic_without_a_known_id_is_committed_by_name():
+    consumer = by_hand()
+    consumer.commit({"elsewhere-0": 1})
+    assert [(t.name, t.topic_id) for t in consumer.sent(OffsetCommitRequest)[0].topics] == [("elsewhere", ZERO_UUID)]
+
+
+def test_nothing_to_commit_is_done_at_once(member):
+    assert member.commit({}) == [None]
+    assert member.sent(OffsetCommitRequest) == []
+
+
+def test_by_hand_there_is_no_generation():
+    consumer = by_hand(group_instance_id="i1")
+    outcome = consumer.commit({"flights-0": 1})
+    request = consumer.accept_commit()
+    assert (request.generation_id_or_member_epoch, request.member_id, request.group_instance_id) == (-1, "", None)
+    assert outcome == [None]
+
+
+def test_by_hand_a_group_with_members_refuses_and_nothing_is_reset():
+    consumer = by_hand()
+    outcome = consumer.commit({"flights-0": 1})
+    consumer.accept_commit(ErrorCode.UNKNOWN_MEMBER_ID)
+    assert isinstance(outcome[0], CommitFailedError)
+    assert consumer.notes[-1].startswith("the coordinator")
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+RETRIABLE = [
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.REQUEST_TIMED_OUT,
+]
+
+
+@pytest.mark.parametrize("code", RETRIABLE)
+def test_what_may_heal_is_tried_again_until_time_is_out(member, code):
+    outcome = member.commit({"flights-0": 1}, until=member.now + 1_000)
+    member.accept_commit(code)
+    assert outcome == []
+    member.tick(130)
+    member.accept_commit()
+    assert outcome == [None]
+
+
+@pytest.mark.parametrize("code", RETRIABLE)
+def test_a_single_try_is_a_single_try(member, code):
+    outcome = member.commit({"flights-0": 1})
+    member.accept_commit(code)
+    assert isinstance(outcome[0], KafkaError)
+    assert outcome[0].retriable
+
+
+def test_when_time_is_out_the_last_reason_is_told(member):
+    outcome = member.commit({"flights-0": 1}, until=member.now + 300)
+    while member.sent(OffsetCommitRequest):
+        member.accept_commit(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        member.tick(50)
+        member.tick(50)
+    member.tick(300)
+    assert [code_of(error) for error in outcome] == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+
+
+def test_without_any_answer_it_is_a_timeout(member):
+    outcome = member.commit({"flights-0": 1}, until=member.now + 300)
+    member.tick(300)
+    assert isinstance(outcome[0], KafkaTimeoutError)
+    member.accept_commit()  # too late
+    assert len(outcome) == 1
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.OFFSET_METADATA_TOO_LARGE,
+        ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    ],
+)
+def test_what_does_not_heal_is_told(member, code):
+    outcome = member.commit({"flights-0": 1}, until=member.now + 1_000)
+    member.accept_commit(code)
+    assert [error.code for error in outcome] == [code]
+    assert not isinstance(outcome[0], CommitFailedError)
+
+
+def test_rebalance_in_progress_makes_the_member_join(member):
+    outcome = member.commit({"flights-0": 1}, until=member.now + 1_000)
+    member.accept_commit(ErrorCode.REBALANCE_IN_PROGRESS)
+    assert isinstance(outcome[0], CommitFailedError)
+    assert outcome[0].code is ErrorCode.REBALANCE_IN_PROGRESS
+    assert member.finish_callback()[0] == "revoked"
+    assert len(member.sent(JoinGroupRequest)) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "member_id"), [(ErrorCode.UNKNOWN_MEMBER_ID, ""), (ErrorCode.ILLEGAL_GENERATION, "m1")]
+)
+def test_an_expelled_member_is_told_and_starts_over(member, code, member_id):
+    outcome = member.commit({"flights-0": 1}, until=member.now + 1_000)
+    member.accept_commit(code)
+    assert isinstance(outcome[0], CommitFailedError)
+    assert outcome[0].code is code
+    assert member.finish_callback()[0] == "lost"
+    assert member.join().member_id == member_id
+
+
+def test_an_error_about_an_older_generation_only_says_to_poll(member):
+    """The commit is under way; the member begins to join anew; the old generation's commit is refused."""
+    outcome = member.commit({"flights-0": 1}, until=member.now + 60_000)
+    member.core.enforce_rebalance("")
+    member.turn()
+    member.finish_callback()
+    member.accept_join(2)
+    member.accept_sync("flights-0")
+    member.finish_callback()
+    member.core.enforce_rebalance("")
+    member.turn()
+    member.finish_callback()
+    assert member.member.state is MemberState.PREPARING_REBALANCE
+    member.accept_commit(ErrorCode.ILLEGAL_GENERATION)
+    assert outcome[0].code is ErrorCode.REBALANCE_IN_PROGRESS
+    assert member.member.generation.generation_id == 2
+
+
+def test_a_member_that_is_joining_does_not_even_ask():
+    consumer = ConsumerHarness(enable_auto_commit=False)
+    consumer.subscribe()
+    outcome = consumer.commit({"flights-0": 1}, until=consumer.now + 1_000)
+    assert code_of(outcome[0]) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert consumer.sent(OffsetCommitRequest) == []
+
+
+def test_a_member_that_was_expelled_does_not_even_ask():
+    consumer = ConsumerHarness(enable_auto_commit=False, max_poll_interval_ms=1_000)
+    consumer.stable()
+    consumer.leave_poll()
+    consumer.tick(1_000)
+    outcome = consumer.commit({"flights-0": 1})
+    assert isinstance(outcome[0], CommitFailedError)
+    assert outcome[0].code is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_broken_connection_is_tried_again_elsewhere(member):
+    outcome = member.commit({"flights-0": 1}, until=member.now + 1_000)
+    member.coordinator = 2
+    member.fail(OffsetCommitRequest)
+    member.tick(130)
+    assert next(send.node_id for send, r in member.pending if isinstance(r, OffsetCommitRequest)) == 2
+    member.accept_commit()
+    assert outcome == [None]
+
+
+def test_a_version_that_is_not_spoken_is_told(member):
+    outcome = member.commit({"flights-0": 1}, until=member.now + 1_000)
+    member.fail(OffsetCommitRequest, FailureKind.UNSUPPORTED_VERSION)
+    assert isinstance(outcome[0], UnsupportedVersionError)
+
+
+# --- order -----------------------------------------------------------------------------------------------------------
+
+
+def test_single_tries_follow_each_other_and_report_in_order(member):
+    done: list[Any] = []
+    for offset in (1, 2, 3):
+        member.core.commit(
+            {tp("flights-0"): OffsetAndMetadata(offset)}, lambda error, _now, offset=offset: done.append(offset)
+        )
+    member.turn()
+    assert len(member.sent(OffsetCommitRequest)) == 3
+    for _ in range(3):
+        member.accept_commit()
+    assert done == [1, 2, 3]
+
+
+def test_a_failure_that_is_known_at_once_is_still_told_in_order(member):
+    done: list[Any] = []
+    member.core.commit({tp("flights-0"): OffsetAndMetadata(1)}, lambda error, _now: done.append(("first", error)))
+    member.turn()
+    fence = {tp("flights-0"): 999}
+    member.core.commit(
+        {tp("flights-0"): OffsetAndMetadata(2)}, lambda error, _now: done.append(("second", error)), fence=fence
+    )
+    member.turn()
+    assert done == []
+    member.accept_commit()
+    assert [name for name, _ in done] == ["first", "second"]
+
+
+def test_nothing_is_sent_behind_a_commit_that_may_be_tried_again(member):
+    """Or its retry would put back what the later one has moved on."""
+    first = member.commit({"flights-0": 1}, until=member.now + 1_000)
+    second = member.commit({"flights-0": 2})
+    member.accept_commit(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    assert member.sent(OffsetCommitRequest) == []
+    member.tick(130)
+    assert member.accept_commit().topics[0].partitions[0].committed_offset == 1
+    assert (first, second) == ([None], [])
+    assert member.accept_commit().topics[0].partitions[0].committed_offset == 2
+    assert second == [None]
+
+
+# --- the fence -------------------------------------------------------------------------------------------------------
+
+
+def test_a_partition_lost_and_regained_is_not_committed_for_its_former_ownership(member):
+    partition = tp("flights-0")
+    fence = {partition: member.core.ownership(partition)}
+    member.tick(3_000)
+    member.heartbeat(ErrorCode.UNKNOWN_MEMBER_ID)
+    member.finish_callback()
+    member.accept_join(5, member_id="m2", leader="m2")
+    member.accept_sync("flights-0")
+    member.finish_callback()
+    outcome = member.commit({"flights-0": 1}, until=member.now + 1_000, fence=fence)
+    assert isinstance(outcome[0], CommitFailedError)
+    assert member.sent(OffsetCommitRequest) == []
+    again = member.commit({"flights-0": 1}, fence={partition: member.core.ownership(partition)})
+    member.accept_commit()
+    assert again == [None]
+
+
+# --- auto commit -----------------------------------------------------------------------------------------------------
+
+
+def test_auto_commit_runs_at_its_interval_while_the_user_is_in_poll():
+    consumer = ConsumerHarness(auto_commit_interval_ms=5_000, heartbeat_interval_ms=40_000)
+    consumer.stable()
+    consumer.tick(4_999)
+    assert consumer.sent(OffsetCommitRequest) == []
+    consumer.tick(1)
+    assert len(consumer.accept_commit().topics[0].partitions) == 4
+    consumer.tick(5_000)
+    consumer.accept_commit()
+
+
+def test_auto_commit_does_not_run_while_records_are_being_handled():
+    consumer = ConsumerHarness(auto_commit_interval_ms=5_000, heartbeat_interval_ms=40_000)
+    consumer.stable()
+    consumer.leave_poll()
+    consumer.tick(20_000)
+    assert consumer.sent(OffsetCommitRequest) == []
+    consumer.enter_poll()
+    assert len(consumer.sent(OffsetCommitRequest)) == 1
+
+
+def test_auto_commit_that_failed_is_tried_again_soon():
+    consumer = ConsumerHarness(auto_commit_interval_ms=5_000, heartbeat_interval_ms=40_000)
+    consumer.stable()
+    consumer.tick(5_000)
+    consumer.accept_commit(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    consumer.tick(100)
+    assert len(consumer.sent(OffsetCommitRequest)) == 1
+
+
+# --- what is committed -----------------------------------------------------------------------------------------------
+
+
+def fetch_committed(consumer, partitions, **options):
+    found: list[Any] = []
+    consumer.core.fetch_committed(tps(partitions), lambda result, _now: found.append(result), **options)
+    consumer.turn()
+    return found
+
+
+@pytest.mark.parametrize("version", [*range(1, OffsetFetchRequest.MAX_VERSION + 1)])
+def test_committed_offsets_are_read_in_every_version(version):
+    consumer = by_hand()
+    consumer.auto.discard(OffsetFetchRequest)
+    consumer.pending.clear()
+    consumer.versions[OffsetFetchRequest] = version
+    found = fetch_committed(consumer, "flights-0 flights-1")
+    send, request = consumer.pending[-1]
+    if version >= 8:
+        assert [topic.partition_indexes for topic in request.groups[0].topics] == [[0, 1]]
+        topics = [
+            OffsetFetchResponseTopics(
+                "flights" if version < 10 else "",
+                topic_id("flights"),
+                [OffsetFetchResponsePartitions(0, 7, 2, "x"), OffsetFetchResponsePartitions(1, -1)],
+            )
+        ]
+        response = OffsetFetchResponse(groups=[OffsetFetchResponseGroup(GROUP, topics)])
+    else:
+        assert [topic.partition_indexes for topic in request.topics] == [[0, 1]]
+        old = [OffsetFetchResponsePartition(0, 7, 2, "x"), OffsetFetchResponsePartition(1, -1)]
+        response = OffsetFetchResponse(topics=[OffsetFetchResponseTopic("flights", old)])
+    assert request.require_stable is (version >= 7)
+    send.on_reply(response, consumer.now)
+    assert found == [{tp("flights-0"): OffsetAndMetadata(7, 2, "x"), tp("flights-1"): None}]
+
+
+def offset_fetch_error(group=ErrorCode.NONE, partition=ErrorCode.NONE):
+    part = OffsetFetchResponsePartitions(0, -1, error_code=int(partition))
+    topics = [OffsetFetchResponseTopics("", topic_id("flights"), [part])]
+    return OffsetFetchResponse(groups=[OffsetFetchResponseGroup(GROUP, topics, int(group))])
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        offset_fetch_error(group=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        offset_fetch_error(group=ErrorCode.NOT_COORDINATOR),
+        offset_fetch_error(partition=ErrorCode.UNSTABLE_OFFSET_COMMIT),
+    ],
+)
+def test_reading_is_tried_again_while_it_may_help(response):
+    consumer = by_hand()
+    consumer.auto.discard(OffsetFetchRequest)
+    found = fetch_committed(consumer, "flights-0", until=consumer.now + 1_000)
+    consumer.answer(OffsetFetchRequest, response)
+    assert found == []
+    consumer.tick(130)
+    consumer.answer(OffsetFetchRequest, offset_fetch_error())
+    assert found == [{tp("flights-0"): None}]
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        offset_fetch_error(group=ErrorCode.GROUP_AUTHORIZATION_FAILED),
+        offset_fetch_error(partition=ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+        offset_fetch_error(partition=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+def test_reading_ends_where_it_does_not(response):
+    consumer = by_hand()
+    consumer.auto.discard(OffsetFetchRequest)
+    found = fetch_committed(consumer, "flights-0", until=consumer.now + 1_000)
+    consumer.answer(OffsetFetchRequest, response)
+    assert isinstance(found[0], Exception)
+
+
+def test_reading_ends_with_its_time():
+    consumer = by_hand()
+    consumer.auto.discard(OffsetFetchRequest)
+    found = fetch_committed(consumer, "flights-0", until=consumer.now + 1_000)
+    consumer.tick(1_000)
+    assert isinstance(found[0], KafkaTimeoutError)
+
+
+def test_the_answer_for_a_former_ownership_is_dropped():
+    """The offset is asked for; the partition is lost and comes back; the old answer arrives after the new question."""
+    consumer = ConsumerHarness(enable_auto_commit=False, listening=False)
+    consumer.auto.discard(OffsetFetchRequest)
+    consumer.subscribe()
+    consumer.accept_join()
+    consumer.accept_sync("flights-0")
+    (old, _) = next((s, r) for s, r in consumer.pending if isinstance(r, OffsetFetchRequest))
+    consumer.tick(3_000)
+    consumer.heartbeat(ErrorCode.UNKNOWN_MEMBER_ID)
+    consumer.accept_join(3, member_id="m2", leader="m2")
+    consumer.accept_sync("flights-0")
+    part = OffsetFetchResponsePartitions(0, 4)
+    stale = OffsetFetchResponse(
+        groups=[OffsetFetchResponseGroup(GROUP, [OffsetFetchResponseTopics("", topic_id("flights"), [part])])]
+    )
+    old.on_reply(stale, consumer.now)
+    assert consumer.core.subscription.position(tp("flights-0")) is None
+
+
+# --- no coordinator --------------------------------------------------------------------------------------------------
+
+
+def test_an_async_commit_waits_for_one_lookup_and_no_longer():
+    consumer = by_hand()
+    consumer.auto.discard(FindCoordinatorRequest)
+    consumer.committed = {}
+    lookup = consumer.core.group.lookup
+    lookup.mark_dead("test", consumer.now)
+    outcome = consumer.commit({"flights-0": 1})
+    assert outcome == []
+    consumer.fail(FindCoordinatorRequest, FailureKind.UNREACHABLE)
+    assert outcome[0].code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def test_a_sync_commit_waits_for_as_long_as_it_may():
+    consumer = by_hand()
+    consumer.auto.discard(FindCoordinatorRequest)
+    consumer.core.group.lookup.mark_dead("test", consumer.now)
+    outcome = consumer.commit({"flights-0": 1}, until=consumer.now + 10_000)
+    consumer.fail(FindCoordinatorRequest, FailureKind.UNREACHABLE)
+    consumer.auto.add(FindCoordinatorRequest)
+    consumer.tick(200)
+    consumer.accept_commit()
+    assert outcome == [None]
+
+
+def test_a_lookup_that_is_not_allowed_is_told_to_who_waits():
+    consumer = by_hand()
+    consumer.auto.discard(FindCoordinatorRequest)
+    consumer.core.group.lookup.mark_dead("test", consumer.now)
+    outcome = consumer.commit({"flights-0": 1}, until=consumer.now + 10_000)
+    code = int(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    consumer.answer(FindCoordinatorRequest, FindCoordinatorResponse(coordinators=[Coordinator(GROUP, error_code=code)]))
+    assert outcome[0].code is ErrorCode.GROUP_AUTHORIZATION_FAILED
+    assert consumer.events == []
