@@ -121,7 +121,9 @@ class GroupHarness:
             self.ids[name] = origin.fresh_member_id
         return self
 
-    def sync(self, name: str, assignments: Mapping[str, bytes] | None = None, **fields: Any) -> GroupHarness:
+    def sync(
+        self, name: str, assignments: Mapping[str, bytes] | None = None, *, version: int = 4, **fields: Any
+    ) -> GroupHarness:
         """A SyncGroup; `assignments` are given by the members' names."""
         request = SyncGroupRequest(
             group_id=self.group_id,
@@ -130,7 +132,7 @@ class GroupHarness:
             assignments=[SyncGroupRequestAssignment(self.ids[n], a) for n, a in (assignments or {}).items()],
             **fields,
         )
-        self._take(self.shard.sync(request, self._origin(name, 5), self.now))
+        self._take(self.shard.sync(request, self._origin(name, version), self.now))
         return self
 
     def sync_leader(self) -> GroupHarness:

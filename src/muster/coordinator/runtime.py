@@ -45,6 +45,7 @@ from muster.protocol.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
+    JoinGroupResponse,
     LeaveGroupRequest,
     ListGroupsRequest,
     ListGroupsResponse,
@@ -268,6 +269,8 @@ class CoordinatorRuntime:
         self._settle(home, _DECIDE[type(request)](home.shard, request, origin, now), now)
 
     def _join(self, request: JoinGroupRequest, client: Client, reply: Answer) -> None:
+        if client.api_version >= 7:
+            reply = _without_empty_name(reply)
         home = self._find(request.group_id)
         if not isinstance(home, _Home):
             reply(refused(request, home))
@@ -460,6 +463,16 @@ class _Gather:
                 self._done(self._parts)
 
         return take
+
+
+def _without_empty_name(reply: Answer) -> Answer:
+    """Since version 7 of JoinGroup a protocol that was not chosen is null, before that it is empty."""
+
+    def take(answer: JoinGroupResponse) -> None:
+        answer.protocol_name = answer.protocol_name or None
+        reply(answer)
+
+    return take
 
 
 _DECIDE: dict[type[Any], Callable[[GroupShard, Any, Origin, int], Effects]] = {

@@ -84,13 +84,17 @@ class GroupShard:
         return ErrorCode.NONE
 
     def sync(self, request: SyncGroupRequest, origin: Origin, now: int) -> Effects:
+        """SyncGroup. Since version 5 it must say which protocol it believes in (KIP-559)."""
         group = self.groups.get(request.group_id)
-        if group is None:
+        if origin.api_version >= 5 and None in (request.protocol_type, request.protocol_name):
+            error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        elif group is None:
             error = ErrorCode.UNKNOWN_MEMBER_ID if request.group_id else ErrorCode.INVALID_GROUP_ID
-            return Effects().reply(origin.ticket, SyncGroupResponse(error_code=error))
-        effects = classic.sync(group, request, origin, now)
-        self._arm(group)
-        return effects
+        else:
+            effects = classic.sync(group, request, origin, now)
+            self._arm(group)
+            return effects
+        return Effects().reply(origin.ticket, SyncGroupResponse(error_code=error))
 
     def heartbeat(
         self, group_id: str, generation_id: int, member_id: str, group_instance_id: str | None, now: int

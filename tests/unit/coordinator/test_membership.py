@@ -111,11 +111,13 @@ def test_who_gets_nothing_is_idle(group):
         ({"protocol_type": "connect"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
         ({"protocol_name": "sticky"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
         ({"group_instance_id": "never seen"}, ErrorCode.UNKNOWN_MEMBER_ID),
-        ({"protocol_type": "consumer", "protocol_name": "range"}, ErrorCode.NONE),
+        ({"version": 5}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"version": 5, "protocol_type": "consumer"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"version": 5, "protocol_type": "consumer", "protocol_name": "range"}, ErrorCode.NONE),
     ],
 )
 def test_sync_guards(group, fields, error):
-    """KIP-559: members say which protocol they believe in."""
+    """KIP-559: members say which protocol they believe in, and since version 5 they must."""
     group.join("a").tick(3000)
     assert group.sync("a", {}, **fields).error("a") == error
 

@@ -215,10 +215,10 @@ def test_a_failed_write_answers_members_that_wait_for_others(broker):
     first, second = broker.join(instance="a"), broker.join(instance="b")
     broker.turn()
     a, b = first[0].member_id, second[0].member_id
-    share = broker.send(SyncGroupRequest("g", 1, b))
+    share = broker.send(SyncGroupRequest("g", 1, b), 4)
     commit = broker.commit()
     broker.log_of("g").fails = True
-    broker.send(SyncGroupRequest("g", 1, a))
+    broker.send(SyncGroupRequest("g", 1, a), 4)
     assert share == []
     broker.turn()
     assert code(share) == ErrorCode.NOT_COORDINATOR
@@ -258,7 +258,7 @@ def test_groups_come_back_from_their_logs(broker):
     joined = broker.join(instance="a")
     broker.turn()
     member_id = joined[0].member_id
-    broker.send(SyncGroupRequest("g", 1, member_id))
+    broker.send(SyncGroupRequest("g", 1, member_id), 4)
     broker.commit("h", 7)
     broker.turn()
     again = Broker(broker.logs).loaded()
