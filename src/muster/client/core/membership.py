@@ -42,20 +42,17 @@ from muster.client.core import group_requests as requests
 from muster.client.core.assignment import Leading
 from muster.client.core.backoff import Backoff
 from muster.client.core.coordinator import CoordinatorLookup
-from muster.client.core.events import DEBUG, ERROR, INFO, WARNING, CallbackKind, Event, Fatal, Note, RebalanceCallback
-from muster.client.core.heartbeat import Heartbeat
-from muster.client.core.member_state import NO_GENERATION, Generation, MemberState, Step
+from muster.client.core.events import ERROR, INFO, WARNING, CallbackKind, Event
+from muster.client.core.group_member import GroupMember
+from muster.client.core.member_state import Generation, MemberState, Step
 from muster.client.core.metadata import ClusterMetadata
-from muster.client.core.sends import AnySend, Channel, Failure, Send, send
+from muster.client.core.sends import AnySend, Channel, Failure, send
 from muster.client.core.subscription_state import SubscriptionKind, SubscriptionState
 from muster.errors import ErrorCode, KafkaError, MusterError, UnsupportedVersionError, error_code
 from muster.model import CONSUMER_PROTOCOL_TYPE, TopicPartition
 from muster.protocol.messages import (
-    HeartbeatResponse,
     JoinGroupRequestProtocol,
     JoinGroupResponse,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
     SyncGroupRequestAssignment,
     SyncGroupResponse,
 )
@@ -75,7 +72,6 @@ _TRY_AGAIN_AT_ONCE = frozenset(
         ErrorCode.MEMBER_ID_REQUIRED,
     }
 )
-_RESET_ERRORS = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID})
 
 
 OnCommitted = Callable[[MusterError | None, int], None]
@@ -83,7 +79,7 @@ CommitConsumed = Callable[[OnCommitted, int], None]
 """Commits what was handed out so far, one try; calls back with what went wrong, and when."""
 
 
-class Membership:
+class Membership(GroupMember):
     """One consumer's place in its group."""
 
     def __init__(
@@ -97,41 +93,20 @@ class Membership:
         events: list[Event],
         seed: int = 0,
     ) -> None:
-        self.group_id = group_id
-        self.state = MemberState.UNJOINED
-        self.step = Step.IDLE
-        self.generation = NO_GENERATION
+        super().__init__(group_id, config, subscription, lookup, events, seed)
         self.is_leader = False
-        self.in_poll = False
-        """Whether the user's code is in `poll`; see the head of this file."""
-        self.listening = False
-        """Whether there is a listener to be told; if not, the rebalance goes on without."""
+        self.protocol = common_protocol(assignors)
         self.commit_consumed: CommitConsumed | None = None
         """How auto commit is done before partitions are given up; None where it is off."""
         self.on_assigned: Callable[[int], None] = lambda _now: None
         """Told when an assignment is in force."""
-        self.ownership: dict[TopicPartition, int] = {}
-        """For each partition that the group gave this member, a number that no other ownership of it had here."""
-        self.protocol = common_protocol(assignors)
-        self.rejoin_needed = True
-        self.rejoin_reason = ""
-        self.needs_join_prepare = True
-        self._config = config
         self._assignors = {assignor.name: assignor for assignor in assignors}
-        self._subscription = subscription
         self._metadata = metadata
-        self._lookup = lookup
-        self._events = events
-        self._heartbeat = Heartbeat(config, seed)
         self._commit_backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, seed)
-        self._outbox: list[AnySend] = []
         self._attempt = 0
         self._epoch_sent = 0
-        self._session_epoch = -1
         self._retry_at = 0
         self._polled_at = 0
-        self._halted = False
-        self._owned_counter = 0
         self._joined_topics: set[str] | None = None
         self._watched: dict[str, int | None] | None = None
         self._watched_version = -1
@@ -142,57 +117,11 @@ class Membership:
         self._commit_at: int | None = None
         self._commit_until = 0
         self._after_commit: Callable[[int], None] | None = None
-        self._callback: tuple[int, Callable[[int], None]] | None = None
-        self._token = 0
-        self._parked = False
-
-    # --- what others ask ---------------------------------------------------------------------------------------------
-
-    @property
-    def generation_if_stable(self) -> Generation | None:
-        """The generation under which offsets can be committed now."""
-        return self.generation if self.state is MemberState.STABLE else None
-
-    @property
-    def rebalance_in_progress(self) -> bool:
-        """Whether this member has joined, or is joining, without its share yet."""
-        return self.state in (MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE)
-
-    @property
-    def callback_pending(self) -> bool:
-        """Whether the listener was asked and has not come back."""
-        return self._callback is not None
 
     @property
     def settled(self) -> bool:
         """Whether the listener knows of all partitions, so that positions may be looked up (a listener may seek)."""
         return self.step is not Step.ASSIGNING
-
-    def request_rejoin(self, reason: str) -> None:
-        """Join again, and say why (KIP-800)."""
-        self.rejoin_needed = True
-        self.rejoin_reason = reason
-        self._note(INFO, f"group {self.group_id} has to be joined: {reason}")
-
-    def polled(self, now: int) -> None:
-        """The user's code came to `poll`."""
-        self._heartbeat.polled(now)
-
-    def resume(self) -> None:
-        """The user has seen the error that was reported: joining may be tried again."""
-        self._halted = False
-
-    def reset_on_error(self, request: str, code: ErrorCode) -> None:
-        """An answer said that the generation is over. The member id stays after ILLEGAL_GENERATION: it may be valid."""
-        self._reset(f"{request} was answered {code.name}", forget_member=code is not ErrorCode.ILLEGAL_GENERATION)
-
-    def _reset(self, reason: str, *, forget_member: bool) -> None:
-        self._note(INFO, f"this member's generation of group {self.group_id} is over: {reason}")
-        self.state = MemberState.UNJOINED
-        self.generation = NO_GENERATION if forget_member else Generation(member_id=self.generation.member_id)
-        self.rejoin_needed = True
-        self.rejoin_reason = reason
-        self.needs_join_prepare = True
 
     # --- poll --------------------------------------------------------------------------------------------------------
 
@@ -225,11 +154,6 @@ class Membership:
         # What was due at the last poll and still is waits for something else than time.
         later = [time for time in times if time > self._polled_at]
         return max(now, min(later)) if later else None
-
-    @property
-    def _at_poll(self) -> bool:
-        """Whether the user's code waits in `poll`, and not in its listener: then the poll interval is not running."""
-        return self.in_poll and self._callback is None
 
     def _advance(self, now: int) -> None:
         if self.step is Step.IDLE:
@@ -547,10 +471,6 @@ class Membership:
         else:
             self._report(error)
 
-    def _report(self, error: MusterError) -> None:
-        self._halted = True
-        self._events.append(Fatal(error))
-
     # --- the join succeeds -------------------------------------------------------------------------------------------
 
     def _become_stable(self, data: bytes, now: int) -> None:
@@ -631,133 +551,7 @@ class Membership:
         self.needs_join_prepare = True
         self.step = Step.IDLE
 
-    def _own(self, partitions: list[TopicPartition]) -> None:
-        kept = self.ownership
-        self._owned_counter += 1
-        self.ownership = {partition: kept.get(partition, self._owned_counter) for partition in partitions}
-        self._subscription.assign_from_group(partitions)
-
-    # --- the listener ------------------------------------------------------------------------------------------------
-
-    def _call(
-        self, kind: CallbackKind, partitions: Iterable[TopicPartition], then: Callable[[int], None], now: int
-    ) -> None:
-        if not self.listening:
-            then(now)
-            return
-        self._token += 1
-        self._callback = self._token, then
-        self._events.append(RebalanceCallback(kind, tuple(partitions), self._token))
-
-    def callback_done(self, token: int, now: int) -> None:
-        """The listener has been told what the event of that token said. Other tokens belong to the past."""
-        if self._callback is None or self._callback[0] != token:
-            return
-        _, then = self._callback
-        self._callback = None
-        self._heartbeat.polled(now)
-        then(now)
-
-    # --- heartbeats (H3, H4) -----------------------------------------------------------------------------------------
-
-    def _mind_heartbeat(self, now: int) -> None:
-        if self._at_poll:
-            self._heartbeat.polled(now)
-        if not self.state.has_joined:
-            return
-        node_id = self._lookup.need()
-        if node_id is None:
-            return
-        if self._session_epoch != self._lookup.epoch:
-            self._session_epoch = self._lookup.epoch
-            self._heartbeat.reset_session(now)
-        if now >= self._heartbeat.session_ends_at:
-            self._lookup.mark_dead("no heartbeat was answered for session.timeout.ms", now)
-            self._lookup.need()
-        elif now >= self._heartbeat.poll_due_at:
-            self._on_poll_interval_exceeded(now)
-        elif now >= self._heartbeat.send_at:
-            self._heartbeat.sent(now)
-            request = requests.heartbeat(self.group_id, self.generation, self._config)
-            on_reply = partial(self._on_heartbeat, self.generation, self._lookup.epoch)
-            self._outbox.append(send(node_id, request, on_reply, channel=Channel.COORDINATOR))
-
-    def _on_poll_interval_exceeded(self, now: int) -> None:
-        self._note(
-            WARNING,
-            f"poll was not called for max_poll_interval_ms ({self._config.max_poll_interval_ms} ms): this member "
-            f"leaves group {self.group_id}, and its partitions go to others. Handling the records of one "
-            "poll takes too long: raise max_poll_interval_ms, or lower max_poll_records",
-        )
-        self.leave("consumer poll timeout has expired.", now)
-
-    def _on_heartbeat(self, sent: Generation, epoch: int, reply: HeartbeatResponse | Failure, now: int) -> None:
-        if isinstance(reply, Failure):
-            if epoch == self._lookup.epoch:
-                self._lookup.failed(reply, now)
-            self._heartbeat.failed(now)
-            return
-        code = error_code(reply.error_code)
-        if epoch == self._lookup.epoch:
-            self._lookup.refused(code, now)
-        if code is ErrorCode.NONE:
-            self._heartbeat.received(now)
-        elif code is ErrorCode.REBALANCE_IN_PROGRESS:
-            if self.state is MemberState.STABLE and self.generation == sent:
-                self.request_rejoin("group is already rebalancing")
-            self._heartbeat.received(now)
-        elif code in _RESET_ERRORS:
-            self._on_heartbeat_fenced(code, sent, now)
-        else:
-            self._heartbeat.failed(now)
-
-    def _on_heartbeat_fenced(self, code: ErrorCode, sent: Generation, now: int) -> None:
-        if self.generation != sent:
-            self._heartbeat.received(now)  # it speaks of a generation that is over anyway
-            return
-        self.reset_on_error("Heartbeat", code)
-        self._heartbeat.failed(now)
-        if code is ErrorCode.FENCED_INSTANCE_ID:
-            self._report(KafkaError(code, requests.explain(code, self.group_id, self._config)))
-
-    # --- leave -------------------------------------------------------------------------------------------------------
-
-    def prepare_leave(self, then: Callable[[int], None], now: int) -> None:
-        """Give up all partitions by the user's will, and tell the listener; then go on with `then`."""
-        self._drop_attempt()
-        self._after_commit = None
-        self._commit_at = None
-        self._callback = None
-        owned = self._subscription.assignment() if self._subscription.group_managed else []
-        if not owned:
-            then(now)
-            return
-
-        def give_up(now: int) -> None:
-            self._own([])
-            then(now)
-
-        lost = self.generation.was_reset or self.rebalance_in_progress
-        self._call(CallbackKind.LOST if lost else CallbackKind.REVOKED, owned, give_up, now)
-
-    def leave(self, reason: str, now: int, on_left: Callable[[], None] | None = None) -> None:
-        """Leave the group. A static member only forgets: its place is kept for its session timeout (KIP-345).
-
-        One try: if it fails, the group finds out by the session timeout. The request is in the next `poll`'s list.
-        """
-        self._drop_attempt()
-        parked, self._parked = self._parked, False
-        node_id = self._lookup.node_id
-        dynamic = self._config.group_instance_id is None
-        member_id = self.generation.member_id
-        if dynamic and node_id is not None and self.state is not MemberState.UNJOINED and member_id:
-            build = partial(requests.leave, self.group_id, member_id, reason)
-            # Behind a parked join the coordinator would not read it.
-            channel = Channel.DATA if parked else Channel.COORDINATOR
-            self._outbox.append(Send(node_id, LeaveGroupRequest, build, partial(self._on_leave, on_left), channel))
-        elif on_left is not None:
-            on_left()
-        self._reset("consumer pro-actively leaving the group", forget_member=True)
+    # --- the end of a subscription -----------------------------------------------------------------------------------
 
     def forget_matches(self) -> None:
         """The pattern is another one: match it with the next metadata."""
@@ -775,7 +569,9 @@ class Membership:
         self.rejoin_reason = ""
 
     def _drop_attempt(self) -> None:
-        """Forget a join or sync under way, and have the connection closed on which it is parked."""
+        """Forget a rebalance under way, and have the connection closed on which a request of it is parked."""
+        self._after_commit = None
+        self._commit_at = None
         if self.step in (Step.JOINING, Step.SYNCING) and self._lookup.node_id is not None:
             self._parked = True
             self._lookup.given_up.append(self._lookup.node_id)
@@ -783,17 +579,3 @@ class Membership:
             self._attempt += 1
             self._leading = None
             self.step = Step.IDLE
-
-    def _on_leave(self, on_left: Callable[[], None] | None, reply: LeaveGroupResponse | Failure, now: int) -> None:
-        if isinstance(reply, Failure):
-            self._note(INFO, f"leaving group {self.group_id} got no answer: {reply.message}")
-        else:
-            codes = [reply.error_code, *(member.error_code for member in reply.members)]
-            code = error_code(next((code for code in codes if code), 0))
-            if code is not ErrorCode.NONE:
-                self._note(DEBUG, f"leaving group {self.group_id} was answered {code.name}")
-        if on_left is not None:
-            on_left()
-
-    def _note(self, level: int, text: str) -> None:
-        self._events.append(Note(level, text))
