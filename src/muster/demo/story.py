@@ -13,6 +13,7 @@ from muster.demo.report import Outage, OwnershipSpan, Rebalance
 
 NOT_KNOWN = "not known"
 STABLE = "Stable"
+GONE = ("Empty", "Dead")
 
 
 @dataclass(slots=True)
@@ -59,6 +60,8 @@ class Story:
             self._notice_rebalance(snapshot)
         if snapshot.state == STABLE:
             self._extend_spans(snapshot)
+        elif snapshot.state in GONE:
+            self.finish(snapshot.at_ms)
         self.latest = snapshot
 
     def on_event(self, event: dict[str, Any]) -> Rebalance | None:
@@ -78,7 +81,7 @@ class Story:
         return None
 
     def finish(self, at_ms: int) -> None:
-        """Close what is still open."""
+        """Close what is still open: the group is empty, or the demo ends."""
         for partition, span in self._open_spans.items():
             self.spans.append(OwnershipSpan(partition, span.member, span.start_ms, max(span.end_ms, at_ms)))
         self._open_spans = {}

@@ -71,6 +71,14 @@ def test_spans_follow_the_owners() -> None:
     }
 
 
+def test_spans_end_when_the_group_is_empty() -> None:
+    story = Story("g", has_events=True)
+    story.on_snapshot(snapshot(0, {0: "a"}))
+    story.on_snapshot(snapshot(10, {}, "Empty"))
+    story.finish(99)
+    assert [(s.member, s.start_ms, s.end_ms) for s in story.spans] == [("a", 0, 10)]
+
+
 def test_settled_means_that_everybody_has_something() -> None:
     assert snapshot(0, {0: "a", 1: "b"}).settled
     assert not snapshot(0, {0: "a"}).settled

@@ -1,0 +1,89 @@
+"""The main job as a user runs it, on the first 30,000 flights: exit code, last line, files, the page."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.peers import Chromium, find_java, require
+
+LIMIT_S = 600  # against hanging only: it takes about a minute
+
+DEMO = [sys.executable, "-m", "muster.cli.main", "demo", "--quick"]
+
+
+def _processes_of(folder: Path) -> list[int]:
+    """Processes whose command line names the folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                command = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if str(folder).encode() in command:
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(LIMIT_S)
+def test_the_demo_handles_everything_and_says_so(tmp_path: Path, chromium: Chromium) -> None:
+    require("Java 17 or newer", find_java(), "Spark runs on it")
+    done = subprocess.run(
+        [*DEMO, "--out", str(tmp_path / "out")], capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    figures = json.loads(done.stdout.splitlines()[-1])
+    assert figures["ok"] is True
+    assert figures["events_produced"] == figures["distinct_events_handled"] == 30_000
+    assert figures["lost"] == figures["out_of_order"] == figures["duplicates_outside_windows"] == 0
+    assert figures["differences_from_truth"] == 0
+    assert figures["broker_restarts"] == 1
+    causes = " ".join(rebalance["cause"] for rebalance in figures["rebalances"])
+    for cause in (
+        "member joined (spark)",
+        "member joined (python-4)",
+        "session expired (python-2)",
+        "member left (python-1)",
+    ):
+        assert cause in causes
+    members = {path.name for path in (tmp_path / "out").glob("*.jsonl")}
+    assert members == {f"python-{number}.jsonl" for number in range(1, 5)}
+    assert list((tmp_path / "out" / "spark" / "parquet").glob("*.parquet"))
+    page = chromium.dom(tmp_path / "out" / "report.html")
+    assert "30,000" in page
+    assert page.count("<svg") == 3
+    assert not _processes_of(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+def test_ctrl_c_stops_everything_that_was_started(tmp_path: Path) -> None:
+    require("Java 17 or newer", find_java(), "Spark runs on it")
+    process = subprocess.Popen([*DEMO, "--out", str(tmp_path / "out")], stdout=subprocess.PIPE, text=True)
+    log = tmp_path / "out" / "python-3.jsonl"
+    give_up = time.monotonic() + 120
+    while not log.exists() and time.monotonic() < give_up:
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "has been stopped" in output
+    assert not _processes_of(tmp_path)
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("not the demo's")
+    done = subprocess.run([*DEMO, "--out", str(tmp_path)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "not the demo's" in done.stderr
+    assert (tmp_path / "precious").read_text() == "not the demo's"
