@@ -1,0 +1,191 @@
+"""The two faces of the consumer: the same methods, and what only one of them has to mind. No broker is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import re
+import threading
+
+import pytest
+
+from muster.client.aio import AsyncConsumer
+from muster.client.listener import RebalanceListener
+from muster.client.sync import Consumer
+from muster.errors import ClosedError, ConfigError, IllegalStateError, KafkaTimeoutError
+from muster.model import ConsumerRecord, TopicPartition
+
+NOWHERE = "127.0.0.1:1"
+ZERO = TopicPartition("flights", 0)
+
+
+def public(cls):
+    return {
+        name: method
+        for name, method in vars(cls).items()
+        if (callable(method) and not name.startswith("_")) or name == "__init__"
+    }
+
+
+def test_the_faces_have_the_same_methods_with_the_same_parameters():
+    ours, theirs = public(Consumer), public(AsyncConsumer)
+    assert ours.keys() == theirs.keys()
+    for name, method in ours.items():
+        mine, other = inspect.signature(method), inspect.signature(theirs[name])
+        assert list(mine.parameters.values()) == list(other.parameters.values()), name
+        assert mine.return_annotation == other.return_annotation, name
+
+
+def test_every_method_says_what_it_is_for():
+    for cls in (Consumer, AsyncConsumer):
+        for name, method in public(cls).items():
+            assert name == "__init__" or method.__doc__, f"{cls.__name__}.{name}"
+
+
+@pytest.mark.parametrize("cls", [Consumer, AsyncConsumer])
+def test_a_setting_that_is_not_known_is_refused_with_the_nearest_one(cls):
+    with pytest.raises(ConfigError, match="did you mean group_id"):
+        cls(groupid="x")
+
+
+@pytest.mark.parametrize("cls", [Consumer, AsyncConsumer])
+def test_kafkas_dotted_keys_are_taken(cls):
+    with pytest.raises(ConfigError, match="no assignor is called 'rnage'"):
+        cls({"group.id": "g", "partition.assignment.strategy": "rnage"})
+
+
+def test_a_consumer_without_a_group_cannot_subscribe():
+    with Consumer(bootstrap_servers=NOWHERE) as consumer:
+        with pytest.raises(ConfigError, match="group_id is not set"):
+            consumer.subscribe(["flights"])
+        consumer.assign([ZERO])
+        assert consumer.poll(50) == {}
+
+
+def test_client_ids_are_made_as_kafkas_consumers_make_them():
+    first = AsyncConsumer(group_id="g")._config.client_id
+    assert re.fullmatch(r"consumer-g-\d+", first)
+    assert AsyncConsumer(group_id="g", group_instance_id="i")._config.client_id == "consumer-g-i"
+    assert AsyncConsumer(group_id="g", client_id="mine")._config.client_id == "mine"
+
+
+def test_without_a_broker_calls_end_with_their_time():
+    with Consumer(bootstrap_servers=NOWHERE, group_id="g") as consumer:
+        consumer.subscribe(["flights"])
+        assert consumer.poll(100) == {}
+        with pytest.raises(KafkaTimeoutError):
+            consumer.committed([ZERO], timeout_ms=100)
+        with pytest.raises(KafkaTimeoutError):
+            consumer.end_offsets([ZERO], timeout_ms=100)
+        with pytest.raises(KafkaTimeoutError):
+            consumer.partitions_for("flights", timeout_ms=100)
+        consumer.close(timeout_ms=100)
+
+
+def test_after_closing_every_call_says_so():
+    consumer = Consumer(bootstrap_servers=NOWHERE, group_id="g")
+    consumer.subscribe(["flights"])
+    consumer.close(timeout_ms=100)
+    consumer.close(timeout_ms=100)
+    with pytest.raises(ClosedError):
+        consumer.poll(10)
+    with pytest.raises(ClosedError):
+        consumer.assignment()
+    assert list(consumer) == []
+
+
+def test_closing_from_another_thread_ends_a_poll():
+    consumer = Consumer(bootstrap_servers=NOWHERE, group_id="g")
+    consumer.subscribe(["flights"])
+    outcome: list[BaseException] = []
+
+    def poll():
+        try:
+            consumer.poll(60_000)
+        except ClosedError as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    while not consumer._consumer._polling:
+        pass
+    consumer.close(timeout_ms=100)
+    thread.join(10)
+    assert len(outcome) == 1
+
+
+def test_an_interrupt_ends_a_poll_and_the_consumer_goes_on():
+    with Consumer(bootstrap_servers=NOWHERE, group_id="g") as consumer:
+        consumer.subscribe(["flights"])
+
+        def interrupt():
+            while not consumer._consumer._polling:
+                pass
+            os.kill(os.getpid(), 2)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(60_000)
+        thread.join(10)
+        assert not consumer._consumer._polling
+        assert consumer.poll(10) == {}
+        consumer.close(timeout_ms=100)
+
+
+def test_records_that_came_with_an_interrupt_are_kept():
+    with Consumer(bootstrap_servers=NOWHERE, group_id="g") as consumer:
+        consumer.subscribe(["flights"])
+        records: dict[TopicPartition, list[ConsumerRecord]] = {ZERO: []}
+        consumer._keep(records)
+        assert consumer.poll(10) is records
+        assert consumer.poll(10) == {}
+        consumer.close(timeout_ms=100)
+
+
+def test_a_child_process_makes_a_consumer_of_its_own():
+    consumer = Consumer(bootstrap_servers=NOWHERE, group_id="g")
+    consumer.subscribe(["flights"])
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            consumer.poll(10)
+            said = "nothing"
+        except IllegalStateError as error:
+            said = str(error)
+        os.write(writing, said.encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert b"make a new one in the child" in os.read(reading, 1_000)
+    os.close(reading)
+    os.close(writing)
+    assert consumer.poll(10) == {}
+    consumer.close(timeout_ms=100)
+
+
+async def test_two_tasks_cannot_poll_at_once():
+    async with AsyncConsumer(bootstrap_servers=NOWHERE, group_id="g") as consumer:
+        consumer.subscribe(["flights"])
+        first = asyncio.create_task(consumer.poll(60_000))
+        while not consumer._polling:
+            await asyncio.sleep(0)
+        with pytest.raises(IllegalStateError, match="another poll"):
+            await consumer.poll(10)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert await consumer.poll(10) == {}
+        await consumer.close(timeout_ms=100)
+
+
+def test_lost_is_told_as_revoked_unless_overridden():
+    told = []
+
+    class Listener(RebalanceListener):
+        def on_partitions_revoked(self, partitions):
+            told.append(partitions)
+
+    Listener().on_partitions_lost([ZERO])
+    assert told == [[ZERO]]
