@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from muster.broker import handlers, topic_settings
-from muster.broker.clock import now_ms
+from muster.broker.clock import SteadyClock, now_ms
 from muster.broker.config import BrokerConfig
 from muster.broker.durability import Durability
 from muster.broker.events import report
@@ -25,7 +25,7 @@ from muster.broker.identity import Identity, load_identity, random_uuid
 from muster.broker.producer_ids import ProducerIds
 from muster.broker.server import Server
 from muster.broker.settings import Value
-from muster.broker.topics import Topic, TopicCatalogue
+from muster.broker.topics import Topic, TopicCatalogue, refuse_foreign
 from muster.coordinator.runtime import CoordinatorRuntime, GroupConfig
 from muster.errors import ConfigError, ErrorCode, KafkaError, MusterError
 from muster.log import CleanupPolicy, FsyncPolicy, LogConfig, LogStore, PartitionLog, TimestampType
@@ -49,6 +49,7 @@ class Broker:
         self.fetches = ParkedFetches()
         self.sessions = FetchSessions(config.integer("max.incremental.fetch.session.cache.slots"))
         self.max_fetch_bytes = config.integer("fetch.max.bytes")
+        self._clock = SteadyClock()
         self._fsync = FsyncPolicy(config.text("fsync"))
         self._store: LogStore
         self._server: Server
@@ -81,16 +82,21 @@ class Broker:
         self._started = True
 
     async def stop(self) -> None:
-        """Close the port, answer what can be answered, and close the folder. A second call does nothing."""
+        """Answer what can be answered, close the port and the folder. A second call does nothing.
+
+        What was appended is synced and acknowledged; members that wait in a rebalance are sent away, to come back.
+        """
         if not self._started:
             return
         self._started = False
         if self._deadline is not None:
             self._deadline.cancel()
-        await self._server.close()
+        self._server.stop_listening()
         self._flush_groups()
-        self.runtime.close()
         await self.durability.stop()
+        self.runtime.release_durable()
+        self.runtime.close()
+        await self._server.close()
         await self.loop.run_in_executor(None, self._store.close)
 
     async def __aenter__(self) -> Broker:
@@ -115,6 +121,7 @@ class Broker:
 
     def _open_folder(self) -> None:
         folder = self.config.data_dir
+        refuse_foreign(folder)
         self.topics = TopicCatalogue.load(folder)
         try:
             self._store = LogStore.open(
@@ -154,7 +161,7 @@ class Broker:
         self.runtime = CoordinatorRuntime(
             self._group_config(),
             self._open_group_log,
-            clock=now_ms,
+            clock=self._clock,
             topics=self.topics,
             on_event=report,
             new_member_id=_new_member_id,
@@ -317,11 +324,11 @@ class Broker:
             self._deadline = None
         self._deadline_at = due
         if due is not None:
-            self._deadline = self.loop.call_later(max(due - now_ms(), 0) / 1000 + 0.001, self._on_deadline)
+            self._deadline = self.loop.call_later(max(due - self._clock(), 0) / 1000 + 0.001, self._on_deadline)
 
     def _on_deadline(self) -> None:
         self._deadline = self._deadline_at = None
-        self.runtime.on_deadlines(now_ms())
+        self.runtime.on_deadlines(self._clock())
         self._arm_deadline()
 
     # ------------------------------------------------------------------------------------- turns of the loop

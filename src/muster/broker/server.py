@@ -225,7 +225,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close(str(error))
         except Exception:
             log.exception("closed the connection of %s: its request could not be handled", self.peer)
-            self._abort()
+            self.abort()
         self._flush()
         self.server.turn_done()
 
@@ -420,9 +420,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         log.warning("closed the connection of %s: %s", self.peer, why)
         self._flush()
-        self._abort() if self._write_paused else self._transport.close()
+        self.abort() if self._write_paused else self._transport.close()
 
-    def _abort(self) -> None:
+    def abort(self) -> None:
+        """Close at once."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -481,12 +482,16 @@ class Server:
             self._schedule_sweep()
         return int(self._listening.sockets[0].getsockname()[1])
 
-    async def close(self) -> None:
-        """Take no more connections, end those that are there."""
+    def stop_listening(self) -> None:
+        """Take no more connections."""
         if self._sweep is not None:
             self._sweep.cancel()
         if self._listening is not None:
             self._listening.close()
+
+    async def close(self) -> None:
+        """Take no more connections; end those that are there, after what is answered was sent."""
+        self.stop_listening()
         for connection in list(self.connections):
             connection.end()
         for _ in range(100):
@@ -494,7 +499,7 @@ class Server:
                 break
             await asyncio.sleep(0.01)
         for connection in list(self.connections):
-            connection._abort()
+            connection.abort()
         await asyncio.sleep(0)
 
     def admit(self, connection: Connection) -> bool:

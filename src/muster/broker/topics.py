@@ -21,6 +21,7 @@ from muster.protocol.primitives import ZERO_UUID
 FILE = "muster-topics.json"
 MAX_NAME_LENGTH = 249
 INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, "__transaction_state", "__share_group_state"})
+_PARTITION = re.compile(r".+-\d+\Z")
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
 
 
@@ -38,6 +39,23 @@ def invalid_name(name: str) -> str | None:
             "'.', '_' and '-'"
         )
     return None
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Refuse a folder with somebody else's partitions, before anything in it is touched.
+
+    A folder of ours has the catalogue before it has its first partition.
+
+    Raises:
+        ConfigError: there are partitions, but no catalogue.
+    """
+    if (folder / FILE).exists() or not folder.is_dir():
+        return
+    for entry in folder.iterdir():
+        if _PARTITION.match(entry.name) and any(entry.glob("*.log")):
+            raise ConfigError(
+                f"{folder} holds {entry.name}, but no {FILE}: this is the data folder of another broker"
+            )
 
 
 @dataclass(slots=True)

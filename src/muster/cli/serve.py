@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -72,6 +74,15 @@ def settings(arguments: argparse.Namespace) -> BrokerConfig:
     if arguments.fsync is not None:
         config.set("fsync", arguments.fsync)
     return config
+
+
+def allow_many_files() -> None:
+    """Each connection and each segment is an open file: take as many as the system lets us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65_536 if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def serve(config: BrokerConfig) -> None:
