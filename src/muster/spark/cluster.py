@@ -288,7 +288,16 @@ def connect(bootstrap: tuple[str, ...], client_id: str, timeout_s: float) -> Clu
     """
     key = (os.getpid(), bootstrap, client_id, timeout_s)
     if getattr(_kept, "key", None) != key:
+        disconnect()
         _kept.key = key
         _kept.cluster = Cluster(bootstrap, client_id, timeout_s)
     cluster: Cluster = _kept.cluster
     return cluster
+
+
+def disconnect() -> None:
+    """Close what `connect` keeps for this thread."""
+    cluster: Cluster | None = getattr(_kept, "cluster", None)
+    _kept.key = _kept.cluster = None
+    if cluster is not None:
+        cluster.close()

