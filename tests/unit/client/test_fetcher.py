@@ -45,7 +45,7 @@ class OneBroker:
     def _log(sizes: list[int]) -> list[tuple[int, int, bytes]]:
         log, offset = [], 0
         for size in sizes:
-            records = [(offset + i, None, str(offset + i).encode(), []) for i in range(size)]
+            records: list[Any] = [(offset + i, None, str(offset + i).encode(), []) for i in range(size)]
             log.append((offset, offset + size, bytes(build_batch(records, base_offset=offset))))
             offset += size
         return log
