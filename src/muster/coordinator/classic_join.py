@@ -167,14 +167,14 @@ def _join_again(attempt: _Join) -> None:
     answer = (JOIN_BY_LEADER if leads else JOIN_BY_FOLLOWER)[group.state]
     changed = member.protocols != attempt.protocols
     if answer is None or (changed and answer is ErrorCode.NONE):
-        _update_and_rebalance(attempt, member, changed)
+        _update_and_rebalance(attempt, member)
     elif answer is ErrorCode.NONE:
         attempt.effects.reply(attempt.origin.ticket, joined(group, member))
     else:
         attempt.refuse(answer)
 
 
-def _update_and_rebalance(attempt: _Join, member: ClassicMember, changed: bool) -> None:
+def _update_and_rebalance(attempt: _Join, member: ClassicMember) -> None:
     group, state = attempt.group, attempt.group.state
     if state is GroupState.STABLE and member.member_id == group.leader_id:
         cause, what = Cause.LEADER_REJOINED, f"Leader {member.member_id} re-joining group during {state}"

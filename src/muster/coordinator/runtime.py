@@ -15,13 +15,14 @@ answers go whose records lie before the high watermark, in order; by the default
 
 The state runs ahead of the log by at most one turn. That is safe because nobody hears of it before the log has it: if
 an append fails, every parked answer becomes an error, the shard is thrown away with all who wait in it, and is read
-again from the log. Nothing is ever undone piece by piece.
+again from the log. Nothing is ever undone piece by piece. A rule that raises, which none should, is met like that too.
 
 A ticket, which the rules hand around without looking into it, is here a function that takes the answer.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -33,7 +34,7 @@ from muster.coordinator.failures import refused, spoiled
 from muster.coordinator.shard import GroupShard
 from muster.coordinator.topics import TopicResolver
 from muster.errors import ErrorCode, MusterError
-from muster.model import UNKNOWN_MEMBER_ID
+from muster.model import GROUP_METADATA_TOPIC, UNKNOWN_MEMBER_ID
 from muster.protocol.group_records import decode_record, encode_record
 from muster.protocol.messages import (
     DeletableGroupResult,
@@ -63,6 +64,8 @@ from muster.protocol.primitives import Buffer, Request, Response
 from muster.protocol.record_batch import BatchBuilder, iter_headers, read_tuples
 
 __all__ = ["Client", "CoordinatorRuntime", "GroupConfig", "GroupLog", "group_partition"]
+
+log = logging.getLogger("muster.groups")
 
 MAX_BATCH_BYTES = 1024 * 1024
 """A batch that has grown so large is written before the turn ends."""
@@ -198,7 +201,7 @@ class CoordinatorRuntime:
         wanted = range(self.config.offsets_topic_num_partitions) if partitions is None else partitions
         self._state_error = ErrorCode.NONE
         for partition in wanted:
-            self.load(partition)
+            self._try_to_load(partition)
         self.flush()
 
     def load(self, partition: int) -> None:
@@ -214,6 +217,14 @@ class CoordinatorRuntime:
         now = self._clock()
         self._settle(home, shard.loaded(now), now)
 
+    def _try_to_load(self, partition: int) -> None:
+        """As `load`; a log that cannot be read leaves its groups without a coordinator until it can."""
+        try:
+            self.load(partition)
+        except (MusterError, OSError) as error:
+            log.error("reading partition %d of %s failed: %s", partition, GROUP_METADATA_TOPIC, error)
+            self._away[partition] = self._clock() + RELOAD_AFTER_MS
+
     def close(self) -> None:
         """Write what is left, answer whoever waits with NOT_COORDINATOR, and serve no more."""
         if self._state_error is ErrorCode.COORDINATOR_NOT_AVAILABLE:
@@ -222,6 +233,7 @@ class CoordinatorRuntime:
         self._state_error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         for home in list(self._homes.values()):
             self._drop(home, ErrorCode.NOT_COORDINATOR)
+        self._away.clear()
 
     # ------------------------------------------------------------------------------------------------------- requests
 
@@ -253,10 +265,7 @@ class CoordinatorRuntime:
             return self._state_error
         if self._away.get(partition, 0) > self._clock():
             return ErrorCode.NOT_COORDINATOR
-        try:
-            self.load(partition)
-        except (MusterError, OSError):
-            self._away[partition] = self._clock() + RELOAD_AFTER_MS
+        self._try_to_load(partition)
         return self._homes.get(partition, ErrorCode.NOT_COORDINATOR)
 
     def _of_one_group(self, request: Any, client: Client, reply: Answer) -> None:
@@ -264,22 +273,21 @@ class CoordinatorRuntime:
         if not isinstance(home, _Home):
             reply(refused(request, home))
             return
-        origin = Origin(reply, client.client_id, client.client_host, client.api_version)
-        now = self._clock()
-        self._settle(home, _DECIDE[type(request)](home.shard, request, origin, now), now)
+        origin, now = Origin(reply, client.client_id, client.client_host, client.api_version), self._clock()
+        if isinstance(request, JoinGroupRequest) and request.member_id == UNKNOWN_MEMBER_ID:
+            origin.fresh_member_id = self._new_member_id(request.group_instance_id or client.client_id)
+        try:
+            effects = _DECIDE[type(request)](home.shard, request, origin, now)
+            self._write_down(home, effects, now)
+        except Exception:
+            log.exception("%s of group %s could not be handled", type(request).__name__, request.group_id)
+            if reply not in self._drop(home, ErrorCode.UNKNOWN_SERVER_ERROR):
+                reply(refused(request, ErrorCode.UNKNOWN_SERVER_ERROR))
+            return
+        self._deliver(home, effects)
 
     def _join(self, request: JoinGroupRequest, client: Client, reply: Answer) -> None:
-        if client.api_version >= 7:
-            reply = _without_empty_name(reply)
-        home = self._find(request.group_id)
-        if not isinstance(home, _Home):
-            reply(refused(request, home))
-            return
-        origin = Origin(reply, client.client_id, client.client_host, client.api_version)
-        if request.member_id == UNKNOWN_MEMBER_ID:
-            origin.fresh_member_id = self._new_member_id(request.group_instance_id or client.client_id)
-        now = self._clock()
-        self._settle(home, home.shard.join(request, origin, now), now)
+        self._of_one_group(request, client, _without_empty_name(reply) if client.api_version >= 7 else reply)
 
     def _heartbeat(self, request: HeartbeatRequest, client: Client, reply: Answer) -> None:
         who = (request.group_id, request.generation_id, request.member_id, request.group_instance_id)
@@ -343,21 +351,27 @@ class CoordinatorRuntime:
 
     def _settle(self, home: _Home, effects: Effects, now: int = 0) -> None:
         """See to what was decided: records into the open batch, answers behind them, events to whoever watches."""
-        if effects.records:
-            batch = home.batch
-            for record in effects.records:
-                key, value = encode_record(record)
-                batch.append(now, key, value)
-            home.end += len(effects.records)
-            home.batch_time = now
-            self._dirty.add(home)
-        if effects.replies:
-            if home.end <= home.log.high_watermark:
-                for reply in effects.replies:
-                    reply.ticket(reply.response)
-            else:
-                for reply in effects.replies:
-                    home.parked.append((home.end, reply))
+        self._write_down(home, effects, now)
+        self._deliver(home, effects)
+
+    def _write_down(self, home: _Home, effects: Effects, now: int) -> None:
+        if not effects.records:
+            return
+        batch = home.batch
+        for record in effects.records:
+            key, value = encode_record(record)
+            batch.append(now, key, value)
+        home.end += len(effects.records)
+        home.batch_time = now
+        self._dirty.add(home)
+
+    def _deliver(self, home: _Home, effects: Effects) -> None:
+        if home.end <= home.log.high_watermark:
+            for reply in effects.replies:
+                reply.ticket(reply.response)
+        else:
+            for reply in effects.replies:
+                home.parked.append((home.end, reply))
         for event in effects.events:
             self._on_event(event)
         if self._dirty:
@@ -384,8 +398,8 @@ class CoordinatorRuntime:
             return
         try:
             home.log.append(batch.build(), now=home.batch_time, origin="coordinator")
-        except (MusterError, OSError):
-            self._away[home.partition] = self._clock() + RELOAD_AFTER_MS
+        except (MusterError, OSError) as error:
+            log.error("writing partition %d of %s failed: %s", home.partition, GROUP_METADATA_TOPIC, error)
             self._drop(home, ErrorCode.NOT_COORDINATOR)
         else:
             home.end = home.log.log_end_offset
@@ -397,16 +411,18 @@ class CoordinatorRuntime:
             if home.parked:
                 home.release()
 
-    def _drop(self, home: _Home, error: ErrorCode) -> None:
-        """Throw a shard away: all who wait for its log, or for other members, are answered with `error`."""
+    def _drop(self, home: _Home, error: ErrorCode) -> list[Answer]:
+        """Throw a shard away, to be read again in a while: all who wait for its log, or for other members, are answered
+        with `error`. Returns whom that was."""
         del self._homes[home.partition]
         self._dirty.discard(home)
-        waiting = [reply for _, reply in home.parked]
+        self._away[home.partition] = self._clock() + RELOAD_AFTER_MS
+        replies = [Reply(reply.ticket, spoiled(reply.response, error)) for _, reply in home.parked]
+        replies += home.shard.unload(error).replies
         home.parked.clear()
-        for reply in waiting:
-            reply.ticket(spoiled(reply.response, error))
-        for reply in home.shard.unload(error).replies:
+        for reply in replies:
             reply.ticket(reply.response)
+        return [reply.ticket for reply in replies]
 
     # ------------------------------------------------------------------------------------------------ time and topics
 
@@ -421,18 +437,22 @@ class CoordinatorRuntime:
         for home in list(self._homes.values()):
             deadline = home.shard.next_deadline()
             if deadline is not None and deadline <= now:
-                self._settle(home, home.shard.on_deadline(now), now)
+                self._on_deadline(home, now)
         for partition, at in list(self._away.items()):
             if at <= now:
-                self._reload(partition, now)
+                self._try_to_load(partition)
         if self._dirty and self._schedule_flush is None:
             self.flush()
 
-    def _reload(self, partition: int, now: int) -> None:
+    def _on_deadline(self, home: _Home, now: int) -> None:
         try:
-            self.load(partition)
-        except (MusterError, OSError):
-            self._away[partition] = now + RELOAD_AFTER_MS
+            effects = home.shard.on_deadline(now)
+            self._write_down(home, effects, now)
+        except Exception:
+            log.exception("what was due in partition %d of %s went wrong", home.partition, GROUP_METADATA_TOPIC)
+            self._drop(home, ErrorCode.UNKNOWN_SERVER_ERROR)
+        else:
+            self._deliver(home, effects)
 
     def topic_deleted(self, topic: str) -> None:
         """A topic is gone: what groups committed for it goes too."""
@@ -476,6 +496,7 @@ def _without_empty_name(reply: Answer) -> Answer:
 
 
 _DECIDE: dict[type[Any], Callable[[GroupShard, Any, Origin, int], Effects]] = {
+    JoinGroupRequest: GroupShard.join,
     OffsetCommitRequest: GroupShard.commit,
     SyncGroupRequest: GroupShard.sync,
     LeaveGroupRequest: GroupShard.leave,

@@ -42,6 +42,9 @@ from muster.protocol.messages import (
 
 GROUP_TYPE = "Classic"
 
+MAX_NAME_LENGTH = 8_000
+"""Characters of a name that goes into a record, whose strings hold 32,767 bytes. Requests can carry longer ones."""
+
 
 class GroupShard:
     """Groups and offsets of one partition."""
@@ -62,7 +65,7 @@ class GroupShard:
     def join(self, request: JoinGroupRequest, origin: Origin, now: int) -> Effects:
         """JoinGroup. A group comes into being with the first join without a member id."""
         effects = Effects()
-        error = self._check_join(request)
+        error = self._check_join(request, origin)
         if error is not ErrorCode.NONE:
             return effects.reply(origin.ticket, JoinGroupResponse(error_code=error, member_id=request.member_id))
         group = self.groups.get(request.group_id)
@@ -73,9 +76,13 @@ class GroupShard:
         self._arm(group)
         return effects
 
-    def _check_join(self, request: JoinGroupRequest) -> ErrorCode:
-        if not request.group_id:
+    def _check_join(self, request: JoinGroupRequest, origin: Origin) -> ErrorCode:
+        if not 0 < len(request.group_id) <= MAX_NAME_LENGTH:
             return ErrorCode.INVALID_GROUP_ID
+        names = [request.group_instance_id or "", request.protocol_type, origin.client_id]
+        names += [protocol.name for protocol in request.protocols]
+        if any(len(name) > MAX_NAME_LENGTH for name in names):
+            return ErrorCode.INVALID_REQUEST
         shortest, longest = self.config.group_min_session_timeout_ms, self.config.group_max_session_timeout_ms
         if not shortest <= request.session_timeout_ms <= longest:
             return ErrorCode.INVALID_SESSION_TIMEOUT
@@ -142,7 +149,7 @@ class GroupShard:
         group = self.groups.get(request.group_id)
         if group is None:
             if request.generation_id_or_member_epoch < 0:
-                return ErrorCode.NONE
+                return ErrorCode.NONE if len(request.group_id) <= MAX_NAME_LENGTH else ErrorCode.INVALID_GROUP_ID
             return ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
         error = offsets.check_commit(group, request)
         if error is ErrorCode.NONE and group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):

@@ -29,14 +29,25 @@ SUBSCRIPTION = DEFAULT_PROTOCOLS["range"]
         ({"member_id": "nobody"}, ErrorCode.UNKNOWN_MEMBER_ID),
         ({"protocol_type": ""}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
         ({"protocols": {}}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocols": {"p" * 8_001: b""}}, ErrorCode.INVALID_REQUEST),
+        ({"instance": "i" * 8_001}, ErrorCode.INVALID_REQUEST),
     ],
 )
 def test_a_join_that_no_group_could_take(group, fields, error):
     assert group.join("a", **fields).error("a") == error
 
 
-def test_a_group_must_have_a_name():
-    assert GroupHarness(group_id="").join("a").error("a") == ErrorCode.INVALID_GROUP_ID
+@pytest.mark.parametrize("group_id", ["", "g" * 8_001])
+def test_a_group_must_have_a_name_that_a_record_can_hold(group_id):
+    assert GroupHarness(group_id=group_id).join("a").error("a") == ErrorCode.INVALID_GROUP_ID
+
+
+def test_the_longest_names_can_be_written():
+    """In bytes they are four times as long; a client id is part of the member id."""
+    group = GroupHarness(group_id="\U0001f600" * 8_000)
+    longest = "\U0001f600" * 8_000
+    group.join("a", instance=longest, protocols={longest: SUBSCRIPTION}).tick(3000).sync_leader()
+    assert group.replayed().groups[group.group_id].protocol_name == longest
 
 
 def test_errors_come_in_kafkas_order():

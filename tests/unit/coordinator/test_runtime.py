@@ -194,7 +194,7 @@ def test_a_heartbeat_waits_for_nothing(broker):
 # --------------------------------------------------------------------------------------------------- a log that fails
 
 
-def test_a_failed_write_is_answered_and_the_shard_is_read_again(broker):
+def test_a_failed_write_is_answered_and_the_shard_is_read_again(broker, caplog):
     broker.commit(offset=1)
     broker.turn()
     broker.log_of("g").fails = True
@@ -205,6 +205,7 @@ def test_a_failed_write_is_answered_and_the_shard_is_read_again(broker):
     broker.log_of("g").fails = False
     assert code(broker.commit()) == ErrorCode.NOT_COORDINATOR  # not every request tries to read the log again
     assert broker.runtime.heartbeat("g", 1, "x") == ErrorCode.NOT_COORDINATOR
+    assert "the disk is gone" in caplog.text
     broker.now += 1000
     broker.runtime.on_deadlines(broker.now)
     assert broker.fetch("g")[0].groups[0].topics[0].partitions[0].committed_offset == 1
@@ -232,8 +233,40 @@ def test_a_log_that_cannot_be_opened(broker):
 
     broker.runtime._open_log = refuse
     assert code(broker.commit("h")) == ErrorCode.NOT_COORDINATOR
-    broker.runtime.on_deadlines(broker.now + 1000)
-    assert broker.runtime.next_deadline() == broker.now + 2000
+    broker.now += 1000
+    broker.runtime.on_deadlines(broker.now)
+    assert broker.runtime.next_deadline() == broker.now + 1000
+
+
+def test_a_log_that_cannot_be_read_does_not_keep_the_others(broker, caplog):
+    broker.commit("g")
+    broker.commit("h")
+    broker.turn()
+    broken = broker.log_of("g")
+    base, data = broken.batches[0]
+    broken.batches[0] = base, data[:-1] + bytes([data[-1] ^ 0xFF]) + b"garbage"
+    again = Broker(broker.logs).loaded()
+    assert code(again.commit("g")) == ErrorCode.NOT_COORDINATOR
+    assert again.fetch("h")[0].groups[0].topics[0].partitions[0].committed_offset == 1
+    assert f"reading partition {again.runtime.partition_for('g')}" in caplog.text
+
+
+def test_a_rule_that_raises_costs_its_shard_only(broker, caplog, monkeypatch):
+    """There should be none. If there is, its state is not to be trusted, but the log is."""
+    broker.commit("g", offset=1)
+    broker.commit("h")
+    joining = broker.join("g", instance="a")
+    broker.turn()
+    waiting = broker.join("g", instance="b") + joining[1:]
+    shard = broker.runtime._homes[broker.runtime.partition_for("g")].shard
+    monkeypatch.setattr(type(shard), "_check_commit", lambda *_: 1 // 0)
+    assert code(broker.commit("g")) == ErrorCode.UNKNOWN_SERVER_ERROR
+    monkeypatch.undo()
+    assert waiting == []
+    assert "ZeroDivisionError" in caplog.text
+    assert broker.fetch("h")[0].groups[0].error_code == ErrorCode.NONE
+    broker.now += 1000
+    assert broker.fetch("g")[0].groups[0].topics[0].partitions[0].committed_offset == 1
 
 
 # ---------------------------------------------------------------------------------------------------- loading, closing

@@ -8,6 +8,7 @@ from muster.coordinator import classic
 from muster.coordinator.group import GroupState
 from muster.errors import ErrorCode
 from tests.support.group_harness import GroupHarness
+from tools import group_tables
 
 WAITS = None
 
@@ -64,3 +65,7 @@ def test_cell(request_name, state):
 @pytest.mark.parametrize("table", classic.TABLES.values(), ids=classic.TABLES.keys())
 def test_tables_have_an_answer_for_every_state(table):
     assert table.keys() == set(GroupState)
+
+
+def test_the_page_about_groups_is_up_to_date():
+    assert group_tables.PAGE.read_text() == group_tables.page(), "run: python -m tools.group_tables"
