@@ -1,1 +1,49 @@
-"""Clients: consumers, producers, admin."""
+"""Clients for any Kafka cluster: consumers, producers, admin; blocking, and for asyncio.
+
+from muster.client import Consumer, Producer, Admin, AsyncConsumer, AsyncProducer, AsyncAdmin
+
+Names are loaded when they are first used, so that a process that only produces does not pay for consuming.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from muster.client.admin import Admin, AsyncAdmin
+    from muster.client.aio import AsyncConsumer
+    from muster.client.core.admin import NewTopic
+    from muster.client.listener import RebalanceListener
+    from muster.client.producer import AsyncProducer, Producer
+    from muster.client.sync import Consumer
+
+_HOMES = {
+    "Admin": "muster.client.admin",
+    "AsyncAdmin": "muster.client.admin",
+    "AsyncConsumer": "muster.client.aio",
+    "AsyncProducer": "muster.client.producer",
+    "Consumer": "muster.client.sync",
+    "NewTopic": "muster.client.core.admin",
+    "Producer": "muster.client.producer",
+    "RebalanceListener": "muster.client.listener",
+}
+
+__all__ = [
+    "Admin",
+    "AsyncAdmin",
+    "AsyncConsumer",
+    "AsyncProducer",
+    "Consumer",
+    "NewTopic",
+    "Producer",
+    "RebalanceListener",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
