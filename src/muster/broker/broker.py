@@ -121,9 +121,10 @@ class Broker:
 
     def _open_folder(self) -> None:
         folder = self.config.data_dir
-        refuse_foreign(folder)
-        self.topics = TopicCatalogue.load(folder)
         try:
+            folder.mkdir(parents=True, exist_ok=True)
+            refuse_foreign(folder)
+            self.topics = TopicCatalogue.load(folder)
             self._store = LogStore.open(
                 folder, now=now_ms(), fsync=self._fsync, defaults=self._log_config({}), configs=self._config_of
             )
@@ -312,7 +313,7 @@ class Broker:
         if self._fsync is FsyncPolicy.ALWAYS:
             self.durability.want()
         else:
-            self.fetches.wake()
+            self.fetches.wake(self.partition)
 
     def _arm_deadline(self) -> None:
         """Wake up when the first group has something due."""
@@ -339,13 +340,13 @@ class Broker:
             self.deadlines_moved = False
             self._arm_deadline()
         if self._fsync is not FsyncPolicy.ALWAYS:
-            self.fetches.wake()
+            self.fetches.wake(self.partition)
 
     def _flushed(self) -> None:
         """The logs were synced."""
         self.runtime.release_durable()
         if self._fsync is FsyncPolicy.ALWAYS:
-            self.fetches.wake()
+            self.fetches.wake(self.partition)
 
 
 def _number(value: Value) -> int:

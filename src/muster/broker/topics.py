@@ -53,9 +53,7 @@ def refuse_foreign(folder: Path) -> None:
         return
     for entry in folder.iterdir():
         if _PARTITION.match(entry.name) and any(entry.glob("*.log")):
-            raise ConfigError(
-                f"{folder} holds {entry.name}, but no {FILE}: this is the data folder of another broker"
-            )
+            raise ConfigError(f"{folder} holds {entry.name}, but no {FILE}: this is the data folder of another broker")
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ bring that much, or until max_wait_ms is over.
 from __future__ import annotations
 
 from asyncio import TimerHandle
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from muster.broker.clock import now_ms
@@ -24,6 +25,7 @@ from muster.protocol.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
     from muster.broker.broker import Broker
+    from muster.log import PartitionLog
 
 READ_COMMITTED = 1
 _TOPIC_IDS_SINCE = 13
@@ -165,7 +167,7 @@ class ParkedFetches:
 
     def __init__(self) -> None:
         self._by_partition: dict[PartitionKey, dict[ParkedFetch, None]] = {}
-        self._appended: dict[PartitionKey, int] = {}
+        self._appended: dict[PartitionKey, list[tuple[int, int]]] = {}
         # The coordinator writes to its topic without telling: its readers are looked after one by one.
         self._of_groups: dict[ParkedFetch, None] = {}
 
@@ -187,14 +189,16 @@ class ParkedFetches:
                 if not waiting:
                     del self._by_partition[key]
 
-    def appended(self, topic: str, partition: int, size: int) -> None:
-        """Take note of an append; `wake` acts on it once it may be read."""
-        key = (topic, partition)
-        if key in self._by_partition:
-            self._appended[key] = self._appended.get(key, 0) + size
+    def appended(self, topic: str, partition: int, size: int, end: int) -> None:
+        """Take note of an append that ends before offset `end`; `wake` acts on it once that may be read.
 
-    def wake(self) -> None:
-        """Answer the fetches that have enough now."""
+        With fsync=always a fetch may be parked between the append and its sync: it has not seen the records, and
+        nothing else will tell it. So an append is noted whether somebody waits for it or not.
+        """
+        self._appended.setdefault((topic, partition), []).append((end, size))
+
+    def wake(self, partition: Callable[[str, int], PartitionLog | None]) -> None:
+        """Answer the fetches that have enough now. `partition` finds a log."""
         if self._of_groups:
             for fetch in [fetch for fetch in self._of_groups if fetch.log_has_grown()]:
                 fetch.complete()
@@ -202,7 +206,13 @@ class ParkedFetches:
             return
         appended, self._appended = self._appended, {}
         enough: dict[ParkedFetch, None] = {}
-        for key, size in appended.items():
+        for key, appends in appended.items():
+            log = partition(*key)
+            readable = log.high_watermark if log is not None else 0
+            size = sum(size for end, size in appends if end <= readable)
+            later = [(end, size) for end, size in appends if end > readable]
+            if later and log is not None:
+                self._appended[key] = later
             for fetch in self._by_partition.get(key, ()):
                 fetch.missing -= size
                 if fetch.missing <= 0:

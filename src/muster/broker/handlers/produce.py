@@ -121,11 +121,12 @@ def _append(
     except KafkaError as error:
         _refused(result, error, log, request.transactional_id)
         return result
-    broker.fetches.appended(log.topic_partition.topic, asked.index, len(asked.records))
+    end = appended.last_offset + 1
+    broker.fetches.appended(log.topic_partition.topic, asked.index, len(asked.records), end)
     result.base_offset = appended.base_offset
     result.log_append_time_ms = appended.log_append_time
     result.log_start_offset = log.log_start_offset
-    waits.append(Wait(log, appended.last_offset + 1, result))
+    waits.append(Wait(log, end, result))
     return result
 
 

@@ -1,0 +1,117 @@
+"""`muster serve` as an operator meets it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from muster.errors import MusterError
+from muster.protocol import messages as m
+from muster.protocol.primitives import ZERO_UUID
+from muster.protocol.record_batch import build_batch
+from tests.support import brokers
+from tests.support.brokers import BrokerProcess, RawClient
+
+
+def create(client: RawClient, *topics: m.CreatableTopic) -> list[m.CreatableTopicResult]:
+    found: list[m.CreatableTopicResult] = client.ask(m.CreateTopicsRequest(list(topics), 10_000), 7).topics
+    return found
+
+
+def test_topics_survive_kill_9(muster_process: BrokerProcess) -> None:
+    settings = [m.CreatableTopicConfig("retention.ms", "12345")]
+    with RawClient(muster_process.bootstrap) as client:
+        [kept] = create(client, m.CreatableTopic("kept", 3, 1, [], settings))
+        create(client, m.CreatableTopic("dropped", 1, 1))
+        client.ask(m.DeleteTopicsRequest([m.DeleteTopicState("dropped")], [], 1000), 6)
+        before = client.ask(m.MetadataRequest(None), 12)
+    muster_process.kill()
+    muster_process.start()
+    with RawClient(muster_process.bootstrap) as client:
+        assert client.ask(m.MetadataRequest(None), 12) == before
+        assert [topic.topic_id for topic in before.topics] == [kept.topic_id]
+        described = client.ask(m.DescribeConfigsRequest([m.DescribeConfigsResource(2, "kept", ["retention.ms"])]), 4)
+        assert described.results[0].configs[0].value == "12345"
+    assert not list(muster_process.folder.glob("dropped-*"))
+
+
+def test_a_topic_that_is_created_again_is_another(muster_process: BrokerProcess) -> None:
+    with RawClient(muster_process.bootstrap) as client:
+        [first] = create(client, m.CreatableTopic("again", 1, 1))
+        client.ask(m.DeleteTopicsRequest([m.DeleteTopicState("again")], [], 1000), 6)
+        [second] = create(client, m.CreatableTopic("again", 1, 1))
+        assert first.topic_id != second.topic_id
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_it_in_good_order(muster_process: BrokerProcess, number: signal.Signals) -> None:
+    with RawClient(muster_process.bootstrap) as client:
+        create(client, m.CreatableTopic("t", 1, 1))
+        fetch = [m.FetchTopic("t", partitions=[m.FetchPartition(0, partition_max_bytes=1)])]
+        client.send(m.FetchRequest(max_wait_ms=60_000, min_bytes=1, topics=fetch), 11)
+        started = time.monotonic()
+        os.kill(muster_process.pid, number)
+        assert client.closed()
+    assert muster_process.stop() == 0
+    assert time.monotonic() - started < 30, "a fetch that waits must not hold the broker up"
+    assert "Traceback" not in muster_process.log()
+
+
+def test_the_folder_is_locked(muster_process: BrokerProcess) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "muster.cli.main",
+        "serve",
+        "--port",
+        "0",
+        "--data-dir",
+        str(muster_process.folder),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "is open in another process" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_port_is_taken(muster_process: BrokerProcess, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "muster.cli.main", "serve", "--port", str(muster_process.port)]
+    command += ["--data-dir", str(tmp_path / "other")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{muster_process.port}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+async def test_the_partitions_of_the_groups_cannot_be_changed(tmp_path: Path) -> None:
+    async with brokers.running(tmp_path / "data", {"offsets.topic.num.partitions": 3}) as broker:
+        broker.open_groups()
+    with pytest.raises(MusterError, match="has 3 partitions"):
+        async with brokers.running(tmp_path / "data", {"offsets.topic.num.partitions": 4}):
+            pass
+    async with brokers.running(tmp_path / "data") as broker:
+        assert broker.open_groups().partitions == 3
+
+
+@pytest.mark.parametrize("fsync", ["interval", "always", "never"])
+async def test_a_fetch_is_woken_by_a_produce(tmp_path: Path, fsync: str) -> None:
+    def wait(bootstrap: str) -> tuple[m.FetchResponse, float]:
+        with RawClient(bootstrap) as reader, RawClient(bootstrap) as writer:
+            writer.ask(m.MetadataRequest([m.MetadataRequestTopic(name="t")]), 9)
+            asked = [m.FetchTopic("t", partitions=[m.FetchPartition(0, partition_max_bytes=1000)])]
+            reader.send(m.FetchRequest(max_wait_ms=60_000, min_bytes=1, topics=asked), 11)
+            data = m.PartitionProduceData(0, bytes(build_batch([(1, b"k", b"v", [])])))
+            started = time.monotonic()
+            writer.ask(m.ProduceRequest(None, -1, 1000, [m.TopicProduceData("t", ZERO_UUID, [data])]), 9)
+            return reader.receive(m.FetchRequest, 11), time.monotonic() - started
+
+    async with brokers.running(tmp_path / "data", {"fsync": fsync}) as broker:
+        answer, seconds = await brokers.in_thread(wait, broker.bootstrap)
+        assert answer.responses[0].partitions[0].high_watermark == 1
+        assert seconds < 30

@@ -1,0 +1,124 @@
+"""Fetch sessions (KIP-227): what a session remembers and which partitions an answer leaves out."""
+
+from __future__ import annotations
+
+from muster.broker.fetch_sessions import EVICTION_MS, FetchPlan, FetchSessions
+from muster.errors import ErrorCode
+from muster.protocol.messages import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
+
+IDS = {"a": b"a" * 16, "b": b"b" * 16}
+
+
+class Reader:
+    """A consumer with partitions `a` and `b`, whose log is told as {name: (high watermark, records)}."""
+
+    def __init__(self, sessions: FetchSessions) -> None:
+        self.sessions = sessions
+        self.session_id = 0
+        self.epoch = 0
+        self.now = 1000
+
+    def plan(self, *names: str, forget: str = "", session_id: int | None = None, epoch: int | None = None) -> FetchPlan:
+        return self.sessions.plan(
+            FetchRequest(
+                session_id=self.session_id if session_id is None else session_id,
+                session_epoch=self.epoch if epoch is None else epoch,
+                topics=[FetchTopic(name, partitions=[FetchPartition(0)]) for name in names],
+                forgotten_topics_data=[ForgottenTopic(name, partitions=[0]) for name in forget],
+            ),
+            uses_ids=False,
+            now=self.now,
+        )
+
+    def fetch(self, *names: str, log: dict[str, tuple[int, bytes]] | None = None, forget: str = "") -> list[str]:
+        """The partitions that the answer tells of, in order."""
+        plan = self.plan(*names, forget=forget)
+        assert plan.error is ErrorCode.NONE
+        results = []
+        for partition in plan.partitions:
+            high_watermark, records = (log or {}).get(partition.topic, (0, b""))
+            results.append((partition, PartitionData(0, 0, high_watermark, log_start_offset=0, records=records)))
+        self.session_id, told = self.sessions.settle(plan, results, False, self.now)
+        self.epoch += 1
+        return [partition.topic for partition, _ in told]
+
+
+def test_only_what_is_new_is_told():
+    reader = Reader(FetchSessions(10))
+    assert reader.fetch("a", "b") == ["a", "b"]
+    assert reader.fetch() == []
+    assert reader.fetch(log={"b": (5, b"")}) == ["b"]
+    assert reader.fetch(log={"b": (5, b"")}) == []
+    assert reader.fetch(log={"b": (5, b"x")}) == ["b"]
+
+
+def test_who_got_records_is_read_last_next_time():
+    reader = Reader(FetchSessions(10))
+    reader.fetch("a", "b")
+    both = {"a": (1, b"x"), "b": (1, b"x")}
+    assert reader.fetch(log={"a": (1, b"x")}) == ["a"]
+    assert reader.fetch(log=both) == ["b", "a"]
+
+
+def test_partitions_come_and_go():
+    reader = Reader(FetchSessions(10))
+    reader.fetch("a")
+    assert reader.fetch("b") == ["b"]
+    assert reader.fetch(forget="a", log={"a": (9, b"x"), "b": (9, b"")}) == ["b"]
+    assert reader.fetch(forget="b") == []
+    assert reader.session_id == 0, "a session without partitions ends"
+
+
+def test_after_an_error_the_partition_is_told_again():
+    sessions = FetchSessions(10)
+    reader = Reader(sessions)
+    reader.fetch("a")
+    plan = reader.plan()
+    failed = PartitionData(0, ErrorCode.OFFSET_OUT_OF_RANGE, -1, log_start_offset=-1)
+    _, told = sessions.settle(plan, [(plan.partitions[0], failed)], False, 0)
+    assert len(told) == 1
+    reader.epoch += 1
+    assert reader.fetch() == ["a"]
+
+
+def test_what_a_session_refuses():
+    sessions = FetchSessions(10)
+    reader = Reader(sessions)
+    reader.fetch("a")
+    assert reader.plan(session_id=reader.session_id ^ 1).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert reader.plan(epoch=7).error is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    request = FetchRequest(session_id=reader.session_id, session_epoch=1, topics=[FetchTopic("", IDS["a"], [])])
+    assert sessions.plan(request, True, 0).error is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+
+
+def test_a_session_ends_when_its_reader_says_so():
+    sessions = FetchSessions(10)
+    reader = Reader(sessions)
+    reader.fetch("a")
+    assert len(sessions) == 1
+    assert [partition.topic for partition in reader.plan("a", epoch=-1).partitions] == ["a"]
+    assert len(sessions) == 0
+
+
+def test_the_epoch_wraps_to_one():
+    sessions = FetchSessions(10)
+    reader = Reader(sessions)
+    reader.fetch("a")
+    [session] = sessions._sessions.values()
+    session.epoch = reader.epoch = 2**31 - 1
+    assert reader.plan().error is ErrorCode.NONE
+    assert session.epoch == 1
+
+
+def test_without_room_there_is_no_session_until_one_is_old():
+    sessions = FetchSessions(1)
+    first, second = Reader(sessions), Reader(sessions)
+    first.fetch("a")
+    second.fetch("a")
+    assert first.session_id != 0
+    assert second.session_id == 0
+    second.now += EVICTION_MS
+    second.epoch = 0
+    second.fetch("a")
+    assert second.session_id != 0
+    assert first.plan().error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND

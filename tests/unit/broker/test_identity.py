@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from muster.broker.identity import FILE, load_identity, random_uuid, uuid_bytes, uuid_text
+from muster.broker.producer_ids import BLOCK, ProducerIds
+from muster.errors import ConfigError
+
+
+def test_ids_are_written_as_kafka_writes_them():
+    found = {random_uuid() for _ in range(1000)}
+    assert len(found) == 1000
+    for raw in found:
+        text = uuid_text(raw)
+        assert len(text) == 22
+        assert not text.startswith("-")
+        assert uuid_bytes(text) == raw
+
+
+def test_a_folder_keeps_its_identity(tmp_path: Path):
+    first = load_identity(tmp_path, 1)
+    assert load_identity(tmp_path, 1) == first
+    lines = (tmp_path / FILE).read_text().splitlines()
+    assert f"cluster.id={first.cluster_id}" in lines
+    assert "version=1" in lines
+    assert "node.id=1" in lines
+
+
+def test_a_file_of_kafkas(tmp_path: Path):
+    (tmp_path / FILE).write_text("#\n#Sat Nov 21 2026\ncluster.id=abc\nversion=1\nnode.id=4\ndirectory.id=xyz\n")
+    assert load_identity(tmp_path, 4) == ("abc", 4, "xyz")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("version=1\ncluster.id=abc\nnode.id=2\n", "belongs to node 2, but node.id is 1"),
+        ("version=0\ncluster.id=abc\nnode.id=1\n", "is of version 0"),
+        ("version=1\nnode.id=1\n", "lacks version, cluster.id or node.id"),
+        ("version=1\ncluster.id=abc\nnode.id=one\n", "lacks version, cluster.id or node.id"),
+        ("", "lacks version, cluster.id or node.id"),
+    ],
+)
+def test_files_that_are_refused(tmp_path: Path, text: str, sentence: str):
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        load_identity(tmp_path, 1)
+    assert sentence in str(refused.value)
+
+
+def test_no_producer_id_is_given_twice(tmp_path: Path):
+    ids = ProducerIds(tmp_path)
+    first = [ids.take() for _ in range(BLOCK + 1)]
+    assert len(set(first)) == BLOCK + 1
+    after_a_crash = ProducerIds(tmp_path)
+    assert after_a_crash.take() > max(first)
+
+
+def test_a_file_of_producer_ids_without_a_number(tmp_path: Path):
+    ProducerIds(tmp_path).take()
+    (tmp_path / "muster-producer-ids").write_text("many")
+    with pytest.raises(ConfigError, match="holds no number"):
+        ProducerIds(tmp_path)
