@@ -118,7 +118,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.add_argument(f"--{name}", required=True)
     arguments = parser.parse_args(argv)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the demo, which decides
-    settings = {"spark.sql.shuffle.partitions": 2, "spark.ui.enabled": False, "spark.sql.session.timeZone": "UTC"}
+    settings = {
+        "spark.sql.shuffle.partitions": 2,
+        "spark.ui.enabled": False,
+        "spark.sql.session.timeZone": "UTC",
+        # Spark would forget the offsets of batches before the last hundred, and the books need them all.
+        "spark.sql.streaming.minBatchesToRetain": 1_000_000,
+    }
     spark = session("muster demo", arguments.master, **settings)
     query = start_query(spark, arguments)
     _say({"event": "ready"})
