@@ -23,7 +23,7 @@ from muster.protocol.primitives import ZERO_UUID
 
 NO_LEADER = -1
 
-_STALE = frozenset(
+STALE = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.LEADER_NOT_AVAILABLE,
@@ -291,10 +291,10 @@ class ClusterMetadata:
             code = error_code(answer.error_code)
             if code is not ErrorCode.NONE:
                 errors[name] = code
-                stale = stale or code in _STALE
+                stale = stale or code in STALE
                 continue
             topics[name] = self._topic(answer, name)
-            stale = stale or any(partition.error_code in _STALE for partition in topics[name].partitions.values())
+            stale = stale or any(partition.error_code in STALE for partition in topics[name].partitions.values())
         if asked is not None:
             # What became interesting while this request was under way is asked for next; what is known of it stays.
             kept = self._interest or set()

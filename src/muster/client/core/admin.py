@@ -1,0 +1,328 @@
+"""What an admin client asks and is told, as values; how the answers of brokers become them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from muster.errors import ErrorCode, KafkaError, ProtocolError, error_code
+from muster.model import CONSUMER_PROTOCOL_TYPE, Node, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from muster.protocol.messages import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatableTopicResult,
+    DescribeConfigsResult,
+    DescribedGroup,
+    DescribedGroupMember,
+    ListOffsetsPartitionResponse,
+    MetadataResponse,
+    MetadataResponseTopic,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchResponse,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+)
+from muster.protocol.subscription import decode_assignment, decode_subscription
+
+LATEST = -1
+"""For `list_offsets`: the offset behind the last record."""
+EARLIEST = -2
+"""For `list_offsets`: the offset of the first record that is still there."""
+
+
+@dataclass(slots=True)
+class NewTopic:
+    """A topic to be created; -1 leaves the number to the broker's settings.
+
+    `assignments` (partition to broker ids) takes the place of both numbers. `configs` has Kafka's dotted keys.
+    """
+
+    name: str
+    num_partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] = field(default_factory=dict)
+    assignments: Mapping[int, list[int]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class CreatedTopic:
+    """A topic that was created; the numbers are -1 where an old broker did not tell them."""
+
+    name: str
+    topic_id: bytes
+    num_partitions: int
+    replication_factor: int
+
+
+@dataclass(slots=True)
+class TopicListing:
+    """A topic that exists."""
+
+    name: str
+    topic_id: bytes
+    is_internal: bool
+
+
+@dataclass(slots=True)
+class PartitionDescription:
+    """One partition; `leader_id` is -1 while there is none."""
+
+    partition: int
+    leader_id: int
+    leader_epoch: int
+    replicas: list[int]
+    isr: list[int]
+
+
+@dataclass(slots=True)
+class TopicDescription:
+    """A topic and its partitions, in order."""
+
+    name: str
+    topic_id: bytes
+    is_internal: bool
+    partitions: list[PartitionDescription]
+
+
+@dataclass(slots=True)
+class ClusterDescription:
+    """The cluster as one of its brokers tells it."""
+
+    cluster_id: str
+    controller_id: int
+    nodes: list[Node]
+
+
+class ConfigResourceType(IntEnum):
+    """Whose settings."""
+
+    TOPIC = 2
+    BROKER = 4
+    GROUP = 32
+
+
+class ConfigResource(NamedTuple):
+    """One topic, broker (its id as text) or group."""
+
+    resource_type: ConfigResourceType
+    name: str
+
+
+@dataclass(slots=True)
+class ConfigEntry:
+    """One setting. `value` is None where it is sensitive; `is_default` says that nobody set it for this resource."""
+
+    name: str
+    value: str | None
+    is_default: bool
+    read_only: bool
+    is_sensitive: bool
+    source: int
+    documentation: str | None = None
+
+
+@dataclass(slots=True)
+class GroupListing:
+    """A group. `state` and `group_type` are empty where the broker is too old to tell."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    group_type: str
+
+
+@dataclass(slots=True)
+class MemberDescription:
+    """A member of a group. `topics` is what it subscribes to, `owned` what it said that it had when it joined."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    host: str
+    assignment: list[TopicPartition]
+    topics: list[str] = field(default_factory=list)
+    owned: list[TopicPartition] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class GroupDescription:
+    """A group, its members sorted by id. `assignor` is the chosen protocol, empty while there is none."""
+
+    group_id: str
+    state: str
+    protocol_type: str
+    assignor: str
+    coordinator: Node
+    members: list[MemberDescription]
+
+
+# --- building requests -----------------------------------------------------------------------------------------------
+
+
+def creatable(topic: NewTopic) -> CreatableTopic:
+    """A new topic as the request has it."""
+    assigned = bool(topic.assignments)
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=-1 if assigned else topic.num_partitions,
+        replication_factor=-1 if assigned else topic.replication_factor,
+        assignments=[CreatableReplicaAssignment(part, list(ids)) for part, ids in sorted(topic.assignments.items())],
+        configs=[CreatableTopicConfig(name, value) for name, value in topic.configs.items()],
+    )
+
+
+def commit_topics(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> list[OffsetCommitRequestTopic]:
+    """Offsets to be committed as the request has them."""
+    topics: dict[str, OffsetCommitRequestTopic] = {}
+    for (topic, partition), position in sorted(offsets.items()):
+        entry = topics.setdefault(topic, OffsetCommitRequestTopic(name=topic))
+        entry.partitions.append(
+            OffsetCommitRequestPartition(partition, position.offset, position.leader_epoch, position.metadata)
+        )
+    return list(topics.values())
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Partition numbers for each topic, both sorted."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        topics.setdefault(topic, []).append(partition)
+    return topics
+
+
+# --- reading answers -------------------------------------------------------------------------------------------------
+
+
+def failure(code: int, message: str | None = None) -> KafkaError | None:
+    """An error code as a value; None for success."""
+    return None if code == ErrorCode.NONE else KafkaError(code, message)
+
+
+def created_topic(answer: CreatableTopicResult) -> CreatedTopic | KafkaError:
+    """What became of a new topic."""
+    return failure(answer.error_code, answer.error_message) or CreatedTopic(
+        answer.name, answer.topic_id, answer.num_partitions, answer.replication_factor
+    )
+
+
+def topic_description(answer: MetadataResponseTopic) -> TopicDescription | KafkaError:
+    """A topic out of a Metadata answer."""
+    if answer.error_code != ErrorCode.NONE:
+        return KafkaError(answer.error_code, f"topic {answer.name}")
+    partitions = [
+        PartitionDescription(
+            part.partition_index, part.leader_id, part.leader_epoch, part.replica_nodes, part.isr_nodes
+        )
+        for part in sorted(answer.partitions, key=lambda part: part.partition_index)
+    ]
+    return TopicDescription(answer.name or "", answer.topic_id, answer.is_internal, partitions)
+
+
+_DEFAULT_CONFIG = 5
+_DYNAMIC_TOPIC_CONFIG = 1
+
+
+def config_entries(answer: DescribeConfigsResult) -> dict[str, ConfigEntry] | KafkaError:
+    """The settings of one resource, by name."""
+    if answer.error_code != ErrorCode.NONE:
+        return KafkaError(answer.error_code, answer.error_message)
+    topic = answer.resource_type == ConfigResourceType.TOPIC
+    return {
+        entry.name: ConfigEntry(
+            entry.name,
+            entry.value,
+            entry.config_source != _DYNAMIC_TOPIC_CONFIG if topic else entry.config_source == _DEFAULT_CONFIG,
+            entry.read_only,
+            entry.is_sensitive,
+            entry.config_source,
+            entry.documentation,
+        )
+        for entry in sorted(answer.configs, key=lambda entry: entry.name)
+    }
+
+
+def group_description(answer: DescribedGroup, coordinator: Node) -> GroupDescription | KafkaError:
+    """A group with its members; a group that does not exist is GROUP_ID_NOT_FOUND in every version."""
+    if answer.error_code != ErrorCode.NONE:
+        return KafkaError(answer.error_code, answer.error_message or f"group {answer.group_id}")
+    if answer.group_state == "Dead":
+        return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {answer.group_id} does not exist")
+    members = [_member(member, answer.protocol_type) for member in answer.members]
+    members.sort(key=lambda member: member.member_id)
+    return GroupDescription(
+        answer.group_id, answer.group_state, answer.protocol_type, answer.protocol_data, coordinator, members
+    )
+
+
+def _member(answer: DescribedGroupMember, protocol_type: str) -> MemberDescription:
+    member = MemberDescription(answer.member_id, answer.group_instance_id, answer.client_id, answer.client_host, [])
+    if protocol_type != CONSUMER_PROTOCOL_TYPE:
+        return member  # Kafka Connect and others have bytes of their own
+    try:
+        if answer.member_assignment:
+            member.assignment = sorted(decode_assignment(answer.member_assignment).partitions)
+        if answer.member_metadata:
+            subscription = decode_subscription(answer.member_metadata)
+            member.topics = sorted(subscription.topics)
+            member.owned = sorted(subscription.owned_partitions)
+    except ProtocolError:
+        pass  # bytes of a client that does not keep to the consumer protocol: the rest is worth showing
+    return member
+
+
+def leaders(answer: MetadataResponse, places: Iterable[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
+    """Which broker leads each partition, or why none does."""
+    known = {topic.name: topic for topic in answer.topics}
+    brokers = {broker.node_id for broker in answer.brokers}
+    found: dict[TopicPartition, int | KafkaError] = {}
+    for place in places:
+        topic = known.get(place.topic)
+        part = None
+        if topic is not None and topic.error_code == ErrorCode.NONE:
+            part = next((part for part in topic.partitions if part.partition_index == place.partition), None)
+        if part is None:
+            code = topic.error_code if topic is not None and topic.error_code else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            found[place] = KafkaError(code, str(place))
+        elif part.leader_id not in brokers:
+            found[place] = KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, str(place))
+        else:
+            found[place] = part.leader_id
+    return found
+
+
+def fetched_offsets(answer: OffsetFetchResponse) -> dict[TopicPartition, OffsetAndMetadata | KafkaError]:
+    """The committed offsets of one group; partitions without one are left out.
+
+    Raises:
+        KafkaError: the group as a whole was refused.
+    """
+    group = answer.groups[0] if answer.groups else None
+    error = failure(group.error_code if group else answer.error_code)
+    if error is not None:
+        raise error
+    parts: list[tuple[str, OffsetFetchResponsePartition | OffsetFetchResponsePartitions]] = []
+    parts += [(topic.name, part) for topic in answer.topics for part in topic.partitions]
+    parts += [(topic.name, part) for topic in (group.topics if group else ()) for part in topic.partitions]
+    found: dict[TopicPartition, OffsetAndMetadata | KafkaError] = {}
+    for name, part in parts:
+        place = TopicPartition(name, part.partition_index)
+        if part.error_code != ErrorCode.NONE:
+            found[place] = KafkaError(part.error_code, str(place))
+        elif part.committed_offset >= 0:
+            found[place] = OffsetAndMetadata(part.committed_offset, part.committed_leader_epoch, part.metadata or "")
+    return found
+
+
+def listed_offset(
+    answer: ListOffsetsPartitionResponse, place: TopicPartition
+) -> OffsetAndTimestamp | KafkaError | None:
+    """One answer of ListOffsets; None where no record is as young as the timestamp asked for."""
+    if answer.error_code != ErrorCode.NONE:
+        return KafkaError(error_code(answer.error_code), str(place))
+    if answer.offset < 0:
+        return None
+    return OffsetAndTimestamp(answer.offset, answer.timestamp, answer.leader_epoch)
