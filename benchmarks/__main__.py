@@ -1,0 +1,38 @@
+"""The benchmarks: `make bench`, or `python -m benchmarks [load | assignors | spark] [ARGUMENTS]`.
+
+load       muster and Apache Kafka under the same load, in turn (this is what runs without a word)
+assignors  the assignors beside Kafka's own
+spark      the Spark source beside Spark's own Kafka connector
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import runpy
+import sys
+
+from benchmarks import load
+
+OTHERS = {"assignors": "benchmarks.assignors", "spark": "benchmarks.spark_source"}
+
+
+def main() -> int:
+    """Run the benchmark that the first word names."""
+    words = sys.argv[1:]
+    name = words[0] if words and not words[0].startswith("-") else ""
+    if name in OTHERS:
+        module = OTHERS[name]
+        if importlib.util.find_spec(module) is None:
+            print(f"benchmarks: there is no {module}", file=sys.stderr)
+            return 2
+        sys.argv = [f"python -m benchmarks {name}", *words[1:]]
+        runpy.run_module(module, run_name="__main__")
+        return 0
+    if name not in ("", "load"):
+        print(__doc__, file=sys.stderr)
+        return 2
+    return load.main(words[1:] if name else words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

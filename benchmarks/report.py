@@ -1,0 +1,135 @@
+"""What a benchmark's run leaves: JSON for machines, one table for people, and the same table in docs/performance.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.modes import Figures
+from muster import __version__
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = Path(__file__).resolve().parent / "results"
+PAGE = ROOT / "docs" / "performance.md"
+
+Medians = Mapping[str, Mapping[str, Figures]]
+"""By mode and server."""
+
+
+class Row(NamedTuple):
+    """One line of the table: a figure of a mode, how it is called, what would be good."""
+
+    mode: str
+    figure: str
+    label: str
+    unit: str
+    less_is_better: bool
+    target: str
+
+
+MS, MB, RATE, US, MB_S = "ms", "MB", "/s", "µs", "MB/s"
+ROWS = (
+    Row("startup", "ms", "start to first good Metadata", MS, True, "≤ 150 ms"),
+    Row("startup", "rss_mb", "resident memory after the start", MB, True, "≤ 45 MB"),
+    Row("memory", "rss_mb", "the same with a group of 1,000 members", MB, True, "≤ 70 MB"),
+    Row("heartbeats", "requests_per_s", "heartbeats, 4 connections × 64 deep", RATE, False, "≥ 200,000/s"),
+    Row("heartbeats", "server_us", "server's CPU for each of them", US, True, "≤ 4 µs"),
+    Row("heartbeats-64x1", "requests_per_s", "heartbeats, 64 connections × 1", RATE, False, ""),
+    Row("heartbeats-64x1", "server_us", "server's CPU for each of them", US, True, "≤ 11 µs"),
+    Row("commits", "requests_per_s", "OffsetCommit, 1 partition", RATE, False, "≥ 80,000/s"),
+    Row("commits", "server_us", "server's CPU for each of them", US, True, ""),
+    Row("commits-10", "requests_per_s", "OffsetCommit, 10 partitions", RATE, False, "≥ 40,000/s"),
+    Row("commits-10", "server_us", "server's CPU for each of them", US, True, ""),
+    Row("offset-fetches", "requests_per_s", "OffsetFetch, 1 partition", RATE, False, "≥ 100,000/s"),
+    Row("offset-fetches", "server_us", "server's CPU for each of them", US, True, ""),
+    Row("rebalance-100", "form_ms", "a group of 100 forms", MS, True, "≤ 0.6 × Kafka"),
+    Row("rebalance-100", "one_more_ms", "one more joins the 100", MS, True, "≤ 0.5 × Kafka"),
+    Row("rebalance-1000", "form_ms", "a group of 1,000 forms", MS, True, "≤ 0.6 × Kafka"),
+    Row("rebalance-1000", "one_more_ms", "one more joins the 1,000", MS, True, "≤ 0.5 × Kafka"),
+    Row("produce-900", "mb_per_s", "produce, batches of 900 records of 1 KB", MB_S, False, "≥ 1.2 × Kafka"),
+    Row("produce-16", "mb_per_s", "produce, batches of 16 records of 1 KB", MB_S, False, "≥ Kafka"),
+    Row("produce-single", "records_per_s", "produce, single records, 4 × 64 deep", RATE, False, "≥ 60,000/s"),
+    Row("fetch", "mb_per_s", "fetch, 1 MB at a time", MB_S, False, "≥ Kafka"),
+    Row("end-to-end", "p50_ms", "record sent → seen by a waiting fetch, median", MS, True, "≤ 0.25 ms"),
+    Row("end-to-end", "p99_ms", "the same, 99th percentile", MS, True, "≤ 1 ms"),
+)
+
+
+def ratio(medians: Mapping[str, Figures], row: Row) -> float | None:
+    """How many times better muster is than Kafka; None if one of them was not measured."""
+    ours, theirs = (medians.get(server, {}).get(row.figure) for server in ("muster", "kafka"))
+    if not ours or not theirs:
+        return None
+    return theirs / ours if row.less_is_better else ours / theirs
+
+
+def cells(medians: Medians) -> list[tuple[str, ...]]:
+    """The table: what, muster, Kafka, ratio, target."""
+    found: list[tuple[str, ...]] = []
+    for row in ROWS:
+        measured = medians.get(row.mode)
+        if not measured or not any(row.figure in figures for figures in measured.values()):
+            continue
+        ours, theirs = (_number(measured.get(server, {}).get(row.figure), row.unit) for server in ("muster", "kafka"))
+        better = ratio(measured, row)
+        found.append((row.label, ours, theirs, "-" if better is None else f"{better:.2g}×", row.target))
+    return found
+
+
+def _number(value: float | None, unit: str) -> str:
+    if value is None:
+        return "-"
+    text = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{text}{unit}" if unit == RATE else f"{text} {unit}"
+
+
+HEAD = ("", "muster", "Kafka 4.2", "muster is better by", "to reach")
+
+
+def plain(medians: Medians) -> str:
+    """The table for a terminal."""
+    table = [HEAD, *cells(medians)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(HEAD))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column in (0, 4) else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    )
+
+
+def markdown(medians: Medians) -> str:
+    """The table for a page."""
+    lines = [HEAD, ("---", "---:", "---:", "---:", "---"), *cells(medians)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def machine() -> str:
+    """The machine, generically."""
+    return f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
+
+
+def save(runs: Mapping[str, Mapping[str, list[Figures]]], medians: Medians, seconds: float) -> Path:
+    """Write all runs and their medians; returns the file."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / time.strftime("load-%Y%m%d-%H%M%S.json")
+    told = {"muster": __version__, "machine": machine(), "seconds": seconds, "medians": medians, "runs": runs}
+    path.write_text(json.dumps(told, indent=1) + "\n")
+    return path
+
+
+def write_page(medians: Medians, note: str) -> None:
+    """Put the table between its marks in docs/performance.md."""
+    page = PAGE.read_text()
+    begin, end = "<!-- load:begin -->", "<!-- load:end -->"
+    if begin not in page or end not in page:
+        raise SystemExit(f"{PAGE} has no place for the table: {begin} … {end}")
+    table = f"{begin}\n{note}\n\n{markdown(medians)}\n{end}"
+    PAGE.write_text(re.sub(f"{begin}.*?{end}", lambda _: table, page, flags=re.DOTALL))
