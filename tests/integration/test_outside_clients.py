@@ -1,0 +1,280 @@
+"""Clients that others wrote, unmodified, in groups on muster: they join, leave and crash, and nothing is lost.
+
+Each story runs on a stream that never pauses. What a group is made of is asked of the broker, why it changed is read
+in its log, and Kafka's own ConsumerGroupCommand is the third to look.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.support.brokers import BrokerProcess
+from tests.support.outsiders import CLIENTS, PATIENCE_S, SESSION_TIMEOUT_MS, Cluster, Feed, Member, Share, until
+from tests.support.peers import run_kafka_class
+
+pytestmark = pytest.mark.slow
+
+PARTITIONS = 4
+MIXED_PARTITIONS = 12
+EXPIRED = f"was removed: no heartbeat within its session timeout ({SESSION_TIMEOUT_MS} ms)"
+
+
+class Story:
+    """One group on one topic, and the members that it has had."""
+
+    def __init__(self, broker: BrokerProcess, cluster: Cluster, name: str, partitions: int, folder: Path) -> None:
+        self.broker = broker
+        self.cluster = cluster
+        self.name = name
+        self.partitions = partitions
+        self.folder = folder
+        self.members: list[Member] = []
+        self.gone: list[Member] = []
+
+    def start(self, client: str) -> Member:
+        """Start a member."""
+        member = Member(client, self.broker.bootstrap, self.name, self.name, self.folder)
+        self.members.append(member)
+        return member
+
+    def settled(self) -> list[Share]:
+        """Wait until the members that should be there share all partitions; returns what each has."""
+        return self.cluster.shared_by(self.name, self.members, self.partitions)
+
+    def leave(self, member: Member) -> None:
+        """Have a member leave; the broker sees it go by its own act."""
+        self._end(member, member.leave, lambda line: re.search(rf"{member.client}' at \S+ left", line) is not None)
+
+    def crash(self, member: Member) -> None:
+        """Kill a member; the broker finds out by its silence."""
+        self._end(member, member.crash, lambda line: member.client in line and EXPIRED in line)
+
+    def _end(self, member: Member, end: Callable[[], None], told: Callable[[str], bool]) -> None:
+        before = self._log_lines()
+        end()
+        self.members.remove(member)
+        self.gone.append(member)
+        until(
+            lambda: any(told(line) for line in self._log_lines()[len(before) :]),
+            lambda: f"the broker's log says how {member.client} went; it says {self._log_lines()[len(before) :]}",
+        )
+
+    def _log_lines(self) -> list[str]:
+        return [line for line in self.broker.log().splitlines() if f"group {self.name}: " in line]
+
+    def values(self) -> set[int]:
+        """What all members together have handled."""
+        return set().union(*(member.values for member in (*self.members, *self.gone)))
+
+    def handled(self, count: int) -> None:
+        """Wait until all of the first `count` numbers have been handled: nothing is lost."""
+        until(
+            lambda: self.values() >= set(range(count)),
+            lambda: f"{self.name} handles all: missing {sorted(set(range(count)) - self.values())[:20]} of {count}",
+        )
+
+    def destroy(self) -> None:
+        """End what still runs."""
+        for member in self.members:
+            member.destroy()
+
+
+@contextmanager
+def stories(
+    broker: BrokerProcess, names: Iterable[str], partitions: int, folder: Path
+) -> Iterator[tuple[Feed, list[Story]]]:
+    """Groups with a topic each, of the same name, into which numbers flow."""
+    cluster = Cluster(broker.bootstrap)
+    told = [Story(broker, cluster, name, partitions, folder) for name in names]
+    cluster.create([story.name for story in told], partitions)
+    with Feed(broker.bootstrap, [story.name for story in told], partitions) as feed:
+        try:
+            yield feed, told
+        finally:
+            for story in told:
+                story.destroy()
+
+
+def at_once(works: Iterable[Callable[[], object]]) -> None:
+    """Run all at the same time. A failure is raised, rather than what it brought upon those who waited at a barrier."""
+    works = list(works)
+    with ThreadPoolExecutor(len(works)) as pool:
+        failures = [error for future in [pool.submit(work) for work in works] if (error := future.exception())]
+    for error in sorted(failures, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
+        raise error
+
+
+# ---------------------------------------------------------------------------------- what Kafka's own tool shows of it
+
+
+def tables(*arguments: str, broker: BrokerProcess) -> list[dict[str, str]]:
+    """Rows of ConsumerGroupCommand's tables, by column."""
+    command = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+    done = run_kafka_class(command, "--bootstrap-server", broker.bootstrap, *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = []
+    columns: list[str] = []
+    for line in done.stdout.splitlines():
+        cells = re.sub(r"\s+\(", "(", line).split()  # COORDINATOR (ID) is one column
+        if cells[:1] == ["GROUP"]:
+            columns = cells
+        elif cells:
+            assert len(cells) == len(columns), f"{columns}: {line}"
+            rows.append(dict(zip(columns, cells, strict=True)))
+    return rows
+
+
+def of_group(rows: list[dict[str, str]], group: str) -> list[dict[str, str]]:
+    return [row for row in rows if row["GROUP"] == group]
+
+
+def kafka_lists(broker: BrokerProcess, stories: list[Story]) -> None:
+    rows = tables("--list", "--state", broker=broker)
+    listed = {row["GROUP"]: row["STATE"] for row in rows}
+    assert {story.name: listed.get(story.name) for story in stories} == {story.name: "Stable" for story in stories}
+
+
+def kafka_describes_states(broker: BrokerProcess, stories: list[Story]) -> None:
+    rows = tables("--describe", "--all-groups", "--state", broker=broker)
+    for story in stories:
+        (row,) = of_group(rows, story.name)
+        assert row == {
+            "GROUP": story.name,
+            "COORDINATOR(ID)": f"{broker.bootstrap}(1)",
+            "ASSIGNMENT-STRATEGY": "range",
+            "STATE": "Stable",
+            "#MEMBERS": str(len(story.members)),
+        }
+
+
+def kafka_describes_members(broker: BrokerProcess, stories: list[Story]) -> None:
+    rows = tables("--describe", "--all-groups", "--members", "--verbose", broker=broker)
+    for story in stories:
+        found = {row["CONSUMER-ID"]: row for row in of_group(rows, story.name)}
+        for share in story.settled():
+            row = found.pop(share.member_id)
+            assert (row["HOST"], row["CLIENT-ID"]) == (share.host, share.client_id)
+            assert row["#PARTITIONS"] == str(len(share.partitions))
+            numbers = ",".join(str(partition) for partition in share.partitions)
+            assert row["CURRENT-ASSIGNMENT"] == f"{story.name}:{numbers}"
+        assert not found
+
+
+def kafka_describes_offsets(broker: BrokerProcess, stories: list[Story]) -> None:
+    rows = tables("--describe", "--all-groups", "--offsets", broker=broker)
+    for story in stories:
+        found = of_group(rows, story.name)
+        owners = {str(p): share for share in story.settled() for p in share.partitions}
+        assert sorted(row["PARTITION"] for row in found) == sorted(owners)
+        for row in found:
+            owner = owners[row["PARTITION"]]
+            assert (row["CONSUMER-ID"], row["CLIENT-ID"], row["HOST"]) == (
+                owner.member_id,
+                owner.client_id,
+                owner.host,
+            )
+            assert int(row["LAG"]) == int(row["LOG-END-OFFSET"]) - int(row["CURRENT-OFFSET"])
+
+
+def kafka_sees_all_handled(broker: BrokerProcess, stories: list[Story], count: int) -> None:
+    """When all members are gone, every offset is committed up to the end."""
+    rows = tables("--describe", "--all-groups", "--offsets", broker=broker)
+    for story in stories:
+        ends = {int(row["PARTITION"]): row for row in of_group(rows, story.name)}
+        assert sorted(ends) == list(range(story.partitions))
+        for partition, row in ends.items():
+            end = str(len(range(partition, count, story.partitions)))
+            assert (row["CURRENT-OFFSET"], row["LOG-END-OFFSET"], row["LAG"]) == (end, end, "0"), row
+            assert (row["CONSUMER-ID"], row["HOST"], row["CLIENT-ID"]) == ("-", "-", "-")
+
+
+# ------------------------------------------------------------------------------------------------------- the stories
+
+
+def join_and_leave_and_crash(client: str, story: Story, both_in: threading.Barrier, seen: threading.Barrier) -> None:
+    """One member is joined by a second, which leaves; a third comes, and the first, who leads, is killed."""
+    first = story.start(client)
+    assert [share.partitions for share in story.settled()] == [list(range(PARTITIONS))]
+
+    second = story.start(client)
+    assert [share.partitions for share in story.settled()] == [[0, 1], [2, 3]]
+    both_in.wait(PATIENCE_S)
+    seen.wait(PATIENCE_S)
+
+    story.leave(second)
+    assert [share.partitions for share in story.settled()] == [list(range(PARTITIONS))]
+
+    story.start(client)
+    assert [share.partitions for share in story.settled()] == [[0, 1], [2, 3]]
+
+    story.crash(first)
+    assert [share.partitions for share in story.settled()] == [list(range(PARTITIONS))]
+
+
+def test_each_client_joins_leaves_and_crashes(java: str, kcat: str, tmp_path: Path) -> None:
+    with (
+        BrokerProcess(tmp_path / "data") as broker,
+        stories(broker, [f"group-{client}" for client in CLIENTS], PARTITIONS, tmp_path) as (feed, told),
+    ):
+        both_in, seen = (threading.Barrier(len(told) + 1) for _ in range(2))
+
+        def look() -> None:
+            both_in.wait(PATIENCE_S)
+            looks = (kafka_lists, kafka_describes_states, kafka_describes_members, kafka_describes_offsets)
+            at_once([partial(each, broker, told) for each in looks])
+            seen.wait(PATIENCE_S)
+
+        def together(part: Callable[[], None]) -> None:
+            """A part that fails lets nobody wait for it."""
+            try:
+                part()
+            except BaseException:
+                both_in.abort()
+                seen.abort()
+                raise
+
+        parts: list[Callable[[], None]] = [
+            partial(join_and_leave_and_crash, c, s, both_in, seen) for c, s in zip(CLIENTS, told, strict=True)
+        ]
+        at_once([partial(together, part) for part in [*parts, look]])
+        count = feed.finish()
+        at_once([partial(story.handled, count) for story in told])
+        at_once([partial(story.leave, story.members[0]) for story in told])
+        kafka_sees_all_handled(broker, told, count)
+
+
+def test_all_clients_in_one_group(java: str, kcat: str, tmp_path: Path) -> None:
+    """Whoever leads, the others understand: one after another goes, and two of them crash, until one has all."""
+    with (
+        BrokerProcess(tmp_path / "data") as broker,
+        stories(broker, ["mixed"], MIXED_PARTITIONS, tmp_path) as (feed, (story,)),
+    ):
+        for client in CLIENTS:
+            story.start(client)
+        shares = story.settled()
+        assert [len(share.partitions) for share in shares] == [2] * len(CLIENTS)
+        kafka_describes_members(broker, [story])
+
+        by_client = {member.client: member for member in story.members}
+        leave, crash = story.leave, story.crash
+        for end, client in (
+            (leave, "with-kafka-python"),
+            (crash, "with-java"),
+            (leave, "with-confluent"),
+            (crash, "with-aiokafka"),
+            (leave, "with-kcat"),
+        ):
+            end(by_client[client])
+            assert len(story.settled()) == len(story.members)
+        count = feed.finish()
+        story.handled(count)
+        story.leave(by_client["with-muster"])
+        kafka_sees_all_handled(broker, [story], count)

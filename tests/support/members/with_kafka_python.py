@@ -1,0 +1,42 @@
+"""A member of a group that uses kafka-python. `python with_kafka_python.py BOOTSTRAP GROUP TOPIC`; SIGTERM: it leaves.
+
+Prints every record as a line of JSON before it commits, so that a kill can repeat records but lose none.
+"""
+
+import json
+import signal
+import sys
+from types import SimpleNamespace
+
+from kafka import KafkaConsumer
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.errors import CommitFailedError
+
+told = SimpleNamespace(to_stop=False)
+signal.signal(signal.SIGTERM, lambda *_: setattr(told, "to_stop", True))
+
+bootstrap, group, topic = sys.argv[1:]
+consumer = KafkaConsumer(
+    topic,
+    bootstrap_servers=bootstrap,
+    group_id=group,
+    client_id="with-kafka-python",
+    partition_assignment_strategy=[RangePartitionAssignor],
+    auto_offset_reset="earliest",
+    enable_auto_commit=False,
+    session_timeout_ms=6_000,
+    heartbeat_interval_ms=1_000,
+)
+while not told.to_stop:
+    fetched = consumer.poll(timeout_ms=300)
+    for records in fetched.values():
+        for record in records:
+            line = {"partition": record.partition, "offset": record.offset, "value": record.value.decode()}
+            sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+    if fetched:
+        try:
+            consumer.commit()
+        except CommitFailedError as error:  # a rebalance came in between: the records are repeated elsewhere
+            print(error, file=sys.stderr)
+consumer.close()
