@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.client.config import ConsumerConfig
-from muster.client.core.fetcher import Fetcher
+from muster.client.core.fetcher import HELD_BACK_WAIT_MS, Fetcher
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import AnySend, Failure, FailureKind
 from muster.client.core.subscription_state import SubscriptionState
@@ -303,3 +303,14 @@ def test_topics_without_ids_are_fetched_by_name() -> None:
     broker.metadata.topics["t"].topic_id = bytes(16)
     [send] = broker.poll()
     assert send.newest_version == 12
+
+
+def test_a_fetch_is_not_parked_for_long_while_another_partition_waits_for_the_user():
+    broker = OneBroker({P0: [3, 3, 3], P1: [1]}, max_partition_fetch_bytes=1)
+    broker.subscription.seek(P1, 1)
+    broker.exchange()
+    [send] = broker.poll()
+    held_back = send.build(13)
+    assert isinstance(held_back, m.FetchRequest)
+    assert held_back.max_wait_ms == HELD_BACK_WAIT_MS
+    assert broker.requests[0].max_wait_ms == broker.config.fetch_max_wait_ms

@@ -30,6 +30,13 @@ from muster.protocol.record_batch import BatchHeader, check_batch, iter_headers,
 
 _NEWEST_WITH_TOPIC_NAMES = 12
 
+HELD_BACK_WAIT_MS = 20
+"""How long a fetch may be parked at a broker while other partitions of that broker wait for the user to catch up.
+
+The sequence: partition A waits whole, so only B is fetched; B is at its end, and the fetch is parked for
+`fetch.max.wait.ms`; the user handles what there is of A; and A cannot be asked for, as one fetch is under way.
+"""
+
 _STALE_METADATA = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -162,9 +169,16 @@ class Fetcher:
         queue = self._queues.get(partition)
         return queue is None or queue.waiting_bytes < self._config.max_partition_fetch_bytes
 
+    def _holds_back(self, node_id: int) -> bool:
+        """Whether partitions of this broker are left out because enough of them waits already."""
+        limit = self._config.max_partition_fetch_bytes
+        return any(q.waiting_bytes >= limit and self._metadata.leader(p) == node_id for p, q in self._queues.items())
+
     def _fetch(self, node_id: int, node: _NodeState, wanted: dict[TopicPartition, FetchSpec]) -> AnySend:
         request = node.session.request(wanted, self._config.max_partition_fetch_bytes)
         request.max_wait_ms = self._config.fetch_max_wait_ms
+        if self._holds_back(node_id):
+            request.max_wait_ms = min(request.max_wait_ms, HELD_BACK_WAIT_MS)
         request.min_bytes = self._config.fetch_min_bytes
         request.max_bytes = self._config.fetch_max_bytes
         request.isolation_level = self._isolation_level
