@@ -28,7 +28,7 @@ UNKNOWN_ID = b"\x51" * 16
 VOLATILE = {"host", "port", "cluster_id", "documentation", "error_message", "batch_index_error_message"}
 """Fields whose values differ from broker to broker. Messages are compared by whether there is one."""
 
-UNORDERED = {"topics", "responses", "partitions", "results", "configs", "brokers", "synonyms"}
+UNORDERED = {"topics", "responses", "partitions", "results", "configs", "brokers", "synonyms", "groups"}
 """Lists whose order Kafka does not define."""
 
 
@@ -112,7 +112,7 @@ def compare(
         for label, build in steps:
             try:
                 answers = [plain(world.client.ask(build(world), version), world) for world in worlds]
-            except (UnsupportedVersionError, AttributeError):
+            except (UnsupportedVersionError, AttributeError, TypeError):
                 continue  # this version has no place for what is asked
             asked += 1
             if mask is not None:
@@ -541,6 +541,71 @@ def test_init_producer_id(worlds: tuple[World, World]) -> None:
         ("half of an identity", lambda w: m.InitProducerIdRequest(None, 1000, 5, -1)),
     ]
     compare(steps, worlds, versions(ApiKey.INIT_PRODUCER_ID), without_id)
+
+
+def commit(world: World, metadata: str = "", generation: int = -1, topic: str | None = None) -> Request[Any]:
+    partitions = [m.OffsetCommitRequestPartition(0, 1, -1, metadata), m.OffsetCommitRequestPartition(9, 1, -1, "")]
+    committed = m.OffsetCommitRequestTopic(topic or world.topic, UNKNOWN_ID if topic else world.topic_id, partitions)
+    return m.OffsetCommitRequest(f"{world.prefix}-none", generation, "", topics=[committed])
+
+
+def join(group: str, session: int = 10_000, member: str = "", kind: str = "consumer", names: str = "r") -> Request[Any]:
+    protocols = [m.JoinGroupRequestProtocol(name, b"") for name in names]
+    return m.JoinGroupRequest(group, session, 10_000, member, None, kind, protocols)
+
+
+def fetched(world: World, topic_id: bytes) -> Request[Any]:
+    topic = m.OffsetFetchRequestTopics(world.topic, topic_id, [0, 1])
+    return m.OffsetFetchRequest(groups=[m.OffsetFetchRequestGroup(f"{world.prefix}-none", topics=[topic])])
+
+
+STRANGERS: dict[ApiKey, list[Step]] = {
+    ApiKey.HEARTBEAT: [
+        ("of no member", lambda w: m.HeartbeatRequest(f"{w.prefix}-none", 1, "x")),
+        ("of no group", lambda w: m.HeartbeatRequest("", 1, "x")),
+    ],
+    ApiKey.LEAVE_GROUP: [
+        ("one", lambda w: m.LeaveGroupRequest(f"{w.prefix}-none", "x")),
+        ("some", lambda w: m.LeaveGroupRequest(f"{w.prefix}-none", members=[m.MemberIdentity("x")])),
+    ],
+    ApiKey.SYNC_GROUP: [("of no member", lambda w: m.SyncGroupRequest(f"{w.prefix}-none", 1, "x"))],
+    ApiKey.JOIN_GROUP: [
+        ("no group", lambda w: join("")),
+        ("a short session", lambda w: join(f"{w.prefix}-none", 1)),
+        ("an unknown member", lambda w: join(f"{w.prefix}-none", member="x")),
+        ("no protocols", lambda w: join(f"{w.prefix}-none", names="")),
+        ("no type", lambda w: join(f"{w.prefix}-none", kind="")),
+    ],
+    ApiKey.OFFSET_COMMIT: [
+        ("without a group", lambda w: commit(w)),
+        ("of a generation", lambda w: commit(w, generation=3)),
+        ("with a long note", lambda w: commit(w, "x" * 5_000)),
+        ("for no topic", lambda w: commit(w, topic=f"{w.prefix}-none")),
+    ],
+    ApiKey.OFFSET_FETCH: [
+        ("some", lambda w: m.OffsetFetchRequest(w.prefix, [m.OffsetFetchRequestTopic(w.topic, [0, 7])])),
+        ("all", lambda w: m.OffsetFetchRequest(w.prefix, None)),
+        ("some of some", lambda w: fetched(w, w.topic_id)),
+        ("of an unknown id", lambda w: fetched(w, UNKNOWN_ID)),
+        ("all of some", lambda w: m.OffsetFetchRequest(groups=[m.OffsetFetchRequestGroup(w.prefix, topics=None)])),
+        ("of a member", lambda w: m.OffsetFetchRequest(groups=[m.OffsetFetchRequestGroup(w.prefix, "x", 3, None)])),
+    ],
+    ApiKey.DESCRIBE_GROUPS: [
+        ("two", lambda w: m.DescribeGroupsRequest([f"{w.prefix}-none", ""])),
+        ("what is allowed", lambda w: m.DescribeGroupsRequest([f"{w.prefix}-none"], True)),
+    ],
+    ApiKey.DELETE_GROUPS: [("twice", lambda w: m.DeleteGroupsRequest([f"{w.prefix}-none", "", f"{w.prefix}-none"]))],
+}
+"""What somebody asks of a group that does not exist."""
+
+
+@pytest.mark.parametrize("key", STRANGERS)
+def test_groups_that_do_not_exist(worlds: tuple[World, World], key: ApiKey) -> None:
+    for world in worlds:
+        until_ready(world, m.FindCoordinatorRequest(world.prefix, 0), 3)
+        for group in ("", world.prefix, f"{world.prefix}-none"):
+            until_ready(world, m.OffsetFetchRequest(group, []), 7)
+    compare(STRANGERS[key], worlds, versions(key))
 
 
 def test_a_version_that_nobody_has(worlds: tuple[World, World]) -> None:

@@ -56,6 +56,8 @@ class Broker:
         self._partitions: dict[tuple[str, int], PartitionLog] = {}
         self._deadline: asyncio.TimerHandle | None = None
         self._deadline_at: int | None = None
+        self.has_groups = False
+        """Whether the topic of the groups is there and the coordinator serves."""
         self.deadlines_moved = False
         """Whether a request may have brought the groups' next deadline nearer."""
         self._group_flush_due = False
@@ -175,6 +177,7 @@ class Broker:
                 for index in range(topic.partitions)
                 if self._partitions[GROUP_METADATA_TOPIC, index].log_end_offset
             )
+            self.has_groups = True
         self._arm_deadline()
 
     async def _listen(self) -> None:
@@ -278,6 +281,7 @@ class Broker:
                 GROUP_METADATA_TOPIC, self.config.integer("offsets.topic.num.partitions"), settings
             )
             self.runtime.load_all([])
+            self.has_groups = True
         return topic
 
     def _group_config(self) -> GroupConfig:

@@ -34,6 +34,8 @@ _HANDLERS: dict[ApiKey, Callable[..., Any]] = {
     ApiKey.CREATE_TOPICS: create_topics.create_topics,
     ApiKey.DELETE_TOPICS: create_topics.delete_topics,
     ApiKey.INIT_PRODUCER_ID: producer_ids.init_producer_id,
+    ApiKey.DESCRIBE_GROUPS: coordinators.describe_groups,
+    ApiKey.DELETE_GROUPS: coordinators.delete_groups,
     ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
     ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: cluster.describe_topic_partitions,

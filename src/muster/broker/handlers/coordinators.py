@@ -7,6 +7,7 @@ The requests of groups are not looked into here: the coordinator's runtime takes
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,9 @@ from muster.errors import ErrorCode
 from muster.protocol import codec
 from muster.protocol.messages import (
     Coordinator,
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     HeartbeatRequest,
@@ -66,12 +70,38 @@ def _coordinator(broker: Broker, key: str, key_type: int, version: int) -> Coord
     return Coordinator(key, -1, "", -1, ErrorCode.INVALID_REQUEST, message)
 
 
+GROUP_OPERATIONS = 0b110101001000
+"""Read, delete, describe, describe and alter configs: all that there are for a group."""
+
+
+def describe_groups(broker: Broker, request: DescribeGroupsRequest, call: Call) -> None:
+    """DescribeGroups (15): the coordinator's answer, with what one may do with each group (v3) if that is asked for."""
+
+    def reply(response: DescribeGroupsResponse) -> None:
+        for group in response.groups:
+            if group.error_code == 0:
+                group.authorized_operations = GROUP_OPERATIONS
+        call.reply(response)
+
+    _submit(broker, request, call, reply if request.include_authorized_operations else call.reply)
+
+
+def delete_groups(broker: Broker, request: DeleteGroupsRequest, call: Call) -> None:
+    """DeleteGroups (42): a group that is named twice is answered once, as in Kafka."""
+    request.groups_names = list(dict.fromkeys(request.groups_names))
+    group_request(broker, request, call)
+
+
 def group_request(broker: Broker, request: Request[Any], call: Call) -> None:
     """Hand a request to the coordinator, which answers it now or when its group is ready."""
+    _submit(broker, request, call, call.reply)
+
+
+def _submit(broker: Broker, request: Request[Any], call: Call, reply: Callable[[Any], None]) -> None:
     broker.open_groups()
     # A commit or a look-up brings no deadline nearer than those that are known.
     broker.deadlines_moved = broker.deadlines_moved or not isinstance(request, _WITHOUT_DEADLINE)
-    broker.runtime.submit(request, Client(call.client_id, call.client_host, call.version), call.reply)
+    broker.runtime.submit(request, Client(call.client_id, call.client_host, call.version), reply)
 
 
 _ANSWER_V0 = Struct(">iih")
@@ -85,6 +115,8 @@ def fast_heartbeat(broker: Broker) -> Fast:
     decode = codec.decode
 
     def answer(frame: bytes, position: int, version: int, correlation_id: int) -> bytes | None:
+        if not broker.has_groups:
+            return None
         request = decode(HeartbeatRequest, version, frame, position)
         error = heartbeat(request.group_id, request.generation_id, request.member_id, request.group_instance_id)
         if version >= 4:
