@@ -146,6 +146,19 @@ def test_the_answer_to_a_fetch_from_before_a_seek_is_dropped() -> None:
     assert [r.offset for r in broker.fetcher.collect(500)[P0]] == [4, 5, 6, 7]
 
 
+def test_the_answer_to_a_fetch_from_before_a_loss_is_dropped_though_the_partition_came_back() -> None:
+    broker = OneBroker({P0: [4, 4]})
+    broker.subscription.seek(P0, 4)
+    [old] = broker.poll()
+    broker.subscription.assign([])
+    broker.subscription.assign([P0])
+    broker.subscription.seek(P0, 0)
+    old.on_reply(broker.answer(old.build(13)), 0)
+    assert broker.fetcher.collect(500) == {}
+    broker.exchange()
+    assert [r.offset for r in broker.fetcher.collect(500)[P0]] == [0, 1, 2, 3]
+
+
 def test_what_waits_is_dropped_by_a_seek_and_by_a_loss() -> None:
     broker = OneBroker({P0: [4], P1: [4]})
     broker.exchange()

@@ -9,7 +9,7 @@ group takes part). An assigned partition goes through three states:
 
 Only FETCHING partitions have a position: the offset of the next record that the user gets. `fetch_position` runs ahead
 of it by what is fetched and not yet handed out; a seek, a reset or a loss changes `epoch`, so that an answer to an
-older fetch is recognised and dropped.
+older fetch is recognised and dropped, also if the partition has come back since.
 """
 
 from __future__ import annotations
@@ -144,10 +144,13 @@ class SubscriptionState:
 
     def _replace(self, partitions: list[TopicPartition]) -> None:
         before = self._assigned
-        self._assigned = {partition: before.get(partition) or PartitionState() for partition in partitions}
+        self.assignment_id += 1
+        # A partition is lost and comes back while a fetch is under way: that answer belongs to the earlier ownership,
+        # so no epoch of an ownership may come again in a later one.
+        epoch = self.assignment_id << 32
+        self._assigned = {partition: before.get(partition) or PartitionState(epoch=epoch) for partition in partitions}
         for state in self._assigned.values():
             state.pending_revocation = False
-        self.assignment_id += 1
 
     def assignment(self) -> list[TopicPartition]:
         """The assigned partitions, in the order in which they were assigned."""
