@@ -21,6 +21,7 @@ from muster.client.core.events import CallbackKind, Fatal, RebalanceCallback
 from muster.client.core.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from muster.client.core.sends import LEAST_LOADED, Channel, Failure, Send
 from muster.client.core.subscription_state import OffsetReset, SubscriptionKind
+from muster.client.described import metadata_request, partition_infos
 from muster.client.driver import CoreLoop, Driver
 from muster.client.listener import RebalanceListener
 from muster.errors import (
@@ -35,13 +36,12 @@ from muster.errors import (
 from muster.model import (
     ConsumerRecord,
     GroupMetadata,
-    Node,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     PartitionInfo,
     TopicPartition,
 )
-from muster.protocol.messages import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from muster.protocol.messages import MetadataRequest, MetadataResponse
 
 log = logging.getLogger("muster.client.consumer")
 
@@ -476,7 +476,7 @@ class AsyncConsumer:
         while True:
             reply = await self._ask_metadata(topics)
             if isinstance(reply, MetadataResponse):
-                described = _partition_infos(reply)
+                described = partition_infos(reply)
                 codes = [ErrorCode(topic.error_code) for topic in reply.topics if topic.error_code and topics]
                 if not codes:
                     return described
@@ -489,11 +489,7 @@ class AsyncConsumer:
     async def _ask_metadata(self, topics: list[str] | None) -> MetadataResponse | Failure:
         outcome: asyncio.Future[MetadataResponse | Failure] = asyncio.get_running_loop().create_future()
 
-        def build(version: int) -> MetadataRequest:
-            named = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
-            allow = self._config.allow_auto_create_topics if version >= _FIRST_WITHOUT_CREATION else True
-            return MetadataRequest(topics=named, allow_auto_topic_creation=allow)
-
+        build = partial(metadata_request, topics, self._config.allow_auto_create_topics)
         self._driver.dispatch([Send(LEAST_LOADED, MetadataRequest, build, partial(_settle, outcome))])
         reply = await outcome
         if isinstance(reply, Failure) and not reply.retriable:
@@ -580,9 +576,6 @@ class AsyncConsumer:
             raise ClosedError("the consumer is closed")
 
 
-_FIRST_WITHOUT_CREATION = 4
-
-
 _consumers = count(1)
 
 
@@ -603,21 +596,3 @@ async def _call_here(function: Callable[..., Any], *arguments: Any) -> None:
 def _settle(outcome: asyncio.Future[Any], result: Any, now: int) -> None:
     if not outcome.done():
         outcome.set_result(result)
-
-
-def _partition_infos(reply: MetadataResponse) -> dict[str, list[PartitionInfo]]:
-    nodes = {broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in reply.brokers}
-    return {
-        topic.name: [
-            PartitionInfo(
-                topic.name,
-                found.partition_index,
-                nodes.get(found.leader_id),
-                tuple(found.replica_nodes),
-                tuple(found.isr_nodes),
-            )
-            for found in sorted(topic.partitions, key=lambda found: found.partition_index)
-        ]
-        for topic in reply.topics
-        if topic.name is not None and not topic.error_code
-    }

@@ -74,6 +74,8 @@ _TRY_AGAIN_AT_ONCE = frozenset(
 )
 
 
+MOST_PARTITIONS_SHOWN = 64
+
 OnCommitted = Callable[[MusterError | None, int], None]
 CommitConsumed = Callable[[OnCommitted, int], None]
 """Commits what was handed out so far, one try; calls back with what went wrong, and when."""
@@ -403,8 +405,7 @@ class Membership(GroupMember):
         if not assigned <= leading.topics:
             leading.topics |= assigned
             self.watch_topics(leading.topics)
-        shown = "; ".join(f"{member}: {', '.join(map(str, share.partitions))}" for member, share in shares.items())
-        self._note(INFO, f"as leader of group {self.group_id}, by {leading.protocol_name}: {shown}")
+        self._note(INFO, f"as leader of group {self.group_id}, by {leading.protocol_name}: {_shown(shares)}")
 
     def _watch(self, topics: Iterable[str]) -> None:
         """Remember what the assignment was made from: the leader has the group rebalanced when it changes."""
@@ -579,3 +580,11 @@ class Membership(GroupMember):
             self._attempt += 1
             self._leading = None
             self.step = Step.IDLE
+
+
+def _shown(shares: Mapping[str, MemberAssignment]) -> str:
+    """An assignment for the log: by partitions while they fit on a line, else in numbers."""
+    count = sum(len(share.partitions) for share in shares.values())
+    if count > MOST_PARTITIONS_SHOWN or len(shares) > MOST_PARTITIONS_SHOWN:
+        return f"{count} partitions to {len(shares)} members"
+    return "; ".join(f"{member}: {', '.join(map(str, share.partitions))}" for member, share in shares.items())
