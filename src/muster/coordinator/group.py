@@ -392,6 +392,8 @@ class ClassicGroup:
                 self.add(_loaded_member(each, value.protocol or ""))
             else:
                 member.assignment = each.assignment
+        # In the record's order, so that whoever reads the log knows as well who has been there longest.
+        self.members = {each.member_id: self.members[each.member_id] for each in value.members}
         self.leader_id = value.leader
         self.subscribed_topics = self._subscriptions()
         self.state_timestamp = value.current_state_timestamp

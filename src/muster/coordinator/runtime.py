@@ -402,7 +402,6 @@ class CoordinatorRuntime:
             log.error("writing partition %d of %s failed: %s", home.partition, GROUP_METADATA_TOPIC, error)
             self._drop(home, ErrorCode.NOT_COORDINATOR)
         else:
-            home.end = home.log.log_end_offset
             home.release()
 
     def release_durable(self) -> None:

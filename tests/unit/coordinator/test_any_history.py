@@ -6,10 +6,18 @@ from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    Bundle,
+    MultipleResults,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+)
 
 from muster.coordinator.config import GroupConfig
-from muster.coordinator.effects import MemberExpired
+from muster.coordinator.effects import ExpiryKind, MemberExpired
 from muster.coordinator.group import ClassicGroup, GroupState
 from muster.coordinator.shard import GroupShard
 from muster.errors import ErrorCode
@@ -23,9 +31,8 @@ PROTOCOLS = [
     {"sticky": SUBSCRIPTION, "range": SUBSCRIPTION},
     {"range": SUBSCRIPTION + b"changed"},
 ]
-NAMES = st.sampled_from("abcde")
 STATICS = st.sampled_from(["s1", "s2"])
-TIMES = st.sampled_from([1, 999, 3_000, 9_999, 10_000, 60_000, 300_000])
+TIMES = st.sampled_from([1, 999, 3_000, 6_000, 9_999, 10_000, 70_000])
 
 
 def durable(shard: GroupShard) -> dict[str, Any]:
@@ -56,8 +63,23 @@ class AnyHistory(RuleBasedStateMachine):
         self.generation = 0
         self.names = 0
         self.last_heartbeat: dict[str, int] = {}
+        self.events_seen = 0
 
     # ------------------------------------------------------------------------------------------------- what may happen
+
+    @initialize(target=members, count=st.integers(0, 4), protocols=st.sampled_from(PROTOCOLS))
+    def a_stable_group(self, count: int, protocols: dict[str, bytes]) -> MultipleResults[str]:
+        names = [self.somebody_new_joins(3, protocols, None) for _ in range(count)]
+        self.harness.tick(6_000)
+        self.the_leader_assigns()
+        return multiple(*names)
+
+    def somebody_new_joins(self, version: int, protocols: dict[str, bytes], instance: str | None) -> str:
+        self.names += 1
+        name = f"m{self.names}"
+        self.harness.join_once(name, version=version, protocols=protocols, instance=instance)
+        self.harness.ids.setdefault(name, "refused")
+        return name
 
     @rule(
         target=members,
@@ -65,13 +87,8 @@ class AnyHistory(RuleBasedStateMachine):
         protocols=st.sampled_from(PROTOCOLS),
         instance=st.none() | STATICS,
     )
-    def somebody_new_joins(self, version: int, protocols: dict[str, bytes], instance: str | None) -> str:
-        self.names += 1
-        name = f"m{self.names}"
-        instance = instance if version >= 5 else None
-        self.harness.join_once(name, version=version, protocols=protocols, instance=instance)
-        self.harness.ids.setdefault(name, "refused")
-        return name
+    def somebody_comes(self, version: int, protocols: dict[str, bytes], instance: str | None) -> str:
+        return self.somebody_new_joins(version, protocols, instance if version >= 5 else None)
 
     @rule(name=members, protocols=st.sampled_from(PROTOCOLS), version=st.sampled_from([3, 9]))
     def somebody_joins_again(self, name: str, protocols: dict[str, bytes], version: int) -> None:
@@ -83,22 +100,37 @@ class AnyHistory(RuleBasedStateMachine):
         self.harness.sync(name)
 
     @rule()
-    @precondition(lambda self: self.harness.group_id in self.harness.shard.groups and self.harness.group.members)
     def the_leader_assigns(self) -> None:
-        group, harness = self.harness.group, self.harness
-        assert group.leader_id in group.members
-        name = next(name for name, member_id in harness.ids.items() if member_id == group.leader_id)
-        shares = {
-            n: f"{i}".encode()
-            for i, n in enumerate(n for n, member_id in harness.ids.items() if member_id in group.members)
-        }
-        harness.sync(name, shares)
+        group, known = self.group(), self.known()
+        if group is not None and group.leader_id in known:
+            shares = {known[member_id]: member_id.encode() for member_id in group.members if member_id in known}
+            self.harness.sync(known[group.leader_id], shares)
+
+    @rule(protocols=st.sampled_from(PROTOCOLS))
+    def the_group_settles(self, protocols: dict[str, bytes]) -> None:
+        """All members of the group, and who is about to be one, do what a rebalance asks of them."""
+        harness, group, known = self.harness, self.group(), self.known()
+        for member_id in [*group.members, *group.pending_members] if group else []:
+            if member_id in known:
+                harness.join_once(known[member_id], member_id=member_id, protocols=protocols)
+        harness.tick(6_000)
+        for name in self.known().values():
+            harness.sync(name)
+        self.the_leader_assigns()
 
     @rule(name=members)
     def somebody_heartbeats(self, name: str) -> None:
+        self.heartbeat_of(name)
+
+    def heartbeat_of(self, name: str) -> None:
         error = self.harness.heartbeat(name)
         if error in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
             self.last_heartbeat[self.harness.ids[name]] = self.harness.now
+
+    @rule()
+    def everybody_heartbeats(self) -> None:
+        for name in list(self.known().values()):
+            self.heartbeat_of(name)
 
     @rule(name=members)
     def somebody_leaves(self, name: str) -> None:
@@ -133,6 +165,10 @@ class AnyHistory(RuleBasedStateMachine):
 
     def current_generation(self) -> int:
         return self.harness.generation
+
+    def known(self) -> dict[str, str]:
+        """The names of those who know their member ids. After a restart there may be members who forgot theirs."""
+        return {member_id: name for name, member_id in self.harness.ids.items()}
 
     def group(self) -> ClassicGroup | None:
         return self.harness.shard.groups.get(self.harness.group_id)
@@ -215,10 +251,12 @@ class AnyHistory(RuleBasedStateMachine):
     @invariant()
     def who_heartbeats_in_time_is_not_expired(self) -> None:
         """Unless it has let the rebalance timeout pass, which a heartbeat does not excuse."""
-        for event in self.harness.events_of(MemberExpired):
-            if event.kind.name == "SESSION" and event.member_id in self.last_heartbeat:
-                silent_for = self.harness.now - self.last_heartbeat.pop(event.member_id)
-                assert silent_for >= event.timeout_ms
+        news = self.harness.events[self.events_seen :]
+        self.events_seen += len(news)
+        for event in news:
+            if isinstance(event, MemberExpired) and event.kind is ExpiryKind.SESSION:
+                heard = self.last_heartbeat.get(event.member_id)
+                assert heard is None or self.harness.now - heard >= event.timeout_ms
 
 
 AnyHistory.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -70,12 +70,45 @@ def test_who_waits_for_others_need_not_heartbeat(group):
     assert group.sync_leader().share("b") == b"b"
 
 
+def test_who_was_answered_must_heartbeat_again(group):
+    """Its deadline passed without effect while it waited, in a join and in a sync, so it is set anew."""
+    group.stable_with("a", "b").join("a")
+    for _ in range(2):
+        group.tick(9_000)
+        group.heartbeat("b")
+    group.join("b").tick(9_999)
+    assert group.heartbeat("a") == group.heartbeat("b") == ErrorCode.NONE
+    group.sync("b")
+    for _ in range(2):
+        group.tick(9_000)
+        group.heartbeat("a")
+    group.sync_leader().tick(9_999)
+    assert group.heartbeat("a") == ErrorCode.NONE
+    group.tick(1)
+    assert group.heartbeat("b") == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_new_member_that_never_syncs_expires(group):
+    group.join("a").tick(3_000).tick(9_999)
+    assert group.members == ["a"]
+    group.tick(1)
+    assert group.state is GroupState.EMPTY
+
+
+def test_a_new_member_that_heartbeats_while_it_waits_is_bound_to_it(group):
+    """It knows its id (KIP-394), so it can, and then it must, as in Kafka."""
+    group.stable_with("a", session_timeout_ms=1_800_000).join("b")
+    assert group.heartbeat("b") == ErrorCode.REBALANCE_IN_PROGRESS
+    group.tick(10_000)
+    assert group.error("b") == ErrorCode.UNKNOWN_MEMBER_ID
+
+
 def test_a_new_member_does_not_wait_for_ever(group):
     """Its client may have given up long ago and come again as somebody else, without knowing its first id."""
-    group.stable_with("a", rebalance_timeout_ms=1_000_000).join("b", rebalance_timeout_ms=1_000_000)
-    for _ in range(31):
-        group.heartbeat("a")
-        group.tick(9_700)
+    long = {"rebalance_timeout_ms": 1_000_000, "session_timeout_ms": 1_000_000}
+    group.stable_with("a", **long).join("b", **long).tick(299_999)
+    assert group.waits("b")
+    group.tick(1)
     assert group.error("b") == ErrorCode.UNKNOWN_MEMBER_ID
     assert group.events_of(MemberExpired)[-1].kind is ExpiryKind.NEW
 
@@ -133,6 +166,35 @@ def test_who_does_not_sync_in_time_is_dropped(group):
     assert group.members == ["a"]
     assert group.events_of(MemberExpired)[-1].kind is ExpiryKind.SYNC
     assert group.events_of(RebalanceStarted)[-1].cause is Cause.MEMBER_DID_NOT_SYNC
+
+
+def test_who_has_not_synced_is_dropped_though_its_session_is_longer(group):
+    group.join("a", session_timeout_ms=1_000_000).join("b", session_timeout_ms=1_000_000).tick(6000).sync_leader()
+    group.tick(59_999)
+    assert group.state is GroupState.STABLE
+    group.tick(1)
+    assert group.members == ["a"]
+
+
+def test_a_leader_alone_that_does_not_sync_is_dropped(group):
+    """Nothing else is due for long: the time for its sync must be waited for by itself."""
+    group.stable_with("a", session_timeout_ms=1_000_000).tick(100_000).join("a", session_timeout_ms=1_000_000)
+    assert group.tick(59_999).members == ["a"]
+    assert group.tick(1).members == []
+
+
+def test_the_time_for_syncs_ends_with_the_sync_phase(group):
+    """Whoever was late for a generation that is over has only the next one to be in time for."""
+    long = {"session_timeout_ms": 1_000_000}
+    group.join("a", **long).join("b", **long).tick(6000).tick(50_000).join("c", **long).tick(59_999)
+    assert group.members == ["a", "b", "c"]
+
+
+def test_shares_of_a_generation_that_failed_are_gone(group):
+    group.stable_with("a", "b").join("c").join("a").join("b")
+    assert group.group.members[group.ids["b"]].assignment == b"b"
+    group.join("d")
+    assert [member.member_assignment for member in group.shard.describe("g", 5).members] == [b""] * 4
 
 
 def test_a_leader_that_does_not_sync_is_dropped_and_the_others_start_over(group):
@@ -229,6 +291,22 @@ def test_sessions_begin_anew_at_a_restart(group):
     group.heartbeat("a")
     group.tick(1)
     assert group.events_of(MemberExpired)[-1].member_id == group.ids["b"]
+
+
+def test_members_that_did_not_survive_the_coordinator_expire(group):
+    group.stable_with("a", "b").restart().tick(10_000)
+    assert group.state is GroupState.EMPTY
+
+
+def test_the_leader_is_remembered(group):
+    """It need not be the longest-standing member: here `a` missed a rebalance, but is static and so still there."""
+    long = {"session_timeout_ms": 1_000_000}
+    group.join("a", instance="ia", **long).join("b", **long).tick(6000).sync_all()
+    group.join("b", protocols={"range": b"\0\0changed"}, **long).tick(60_000).sync_leader().sync("b").restart()
+    assert (group.leader, group.members) == ("b", ["a", "b"])
+    group.join("a", instance="ia", **long).join("b", protocols={"range": b"\0\0changed"}, **long)
+    group.join("a", instance="ia", **long)
+    assert group.joined("b") == (3, "b", ["a", "b"])
 
 
 def test_a_rebalance_under_way_is_lost_with_the_process(group):

@@ -8,6 +8,7 @@ from muster.coordinator.config import GroupConfig
 from muster.coordinator.effects import GroupEvent, MemberJoined
 from muster.coordinator.runtime import Client, CoordinatorRuntime, group_partition
 from muster.errors import ErrorCode
+from muster.protocol.group_records import OffsetCommitRecord, encode_record
 from muster.protocol.messages import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
@@ -17,14 +18,17 @@ from muster.protocol.messages import (
     LeaveGroupRequest,
     ListGroupsRequest,
     MemberIdentity,
+    OffsetCommitKey,
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetCommitValue,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     SyncGroupRequest,
 )
+from muster.protocol.record_batch import build_batch
 from tests.support.group_harness import DEFAULT_PROTOCOLS, FakeTopics
 from tests.support.memory_log import MemoryLog
 
@@ -141,6 +145,11 @@ def test_all_commits_of_a_turn_share_a_write(broker):
     broker.turn()
     assert [code(answer) for answer in answers] == [0] * 100
     assert (broker.log_of("g").appends, broker.log_of("g").log_end_offset) == (1, 100)
+    broker.commit()
+    assert broker.flushes_wanted == 2
+    broker.turn()
+    broker.commit(offset=96)
+    broker.turn()
     assert {p.partition_index: p.committed_offset for p in broker.fetch("g")[0].groups[0].topics[0].partitions} == {
         0: 96,
         1: 97,
@@ -298,6 +307,18 @@ def test_groups_come_back_from_their_logs(broker):
     assert again.runtime.heartbeat("g", 1, member_id, "a") == ErrorCode.NONE
     assert again.fetch("h")[0].groups[0].topics[0].partitions[0].committed_offset == 7
     assert again.runtime.next_deadline() == again.now + 10_000
+
+
+def test_transactions_in_a_log_are_passed_over(broker):
+    """Nothing here writes them, and whether they were committed is not tracked."""
+    broker.commit(offset=1)
+    broker.turn()
+    log = broker.log_of("g")
+    key, value = encode_record(OffsetCommitRecord(OffsetCommitKey("g", "t", 0), OffsetCommitValue(99)))
+    log.append(build_batch([(broker.now, key, value, [])], transactional=True), now=broker.now)
+    log.append(build_batch([(broker.now, b"\0\0\0\1", None, [])], transactional=True, control=True), now=broker.now)
+    again = Broker(broker.logs).loaded()
+    assert again.fetch("g")[0].groups[0].topics[0].partitions[0].committed_offset == 1
 
 
 def test_closing_writes_what_is_left_and_answers_whoever_waits(broker):

@@ -30,6 +30,11 @@ def test_a_static_member_that_comes_back_takes_its_share_without_a_rebalance(sta
     assert len(statics.events_of(RebalanceStarted)) == 1
 
 
+def test_the_takeover_is_a_sign_of_life(statics):
+    statics.tick(9_000).join("b2", member_id="", instance="ib").tick(9_999)
+    assert statics.heartbeat("b2") != ErrorCode.UNKNOWN_MEMBER_ID
+
+
 def test_the_takeover_is_kept(statics):
     statics.join("b2", member_id="", instance="ib").restart()
     assert statics.heartbeat("b2", instance="ib") == ErrorCode.NONE
