@@ -1,4 +1,4 @@
-"""A streaming query in a process of its own, with its own JVM, for tests that kill it: `python -m tests.support.spark_query`.
+"""A streaming query in a process of its own, with its own JVM, for tests that kill it.
 
 Reads one JSON object from the command line: the source's options, the checkpoint, the sink folder, and how long each
 batch takes. The sink is idempotent: batch N is one file, written whole. It runs until it is stopped or killed.

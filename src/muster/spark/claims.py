@@ -368,9 +368,9 @@ class QueryClaims:
         self._done.update(finished)
         self._unknow(self._done)
 
-    def _unknow(self, claims: Claims) -> None:
+    def _unknow(self, partitions: Iterable[TopicPartition]) -> None:
         """Resolve the positions of these anew: what the query has done before came to be known after they were."""
-        for partition in claims:
+        for partition in list(partitions):
             owned = self._owned.get(partition)
             if owned is not None and owned.known:
                 owned.position = None

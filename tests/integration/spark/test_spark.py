@@ -59,9 +59,10 @@ def test_the_columns_are_those_that_spark_wants():
 def test_batch_reads(spark, cluster):
     topic = cluster.topic(3)
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "compression.type": "lz4", "linger.ms": 20})
+    begin = time.time_ns() // 10**9 * 1000  # records of long ago would be deleted by retention
     for number in range(3000):
         key = str(number).encode() if number % 3 else None
-        producer.produce(topic, b"v%d" % number, key, partition=number % 3, timestamp=1_700_000_000_000 + number)
+        producer.produce(topic, b"v%d" % number, key, partition=number % 3, timestamp=begin + number)
     producer.produce(topic, None, b"tombstone", partition=0, headers=[("h", b"x")])
     producer.flush(30)
     given = options(cluster, topic)
@@ -69,7 +70,7 @@ def test_batch_reads(spark, cluster):
     frame = spark.read.format("muster").options(**given, includeHeaders="true", minPartitions="5").load()
     assert frame.rdd.getNumPartitions() >= 5
     row = frame.where("partition = 1 and offset = 7").first()
-    when = datetime.fromtimestamp(1_700_000_000.022, UTC).replace(tzinfo=None)
+    when = datetime.fromtimestamp((begin + 22) / 1000, UTC).replace(tzinfo=None)
     shown = frame.where("partition = 1 and offset = 7").select(f.to_utc_timestamp("timestamp", f.current_timezone()))
     assert (bytes(row["key"]), bytes(row["value"]), row["topic"], row["timestampType"]) == (b"22", b"v22", topic, 0)
     assert shown.first()[0] == when
@@ -189,6 +190,7 @@ def start_process(cluster, topic, folder, batch_s):
     }
     command = [sys.executable, "-m", "tests.support.spark_query", json.dumps(arguments)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
     return process, json.loads(process.stdout.readline())["jvm"]
 
 

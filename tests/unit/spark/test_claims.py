@@ -312,6 +312,13 @@ def test_after_a_restart_the_checkpoint_and_the_group_are_joined(committed, next
     assert again.end["seq"] == 2
 
 
+@pytest.mark.parametrize("committed", [10, 60, 80, 5])
+def test_it_is_the_same_when_the_group_is_joined_before_spark_asks(committed):
+    after, before = Query(finished_run().offset), Query(finished_run().offset)
+    after.asks()
+    assert after.gains({P0: committed}).asks(p0=100) == before.gains({P0: committed}).asks(p0=100)
+
+
 def test_a_group_that_was_set_back_is_obeyed_to_the_end():
     again = Query(finished_run().offset)
     again.asks()
