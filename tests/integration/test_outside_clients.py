@@ -15,7 +15,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import UnsupportedVersionError
 
+from muster.broker.broker import Broker
 from tests.support.brokers import BrokerProcess
 from tests.support.outsiders import CLIENTS, PATIENCE_S, SESSION_TIMEOUT_MS, Cluster, Feed, Member, Share, until
 from tests.support.peers import run_kafka_class
@@ -278,3 +281,10 @@ def test_all_clients_in_one_group(java: str, kcat: str, tmp_path: Path) -> None:
         story.handled(count)
         story.leave(by_client["with-muster"])
         kafka_sees_all_handled(broker, [story], count)
+
+
+async def test_a_transactional_producer_is_told_that_there_are_no_transactions(muster_broker: Broker) -> None:
+    producer = AIOKafkaProducer(bootstrap_servers=muster_broker.bootstrap, transactional_id="x")
+    with pytest.raises(UnsupportedVersionError):
+        await producer.start()
+    await producer.stop()

@@ -40,7 +40,11 @@ _WITHOUT_DEADLINE = (OffsetCommitRequest, OffsetFetchRequest, HeartbeatRequest)
 
 
 def find_coordinator(broker: Broker, request: FindCoordinatorRequest, call: Call) -> FindCoordinatorResponse:
-    """This broker, for groups. Transactions and share groups have no coordinator here."""
+    """This broker, for groups; share groups have no coordinator here.
+
+    Also for transactions, which it then refuses (`producer_ids`): to be told of no coordinator makes clients ask again
+    until their time-out, and hides the reason.
+    """
     if call.version >= 4:
         keys = [_coordinator(broker, key, request.key_type, call.version) for key in request.coordinator_keys]
         return FindCoordinatorResponse(coordinators=keys)
@@ -60,11 +64,12 @@ _SHARE_KEY = re.compile(r"[^:]+:[A-Za-z0-9_-]{22}:\d+\Z")
 
 
 def _coordinator(broker: Broker, key: str, key_type: int, version: int) -> Coordinator:
-    if key_type == GROUP:
-        broker.open_groups()
+    if key_type in (GROUP, TRANSACTION):
+        if key_type == GROUP:
+            broker.open_groups()
         node = broker.node
         return Coordinator(key, node.node_id, node.host, node.port, 0, "")
-    if key_type == TRANSACTION or (key_type == SHARE and version >= 6 and _SHARE_KEY.match(key)):
+    if key_type == SHARE and version >= 6 and _SHARE_KEY.match(key):
         return Coordinator(key, -1, "", -1, ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
     message = "" if key_type == SHARE else MALFORMED
     return Coordinator(key, -1, "", -1, ErrorCode.INVALID_REQUEST, message)
