@@ -23,7 +23,7 @@ from muster.protocol.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from muster.protocol.subscription import Subscription, decode_subscription
+from muster.protocol.subscription import Subscription, decode_subscription, encode_assignment
 from tests.support.client_harness import ConsumerHarness, tp, tps
 
 ALL = "flights-0 flights-1 flights-2 flights-3"
@@ -672,6 +672,36 @@ def test_a_member_whose_user_stays_away_leaves_by_its_own_act():
     consumer.enter_poll()
     assert consumer.finish_callback() == ("lost", tps(ALL))
     assert consumer.join().member_id == ""
+
+
+def away_with_assigned_untold():
+    """The share has come while the user handles records, so that its listener does not know yet."""
+    consumer = manual(max_poll_interval_ms=10_000)
+    consumer.subscribe()
+    consumer.accept_join()
+    consumer.leave_poll()
+    send, _ = consumer.pending.pop()
+    send.on_reply(SyncGroupResponse(assignment=encode_assignment(tps(ALL))), consumer.now)
+    assert consumer.core.subscription.assignment() == tps(ALL)
+    return consumer
+
+
+def test_a_user_that_stayed_away_too_long_is_not_told_of_what_it_was_assigned_meanwhile():
+    consumer = away_with_assigned_untold()
+    consumer.now += 10_000
+    consumer.core.poll(consumer.now)
+    assert consumer.core.subscription.assignment() == []
+    consumer.enter_poll()
+    assert consumer.events == []
+    assert len(consumer.sent(JoinGroupRequest)) == 1
+
+
+def test_whoever_leaves_is_not_told_of_what_it_was_assigned_and_does_not_know_of():
+    consumer = away_with_assigned_untold()
+    consumer.core.unsubscribe(consumer.now, lambda: None, "bye")
+    consumer.turn()
+    assert consumer.events == []
+    assert len(consumer.sent(LeaveGroupRequest)) == 1
 
 
 def test_a_user_in_poll_does_not_stay_away():

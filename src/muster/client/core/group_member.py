@@ -103,6 +103,7 @@ class GroupMember:
         self.rejoin_needed = True
         self.rejoin_reason = reason
         self.needs_join_prepare = True
+        self._withdraw_untold()
 
     def _report(self, error: MusterError) -> None:
         self._halted = True
@@ -131,6 +132,23 @@ class GroupMember:
         self._callback = None
         self._heartbeat.polled(now)
         then(now)
+
+    def _withdraw_untold(self) -> None:
+        """Take back what the listener has not been told yet of a rebalance that is over.
+
+        The sequence: the join is answered while the user handles records, so that `assigned` waits for its next poll;
+        the user stays away too long, and the member leaves. Told then, the listener would take for its own what others
+        have got. What it does know of is called lost by the next preparation, or given up by the leaving.
+        """
+        if self.step not in (Step.REVOKING, Step.RELEASING, Step.ASSIGNING):
+            return
+        for event in [event for event in self._events if isinstance(event, RebalanceCallback)]:
+            self._events.remove(event)
+            self._callback = None
+            self.step = Step.IDLE
+            if event.kind is CallbackKind.ASSIGNED:
+                added = set(event.partitions)
+                self._own([p for p in self._subscription.assignment() if p not in added])
 
     # --- what it owns ------------------------------------------------------------------------------------------------
 
@@ -212,7 +230,9 @@ class GroupMember:
     def prepare_leave(self, then: Callable[[int], None], now: int) -> None:
         """Give up all partitions by the user's will, and tell the listener; then go on with `then`."""
         self._drop_attempt()
+        self._withdraw_untold()
         self._callback = None
+        self.step = Step.IDLE
         owned = self._subscription.assignment() if self._subscription.group_managed else []
         if not owned:
             then(now)

@@ -158,7 +158,7 @@ class Membership(GroupMember):
         return max(now, min(later)) if later else None
 
     def _advance(self, now: int) -> None:
-        if self.step is Step.IDLE:
+        if self.step is Step.IDLE and not self.callback_pending:  # if one is, the member is about to leave
             self._maybe_rejoin(now)
         elif self.step is Step.LEADING:
             self._lead(now)
