@@ -269,6 +269,7 @@ class SimBrokers:
     # --- logs and time -----------------------------------------------------------------------------------------------
 
     def _open_log(self, partition: int) -> SimLog:
+        self._invariants.reloaded()
         return self._logs.setdefault(partition, SimLog(lazy=self._lazy_log))
 
     def fail_log(self, failing: bool) -> None:
@@ -343,6 +344,8 @@ class SimBrokers:
             reply(_not_coordinator(request))
             return
         driver = end.link.driver
+        if isinstance(request, OffsetCommitRequest):
+            self._trace(f"node {end.link.node_id}", f"is asked by {driver.name} to {_commit_text(request)}")
         client = Client(driver.config.client_id, f"/{driver.name}", version)
         runtime.submit(request, client, self._invariants.ticket(request, version, end.link, reply))
         self._arm()
@@ -449,6 +452,15 @@ class SimBrokers:
         if not log.log_start_offset <= offset <= end:
             return PartitionData(partition.partition, ErrorCode.OFFSET_OUT_OF_RANGE)
         return PartitionData(partition.partition, 0, end, end, 0, records=log.read(offset, 65_536).data)
+
+
+def _commit_text(request: OffsetCommitRequest) -> str:
+    offsets = [
+        f"{topic.name}-{each.partition_index}: {each.committed_offset}"
+        for topic in request.topics
+        for each in topic.partitions
+    ]
+    return f"commit {', '.join(offsets)} in generation {request.generation_id_or_member_epoch}"
 
 
 def _not_coordinator(request: Any) -> Any:

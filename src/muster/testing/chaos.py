@@ -105,6 +105,7 @@ class _Life:
         self.scenario = scenario
         self.rng = Random(f"life {seed}")
         self.is_over = False
+        self._has_grown = False
         self._started = 0
         self._places: list[str] = []
         self._faults: list[tuple[int, Callable[[], None]]] = [
@@ -238,6 +239,7 @@ class _Life:
         self._later(1_000, self.cluster.brokers.fail_log, False)
 
     def _grow(self) -> None:
+        self._has_grown = True
         topics = self.cluster.brokers.topics
         name = self.rng.choice(sorted(topics.counts))
         if self.scenario.pattern and self.rng.randrange(2):
@@ -268,6 +270,7 @@ class _Life:
         self._later(4_000, self.strike)
         self.cluster.run(self.scenario.fault_ms)
         self._mend()
+        self.cluster.run(self.scenario.session_timeout_ms)  # who was silent for too long may be expired only now
         self.cluster.settle(self.scenario.bound_ms, quiet_ms=8_000)
         self._check_all_handled()
 
@@ -282,12 +285,21 @@ class _Life:
         cluster.brokers.take_over()
         for member in cluster.alive:
             member.thaw()
+            member.come_back()
         cluster.network.slow = 0
-        if not any(not member.is_closing for member in cluster.alive):
+        staying = [member for member in cluster.alive if not member.is_closing]
+        if not staying:
             self.start_member(50)
+        elif self.scenario.static and self._has_grown:
+            # A static leader that comes back goes on with its predecessor's assignment and today's metadata (KIP-814):
+            # partitions that were added in between are noticed with the next rebalance only, as with Kafka's client.
+            staying[0].core.enforce_rebalance("there are new partitions")
+            staying[0].wakeup()
 
     def _check_all_handled(self) -> None:
         cluster = self.cluster
+        for partition in sorted(cluster.partitions()):
+            cluster.produce(*partition)  # whose last commit failed commits again with the next record
         if cluster.lag() and not cluster.clock.run_until(lambda: cluster.lag() == 0, 20_000):
             behind = {
                 str(p): (cluster.invariants.committed(p), cluster.end_offset(p)) for p in sorted(cluster.partitions())

@@ -174,7 +174,10 @@ class SimCluster:
         self.check_balance()
         generations = {member.generation_id for member in self.alive}
         self.run(quiet_ms)
-        if not self._has_settled() or {member.generation_id for member in self.alive} != generations:
+        if (
+            not self.clock.run_until(self._has_settled, 100)
+            or {member.generation_id for member in self.alive} != generations
+        ):
             raise InvariantError(f"nothing happens, but the group goes on rebalancing: {self.alive}")
         self.invariants.check_no_ticket_left()
         return took

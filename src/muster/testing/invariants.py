@@ -234,6 +234,10 @@ class Invariants:
             known.acknowledged = offset
             known.pending.clear()
 
+    def reloaded(self) -> None:
+        """The coordinator reads its log again: a generation that was not acknowledged may be counted once more."""
+        self._joined = -1
+
     def check_no_ticket_left(self) -> None:
         """The group is stable and nothing is under way: all that came over living connections is answered."""
         left = [ticket.request for ticket in self._open.values() if not ticket.connection.is_closed]
@@ -306,10 +310,12 @@ class Invariants:
             raise InvariantError(
                 f"{member.name} begins {partition} at {first}; {reading.at_least} was committed before it got it"
             )
+        known = self._offsets_of(partition)
+        if reading.next_offset < 0 and first > max(0, known.acknowledged, *known.pending):
+            raise InvariantError(f"{member.name} begins {partition} at {first}; {known.acknowledged} is committed")
         if reading.next_offset >= 0 and first != reading.next_offset:
             raise InvariantError(f"{member.name} was handed {first} of {partition} after {reading.next_offset - 1}")
         reading.next_offset = offsets[-1] + 1
-        known = self._offsets_of(partition)
         may_know = member.generation_id >= known.generation_id and known.by != member.identity
         if first < known.acknowledged and may_know and not known.late:
             raise InvariantError(

@@ -102,6 +102,7 @@ class SimMember:
         )
         self._frozen = False
         self._scheduled = False
+        self._away_until = 0
         self._timer: Timer | None = None
         self._positions: dict[TopicPartition, int] = {}
         self._program = self._read() if fetch else self._claim()
@@ -178,6 +179,12 @@ class SimMember:
     def stay_away(self, milliseconds: int) -> None:
         """Let the handling of the next batch take so long; heartbeats go on meanwhile."""
         self.habits.stay_away_ms = milliseconds
+
+    def come_back(self) -> None:
+        """End the handling that keeps it away from poll."""
+        self.habits.stay_away_ms = 0
+        self._away_until = self._clock.now
+        self.wakeup()
 
     def _end(self) -> None:
         self.is_alive = False
@@ -292,9 +299,13 @@ class SimMember:
 
     def _handle(self, batch: Batch) -> Program:
         away, self.habits.stay_away_ms = self.habits.stay_away_ms, 0
+        text = ", ".join(f"{partition}: {offsets[0]}-{offsets[-1]}" for partition, offsets in batch.items())
+        self._trace(f"handles {text}")
         if away:
             self._trace(f"stays away from poll for {away} ms")
-        yield from self._sleep(away or self.habits.handle_ms)
+            self._away_until = self._clock.now + away
+            yield Wait(self._away_until, lambda: self._away_until <= self._clock.now)
+        yield from self._sleep(self.habits.handle_ms)
         for partition, offsets in batch.items():
             self._invariants.handled(partition, offsets)
 
