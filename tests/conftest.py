@@ -1,4 +1,4 @@
-"""Fixtures that every test may ask for: the real peers (tests/support/peers.py), and muster (tests/support/brokers.py)."""
+"""Fixtures for every test: the real peers (tests/support/peers.py), and muster (tests/support/brokers.py)."""
 
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy, _Defau
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.java_batches import BATCHES, RECORDS
 
 from muster.errors import CorruptRecordError
 from muster.protocol.compression import Compression
@@ -30,6 +29,7 @@ from muster.protocol.record_batch import (
     set_log_append_time,
     varint,
 )
+from tests.support.java_batches import BATCHES, RECORDS
 
 with warnings.catch_warnings():  # kafka-python reads its schemas in a way that Python 3.11 deprecates
     warnings.simplefilter("ignore", DeprecationWarning)
