@@ -74,7 +74,6 @@ class Mode(NamedTuple):
 
     run: Callable[[Server, Options], Figures]
     fresh: bool = False
-    warm_up: bool = True
 
 
 def fresh_name(prefix: str) -> str:
@@ -88,6 +87,9 @@ def fresh_name(prefix: str) -> str:
 def startup(server: Server, options: Options) -> Figures:
     """From the process's start to its first good Metadata, and what it then holds."""
     found = {"ms": server.start() * 1e3}
+    cpu = server.cpu_s()
+    if cpu is not None:
+        found["cpu_ms"] = cpu * 1e3
     time.sleep(1.0)
     return found | resident(server, "rss_mb")
 
@@ -114,11 +116,20 @@ def resident(server: Server, name: str) -> Figures:
 def rebalance(server: Server, members: int) -> Figures:
     """A group forms, and one more member joins it."""
     group = Group(server.address, fresh_name("rebalance"))
-    formed = group.form(members)
-    time.sleep(0.3)
-    grown = group.grow()
+    found: Figures = {}
+    changes: tuple[tuple[str, Callable[[], float]], ...] = (
+        ("form", lambda: group.form(members)),
+        ("one_more", group.grow),
+    )
+    for name, change in changes:
+        cpu = server.cpu_s()
+        found[f"{name}_ms"] = change() * 1e3
+        cpu_after = server.cpu_s()
+        if cpu is not None and cpu_after is not None:
+            found[f"{name}_cpu_ms"] = (cpu_after - cpu) * 1e3
+        time.sleep(0.3)
     group.leave()
-    return {"form_ms": formed * 1e3, "one_more_ms": grown * 1e3}
+    return found
 
 
 def heartbeats(server: Server, options: Options, members: int, connections: int, depth: int) -> Figures:
@@ -406,8 +417,8 @@ def _until_good(attempt: Callable[[], None]) -> None:
 
 
 MODES: dict[str, Mode] = {
-    "startup": Mode(startup, fresh=True, warm_up=False),
-    "memory": Mode(memory, fresh=True, warm_up=False),
+    "startup": Mode(startup, fresh=True),
+    "memory": Mode(memory, fresh=True),
     "heartbeats": Mode(lambda server, options: heartbeats(server, options, 1_000, 4, 64)),
     "heartbeats-64x1": Mode(lambda server, options: heartbeats(server, options, 100, 64, 1)),
     "commits": Mode(lambda server, options: commits(server, options, 1)),

@@ -52,7 +52,9 @@ class Server:
 
     def start(self) -> float:
         """Start, and return the seconds until Metadata was answered with a broker."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
+        # As an installed command starts: nothing of this shell, compiled files kept.
+        left_out = ("MUSTER_", "PYTHONDONTWRITEBYTECODE")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
         with (self.folder / "log").open("ab") as log:
             begun = time.perf_counter()
             self._process = subprocess.Popen(
