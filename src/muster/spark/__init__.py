@@ -8,6 +8,6 @@ flights = spark.readStream.format("muster").options(
 ).load()
 """
 
-from muster.spark.session import register, session
+from muster.spark.sessions import register, session
 
 __all__ = ["register", "session"]

@@ -134,8 +134,8 @@ class Member:
         self._loop.wakeup()
 
     async def _latest(self, start: dict[str, Any], max_rows: int | None) -> dict[str, Any]:
-        if self._options.commit_early:
-            self._claims.begin_from(start)
+        # Spark asks for what follows a batch only when that batch is in its commit log: this is the signal to commit.
+        self._claims.begin_from(start)
         await self._begin()
         await self._wait(lambda: self._core.all_committed, COMMIT_WAIT_MS)
         if self._targets is not None:
@@ -167,13 +167,11 @@ class Member:
         await self._begin()
         claims = self._claims.planned(end)
         if self._claims.to_trim():
-            await self._wait_until_settled_for_trim()
+            # Not settled in time: what is not owned then is left to its next owner, who starts where the group is.
+            await self._wait(lambda: self._core.settled, self._options.join_timeout_ms)
             self._claims.trim()
             claims = self._claims.planned(end)
         return claims
-
-    async def _wait_until_settled_for_trim(self) -> None:
-        await self._wait(lambda: self._core.settled, self._options.join_timeout_ms)
 
     async def _finished(self, end: dict[str, Any]) -> None:
         self._claims.finished(end)

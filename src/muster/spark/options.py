@@ -53,7 +53,6 @@ KNOWN = (
     "drain.timeout",
     "join.timeout",
     "checkpointLocation",
-    "group.commit",
     "kafkaConsumer.pollTimeoutMs",
     "path",
 )
@@ -107,8 +106,6 @@ class SourceOptions:
     join_timeout_ms: int
     poll_timeout_ms: int
     checkpoint: str | None
-    commit_early: bool
-    """Commit when Spark asks for the next offset, which it does only after a batch is in its commit log."""
     consumer: dict[str, str]
 
     def fetch_settings(self) -> FetchSettings:
@@ -180,7 +177,6 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
         join_timeout_ms=options.duration("join.timeout", 60_000),
         poll_timeout_ms=options.number("kafkaConsumer.pollTimeoutMs", 120_000, 1) or 1,
         checkpoint=options.get("checkpointLocation"),
-        commit_early=options.choice("group.commit", ("latestOffset", "commit"), "latestOffset") == "latestOffset",
         consumer=_consumer_settings(options),
     )
     parsed.consumer_config()

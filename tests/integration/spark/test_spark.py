@@ -137,7 +137,8 @@ def committed(cluster, topic, partitions):
 def test_available_now_reads_to_the_end_and_restarts_where_it_was_or_where_it_was_set_back_to(streams, cluster):
     topic = cluster.topic(2)
     cluster.produce(topic, 200, partitions=2)
-    source = options(cluster, topic, maxOffsetsPerTrigger="80")
+    # A run that did not leave the group at its end would keep the next one waiting for longer than that waits.
+    source = options(cluster, topic, maxOffsetsPerTrigger="80") | {"kafka.session.timeout.ms": "300000"}
     streams.run(source)
     assert audit(grid(200, 2), streams.sink()) == (set(), {})
     assert committed(cluster, topic, 2) == [100, 100]

@@ -21,7 +21,7 @@ def test_defaults():
     assert options.bootstrap == ("a:9092", "b:9092")
     assert options.topics == ("t1", "t2")
     assert (options.grouped, options.group_id, options.columns) == (True, "g", COLUMNS)
-    assert (options.max_rows, options.fail_on_data_loss, options.commit_early) == (DEFAULT_MAX_ROWS, True, True)
+    assert (options.max_rows, options.fail_on_data_loss) == (DEFAULT_MAX_ROWS, True)
     assert (options.resume, options.replay) == (Resume.MAX, Replay.STRICT)
     config = options.consumer_config()
     assert config.partition_assignment_strategy == ("cooperative-sticky",)
