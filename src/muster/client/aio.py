@@ -32,6 +32,7 @@ from muster.errors import (
     KafkaError,
     KafkaTimeoutError,
     MusterError,
+    error_code,
 )
 from muster.model import (
     ConsumerRecord,
@@ -474,10 +475,10 @@ class AsyncConsumer:
         await self.start()
         until = self._until(timeout_ms)
         while True:
-            reply = await self._ask_metadata(topics)
+            reply = await self._ask_metadata(topics, until)
             if isinstance(reply, MetadataResponse):
                 described = partition_infos(reply)
-                codes = [ErrorCode(topic.error_code) for topic in reply.topics if topic.error_code and topics]
+                codes = [error_code(topic.error_code) for topic in reply.topics if topic.error_code and topics]
                 if not codes:
                     return described
                 if not codes[0].retriable or codes[0] is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -486,12 +487,17 @@ class AsyncConsumer:
                 raise KafkaTimeoutError("the cluster did not describe its topics in time")
             await asyncio.sleep(self._config.retry_backoff_ms / 1000)
 
-    async def _ask_metadata(self, topics: list[str] | None) -> MetadataResponse | Failure:
+    async def _ask_metadata(self, topics: list[str] | None, until: int) -> MetadataResponse | Failure | None:
+        """One question; None if there is no answer in time."""
         outcome: asyncio.Future[MetadataResponse | Failure] = asyncio.get_running_loop().create_future()
 
         build = partial(metadata_request, topics, self._config.allow_auto_create_topics)
         self._driver.dispatch([Send(LEAST_LOADED, MetadataRequest, build, partial(_settle, outcome))])
-        reply = await outcome
+        try:
+            async with asyncio.timeout(max(0, until - self._driver.now()) / 1000):
+                reply = await outcome
+        except TimeoutError:
+            return None
         if isinstance(reply, Failure) and not reply.retriable:
             raise KafkaConnectionError(reply.message)
         return reply

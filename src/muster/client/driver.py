@@ -187,7 +187,7 @@ class Driver:
         try:
             async with asyncio.timeout(address.setup_timeout.next_wait_ms() / 1000):
                 transport, _ = await self._event_loop().create_connection(lambda: connection, node.host, node.port)
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, UnicodeError) as error:
             connection.close(Failure(FailureKind.UNREACHABLE, _why_unreachable(node, error)))
             return
         self._set_options(transport)
@@ -289,6 +289,8 @@ def _why_unreachable(node: Node, error: Exception) -> str:
     place = f"{node.host}:{node.port}"
     if isinstance(error, socket.gaierror):
         return f"the host name of {place} cannot be resolved: {error.strerror}"
+    if isinstance(error, UnicodeError):  # a label that is empty or too long for a host name
+        return f"the host name of {place} cannot be resolved: it is no host name"
     if isinstance(error, TimeoutError):
         return f"no connection to {place}: no answer in time"
     if isinstance(error, ConnectionRefusedError) or "refused" in str(error):

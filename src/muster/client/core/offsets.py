@@ -103,10 +103,13 @@ class OffsetLookup:
 
     def next_deadline(self, now: int) -> int | None:
         """When `poll` has something to do, if nothing arrives before."""
+        # Where no leader is known the answer to a metadata request comes first, and brings `poll` about by itself.
         times = [
             state.retry_at
             for partition, state in self._subscription.states()
-            if state.state is PositionState.AWAIT_RESET and partition not in self._resets_in_flight
+            if state.state is PositionState.AWAIT_RESET
+            and partition not in self._resets_in_flight
+            and self._metadata.leader(partition) is not None
         ]
         times += [query.retry_at for query in self._queries if set(query.open) - query.in_flight]
         return max(now, min(times)) if times else None
