@@ -224,9 +224,7 @@ class GroupShard:
     def _apply_group(self, record: GroupMetadataRecord) -> None:
         group_id = record.key.group
         if record.value is None:
-            gone = self.groups.pop(group_id, None)
-            if gone is not None:
-                gone.state = GroupState.DEAD
+            self.groups.pop(group_id, None)
             return
         group = self.groups.get(group_id)
         if group is None:

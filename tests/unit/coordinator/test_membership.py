@@ -88,6 +88,23 @@ def test_who_was_answered_must_heartbeat_again(group):
     assert group.heartbeat("b") == ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_whose_wait_ends_when_another_expires_does_not_expire_with_it(group):
+    """Both deadlines are due at once. The first expiry completes the join, which answers the second member: it is no
+    longer waiting then, but its session has only begun."""
+    group.stable_with("a", "b").join("b", protocols={"range": b"\0\0changed"}).tick(10_000)
+    assert group.joined("b") == (2, "b", ["b"])
+    assert group.members == ["b"]
+
+
+def test_who_was_silent_first_is_removed_first(group):
+    """Also when the coordinator looks late."""
+    group.join("a", session_timeout_ms=12_000).join("b", session_timeout_ms=11_000).join("c").tick(9000).sync_all()
+    group.now += 60_000
+    events = group.shard.on_deadline(group.now).events
+    expired = [event.member_id for event in events if isinstance(event, MemberExpired)]
+    assert expired == [group.ids[name] for name in ("c", "b", "a")]
+
+
 def test_a_new_member_that_never_syncs_expires(group):
     group.join("a").tick(3_000).tick(9_999)
     assert group.members == ["a"]
@@ -97,7 +114,7 @@ def test_a_new_member_that_never_syncs_expires(group):
 
 def test_a_new_member_that_heartbeats_while_it_waits_is_bound_to_it(group):
     """It knows its id (KIP-394), so it can, and then it must, as in Kafka."""
-    group.stable_with("a", session_timeout_ms=1_800_000).join("b")
+    group.stable_with("a", session_timeout_ms=1_800_000).join("b").tick(20_000)
     assert group.heartbeat("b") == ErrorCode.REBALANCE_IN_PROGRESS
     group.tick(10_000)
     assert group.error("b") == ErrorCode.UNKNOWN_MEMBER_ID

@@ -218,6 +218,7 @@ def test_a_failed_write_is_answered_and_the_shard_is_read_again(broker, caplog):
     broker.now += 1000
     broker.runtime.on_deadlines(broker.now)
     assert broker.fetch("g")[0].groups[0].topics[0].partitions[0].committed_offset == 1
+    assert (broker.runtime.next_deadline() or 0) > broker.now
 
 
 def test_a_failed_write_answers_members_that_wait_for_others(broker):

@@ -62,6 +62,12 @@ def test_cell(request_name, state):
     assert REQUESTS[request_name](in_state(state)) == classic.TABLES[request_name][state]
 
 
+def test_a_newcomer_to_a_dead_group():
+    """C3: the post's version says UNKNOWN_MEMBER_ID, today's Kafka that the coordinator is to be looked for."""
+    group = in_state(GroupState.DEAD)
+    assert answer_to(group.join("new"), "new") == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
 @pytest.mark.parametrize("table", classic.TABLES.values(), ids=classic.TABLES.keys())
 def test_tables_have_an_answer_for_every_state(table):
     assert table.keys() == set(GroupState)

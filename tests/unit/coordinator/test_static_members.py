@@ -36,6 +36,8 @@ def test_the_takeover_is_a_sign_of_life(statics):
 
 
 def test_the_takeover_is_kept(statics):
+    statics.join("a2", member_id="", instance="ia").restart()
+    assert statics.members == ["a2", "b"]
     statics.join("b2", member_id="", instance="ib").restart()
     assert statics.heartbeat("b2", instance="ib") == ErrorCode.NONE
     assert statics.heartbeat("b", instance="ib") == ErrorCode.FENCED_INSTANCE_ID
