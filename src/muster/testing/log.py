@@ -27,6 +27,7 @@ class SimLog:
     def __init__(self, *, lazy: bool = False) -> None:
         self.lazy = lazy
         self.fails = False
+        self.failed: Exception | None = None
         self.log_start_offset = 0
         self.log_end_offset = 0
         self._synced = 0

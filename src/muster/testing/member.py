@@ -137,14 +137,10 @@ class SimMember:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is stable, its listener has been told all, and nothing is to be joined."""
-        return (
-            self.state is MemberState.STABLE
-            and self.core.group.membership.settled
-            and not (
-                self.core.group.membership.rejoin_needed or self._frozen or self.core.group.membership.callback_pending
-            )
-        )
+        """Whether it is stable, its listener has been told all, nothing is to be joined, and it is there to stay."""
+        membership = self.core.group.membership
+        unsettled = membership.rejoin_needed or membership.callback_pending or not membership.settled
+        return self.state is MemberState.STABLE and not (unsettled or self._frozen or self.is_closing)
 
     def assignment(self) -> set[TopicPartition]:
         """What the consumer says it is assigned."""

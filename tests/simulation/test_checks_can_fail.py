@@ -1,0 +1,193 @@
+"""The invariants of the simulation, each broken on purpose: a check that cannot fail checks nothing."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from muster.assignors import MemberAssignment
+from muster.client.core.assignment import Leading
+from muster.client.core.commits import Commits
+from muster.client.core.membership import Membership
+from muster.client.core.subscription_state import PartitionState, SubscriptionState
+from muster.coordinator import classic
+from muster.coordinator.group import ClassicGroup
+from muster.coordinator.offsets import OffsetStore
+from muster.coordinator.shard import GroupShard
+from muster.errors import ErrorCode
+from muster.testing import InvariantError, SimCluster, simulate
+from muster.testing.log import SimLog
+from muster.testing.member import SimMember
+
+SEEDS = 120
+
+
+def lead_many_lives() -> None:
+    for seed in range(SEEDS):
+        simulate(seed)
+
+
+def assert_caught(pattern: str) -> None:
+    """One of the seeds finds it, and says what is wrong."""
+    with pytest.raises(InvariantError) as caught:
+        lead_many_lives()
+    assert re.search(pattern, str(caught.value).splitlines()[0]), str(caught.value).splitlines()[0]
+
+
+def test_a_coordinator_that_does_not_count_generations_up(monkeypatch):
+    real = ClassicGroup.next_generation
+
+    def forgetful(group: ClassicGroup, now: int) -> None:
+        before = group.generation_id
+        real(group, now)
+        group.generation_id = max(1, before)
+
+    monkeypatch.setattr(ClassicGroup, "next_generation", forgetful)
+    assert_caught(r"generation \d+ gives|own t\d|was given|goes on rebalancing|stable after")
+
+
+def test_a_coordinator_whose_generations_go_back_after_a_restart(monkeypatch):
+    real = ClassicGroup.apply
+
+    def younger(group: ClassicGroup, value: Any) -> None:
+        fresh = group.generation_id == 0 and value.generation > 1
+        real(group, value)
+        if fresh:
+            group.generation_id = value.generation - 2
+
+    monkeypatch.setattr(ClassicGroup, "apply", younger)
+    assert_caught(r"after \d+")
+
+
+def test_a_leader_that_gives_a_partition_to_two(monkeypatch):
+    real = Leading.assign
+
+    def generous(leading: Leading, *arguments: Any) -> dict[str, MemberAssignment]:
+        shares = real(leading, *arguments)
+        everything = [partition for share in shares.values() for partition in share.partitions]
+        first = next(iter(shares))
+        return shares | {first: MemberAssignment(everything)}
+
+    monkeypatch.setattr(Leading, "assign", generous)
+    assert_caught(r"generation \d+ gives")
+
+
+def test_a_client_that_keeps_what_it_was_told_to_give_up(monkeypatch):
+    """It tells its listener that the partitions are revoked, joins, and reads on."""
+    monkeypatch.setattr(SimMember, "_give_up", lambda member, partitions: None)
+    assert_caught(r"listener knows|has not let go|own t\d")
+
+
+def test_a_client_that_joins_before_its_listener_has_given_up(monkeypatch):
+    real = Membership._call
+
+    def impatient(member: Membership, kind: Any, partitions: Any, then: Any, now: int) -> None:
+        if kind.value == "revoked" and member.listening:
+            real(member, kind, partitions, lambda _now: None, now)
+            then(now)
+        else:
+            real(member, kind, partitions, then, now)
+
+    monkeypatch.setattr(Membership, "_call", impatient)
+    assert_caught(r"listener knows|has not let go|own t\d|does not own|never had")
+
+
+def test_a_coordinator_that_lets_strangers_commit(monkeypatch):
+    monkeypatch.setattr(GroupShard, "_check_commit", lambda shard, request, version, now: ErrorCode.NONE)
+    assert_caught(r"moved the offset .* back|though")
+
+
+def test_a_log_that_loses_what_it_called_durable(monkeypatch):
+    real = SimLog.crash
+
+    def treacherous(log: SimLog, rng: Any) -> int:
+        log.lazy, log._synced = True, 0
+        return real(log, rng)
+
+    monkeypatch.setattr(SimLog, "crash", treacherous)
+    assert_caught(r"after the restart|after \d+")
+
+
+def test_a_coordinator_that_forgets_offsets_when_it_loads(monkeypatch):
+    real = OffsetStore.apply
+
+    def forgetful(store: OffsetStore, key: Any, value: Any) -> None:
+        if value is not None and value.offset % 7:
+            real(store, key, value)
+
+    monkeypatch.setattr(OffsetStore, "apply", forgetful)
+    assert_caught(r"after the restart|begins")
+
+
+def test_a_request_that_is_never_answered():
+    """The client's timeouts heal it in a life, so the check is asked by itself."""
+    cluster = SimCluster()
+    cluster.add_member("one")
+    cluster.settle()
+    link = cluster.network.links[0]
+    cluster.invariants.ticket("a request", 0, link, lambda _answer: None)
+    with pytest.raises(InvariantError, match="never answered"):
+        cluster.invariants.check_no_ticket_left()
+    link.is_closed = True
+    cluster.invariants.check_no_ticket_left()
+
+
+def test_a_coordinator_that_answers_twice(monkeypatch):
+    real = classic._become_stable
+
+    def chatty(group: Any, request: Any, now: int, effects: Any) -> None:
+        real(group, request, now, effects)
+        effects.replies += effects.replies[-1:]
+
+    monkeypatch.setattr(classic, "_become_stable", chatty)
+    assert_caught("answered a second time")
+
+
+def test_a_client_that_commits_what_is_not_handled_yet(monkeypatch):
+    real = SubscriptionState.all_consumed
+
+    def hasty(subscription: SubscriptionState) -> Any:
+        fetched = {partition: state.fetch_position for partition, state in subscription.states()}
+        return {p: offset._replace(offset=fetched[p]) for p, offset in real(subscription).items()}
+
+    monkeypatch.setattr(SubscriptionState, "all_consumed", hasty)
+    assert_caught("was not handled")
+
+
+def test_a_client_that_takes_records_of_an_earlier_ownership(monkeypatch):
+    """The defect that the simulation found: epochs that begin anew with each ownership."""
+
+    def forgetful(subscription: SubscriptionState, partitions: Any) -> None:
+        before = subscription._assigned
+        subscription._assigned = {partition: before.get(partition) or PartitionState() for partition in partitions}
+        for state in subscription._assigned.values():
+            state.pending_revocation = False
+        subscription.assignment_id += 1
+
+    monkeypatch.setattr(SubscriptionState, "_replace", forgetful)
+    assert_caught(r"begins t\d-\d at \d+")
+
+
+def test_a_client_that_begins_at_an_older_offset(monkeypatch):
+    real = Commits._on_positions
+
+    def behind(commits: Commits, fetch: Any, result: Any, now: int) -> None:
+        if isinstance(result, dict):
+            result = {p: None if o is None else o._replace(offset=o.offset // 2) for p, o in result.items()}
+        real(commits, fetch, result, now)
+
+    monkeypatch.setattr(Commits, "_on_positions", behind)
+    assert_caught(r"was committed before it got it|back from")
+
+
+def test_a_client_that_never_settles(monkeypatch):
+    real = Membership._after_assigned
+
+    def restless(member: Membership, now: int) -> None:
+        real(member, now)
+        member.request_rejoin("once more")
+
+    monkeypatch.setattr(Membership, "_after_assigned", restless)
+    assert_caught(r"not stable after|goes on rebalancing")

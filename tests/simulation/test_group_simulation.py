@@ -1,0 +1,71 @@
+"""A group's life with faults, for many seeds: 500 in `make test`, any number in `make soak`.
+
+What is checked is told in `muster.testing.invariants`. A failure names its seed, prints all that happened, and says how
+to run it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+
+import pytest
+
+from muster.testing import InvariantError, simulate
+from tests.support.scale import seeds
+
+PER_TEST = 20
+SEEDS = seeds(500)
+CHUNKS = [SEEDS[at : at + PER_TEST] for at in range(0, len(SEEDS), PER_TEST)]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("chunk", CHUNKS, ids=lambda chunk: f"{chunk[0]}-{chunk[-1]}")
+def test_whatever_happens_the_group_keeps_its_promises(chunk: range) -> None:
+    for seed in chunk:
+        try:
+            simulate(seed)
+        except InvariantError as error:
+            again = f"MUSTER_FIRST_SEED={seed} MUSTER_SEEDS=1 python -m pytest {os.path.relpath(__file__)} -k promises"
+            pytest.fail(f"{error}\nrun it again: {again}", pytrace=False)
+
+
+def test_a_seed_tells_the_same_story_again() -> None:
+    for seed in (1, 3, 8):
+        assert simulate(seed).story == simulate(seed).story
+
+
+def test_a_seed_tells_the_same_story_in_every_process() -> None:
+    """Sets of strings have another order in each process: no decision may hang on it."""
+    program = (
+        "import hashlib; from muster.testing import simulate\n"
+        "for seed in (2, 5, 12, 20): print(hashlib.sha256(simulate(seed).story.encode()).hexdigest())"
+    )
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert told[0] == told[1]
+    assert len(set(told[0].split())) == 4
+    assert told[0].split()[0] == hashlib.sha256(simulate(2).story.encode()).hexdigest()
+
+
+def test_lives_differ_and_are_eventful() -> None:
+    """The seeds reach what they are meant to: rebalances, every fault, every way of losing a partition."""
+    stories = [simulate(seed) for seed in range(60)]
+    told = "\n".join(cluster.story for cluster in stories)
+    for word in (
+        "crashes", "freezes", "is closed", "dies", "resigns", "cuts", "resets", "log      fails", "stays away",
+        "revoked t", "lost t", "MemberFenced", "MemberExpired", "NOT_COORDINATOR", "FENCED_INSTANCE_ID",
+        "poll was not called", "partitions",
+    ):  # fmt: skip
+        assert word in told, word
+    assert sum(cluster.invariants.rebalances for cluster in stories) > 120

@@ -1,0 +1,214 @@
+"""Stories of whole groups, told in virtual time: real members, the real coordinator, no waiting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from muster.client.core.member_state import MemberState
+from muster.coordinator.config import GroupConfig
+from muster.coordinator.effects import Cause, ExpiryKind, MemberExpired, MemberLeft, RebalanceStarted
+from muster.testing import Habits, SimCluster, SimMember
+
+COOPERATIVE: dict[str, Any] = {"partition_assignment_strategy": "cooperative-sticky"}
+EAGER: dict[str, Any] = {"partition_assignment_strategy": "range"}
+
+
+def cluster(partitions: int = 4, **settings: Any) -> SimCluster:
+    return SimCluster(1, topics={"flights": partitions}, **settings)
+
+
+def group(where: SimCluster, size: int, **settings: Any) -> list[SimMember]:
+    """So many members, settled."""
+    members = [where.add_member(f"m{number}", **(COOPERATIVE | settings)) for number in range(size)]
+    where.settle()
+    return members
+
+
+def rebalances(where: SimCluster) -> list[Cause]:
+    return [event.cause for event in where.brokers.events if isinstance(event, RebalanceStarted)]
+
+
+def load(members: list[SimMember]) -> list[int]:
+    return [len(member.held) for member in members]
+
+
+def test_a_coordinator_dies_and_another_goes_on_with_the_same_generation():
+    """The group does not notice: no rebalance, no partition moves, nothing that was committed is handled again."""
+    where = cluster(6, nodes=3)
+    members = group(where, 3)
+    for partition in range(6):
+        where.produce("flights", partition, 10)
+    where.run_until(lambda: where.lag() == 0, 10_000)
+    owners, generation = where.owners(), members[0].generation_id
+    before = len(where.brokers.events)
+
+    where.brokers.kill(1)
+    where.run(2_000)
+    where.brokers.take_over()
+    assert where.brokers.coordinator != 1
+    where.settle()
+
+    assert where.owners() == owners
+    assert {member.generation_id for member in members} == {generation}
+    assert where.brokers.events[before:] == []
+    for partition in range(6):
+        where.produce("flights", partition, 10)
+    where.run_until(lambda: where.lag() == 0, 10_000)
+
+
+def test_h3_whoever_stays_away_from_poll_leaves_by_itself_and_comes_back():
+    where = cluster()
+    slow, other = group(where, 2, max_poll_interval_ms=10_000)
+    slow.stay_away(30_000)
+    partition = next(iter(slow.held))
+    where.produce(*partition)
+    where.run_until(lambda: other.held == where.partitions(), 25_000)
+
+    assert slow.state is MemberState.UNJOINED
+    left = [event for event in where.brokers.events if isinstance(event, MemberLeft)]
+    assert [(event.client_id, event.reason) for event in left] == [("m0", "consumer poll timeout has expired.")]
+    assert not [event for event in where.brokers.events if isinstance(event, MemberExpired)]
+
+    where.run_until(lambda: len(slow.held) == 2, 40_000)
+    where.settle()
+    assert load([slow, other]) == [2, 2]
+
+
+def test_j2_a_coordinator_that_cannot_be_reached_is_given_up_and_found_again():
+    where = cluster(nodes=3)
+    near, far = group(where, 2, request_timeout_ms=5_000, session_timeout_ms=10_000)
+    far_held = set(far.held)
+    where.cut(far, [where.brokers.coordinator])
+    where.run(9_000)
+    assert "is given up" in where.story
+    assert far.held == far_held  # it does not know yet, and its session is not over
+    where.run_until(lambda: near.held == where.partitions(), 20_000)
+
+    # Every other node answers where the coordinator is: the look-ups have to back off, or they would be a storm.
+    begin = len(where.story)
+    where.run(60_000)
+    found = where.story[begin:].count("m1       the coordinator of group group is node1:9092")
+    assert 3 < found < 120
+    where.heal(far)
+    where.settle()
+    assert load([near, far]) == [2, 2]
+
+
+def test_h5_the_partitions_of_a_crashed_member_go_to_the_rest_when_its_session_is_over():
+    where = cluster(6)
+    members = group(where, 3, session_timeout_ms=10_000)
+    where.run(1)
+    members[0].crash()
+    crashed_at = where.clock.now
+    where.run(6_000)
+    assert load(members[1:]) == [2, 2]
+    where.settle(30_000)
+    assert load(members[1:]) == [3, 3]
+    (expired,) = [event for event in where.brokers.events if isinstance(event, MemberExpired)]
+    assert expired.kind is ExpiryKind.SESSION
+    assert expired.timeout_ms == 10_000
+    assert crashed_at < where.clock.now
+
+
+def test_h7_members_without_partitions_are_idle_until_another_leaves():
+    where = cluster(2)
+    members = group(where, 4)
+    idle = [member for member in members if not member.held]
+    assert len(idle) == 2
+    for busy in [member for member in members if member.held]:
+        busy.close()
+    where.settle()
+    assert load(idle) == [1, 1]
+    assert all(member.errors == [] for member in members)
+
+
+def test_static_members_are_deployed_one_by_one_without_a_rebalance():
+    """KIP-345: each comes back as the same member, with the same share, within its session."""
+    where = cluster(6)
+    for number in range(3):
+        where.add_member(f"v1-{number}", group_instance_id=f"i{number}", **COOPERATIVE)
+    where.settle()
+    shares = {member.identity: set(member.held) for member in where.alive}
+    generation = where.alive[0].generation_id
+    started = rebalances(where)
+    for number in range(3):
+        next(member for member in where.alive if member.identity == f"i{number}").close()
+        where.run(3_000)
+        where.add_member(f"v2-{number}", group_instance_id=f"i{number}", **COOPERATIVE)
+        where.settle()
+    assert [member.name for member in where.alive] == ["v2-0", "v2-1", "v2-2"]
+    assert {member.identity: member.held for member in where.alive} == shares
+    assert {member.generation_id for member in where.alive} == {generation}
+    assert rebalances(where) == started
+
+
+def test_a_static_member_that_was_replaced_while_it_stood_still_learns_it_and_ends():
+    where = cluster()
+    first = where.add_member("first", group_instance_id="i", **COOPERATIVE)
+    where.settle()
+    first.freeze()
+    second = where.add_member("second", group_instance_id="i", **COOPERATIVE)
+    where.run_until(lambda: second.held == where.partitions(), 20_000)
+    first.thaw()
+    where.run_until(lambda: not first.is_alive, 10_000)
+    assert "FENCED_INSTANCE_ID" in str(first.errors[0])
+    where.settle()
+
+
+def test_a_cooperative_member_keeps_working_on_what_it_keeps_while_another_joins():
+    where = cluster(4)
+    (first,) = group(where, 1)
+    begin = len(where.story)
+    second = where.add_member("second", **COOPERATIVE)
+    where.settle()
+    since = where.story[begin:]
+    assert load([first, second]) == [2, 2]
+    assert since.count("m0       revoked") == 1
+    assert all(str(partition) not in since.split("m0       revoked")[1].splitlines()[0] for partition in first.held)
+
+
+def test_an_eager_member_gives_up_everything_while_another_joins():
+    where = cluster(4)
+    first = where.add_member("m0", **EAGER)
+    where.settle()
+    begin = len(where.story)
+    where.add_member("second", **EAGER)
+    where.settle()
+    assert "m0       revoked flights-0, flights-1, flights-2, flights-3" in where.story[begin:]
+    assert first.held == {("flights", 0), ("flights", 1)}
+
+
+def test_new_partitions_are_shared_out_when_metadata_is_fetched_again():
+    where = cluster(4)
+    members = group(where, 2, metadata_max_age_ms=30_000)
+    where.brokers.topics.grow("flights", 8)
+    took = where.run_until(lambda: load(members) == [4, 4], 60_000)
+    assert took <= 30_000 + 10_000
+    where.settle()
+
+
+def test_a_group_larger_than_it_may_be_turns_one_away_and_goes_on():
+    where = cluster(4, group_config=GroupConfig(group_max_size=2))
+    members = group(where, 2)
+    third = where.add_member("third", **COOPERATIVE)
+    where.run(5_000)
+    assert "GROUP_MAX_SIZE_REACHED" in str(third.errors[0]) or "group.max.size" in str(third.errors[0])
+    assert load(members) == [2, 2]
+    assert third.held == set()
+
+
+def test_a_member_like_sparks_drains_its_batch_before_it_gives_a_partition_up():
+    """It reads by itself: what it had taken on when the revocation came is done and committed before that returns."""
+    where = cluster(4)
+    habits = Habits(commit="sync", handle_ms=4_000)
+    first = where.add_member("first", fetch=False, habits=habits, **COOPERATIVE)
+    where.settle()
+    for partition in range(4):
+        where.produce("flights", partition, 5)
+    where.run(300)
+    second = where.add_member("second", fetch=False, habits=habits, **COOPERATIVE)
+    where.settle()
+    assert load([first, second]) == [2, 2]
+    assert where.story.count("first    handles") == 1
+    assert "second   handles" not in where.story  # what moved to it was committed
+    assert where.lag() == 0
