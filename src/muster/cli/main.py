@@ -27,6 +27,10 @@ class Command(NamedTuple):
 
 COMMANDS: dict[str, Command] = {
     "serve": Command("muster.cli.serve", "run a broker on a folder"),
+    "topics": Command("muster.cli.topics", "create, list, describe and delete topics"),
+    "groups": Command("muster.cli.groups", "list, describe and delete consumer groups"),
+    "produce": Command("muster.cli.produce", "write the lines of standard input to a topic"),
+    "consume": Command("muster.cli.consume", "read topics, alone or as a member of a group"),
     "demo": Command("muster.cli.demo", "run the main job on real data and check it to the end"),
 }
 

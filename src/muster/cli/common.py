@@ -1,0 +1,103 @@
+"""What the commands that talk to a cluster share: its address, settings, JSON."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+from muster.client.admin import Admin
+from muster.errors import ConfigError, KafkaConnectionError, KafkaError, KafkaTimeoutError, MusterError
+
+DEFAULT_BOOTSTRAP = "localhost:9092"
+
+
+def add_connection(parser: argparse.ArgumentParser) -> None:
+    """Where the cluster is, and how long to try."""
+    parser.add_argument(
+        "--bootstrap",
+        default=DEFAULT_BOOTSTRAP,
+        metavar="HOST:PORT",
+        help=f"a broker of the cluster, or several with commas (default {DEFAULT_BOOTSTRAP})",
+    )
+    parser.add_argument(
+        "-o",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a client setting, by Kafka's name",
+    )
+
+
+def add_timeout(parser: argparse.ArgumentParser) -> None:
+    """How long a call may take."""
+    parser.add_argument(
+        "--timeout-ms", type=int, default=10_000, metavar="MS", help="give up after this long (default 10000)"
+    )
+
+
+def client_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The settings that the command line comes to."""
+    return {"client.id": "muster-cli"} | pairs(arguments.settings, "-o") | {"bootstrap.servers": arguments.bootstrap}
+
+
+def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
+    """KEY=VALUE arguments as a dictionary."""
+    found: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"{option} {text!r}: write it as KEY=VALUE")
+        found[key] = value
+    return found
+
+
+@contextmanager
+def open_admin(arguments: argparse.Namespace) -> Iterator[Admin]:
+    """An admin client; failures to reach the cluster say which address was tried."""
+    settings = {"default.api.timeout.ms": arguments.timeout_ms} | client_settings(arguments)
+    with reaching(arguments.bootstrap), Admin(settings) as admin:
+        yield admin
+
+
+@contextmanager
+def reaching(bootstrap: str) -> Iterator[None]:
+    """Add to a failure to connect what the user can do about it."""
+    try:
+        yield
+    except (KafkaConnectionError, KafkaTimeoutError) as error:
+        raise MusterError(f"{error}\n(the cluster was looked for at {bootstrap}; --bootstrap names another)") from None
+
+
+def report_errors(results: Mapping[Any, object], what: str) -> int:
+    """Tell each item that failed on standard error; the exit code."""
+    failed = {item: answer for item, answer in results.items() if isinstance(answer, KafkaError)}
+    for item, error in failed.items():
+        print(f"muster: {what} {item}: {error}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def print_json(value: object) -> None:
+    """Values as JSON: dataclasses as objects, errors as their text, topic ids as Kafka writes them."""
+    print(json.dumps(value, default=_plain, indent=2))
+
+
+def _plain(value: object) -> object:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, bytes):
+        return topic_id_text(value)
+    if isinstance(value, KafkaError):
+        return {"error": value.code.name, "message": value.message}
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def topic_id_text(topic_id: bytes) -> str:
+    """A topic id as Kafka's tools print it."""
+    return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()

@@ -1,0 +1,187 @@
+"""`muster consume`: records to standard output, alone or as a member of a group."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from muster.cli.common import add_connection, client_settings, reaching
+from muster.client.sync import Consumer
+from muster.errors import ConfigError, ErrorCode, KafkaError, MusterError
+from muster.model import ConsumerRecord, TopicPartition
+
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `muster consume`."""
+    parser.add_argument("topics", nargs="+", metavar="TOPIC")
+    parser.add_argument("--group", metavar="GROUP", help="join this group and commit to it; default: read alone")
+    parser.add_argument(
+        "--from-beginning", action="store_true", help="start at the first record where the group has no offset"
+    )
+    parser.add_argument("--offset", metavar="N", help="start here: a number, earliest or latest (not with --group)")
+    parser.add_argument("--partition", type=int, metavar="N", help="only this partition (not with --group)")
+    parser.add_argument("--max-messages", type=int, metavar="N", help="stop after so many")
+    parser.add_argument("--timeout-ms", type=int, metavar="MS", help="stop when no record has come for this long")
+    shape = parser.add_mutually_exclusive_group()
+    shape.add_argument(
+        "--format",
+        metavar="TEXT",
+        help=r"%%t topic, %%p partition, %%o offset, %%k key, %%s value, %%h headers, %%T timestamp (default %%s\n)",
+    )
+    shape.add_argument("--json", action="store_true", help="one JSON object for each record")
+    add_connection(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Consume until told to stop. Ctrl-C and SIGTERM leave the group in good order."""
+    if arguments.group and (arguments.offset is not None or arguments.partition is not None):
+        raise ConfigError("--offset and --partition choose for one reader; a group shares out partitions by itself")
+    write = as_json if arguments.json else formatter(arguments.format or r"%s\n")
+    signal.signal(signal.SIGTERM, _interrupt)
+    settings: dict[str, Any] = {
+        "auto.offset.reset": "earliest" if arguments.from_beginning else "latest",
+        "allow.auto.create.topics": False,
+    }
+    settings |= client_settings(arguments)
+    if arguments.group:
+        settings["group.id"] = arguments.group
+    with reaching(arguments.bootstrap), Consumer(settings) as consumer:
+        if arguments.group:
+            _look(consumer, arguments.topics)
+            consumer.subscribe(arguments.topics)
+        else:
+            _assign(consumer, arguments)
+        _pump(consumer, arguments, write)
+    return 0
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _look(consumer: Consumer, topics: list[str]) -> None:
+    """A group waits for a cluster and for topics as long as it takes; whoever sits before a terminal wants to know."""
+    for topic in topics:
+        try:
+            consumer.partitions_for(topic, 10_000)
+        except KafkaError as error:
+            print(f"muster: waiting for topic {topic}: {error.code.name}", file=sys.stderr)
+
+
+def _assign(consumer: Consumer, arguments: argparse.Namespace) -> None:
+    places: list[TopicPartition] = []
+    for topic in arguments.topics:
+        known = _partitions(consumer, topic)
+        if arguments.partition is not None and arguments.partition not in known:
+            raise ConfigError(f"topic {topic} has {len(known)} partitions, no {arguments.partition}")
+        places += [TopicPartition(topic, part) for part in sorted(known) if arguments.partition in (None, part)]
+    consumer.assign(places)
+    match arguments.offset:
+        case None:
+            pass
+        case "earliest":
+            consumer.seek_to_beginning(places)
+        case "latest":
+            consumer.seek_to_end(places)
+        case number:
+            if not number.isdecimal():
+                raise ConfigError(f"--offset is a number, earliest or latest, not {number}")
+            for place in places:
+                consumer.seek(place, int(number))
+
+
+def _partitions(consumer: Consumer, topic: str) -> set[int]:
+    try:
+        return {info.partition for info in consumer.partitions_for(topic, 10_000)}
+    except KafkaError as error:
+        if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise MusterError(f"topic {topic} does not exist: `muster topics create` makes it") from None
+        raise
+
+
+def _pump(consumer: Consumer, arguments: argparse.Namespace, write: Callable[[ConsumerRecord], bytes]) -> None:
+    left = arguments.max_messages
+    last = time.monotonic()
+    out = sys.stdout.buffer
+    while left is None or left > 0:
+        batches = consumer.poll(200, max_records=left)
+        count = 0
+        for records in batches.values():
+            for record in records:
+                out.write(write(record))
+                count += 1
+        if count:
+            out.flush()
+            last = time.monotonic()
+            if left is not None:
+                left -= count
+        elif arguments.timeout_ms is not None and (time.monotonic() - last) * 1000 >= arguments.timeout_ms:
+            return
+
+
+def formatter(text: str) -> Callable[[ConsumerRecord], bytes]:
+    """A function that writes a record as the format says."""
+    parts = _parse(text)
+
+    def write(record: ConsumerRecord) -> bytes:
+        return b"".join(part if isinstance(part, bytes) else part(record) for part in parts)
+
+    return write
+
+
+_FIELDS: dict[str, Callable[[ConsumerRecord], bytes]] = {
+    "t": lambda record: record.topic.encode(),
+    "p": lambda record: b"%d" % record.partition,
+    "o": lambda record: b"%d" % record.offset,
+    "k": lambda record: record.key or b"",
+    "s": lambda record: record.value or b"",
+    "h": lambda record: b",".join(name.encode() + b"=" + (value or b"") for name, value in record.headers),
+    "T": lambda record: b"%d" % record.timestamp,
+}
+
+
+def _parse(text: str) -> list[bytes | Callable[[ConsumerRecord], bytes]]:
+    parts: list[bytes | Callable[[ConsumerRecord], bytes]] = []
+    position = 0
+    while position < len(text):
+        pair = text[position : position + 2]
+        if pair == "%%":
+            parts.append(b"%")
+        elif pair[0] == "%":
+            if pair[1:] not in _FIELDS:
+                raise ConfigError(f"--format: {pair} means nothing; there are {', '.join('%' + f for f in _FIELDS)}")
+            parts.append(_FIELDS[pair[1:]])
+        elif pair[0] == "\\" and pair[1:] in _ESCAPES:
+            parts.append(_ESCAPES[pair[1:]].encode())
+        else:
+            parts.append(pair[0].encode())
+            position += 1
+            continue
+        position += 2
+    return parts
+
+
+def as_json(record: ConsumerRecord) -> bytes:
+    """A record as a line of JSON; bytes that are no UTF-8 are shown with replacement characters."""
+    found = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": _text(record.key),
+        "value": _text(record.value),
+        "headers": [[name, _text(value)] for name, value in record.headers],
+    }
+    return json.dumps(found, ensure_ascii=False).encode() + b"\n"
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "replace")

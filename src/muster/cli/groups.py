@@ -1,0 +1,120 @@
+"""`muster groups`: list, describe and delete consumer groups (O1), in the columns of `kafka-consumer-groups.sh`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict
+
+from muster.cli import group_tables
+from muster.cli.common import add_connection, add_timeout, open_admin, print_json, report_errors
+from muster.client.admin import Admin
+from muster.client.core.admin import LATEST, GroupDescription
+from muster.errors import ConfigError, KafkaError
+from muster.model import CONSUMER_PROTOCOL_TYPE, OffsetAndMetadata, TopicPartition
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `muster groups`."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="list the groups of all brokers")
+    listing.add_argument("--state", nargs="?", const="", metavar="STATES", help="show states; only these, if given")
+    listing.add_argument("--type", nargs="?", const="", metavar="TYPES", help="show types; only these, if given")
+    describe = actions.add_parser("describe", help="show offsets and lag, or members, or the state")
+    describe.add_argument("groups", nargs="*", metavar="GROUP")
+    describe.add_argument("--all", action="store_true", help="all groups")
+    what = describe.add_mutually_exclusive_group()
+    what.add_argument("--offsets", action="store_true", help="offsets and lag of each partition (the default)")
+    what.add_argument("--members", action="store_true", help="the members")
+    what.add_argument("--state", action="store_true", help="state, coordinator and assignment strategy")
+    describe.add_argument("--verbose", action="store_true", help="more columns")
+    delete = actions.add_parser("delete", help="delete groups without members, and their offsets")
+    delete.add_argument("groups", nargs="+", metavar="GROUP")
+    for action in (listing, describe, delete):
+        add_connection(action)
+        add_timeout(action)
+    for action in (listing, describe):
+        action.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do it; the exit code says whether all of it succeeded."""
+    if arguments.action == "describe" and bool(arguments.groups) == arguments.all:
+        raise ConfigError("groups describe: name the groups, or give --all")
+    with open_admin(arguments) as admin:
+        return {"list": _list, "describe": _describe, "delete": _delete}[arguments.action](admin, arguments)
+
+
+def _list(admin: Admin, arguments: argparse.Namespace) -> int:
+    states, types = _words(arguments.state), _words(arguments.type)
+    groups = admin.list_consumer_groups(states=states, types=types)
+    groups = [group for group in groups if group.protocol_type in (CONSUMER_PROTOCOL_TYPE, "")]
+    if arguments.json:
+        print_json(groups)
+        return 0
+    if arguments.state is None and arguments.type is None:
+        lines = [group.group_id for group in groups]
+    else:
+        with_type, with_state = arguments.type is not None, arguments.state is not None
+        lines = group_tables.listing_table(groups, with_type=with_type, with_state=with_state)
+    for line in lines:
+        print(line)
+    return 0
+
+
+def _words(text: str | None) -> list[str]:
+    return [word.strip() for word in (text or "").split(",") if word.strip()]
+
+
+def _describe(admin: Admin, arguments: argparse.Namespace) -> int:
+    group_ids = arguments.groups
+    if arguments.all:
+        group_ids = [group.group_id for group in admin.list_consumer_groups()]
+    results = admin.describe_consumer_groups(sorted(group_ids))
+    found = [group for group in results.values() if isinstance(group, GroupDescription)]
+    if arguments.json:
+        print_json({group.group_id: _as_json(admin, group) for group in found})
+    else:
+        for group in found:
+            _print(admin, group, arguments)
+    return report_errors(results, "group")
+
+
+def _print(admin: Admin, group: GroupDescription, arguments: argparse.Namespace) -> None:
+    verbose = arguments.verbose
+    if arguments.members:
+        lines = group_tables.members_table(group, verbose=verbose)
+    elif arguments.state:
+        lines = group_tables.state_table(group, verbose=verbose)
+    else:
+        rows = _offset_rows(admin, group)
+        lines = group_tables.offsets_table(rows, verbose=verbose) if rows else []
+    note = group_tables.note(group)
+    if note is not None:
+        sys.stdout.flush()
+        print(note, file=sys.stderr, flush=True)
+    if lines:
+        print("\n" + "\n".join(lines))
+
+
+def _offset_rows(admin: Admin, group: GroupDescription) -> list[group_tables.OffsetRow]:
+    answers = admin.list_consumer_group_offsets(group.group_id)
+    committed: dict[TopicPartition, OffsetAndMetadata] = {
+        place: position for place, position in answers.items() if not isinstance(position, KafkaError)
+    }
+    places = set(committed) | {place for member in group.members for place in member.assignment}
+    found = admin.list_offsets(dict.fromkeys(sorted(places), LATEST))
+    ends = {place: end.offset for place, end in found.items() if end is not None and not isinstance(end, KafkaError)}
+    return group_tables.offset_rows(group, committed, ends)
+
+
+def _as_json(admin: Admin, group: GroupDescription) -> dict[str, object]:
+    return asdict(group) | {"offsets": [asdict(row) for row in _offset_rows(admin, group)]}
+
+
+def _delete(admin: Admin, arguments: argparse.Namespace) -> int:
+    results = admin.delete_consumer_groups(arguments.groups)
+    for group_id, error in results.items():
+        if error is None:
+            print(f"Deleted group {group_id}.")
+    return report_errors(results, "group")
