@@ -115,3 +115,20 @@ async def test_a_fetch_is_woken_by_a_produce(tmp_path: Path, fsync: str) -> None
         answer, seconds = await brokers.in_thread(wait, broker.bootstrap)
         assert answer.responses[0].partitions[0].high_watermark == 1
         assert seconds < 30
+
+
+@pytest.mark.parametrize("fsync", ["interval", "always", "never"])
+async def test_records_that_nobody_waits_for_can_be_read_soon(tmp_path: Path, fsync: str) -> None:
+    """acks=0: there is no other produce whose sync they could share."""
+
+    def write_and_read(bootstrap: str) -> int:
+        with RawClient(bootstrap) as client:
+            client.ask(m.MetadataRequest([m.MetadataRequestTopic(name="t")]), 9)
+            data = m.PartitionProduceData(0, bytes(build_batch([(1, b"k", b"v", [])])))
+            client.send(m.ProduceRequest(None, 0, 1000, [m.TopicProduceData("t", ZERO_UUID, [data])]), 9)
+            asked = [m.FetchTopic("t", partitions=[m.FetchPartition(0, partition_max_bytes=1000)])]
+            fetched = client.ask(m.FetchRequest(max_wait_ms=20_000, min_bytes=1, topics=asked), 11)
+            return int(fetched.responses[0].partitions[0].high_watermark)
+
+    async with brokers.running(tmp_path / "data", {"fsync": fsync}) as broker:
+        assert await brokers.in_thread(write_and_read, broker.bootstrap) == 1

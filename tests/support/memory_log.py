@@ -23,6 +23,7 @@ class MemoryLog:
         self.appends = 0
         self.held = False
         self.fails = False
+        self.failed: Exception | None = None
         self._durable = 0
 
     @property

@@ -82,15 +82,22 @@ class Durability:
             except Exception:
                 log.exception("the logs could not be synced")
             self._settle()
-            self._on_flushed()
+            self._tell(self._on_flushed)
 
     def _settle(self) -> None:
         waiting, self._waiting = self._waiting, []
         for what, done in waiting:
             if all(one.over for one in what):
-                done()
+                self._tell(done)
             else:
                 self._waiting.append((what, done))
+
+    def _tell(self, done: Callable[[], None]) -> None:
+        """Whatever goes wrong for one of those who wait: the others, and those to come, are not to wait for ever."""
+        try:
+            done()
+        except Exception:
+            log.exception("what waited for a sync could not be answered")
 
     async def _keep_house(self, every_s: float) -> None:
         loop = asyncio.get_running_loop()

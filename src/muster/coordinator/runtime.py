@@ -33,7 +33,7 @@ from muster.coordinator.effects import Effects, GroupEvent, Origin, Reply
 from muster.coordinator.failures import refused, spoiled
 from muster.coordinator.shard import GroupShard
 from muster.coordinator.topics import TopicResolver
-from muster.errors import ErrorCode, MusterError
+from muster.errors import ErrorCode, KafkaError, MusterError
 from muster.model import GROUP_METADATA_TOPIC, UNKNOWN_MEMBER_ID
 from muster.protocol.group_records import decode_record, encode_record
 from muster.protocol.messages import (
@@ -89,6 +89,10 @@ class GroupLog(Protocol):
     @property
     def high_watermark(self) -> int:
         """Records before it are durable."""
+
+    @property
+    def failed(self) -> Exception | None:
+        """Set once writing or syncing has failed: what is not durable by then never will be."""
 
     def append(self, batches: bytearray, *, now: int, leader_epoch: int = 0, origin: Any = "coordinator") -> Any: ...
 
@@ -209,6 +213,10 @@ class CoordinatorRuntime:
         if partition in self._homes:
             return
         log = self._open_log(partition)
+        if log.high_watermark < log.log_end_offset:
+            # The shard was dropped between an append and its sync. What is read now would lack records that a crash
+            # would bring back.
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the end of the log is not durable")
         shard = GroupShard(self.config, self._topics)
         for key, value in _records(log):
             shard.apply(decode_record(key, value))
@@ -409,6 +417,11 @@ class CoordinatorRuntime:
         for home in list(self._homes.values()):
             if home.parked:
                 home.release()
+            if home.parked and home.log.failed is not None:
+                log.error(
+                    "partition %d of %s cannot be synced: %s", home.partition, GROUP_METADATA_TOPIC, home.log.failed
+                )
+                self._drop(home, ErrorCode.NOT_COORDINATOR)
 
     def _drop(self, home: _Home, error: ErrorCode) -> list[Answer]:
         """Throw a shard away, to be read again in a while: all who wait for its log, or for other members, are answered

@@ -237,6 +237,46 @@ def test_a_failed_write_answers_members_that_wait_for_others(broker):
     assert broker.runtime.next_deadline() == broker.now + 1000
 
 
+def test_a_failed_sync_is_answered_and_its_records_are_not_served(broker, caplog):
+    """--fsync always, and the disk is gone between the write and its sync: what is parked would wait for ever."""
+    broker.commit(offset=1)
+    broker.turn()
+    log = broker.log_of("g")
+    log.hold()
+    answers, fetched = broker.commit(offset=2), broker.fetch("g")
+    broker.turn()
+    assert (answers, fetched) == ([], [])
+    log.failed = OSError("input/output error")
+    broker.runtime.release_durable()
+    assert code(answers) == ErrorCode.NOT_COORDINATOR
+    assert fetched[0].groups[0].error_code == ErrorCode.NOT_COORDINATOR
+    assert "input/output error" in caplog.text
+    broker.now += 1000
+    broker.runtime.on_deadlines(broker.now)
+    assert broker.fetch("g")[0].groups[0].error_code == ErrorCode.NOT_COORDINATOR
+
+
+def test_a_shard_that_was_dropped_is_not_read_before_its_log_is_durable(broker):
+    """--fsync always: an append is under way to the disk when the next one fails. What is read must hold both."""
+    broker.commit(offset=1)
+    broker.turn()
+    log = broker.log_of("g")
+    log.hold()
+    broker.commit(offset=2)
+    broker.turn()
+    log.fails = True
+    broker.commit(offset=3)
+    broker.turn()
+    log.fails = False
+    broker.now += 1000
+    broker.runtime.on_deadlines(broker.now)
+    assert broker.fetch("g")[0].groups[0].error_code == ErrorCode.NOT_COORDINATOR
+    log.sync()
+    broker.now += 1000
+    broker.runtime.on_deadlines(broker.now)
+    assert broker.fetch("g")[0].groups[0].topics[0].partitions[0].committed_offset == 2
+
+
 def test_a_log_that_cannot_be_opened(broker):
     def refuse(partition: int) -> MemoryLog:
         raise OSError("no space left on device")

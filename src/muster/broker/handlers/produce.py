@@ -69,6 +69,8 @@ def produce(broker: Broker, request: ProduceRequest, call: Call) -> ProduceRespo
             failed = failed or result.error_code != 0
             topic.partition_responses.append(result)
     if request.acks == 0:
+        # Nobody waits for these records, but with fsync=always they cannot be read before they are synced.
+        broker.durability.want()
         if failed:
             raise CloseConnectionError("a produce with acks=0 failed; closing is the only way to tell")
         return NO_RESPONSE  # type: ignore[return-value]
