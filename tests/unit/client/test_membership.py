@@ -696,6 +696,27 @@ def test_a_user_that_stayed_away_too_long_is_not_told_of_what_it_was_assigned_me
     assert len(consumer.sent(JoinGroupRequest)) == 1
 
 
+def test_a_user_that_stayed_away_while_partitions_were_to_be_released_comes_back_and_joins():
+    """The release waits for the user's next poll, to commit first; the user stays away too long."""
+    strategy = "cooperative-sticky"
+    consumer = ConsumerHarness(max_poll_interval_ms=10_000, partition_assignment_strategy=strategy)
+    consumer.stable()
+    consumer.leave_poll()
+    consumer.tick(3_000)
+    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    consumer.enter_poll()
+    consumer.leave_poll()
+    consumer.accept_commit()
+    consumer.accept_join(2)
+    consumer.accept_sync("flights-0")
+    assert consumer.member.step is Step.RELEASING
+    consumer.tick(11_000)
+    assert len(consumer.sent(LeaveGroupRequest)) == 1
+    consumer.enter_poll()
+    assert consumer.finish_callback() == ("lost", tps(ALL))
+    assert consumer.join().member_id == ""
+
+
 def test_whoever_leaves_is_not_told_of_what_it_was_assigned_and_does_not_know_of():
     consumer = away_with_assigned_untold()
     consumer.core.unsubscribe(consumer.now, lambda: None, "bye")

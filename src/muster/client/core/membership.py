@@ -571,6 +571,8 @@ class Membership(GroupMember):
 
     def _drop_attempt(self) -> None:
         """Forget a rebalance under way, and have the connection closed on which a request of it is parked."""
+        if self._after_commit is not None:
+            self.step = Step.IDLE  # what was to come after the commit is of a generation that is over
         self._after_commit = None
         self._commit_at = None
         if self.step in (Step.JOINING, Step.SYNCING) and self._lookup.node_id is not None:
