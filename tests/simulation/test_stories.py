@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from muster.client.core.member_state import MemberState
 from muster.coordinator.config import GroupConfig
 from muster.coordinator.effects import Cause, ExpiryKind, MemberExpired, MemberLeft, RebalanceStarted
-from muster.testing import Habits, SimCluster, SimMember
+from muster.model import OffsetAndMetadata, TopicPartition
+from muster.testing import Habits, InvariantError, SimCluster, SimMember
 
 COOPERATIVE: dict[str, Any] = {"partition_assignment_strategy": "cooperative-sticky"}
 EAGER: dict[str, Any] = {"partition_assignment_strategy": "range"}
@@ -195,6 +198,21 @@ def test_a_group_larger_than_it_may_be_turns_one_away_and_goes_on():
     assert "GROUP_MAX_SIZE_REACHED" in str(third.errors[0]) or "group.max.size" in str(third.errors[0])
     assert load(members) == [2, 2]
     assert third.held == set()
+
+
+def test_a_member_that_is_asked_to_goes_back_and_nobody_else_does():
+    where = cluster(2)
+    (member,) = group(where, 1)
+    where.produce("flights", 0, 20)
+    where.run_until(lambda: where.lag() == 0, 10_000)
+    partition = TopicPartition("flights", 0)
+    member.rewind(partition, 5)
+    where.run_until(lambda: where.invariants.committed(partition) == 5, 1_000)
+    where.run_until(lambda: where.lag() == 0, 10_000)
+    assert "m0       handles flights-0: 5-19" in where.story
+    member.core.commit({partition: OffsetAndMetadata(7)}, lambda _error, _now: None)
+    with pytest.raises(InvariantError, match="moved the offset of flights-0 back from 20 to 7"):
+        where.run(5_000)
 
 
 def test_a_member_like_sparks_drains_its_batch_before_it_gives_a_partition_up():

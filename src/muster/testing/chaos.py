@@ -26,13 +26,17 @@ from muster.testing.cluster import SimCluster
 from muster.testing.invariants import InvariantError
 from muster.testing.member import Habits, SimMember
 
-_ASSIGNORS = (
-    ("range",),
-    ("roundrobin",),
-    ("sticky",),
-    ("cooperative-sticky",),
-    ("cooperative-sticky",),
-    ("range", "cooperative-sticky"),
+_EITHER = ("range", "cooperative-sticky")
+_ASSIGNORS: tuple[tuple[tuple[str, ...], ...], ...] = (
+    (("range",),),
+    (("roundrobin",),),
+    (("sticky",),),
+    (("cooperative-sticky",),),
+    (("cooperative-sticky",),),
+    (_EITHER,),
+    # The two steps of going over to the cooperative protocol without stopping (KIP-429).
+    (("range",), _EITHER),
+    (_EITHER, ("cooperative-sticky",)),
 )
 _OLDEST_VERSIONS: dict[type[Request[Any]], int] = {
     HeartbeatRequest: 3,
@@ -46,12 +50,12 @@ _OLDEST_VERSIONS: dict[type[Request[Any]], int] = {
 
 @dataclass(slots=True)
 class Scenario:
-    """What a life is like. Times in milliseconds."""
+    """What a life is like. Times in milliseconds; each member has one of the lists of `assignors`."""
 
     topics: dict[str, int]
     members: int
     nodes: int
-    assignors: tuple[str, ...]
+    assignors: tuple[tuple[str, ...], ...]
     static: bool
     pattern: bool
     fetch: bool
@@ -139,7 +143,7 @@ class _Life:
             fetch=scenario.fetch,
             habits=habits,
             pattern="t.*" if scenario.pattern else None,
-            partition_assignment_strategy=scenario.assignors,
+            partition_assignment_strategy=rng.choice(scenario.assignors),
             group_instance_id=f"i{place}" if scenario.static else None,
             session_timeout_ms=scenario.session_timeout_ms,
             heartbeat_interval_ms=2_000,
@@ -290,11 +294,18 @@ class _Life:
         staying = [member for member in cluster.alive if not member.is_closing]
         if not staying:
             self.start_member(50)
-        elif self.scenario.static and self._has_grown:
-            # A static leader that comes back goes on with its predecessor's assignment and today's metadata (KIP-814):
-            # partitions that were added in between are noticed with the next rebalance only, as with Kafka's client.
-            staying[0].core.enforce_rebalance("there are new partitions")
+        elif self._needs_operator():
+            staying[0].core.enforce_rebalance("an operator asks for it")
             staying[0].wakeup()
+
+    def _needs_operator(self) -> bool:
+        """Whether there is something that a group, muster's as Kafka's, does not find out by itself.
+
+        A static leader that comes back goes on with its predecessor's assignment and today's metadata (KIP-814):
+        partitions that were added in between are noticed with the next rebalance only. And a coordinator that was
+        restarted knows of each member only the assignor that was chosen: others are refused until the members rejoin.
+        """
+        return (self.scenario.static and self._has_grown) or len(self.scenario.assignors) > 1
 
     def _check_all_handled(self) -> None:
         cluster = self.cluster

@@ -13,8 +13,8 @@ Answers
   4. A ticket is answered at most once; and once the group is stable, none on a living connection is left over.
 Offsets
   5. An acknowledged commit is still there after a restart. A commit that was not acknowledged may be there, or not.
-  6. A commit never moves an offset back. (Excepted: one that its client had given up, closing the connection. It can
-     arrive after a later one, with Kafka as well.)
+  6. A commit never moves an offset back, unless its member was asked to. (Excepted: one that its client had given up,
+     closing the connection. It can arrive after a later one, with Kafka as well.)
 Records
   7. What is committed was handled: no crash loses a record (at least once).
   8. Within one ownership records are handled in order, without gaps, from the committed offset on.
@@ -58,6 +58,10 @@ class Member(Protocol):
     def generation_id(self) -> int:
         """The generation that the member believes in, -1 if none."""
 
+    @property
+    def member_id(self) -> str:
+        """The id that the coordinator gave it."""
+
     def assignment(self) -> set[TopicPartition]:
         """What the consumer says it is assigned."""
 
@@ -91,6 +95,7 @@ class _Offsets:
     pending: list[int] = field(default_factory=list)
     """Commits that were sent to the coordinator and not acknowledged: a restart may keep them."""
     late: bool = False
+    may_go_back: bool = False
 
 
 @dataclass(slots=True)
@@ -113,6 +118,7 @@ class Invariants:
         self._joined = -1
         self._synced = -1
         self._shares: dict[int, dict[TopicPartition, str]] = {}
+        self._last_share: dict[str, int] = {}
         self._claims: dict[int, dict[TopicPartition, str]] = {}
         self._seen: dict[str, int] = {}
         self._offsets: dict[TopicPartition, _Offsets] = {}
@@ -169,6 +175,7 @@ class Invariants:
             self.rebalances += 1
         self._synced = generation_id
         who = request.group_instance_id or request.member_id
+        self._last_share[request.member_id] = generation_id
         owners = self._shares.setdefault(generation_id, {})
         for partition in decode_assignment(response.assignment).partitions if response.assignment else ():
             owner = owners.setdefault(partition, who)
@@ -190,11 +197,12 @@ class Invariants:
                 if code != ErrorCode.NOT_COORDINATOR and offset in known.pending:
                     known.pending.remove(offset)  # refused: it must not be there after a restart
                 continue
-            if offset < known.acknowledged and not ticket.connection.is_closed:
+            if offset < known.acknowledged and not ticket.connection.is_closed and not known.may_go_back:
                 raise InvariantError(
                     f"{request.member_id} moved the offset of {partition} back from {known.acknowledged} to {offset}"
                 )
-            known.late = known.late or offset < known.acknowledged
+            known.late = known.late or (offset < known.acknowledged and not known.may_go_back)
+            known.may_go_back = False
             handled = self._handled_to.get(partition, 0)
             if offset > handled:
                 raise InvariantError(
@@ -272,13 +280,23 @@ class Invariants:
                 raise InvariantError(f"{owner} and {member.identity} own {partition} in generation {generation_id}")
         for other in self._members:
             both = member.held & other.held
-            if other.generation_id == generation_id and other.identity != member.identity and both:
+            is_in_it = other.generation_id == generation_id and self._is_of(other, generation_id)
+            if is_in_it and other.identity != member.identity and both:
                 raise InvariantError(
                     f"{member.name} was given {', '.join(map(str, sorted(both)))} in generation {generation_id}, "
                     f"in which {other.name} has not let go of it"
                 )
         for partition in added:
             self._reading[member.name, partition] = _Reading(self._offsets_of(partition).acknowledged)
+
+    def _is_of(self, member: Member, generation_id: int) -> bool:
+        """Whether a member is of a generation or a later one, and not only of one of that number.
+
+        Whoever has joined a generation without a share yet may be of one that is lost in a crash: its number is given
+        out again.
+        """
+        shared = self._last_share.get(member.member_id, -1)
+        return min(member.generation_id, shared) >= generation_id
 
     def _check_told(self, member: Member) -> None:
         told, assigned = sorted(member.held), sorted(member.assignment())
@@ -298,6 +316,11 @@ class Invariants:
             if name == member.name and (partitions is None or partition in partitions):
                 del self._reading[name, partition]
 
+    def rewound(self, member: Member, partition: TopicPartition, offset: int) -> None:
+        """A member was asked to read from an offset on, and may commit that."""
+        self._offsets_of(partition).may_go_back = True
+        self._reading[member.name, partition] = _Reading(-1, offset)
+
     # --- records -----------------------------------------------------------------------------------------------------
 
     def handed_out(self, member: Member, partition: TopicPartition, offsets: range) -> None:
@@ -316,7 +339,7 @@ class Invariants:
         if reading.next_offset >= 0 and first != reading.next_offset:
             raise InvariantError(f"{member.name} was handed {first} of {partition} after {reading.next_offset - 1}")
         reading.next_offset = offsets[-1] + 1
-        may_know = member.generation_id >= known.generation_id and known.by != member.identity
+        may_know = self._is_of(member, known.generation_id) and known.by != member.identity
         if first < known.acknowledged and may_know and not known.late:
             raise InvariantError(
                 f"{member.name} (generation {member.generation_id}) was handed {first} of {partition}, though "

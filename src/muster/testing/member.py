@@ -182,6 +182,14 @@ class SimMember:
         self._away_until = self._clock.now
         self.wakeup()
 
+    def rewind(self, partition: TopicPartition, offset: int) -> None:
+        """Have it read a partition that it holds from an earlier offset on, and commit that."""
+        self._trace(f"rewinds {partition} to {offset}")
+        self.core.subscription.seek(partition, offset)
+        self._invariants.rewound(self, partition, offset)
+        self.core.commit({partition: OffsetAndMetadata(offset)}, lambda _error, _now: None)
+        self.wakeup()
+
     def _end(self) -> None:
         self.is_alive = False
         self._driver.kill()
@@ -253,13 +261,16 @@ class SimMember:
             yield Wait(until)
 
     def _handle_events(self) -> Program:
-        """Run the listener for what has happened."""
+        """Run the listener for what has happened. An error ends the poll; the program takes a rest, and polls again."""
         while self.core.events:
             event = self.core.events.pop(0)
             if isinstance(event, RebalanceCallback):
                 yield from self._tell_listener(event)
             elif isinstance(event, Fatal):
                 self._on_error(event.error)
+                self.core.leave_poll()
+                yield from self._sleep(1_000)
+                self.core.enter_poll(self._clock.now)
             elif isinstance(event, Note):
                 self._trace(event.text)
 
