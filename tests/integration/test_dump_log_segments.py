@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from muster.client import Consumer, Producer
 from muster.log import CleanupPolicy, LogConfig, LogStore
 from muster.model import TopicPartition
 from muster.protocol.compression import Compression
 from muster.protocol.record_batch import RecordFields, build_batch
 from tests.support import peers
+from tests.support.brokers import BrokerProcess
 
 NOW = 1_700_000_000_000
 BATCHES = 400
@@ -105,3 +107,21 @@ def test_the_producer_snapshot_is_read(folder):
     last = sum(1 + at % 4 for at in range(BATCHES)) - 1
     assert "producerId: 9 producerEpoch: 0" in output
     assert f"lastSequence: {last} lastOffset: {last} offsetDelta: {(BATCHES - 1) % 4}" in output
+
+
+def test_the_groups_topic_can_be_read_with_kafkas_decoder(muster_process: BrokerProcess, java: str) -> None:
+    """A group and its commits, written by `muster serve`, decoded by Kafka's --offsets-decoder (C8, O1)."""
+    bootstrap = muster_process.bootstrap
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        producer.send_and_wait("t", b"value", partition=0)
+    with Consumer(bootstrap_servers=bootstrap, group_id="decoded", auto_offset_reset="earliest") as consumer:
+        consumer.subscribe(["t"])
+        while not consumer.poll(timeout_ms=1_000):
+            pass
+        consumer.commit()
+    muster_process.stop()
+    topic = [str(log) for log in sorted(muster_process.folder.glob("__consumer_offsets-*/*.log"))]
+    decoded = dump("--offsets-decoder", "--files", ",".join(topic))
+    assert '"group":"decoded","topic":"t","partition":0' in decoded
+    assert '"offset":1' in decoded
+    assert '"protocolType":"consumer","generation":1,"protocol":"range"' in decoded
