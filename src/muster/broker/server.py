@@ -232,12 +232,15 @@ class Connection(asyncio.BufferedProtocol):
     def _handle_frames(self, data: bytes) -> None:
         position, end = 0, len(data)
         self._pending = b""
+        most = self.server.max_request_bytes
         while end - position >= 4:
-            if self._stalled():
+            # Whoever calls has looked already: in here only a parked request can stall the connection.
+            if self._slots and self._stalled():
                 self._pause_reading()
                 break
             (length,) = _LENGTH.unpack_from(data, position)
-            check_length(length, self.server.max_request_bytes)
+            if not 0 <= length <= most:
+                check_length(length, most)
             stop = position + 4 + length
             if stop > end:
                 if length > READ_BYTES:
@@ -271,10 +274,12 @@ class Connection(asyncio.BufferedProtocol):
         if api is None or not api.first <= version <= api.last:
             self._refuse(api_key, version, correlation_id, held)
             return
-        position = 10 + max(client_length, 0)
-        client_id = self._decode_client_id(frame, client_length)
+        position = 10 + client_length if client_length > 0 else 10
+        known, client_id = self._client_id
+        if frame[10:position] != known or position > len(frame):
+            client_id = self._decode_client_id(frame, client_length)
         if version >= api.request.FIRST_FLEXIBLE_VERSION:
-            position = _skip_tags(frame, position)
+            position = position + 1 if frame[position : position + 1] == b"\0" else _skip_tags(frame, position)
         if api.fast is not None and not self._slots and isinstance(frame, bytes):
             answer = api.fast(frame, position, version, correlation_id)
             if answer is not None:
@@ -307,9 +312,6 @@ class Connection(asyncio.BufferedProtocol):
         if length <= 0:
             return ""
         raw = bytes(frame[10 : 10 + length])
-        known, text = self._client_id
-        if raw == known:
-            return text
         if len(raw) < length:
             raise ProtocolError("no header of a request: it is cut short")
         try:
@@ -343,7 +345,8 @@ class Connection(asyncio.BufferedProtocol):
         while slots and slots[0].frame is not None:
             done = slots.popleft()
             self._out += done.frame or ()
-            self.server.release_memory(done.held)
+            if done.held:
+                self.server.release_memory(done.held)
         if not self._flush_due:
             self._flush_due = True
             self.server.flush_soon(self)

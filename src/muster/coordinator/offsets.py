@@ -39,6 +39,9 @@ from muster.protocol.messages import (
 from muster.protocol.primitives import ZERO_UUID
 
 NO_OFFSET = -1
+NONE = ErrorCode.NONE
+"""Looked at for every partition; Python 3.11 needs 0.1 µs to find a member in an enum."""
+
 DEFAULT_RETENTION = -1
 TOPIC_IDS_SINCE = 10
 """From this version on OffsetCommit and OffsetFetch name topics by id."""
@@ -119,12 +122,12 @@ def commit(
             index = each.partition_index
             if not 0 <= index < count:
                 code = missing
-            elif error is not ErrorCode.NONE:
+            elif error is not NONE:
                 code = error
             elif len(each.committed_metadata or "") > config.offset_metadata_max_bytes:
                 code = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
-                code = ErrorCode.NONE
+                code = NONE
                 key = OffsetCommitKey(request.group_id, name, index)
                 records.append(OffsetCommitRecord(key, _value(each, topic.topic_id, expires, now)))
             partitions.append(OffsetCommitResponsePartition(index, code))

@@ -448,16 +448,10 @@ class BatchBuilder:
             base_timestamp = self._base_timestamp = timestamp
         if timestamp > self._max_timestamp:
             self._max_timestamp = timestamp
-        body = b"".join(
-            (
-                b"\0",
-                varint(timestamp - base_timestamp),
-                varint(offset_delta),
-                b"\x01" if key is None else varint(len(key)) + key,
-                b"\x01" if value is None else varint(len(value)) + value,
-                _encode_headers(headers) if headers else b"\0",
-            )
-        )
+        time_delta = varint(timestamp - base_timestamp) if timestamp != base_timestamp else b"\0"
+        head = b"\0" + time_delta + varint(offset_delta) + (b"\x01" if key is None else varint(len(key)) + key)
+        tail = _encode_headers(headers) if headers else b"\0"
+        body = head + (b"\x01" if value is None else varint(len(value)) + value) + tail
         length = varint(len(body))
         self._parts += (length, body)
         self.size += len(length) + len(body)
