@@ -41,6 +41,9 @@ BACKOFF_MS = (0, 2, 5, 10, 20, 40)
 NUDGE_S = 0.002
 """From the JoinGroup of one more member to the heartbeats of the others."""
 
+SETTLE_S = 0.3
+"""For the server to take all connections in: that is no part of a rebalance."""
+
 PROTOCOL = "range"
 _SUBSCRIPTION = encode_subscription(Subscription(topics=["bench"]))
 _ASSIGNMENT = encode_assignment([TopicPartition("bench", 0), TopicPartition("bench", 1)])
@@ -86,6 +89,7 @@ class Group:
     def form(self, count: int) -> float:
         """Seconds until so many members have their assignments."""
         self._add(count)
+        time.sleep(SETTLE_S)
         start = time.perf_counter()
         for member in self.members:
             self._join(member)
