@@ -908,6 +908,35 @@ def test_a_commit_that_cannot_be_does_not_hold_the_join_up():
     assert consumer.callback()[0] == "revoked"
 
 
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID])
+def test_offsets_of_a_topic_that_was_deleted_do_not_hold_the_join_up(code):
+    """H6: the leader sees that partitions are gone. Their offsets can never be committed; the others' have been."""
+    consumer = ConsumerHarness(auto_commit_interval_ms=10**9, metadata_max_age_ms=10_000, heartbeat_interval_ms=40_000)
+    consumer.topics["airports"] = 1
+    consumer.subscribe("flights", "airports")
+    consumer.accept_join()
+    consumer.accept_sync(tps("airports-0 flights-0"))
+    consumer.finish_callback()
+    del consumer.topics["airports"]
+    consumer.tick(10_000)
+    consumer.accept_commit(code)
+    assert consumer.finish_callback() == ("revoked", tps("airports-0 flights-0"))
+    assert "airports" in (consumer.join().reason or "")
+
+
+def test_a_topic_that_only_the_coordinator_does_not_know_is_waited_for():
+    """A broker that has just started may not know of all topics yet: that heals."""
+    consumer = ConsumerHarness(auto_commit_interval_ms=10**9)
+    consumer.stable()
+    consumer.tick(3_000)
+    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    consumer.accept_commit(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert consumer.sent(JoinGroupRequest) == []
+    consumer.tick(200)
+    consumer.accept_commit()
+    assert consumer.callback()[0] == "revoked"
+
+
 def test_a_cooperative_member_commits_what_it_releases():
     consumer = ConsumerHarness(auto_commit_interval_ms=10**9, partition_assignment_strategy="cooperative-sticky")
     consumer.stable()

@@ -28,7 +28,8 @@ The race that `_attempt` guards against: JoinGroup is parked at the coordinator;
 user unsubscribes; the answer to the parked request arrives after all. It belongs to an attempt that is over: dropped.
 
 Where this differs from Kafka's client: with auto commit, a COOPERATIVE member also commits right before it releases
-partitions, so that what it handled during the rebalance is not handled again.
+partitions, so that what it handled during the rebalance is not handled again. And where a topic was deleted, Kafka's
+client goes on trying to commit its offsets for `max.poll.interval.ms` before it joins; this one joins.
 """
 
 from __future__ import annotations
@@ -238,12 +239,24 @@ class Membership(GroupMember):
     def _on_committed(self, then: Callable[[int], None], error: MusterError | None, now: int) -> None:
         if self._after_commit is not then:
             return
-        if isinstance(error, KafkaError) and error.retriable and now < self._commit_until:
+        if (
+            isinstance(error, KafkaError)
+            and error.retriable
+            and now < self._commit_until
+            and not self._gone(error, now)
+        ):
             self._commit_at = now + self._commit_backoff.next_wait_ms()
             return
         if error is not None:
             self._note(ERROR, f"offsets could not be committed before the rebalance: {error}")
         self._finish_commit(now)
+
+    def _gone(self, error: KafkaError, now: int) -> bool:
+        """Whether a topic of what is owned was deleted: the rest is committed, and its offsets never will be."""
+        if error.code not in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
+            return False
+        self._metadata.request_update(now)
+        return any(self._metadata.partition_count(owned.topic) is None for owned in self._subscription.assignment())
 
     def _finish_commit(self, now: int) -> None:
         then, self._after_commit, self._commit_at = self._after_commit, None, None

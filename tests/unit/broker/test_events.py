@@ -1,0 +1,94 @@
+"""The lines about groups that an operator reads: who, why, how long (O2)."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from muster.broker.events import EventFile, report
+from muster.coordinator.effects import RebalanceCompleted, RebalanceStarted
+from tests.support.group_harness import GroupHarness
+
+LONG = {"session_timeout_ms": 300_000}
+
+
+@pytest.fixture
+def group() -> GroupHarness:
+    return GroupHarness()
+
+
+def lines(group: GroupHarness, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The log's lines about all that has happened to a group since the last time."""
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "muster.groups"):
+        for event in group.events:
+            report(event)
+    group.events.clear()
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_a_rebalance_is_told_with_who_and_why_and_how_long(
+    group: GroupHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    """O2."""
+    group.join("a", reason="first light").tick(3_000).sync_leader()
+    assert lines(group, caplog) == [
+        "group g: member a-1 of client 'client-a' at 127.0.0.1 joined: first light",
+        "group g: rebalance after generation 0: member joined (member a-1 of client 'client-a'): Adding new member a-1 "
+        "with group instance id None; client reason: first light",
+        "group g: rebalance done in 3000 ms: generation 1, 1 member(s), range, leader a-1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("happens", "cause"),
+    [
+        (lambda group: group.join("c"), "member joined (member c-"),
+        (lambda group: group.join("a"), "leader rejoined (member a-"),
+        (
+            lambda group: group.join("b", protocols={"range": b"other"}),
+            "member rejoined with other metadata (member b-",
+        ),
+        (lambda group: group.leave("b"), "member left (member b-"),
+        (lambda group: (group.tick(9_999).heartbeat("a"), group.tick(1)), "member's session expired (member b-"),
+        (
+            lambda group: group.join("a", **LONG).join("b", **LONG).sync("a").tick(60_000),
+            "member did not sync in time (member b-",
+        ),
+    ],
+)
+def test_every_cause_names_who_it_was(group: GroupHarness, caplog: pytest.LogCaptureFixture, happens, cause) -> None:
+    """O2: whoever makes a group rebalance again and again is on every one of these lines."""
+    group.stable_with("a", "b")
+    lines(group, caplog)
+    happens(group)
+    started = [line for line in lines(group, caplog) if "rebalance after generation" in line]
+    assert cause in started[-1]
+
+
+def test_events_are_lines_of_json_for_programs(group: GroupHarness, tmp_path: Path) -> None:
+    """O2: with `--events`."""
+    handler = EventFile(tmp_path / "events")
+    log = logging.getLogger("muster.groups")
+    before = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        group.stable_with("a")
+        for event in group.events:
+            report(event)
+    finally:
+        log.setLevel(before)
+        log.removeHandler(handler)
+        handler.close()
+    told = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+    assert [entry["event"] for entry in told] == [
+        "MemberJoined",
+        RebalanceStarted.__name__,
+        RebalanceCompleted.__name__,
+    ]
+    assert told[1]["cause"] == "member joined"
+    assert told[2]["duration_ms"] == 3_000
