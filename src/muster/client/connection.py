@@ -133,11 +133,12 @@ class Connection(asyncio.BufferedProtocol):
             text = f"{self.node} did not answer {name} in time"
             self.close(Failure(FailureKind.TIMEOUT, text))
             return None
-        for waiting in [waiting for waiting in self._queue if waiting.deadline <= now]:
-            self._queue.remove(waiting)
-            name = waiting.send.request_type.__name__
-            text = f"{name} could not be sent to {self.node} in time"
-            self._owner.deliver(waiting.send, Failure(FailureKind.UNREACHABLE, text))
+        if any(waiting.deadline <= now for waiting in self._queue):
+            # What stands behind it must not overtake it: batches of a producer are in order.
+            queue, self._queue = self._queue, deque()
+            for waiting in queue:
+                text = f"{waiting.send.request_type.__name__} could not be sent to {self.node} in time"
+                self._owner.deliver(waiting.send, Failure(FailureKind.UNREACHABLE, text))
         deadlines = [waiting.deadline for waiting in self._queue]
         if self._in_flight:
             deadlines.append(self._in_flight[0].deadline)

@@ -114,13 +114,18 @@ class Sequences:
         entry = self._entry(batch.partition)
         if batch.has_sequence:
             return not entry.in_flight or entry.in_flight[0] is batch
-        # A new epoch's sequence 0 must not be written before what is under way with the former one.
+        if batch.partition in self._unresolved:
+            return False
+        # A new epoch's sequence 0 must not be written before what is under way with the former one. And a broker that
+        # knows nothing of the producer takes any sequence as its first: if the first batch were refused and the second
+        # one written, the first could never follow. So the first goes alone (Java's producer sends them together).
         stale = (entry.producer_id, entry.producer_epoch) != (self.producer_id, self.producer_epoch)
-        return not (entry.in_flight and stale) and batch.partition not in self._unresolved
+        return not entry.in_flight or not (stale or entry.last_acked == _NONE_ACKED)
 
     def assign(self, batch: ProducerBatch) -> None:
         """Number a batch that is about to be sent; one that has its numbers keeps them."""
         if batch.has_sequence:
+            batch.sequence_reset = False  # from now on an answer is one to the new numbers
             return
         entry = self._entry(batch.partition)
         if (entry.producer_id, entry.producer_epoch) != (self.producer_id, self.producer_epoch):
