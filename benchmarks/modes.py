@@ -395,7 +395,7 @@ def create_topic(server: Server, partitions: int) -> str:
 def delete_topic(server: Server, name: str) -> None:
     """Delete it, so that runs do not fill the disk."""
     with Asker(server.address) as asker:
-        gone: Any = asker.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name)]), DELETE_VERSION)
+        gone: Any = asker.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name)], timeout_ms=30_000), DELETE_VERSION)
         _good(gone.responses[0].error_code, "DeleteTopics")
 
 
