@@ -1,0 +1,48 @@
+"""docs/behaviours.md names files, code and tests: all of them are there, and no id is left out."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "behaviours.md").read_text()
+SIZES = {"Z": 6, "A": 7, "J": 9, "C": 8, "H": 7, "O": 4, "P": 1}
+IDS = [f"{letter}{number}" for letter, size in SIZES.items() for number in range(1, size + 1)]
+NOT_YET = {identifier for identifier in IDS if identifier[0] in "ZA"} | {"O3"}
+ENTRY = re.compile(r"^\*\*([A-Z]\d)\. .*?(?=^\*\*[A-Z]\d\. |^## |\Z)", re.MULTILINE | re.DOTALL)
+POINTER = re.compile(r"`((?:src|tests|tools|docs)/[\w/.-]+)(?:::(\w+))?`")
+ENTRIES = {found[1]: found[0] for found in ENTRY.finditer(PAGE)}
+
+
+@cache
+def names(path: Path) -> frozenset[str]:
+    """What a file defines: functions, methods, classes, and the names it assigns to."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found.update(target.id for target in targets if isinstance(target, ast.Name))
+    return frozenset(found)
+
+
+@pytest.mark.parametrize(("path", "name"), sorted(set(POINTER.findall(PAGE))))
+def test_what_the_page_names_is_there(path: str, name: str) -> None:
+    assert (ROOT / path).is_file()
+    assert not name or name in names(ROOT / path)
+
+
+@pytest.mark.parametrize("identifier", IDS)
+def test_every_behaviour_is_on_the_page(identifier: str) -> None:
+    if identifier in NOT_YET:
+        assert f"| {identifier} |" in PAGE or "Not yet" in ENTRIES[identifier]
+    else:
+        pointers = [path for path, _ in POINTER.findall(ENTRIES[identifier])]
+        assert any(path.startswith("src/") for path in pointers), f"{identifier} names no code"
+        assert any(path.startswith("tests/") for path in pointers), f"{identifier} names no test"
