@@ -295,17 +295,22 @@ class _Life:
         if not staying:
             self.start_member(50)
         elif self._needs_operator():
-            staying[0].core.enforce_rebalance("an operator asks for it")
-            staying[0].wakeup()
+            for member in staying:
+                member.core.enforce_rebalance("an operator asks for it")
+                member.wakeup()
 
     def _needs_operator(self) -> bool:
-        """Whether there is something that a group, muster's as Kafka's, does not find out by itself.
+        """Whether there may be something that a group, muster's as Kafka's, does not find out by itself.
 
-        A static leader that comes back goes on with its predecessor's assignment and today's metadata (KIP-814):
-        partitions that were added in between are noticed with the next rebalance only. And a coordinator that was
-        restarted knows of each member only the assignor that was chosen: others are refused until the members rejoin.
+        A static member that comes back goes on with its predecessor's share, without a rebalance (KIP-345). If it leads
+        (KIP-814), it does not know that partitions were added before it came; and if its predecessor had just given up
+        partitions under the cooperative protocol, nobody asks for the second rebalance that would give them an owner.
+        Besides, a coordinator that was restarted knows of each member only the assignor that was chosen: newcomers that
+        have another in common with all are refused until the members rejoin.
         """
-        return (self.scenario.static and self._has_grown) or len(self.scenario.assignors) > 1
+        scenario = self.scenario
+        is_cooperative = scenario.assignors == (("cooperative-sticky",),)
+        return (scenario.static and (self._has_grown or is_cooperative)) or len(scenario.assignors) > 1
 
     def _check_all_handled(self) -> None:
         cluster = self.cluster

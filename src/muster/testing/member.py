@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from muster.client.config import ConsumerConfig
 from muster.client.core.consumer import ConsumerCore
 from muster.client.core.events import CallbackKind, Fatal, Note, RebalanceCallback
-from muster.client.core.member_state import MemberState
+from muster.client.core.member_state import MemberState, Step
 from muster.client.core.sends import Channel
 from muster.errors import ErrorCode, KafkaError, MusterError
 from muster.model import OffsetAndMetadata, TopicPartition
@@ -139,8 +139,8 @@ class SimMember:
     def is_settled(self) -> bool:
         """Whether it is stable, its listener has been told all, nothing is to be joined, and it is there to stay."""
         membership = self.core.group.membership
-        unsettled = membership.rejoin_needed or membership.callback_pending or not membership.settled
-        return self.state is MemberState.STABLE and not (unsettled or self._frozen or self.is_closing)
+        at_rest = membership.step is Step.IDLE and not membership.rejoin_needed
+        return self.state is MemberState.STABLE and at_rest and not (self._frozen or self.is_closing)
 
     def assignment(self) -> set[TopicPartition]:
         """What the consumer says it is assigned."""
