@@ -1,8 +1,9 @@
-"""The benchmarks: `make bench`, or `python -m benchmarks [load | assignors | spark] [ARGUMENTS]`.
+"""The benchmarks: `make bench`, or `python -m benchmarks [load | assignors | spark | clients] [ARGUMENTS]`.
 
 load       muster and Apache Kafka under the same load, in turn (this is what runs without a word)
 assignors  the assignors beside Kafka's own
 spark      the Spark source beside Spark's own Kafka connector
+clients    the consumer and the producer beside other clients for Python
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 
 from benchmarks import load
 
-OTHERS = {"assignors": "benchmarks.assignors", "spark": "benchmarks.spark_source"}
+OTHERS = {"assignors": "benchmarks.assignors", "spark": "benchmarks.spark_source", "clients": "benchmarks.clients"}
 
 
 def main() -> int:

@@ -1,0 +1,276 @@
+"""One run of one client in a process of its own: `python -m benchmarks.client_runs '{"what": "consume", …}'`.
+
+Prints records per second and CPU µs of this whole process (all its threads) for each record, as JSON. All clients get
+the same settings and do the same with each record: look at the length of its value, or count its acknowledgement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+AT_ONCE = 1_000
+"""Records that one poll returns at most."""
+
+FETCH_BYTES = 1 << 20
+LINGER_MS = 5
+BATCH_BYTES = 64 << 10
+PAUSE = 100
+"""After so many records a producer looks at the clock."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is to be done: for `seconds`, or until a consumer has read all `records`."""
+
+    what: str
+    client: str
+    bootstrap: str
+    topic: str
+    partitions: int
+    records: int
+    size: int
+    seconds: float
+
+
+class Meter:
+    """Time and CPU between the first records and the last."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._seen = self._enough = -1
+        self._wall = self._cpu = 0.0
+        self.bytes = 0
+
+    def start(self) -> None:
+        self._seen = 0
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def done(self, count: int) -> bool:
+        """Count records; whether it is enough. A consumer's first ones start the clock: it has had to connect."""
+        if self._seen < 0:
+            if count:
+                self.start()
+                self._enough = self._run.records - count
+            return False
+        self._seen += count
+        return self._seen >= self._enough or time.perf_counter() - self._wall >= self._run.seconds
+
+    def count(self, count: int) -> bool:
+        """Count what was sent; whether the time is over."""
+        self._seen += count
+        return time.perf_counter() - self._wall >= self._run.seconds
+
+    def figures(self) -> dict[str, float]:
+        wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
+        return {"records_per_s": self._seen / wall, "cpu_us": cpu / self._seen * 1e6}
+
+
+# --- consumers: each yields how many records it was handed -----------------------------------------------------------
+
+
+def _muster(run: Run) -> Iterator[int]:
+    from muster.client import Consumer
+    from muster.model import TopicPartition
+
+    with Consumer(bootstrap_servers=run.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(run.topic, number) for number in range(run.partitions)])
+        while True:
+            for records in consumer.poll(1_000, max_records=AT_ONCE).values():
+                sum([len(record.value or b"") for record in records])
+                yield len(records)
+
+
+async def _muster_async(run: Run) -> AsyncGenerator[int, None]:
+    from muster.client import AsyncConsumer
+    from muster.model import TopicPartition
+
+    async with AsyncConsumer(bootstrap_servers=run.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(run.topic, number) for number in range(run.partitions)])
+        while True:
+            for records in (await consumer.poll(1_000, max_records=AT_ONCE)).values():
+                sum([len(record.value or b"") for record in records])
+                yield len(records)
+
+
+async def _aiokafka(run: Run) -> AsyncGenerator[int, None]:
+    from aiokafka import AIOKafkaConsumer, TopicPartition
+
+    async with AIOKafkaConsumer(bootstrap_servers=run.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(run.topic, number) for number in range(run.partitions)])
+        while True:
+            for records in (await consumer.getmany(timeout_ms=1_000, max_records=AT_ONCE)).values():
+                sum([len(record.value) for record in records])
+                yield len(records)
+
+
+def _kafka_python(run: Run) -> Iterator[int]:
+    from kafka import KafkaConsumer, TopicPartition
+
+    consumer = KafkaConsumer(bootstrap_servers=run.bootstrap, auto_offset_reset="earliest")
+    consumer.assign([TopicPartition(run.topic, number) for number in range(run.partitions)])
+    while True:
+        for records in consumer.poll(1_000, max_records=AT_ONCE).values():
+            sum([len(record.value) for record in records])
+            yield len(records)
+
+
+def _confluent(run: Run) -> Iterator[int]:
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": run.bootstrap, "group.id": "unused", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(run.topic, number, 0) for number in range(run.partitions)])
+    while True:
+        messages = consumer.consume(AT_ONCE, 1.0)
+        sum([len(message.value() or b"") for message in messages])
+        yield len(messages)
+
+
+CONSUMERS: dict[str, Callable[[Run], Iterator[int] | AsyncGenerator[int, None]]] = {
+    "muster": _muster,
+    "muster async": _muster_async,
+    "aiokafka": _aiokafka,
+    "kafka-python": _kafka_python,
+    "confluent-kafka": _confluent,
+}
+
+
+def consume(run: Run, meter: Meter) -> None:
+    """Read until there is nothing left or the time is over."""
+    counts = CONSUMERS[run.client](run)
+    if isinstance(counts, Iterator):
+        for count in counts:
+            if meter.done(count):
+                return
+        return
+    asyncio.run(_consume(counts, meter))
+
+
+async def _consume(counts: AsyncGenerator[int, None], meter: Meter) -> None:
+    async with aclosing(counts) as closing:
+        async for count in closing:
+            if meter.done(count):
+                return
+
+
+# --- producers -------------------------------------------------------------------------------------------------------
+
+
+def _produce_muster(run: Run, meter: Meter, value: bytes) -> None:
+    from muster.client import Producer
+
+    with Producer(bootstrap_servers=run.bootstrap, linger_ms=LINGER_MS, batch_size=BATCH_BYTES) as producer:
+        producer.send_and_wait(run.topic, value)
+        meter.start()
+        while not meter.count(PAUSE):
+            for _ in range(PAUSE):
+                producer.send(run.topic, value)
+        producer.flush()
+        _report(meter)
+
+
+def _produce_kafka_python(run: Run, meter: Meter, value: bytes) -> None:
+    from kafka import KafkaProducer
+
+    producer = KafkaProducer(bootstrap_servers=run.bootstrap, acks="all", linger_ms=LINGER_MS, batch_size=BATCH_BYTES)
+    producer.send(run.topic, value).get(30)
+    meter.start()
+    while not meter.count(PAUSE):
+        for _ in range(PAUSE):
+            producer.send(run.topic, value)
+    producer.flush()
+    _report(meter)
+
+
+def _produce_confluent(run: Run, meter: Meter, value: bytes) -> None:
+    from confluent_kafka import Producer
+
+    settings = {"linger.ms": LINGER_MS, "batch.size": BATCH_BYTES, "enable.idempotence": True}
+    producer = Producer({"bootstrap.servers": run.bootstrap, **settings})
+    told = 0
+
+    def on_delivery(error: object, message: object) -> None:
+        nonlocal told
+        told += 1
+
+    def send() -> None:
+        while True:
+            try:
+                producer.produce(run.topic, value, on_delivery=on_delivery)
+                return
+            except BufferError:
+                producer.poll(0.01)
+
+    send()
+    producer.flush()
+    meter.start()
+    while not meter.count(PAUSE):
+        for _ in range(PAUSE):
+            send()
+        producer.poll(0)
+    producer.flush()
+    _report(meter)
+
+
+async def _produce_async(meter: Meter, send: Callable[[], Awaitable[Any]], flush: Callable[[], Awaitable[Any]]) -> None:
+    await (await send())
+    meter.start()
+    while not meter.count(PAUSE):
+        for _ in range(PAUSE):
+            await send()
+    await flush()
+    _report(meter)
+
+
+async def _produce_muster_async(run: Run, meter: Meter, value: bytes) -> None:
+    from muster.client import AsyncProducer
+
+    async with AsyncProducer(bootstrap_servers=run.bootstrap, linger_ms=LINGER_MS, batch_size=BATCH_BYTES) as producer:
+        await _produce_async(meter, lambda: producer.send(run.topic, value), producer.flush)
+
+
+async def _produce_aiokafka(run: Run, meter: Meter, value: bytes) -> None:
+    from aiokafka import AIOKafkaProducer
+
+    settings = {"linger_ms": LINGER_MS, "max_batch_size": BATCH_BYTES, "enable_idempotence": True}
+    async with AIOKafkaProducer(bootstrap_servers=run.bootstrap, **settings) as producer:
+        await _produce_async(meter, lambda: producer.send(run.topic, value), producer.flush)
+
+
+PRODUCERS: dict[str, Callable[[Run, Meter, bytes], Awaitable[None] | None]] = {
+    "muster": _produce_muster,
+    "muster async": _produce_muster_async,
+    "aiokafka": _produce_aiokafka,
+    "kafka-python": _produce_kafka_python,
+    "confluent-kafka": _produce_confluent,
+}
+
+
+async def _finish(work: Awaitable[None]) -> None:
+    await work
+
+
+def _report(meter: Meter) -> None:
+    print(json.dumps(meter.figures()), flush=True)
+
+
+def main() -> None:
+    run = Run(**json.loads(sys.argv[1]))
+    meter = Meter(run)
+    if run.what == "produce":
+        work = PRODUCERS[run.client](run, meter, b"v" * run.size)
+        if work is not None:
+            asyncio.run(_finish(work))
+        return
+    consume(run, meter)
+    _report(meter)
+
+
+if __name__ == "__main__":
+    main()
