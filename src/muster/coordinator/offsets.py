@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from muster.coordinator.classic import COMMIT_BY_MEMBER, COMMIT_WITHOUT_GROUP, check_generation
 from muster.coordinator.config import GroupConfig
-from muster.coordinator.group import NO_TIMESTAMP, ClassicGroup, GroupState
+from muster.coordinator.group import NEVER, NO_TIMESTAMP, ClassicGroup, GroupState
 from muster.coordinator.topics import TopicResolver
 from muster.errors import ErrorCode
 from muster.protocol.group_records import OffsetCommitRecord
@@ -111,7 +111,9 @@ def commit(
     A partition that does not exist is told so first: Kafka's broker drops it before it asks the coordinator.
     """
     records: list[OffsetCommitRecord] = []
-    expires = NO_TIMESTAMP if request.retention_time_ms == DEFAULT_RETENTION else now + request.retention_time_ms
+    # Whoever means "for ever" by the largest number there is gets that: a record has no room for more.
+    longest = min(request.retention_time_ms, NEVER - now)
+    expires = NO_TIMESTAMP if request.retention_time_ms == DEFAULT_RETENTION else now + longest
     answers: list[OffsetCommitResponseTopic] = []
     for topic in request.topics:
         name = _resolve(topic, topics, version)

@@ -1,0 +1,104 @@
+"""Whatever numbers and names a request brings: no rule raises, what it writes can be read, and its answer can be sent.
+
+A rule that raised would cost all groups of its partition their coordinator for a second.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from muster.coordinator.group import GroupState
+from muster.protocol import codec
+from muster.protocol.messages import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    OffsetCommitRequest,
+    SyncGroupRequest,
+)
+from muster.protocol.primitives import Request
+from tests.support.group_harness import GroupHarness
+from tests.support.message_strategies import message
+
+CHANGING: list[type[Request[Any]]] = [JoinGroupRequest, SyncGroupRequest, LeaveGroupRequest, OffsetCommitRequest]
+
+
+def in_state(state: GroupState) -> GroupHarness:
+    group = GroupHarness().stable_with("a", "b")
+    if state is GroupState.PREPARING_REBALANCE:
+        group.join("c")
+    elif state is GroupState.COMPLETING_REBALANCE:
+        group.join("a").join("b")
+    elif state is GroupState.EMPTY:
+        group.leave("a").leave("b")
+    return group
+
+
+@st.composite
+def requests(draw: st.DrawFn, kind: type[Request[Any]]) -> tuple[Any, int, bool]:
+    """Any request in any version, and whether it shall speak as a member does."""
+    version = draw(st.integers(kind.MIN_VERSION, kind.MAX_VERSION))
+    return draw(message(kind.__name__, version)), version, draw(st.booleans())
+
+
+def as_member(request: Any, group: GroupHarness) -> None:
+    """Get the request past the guards."""
+    request.group_id = group.group_id
+    if hasattr(request, "member_id"):
+        request.member_id = group.ids.get("a", "")
+    if hasattr(request, "group_instance_id"):
+        request.group_instance_id = None
+    for name in ("generation_id", "generation_id_or_member_epoch"):
+        if hasattr(request, name):
+            setattr(request, name, group.generation)
+    for topic in getattr(request, "topics", []):
+        topic.name, topic.topic_id = "t", group.topics.topic_id("t")
+        for partition in topic.partitions:
+            partition.partition_index = 0
+    if isinstance(request, JoinGroupRequest):
+        request.session_timeout_ms = 10_000
+        request.protocol_type = "consumer"
+        for protocol in request.protocols:
+            protocol.name = "range"
+
+
+@pytest.mark.parametrize("kind", CHANGING, ids=lambda kind: kind.__name__)
+@given(data=st.data(), state=st.sampled_from([state for state in GroupState if state is not GroupState.DEAD]))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_no_request_makes_a_rule_raise(kind: type[Request[Any]], data: st.DataObject, state: GroupState) -> None:
+    request, version, member = data.draw(requests(kind))
+    group = in_state(state)
+    if member:
+        as_member(request, group)
+    origin = group._origin("a", version, "fresh")
+    rules: dict[type[Request[Any]], Any] = {
+        JoinGroupRequest: group.shard.join,
+        SyncGroupRequest: group.shard.sync,
+        LeaveGroupRequest: group.shard.leave,
+        OffsetCommitRequest: group.shard.commit,
+    }
+    group._take(rules[kind](request, origin, group.now))  # which writes its records down, and reads them again
+    answer = group.answers.get(origin.ticket)
+    if answer is not None:
+        codec.encode(answer, version)
+    group.tick(10**9)
+    assert group.replayed().groups.keys() == group.shard.groups.keys()
+
+
+@given(request=message("HeartbeatRequest", HeartbeatRequest.MAX_VERSION))
+def test_no_heartbeat_makes_a_rule_raise(request: HeartbeatRequest) -> None:
+    group = in_state(GroupState.STABLE)
+    who = (request.generation_id, request.member_id, request.group_instance_id)
+    group.shard.heartbeat(group.group_id, *who, group.now)
+
+
+@pytest.mark.parametrize("retention_ms", [2**63 - 1, -(2**63), -2, 0])
+def test_no_retention_time_is_too_long_for_a_record(retention_ms: int) -> None:
+    """Versions 2 to 4 of OffsetCommit: 2**63 - 1 is how some say "for ever"."""
+    group = in_state(GroupState.STABLE)
+    assert group.commit("a", {("t", 0): 5}, version=3, retention_ms=retention_ms) == [0]
+    assert group.committed("t", 0) == 5
