@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import selectors
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -41,8 +42,8 @@ BACKOFF_MS = (0, 2, 5, 10, 20, 40)
 NUDGE_S = 0.002
 """From the JoinGroup of one more member to the heartbeats of the others."""
 
-SETTLE_S = 0.3
-"""For the server to take all connections in: that is no part of a rebalance."""
+CONNECT_AT_ONCE = 25
+"""Both servers let 50 connections wait to be accepted; what comes beyond that is retried after a second."""
 
 PROTOCOL = "range"
 _SUBSCRIPTION = encode_subscription(Subscription(topics=["bench"]))
@@ -65,6 +66,14 @@ class Member:
         self.assigned_at = 0.0
         self.asked: Callable[[Member, bytes], None] | None = None
         self.tries = 0
+
+    def until_accepted(self) -> None:
+        """Wait for an answer: connections are accepted in order, so those before it are then in, too."""
+        self.socket.setblocking(True)
+        self.socket.sendall(frame(HeartbeatRequest("nobody"), HEARTBEAT_VERSION))
+        length = int.from_bytes(self.socket.recv(4, socket.MSG_WAITALL), "big")
+        self.socket.recv(length, socket.MSG_WAITALL)
+        self.socket.setblocking(False)
 
 
 class Group:
@@ -89,7 +98,6 @@ class Group:
     def form(self, count: int) -> float:
         """Seconds until so many members have their assignments."""
         self._add(count)
-        time.sleep(SETTLE_S)
         start = time.perf_counter()
         for member in self.members:
             self._join(member)
@@ -125,7 +133,11 @@ class Group:
     # --------------------------------------------------------------------------------------------- the loop
 
     def _add(self, count: int) -> list[Member]:
-        added = [Member(self.address) for _ in range(count)]
+        added = []
+        for number in range(1, count + 1):
+            added.append(Member(self.address))
+            if number % CONNECT_AT_ONCE == 0 or number == count:
+                added[-1].until_accepted()
         for member in added:
             self._selector.register(member.socket, selectors.EVENT_READ, member)
         self.members += added
