@@ -57,6 +57,9 @@ class Owner(Protocol):
     def now(self) -> int:
         """The driver's clock, in milliseconds."""
 
+    def look_at(self, when: int) -> None:
+        """Call `expire` and `flush` at this time at the latest."""
+
     def deliver(self, send: AnySend, answer: Any) -> None:
         """Give a request its answer."""
 
@@ -103,6 +106,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         now = self._owner.now()
         if now < self._muted_until:
+            self._owner.look_at(self._muted_until)
             return
         parts: list[Buffer] = []
         done: list[AnySend] = []
@@ -142,8 +146,6 @@ class Connection(asyncio.BufferedProtocol):
         deadlines = [waiting.deadline for waiting in self._queue]
         if self._in_flight:
             deadlines.append(self._in_flight[0].deadline)
-        if self._queue and now < self._muted_until:
-            deadlines.append(self._muted_until)
         return min(deadlines, default=None)
 
     def close(self, failure: Failure) -> None:

@@ -96,7 +96,7 @@ class Driver:
             deadline = self.now() + timeout_ms
             found.submit(send, deadline)
             touched[found] = None
-            self._look_at(deadline)
+            self.look_at(deadline)
         for connection in touched:
             if connection.state is ConnectionState.READY:
                 self._event_loop().call_soon(connection.flush)
@@ -254,7 +254,7 @@ class Driver:
 
     # --- timeouts ----------------------------------------------------------------------------------------------------
 
-    def _look_at(self, when: int) -> None:
+    def look_at(self, when: int) -> None:
         """Have `_expire` run at `when` at the latest. One timer serves all requests; an answer does not touch it."""
         if self._timer is not None:
             if self._timer_at <= when:
@@ -269,7 +269,7 @@ class Driver:
         times: list[int] = []
         for connection in list(self._connections.values()):
             next_look = connection.expire(now)
-            connection.flush()
+            connection.flush()  # it may have been throttled until now
             idle_ms = self._config.connections_max_idle_ms
             if next_look is None and idle_ms >= 0 and connection.state is ConnectionState.READY:
                 next_look = connection.last_used + idle_ms
@@ -279,7 +279,7 @@ class Driver:
             if next_look is not None:
                 times.append(next_look)
         if times and not self._closed:
-            self._look_at(min(times))
+            self.look_at(min(times))
 
 
 _READY, _CONNECTING, _UNTRIED, _BACKING_OFF = range(4)

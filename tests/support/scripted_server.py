@@ -1,0 +1,133 @@
+"""A broker that does what the test says, on the loopback interface: for what connections go through."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from muster.errors import ErrorCode
+from muster.protocol import codec, framing
+from muster.protocol.api import ADVERTISED, REQUESTS
+from muster.protocol.messages import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    RequestHeader,
+)
+from muster.protocol.primitives import Response
+
+
+@dataclass
+class Peer:
+    """One connection, as the broker sees it."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    versions: dict[int, tuple[int, int]]
+    number: int
+    header: RequestHeader = field(default_factory=RequestHeader)
+
+    async def read(self) -> Any:
+        """The next request; its header is kept for `reply`. IncompleteReadError at the end."""
+        (length,) = struct.unpack(">i", await self.reader.readexactly(4))
+        frame = await self.reader.readexactly(length)
+        self.header, position = framing.decode_request_header(frame)
+        request = REQUESTS[self.header.request_api_key]
+        return codec.decode(request, self.header.request_api_version, frame, position)
+
+    async def reply(self, response: Response, header: RequestHeader | None = None, version: int | None = None) -> None:
+        """Answer the request that was read last, or another one."""
+        header = header or self.header
+        request = REQUESTS[header.request_api_key]
+        version = header.request_api_version if version is None else version
+        await self.send(b"".join(framing.encode_response(response, request, version, header.correlation_id)))
+
+    async def send(self, data: bytes) -> None:
+        """Any bytes."""
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def handshake(self) -> ApiVersionsRequest:
+        """Answer ApiVersions as brokers do."""
+        request: ApiVersionsRequest = await self.read()
+        await self.reply(self.api_versions())
+        return request
+
+    def api_versions(self, code: ErrorCode = ErrorCode.NONE) -> ApiVersionsResponse:
+        """What the broker speaks."""
+        keys = [ApiVersion(key, first, last) for key, (first, last) in self.versions.items()]
+        return ApiVersionsResponse(code, keys)
+
+
+Script = Callable[[Peer], Awaitable[None]]
+
+
+@dataclass
+class ScriptedServer:
+    """Serves each connection by `script`; `port` is set once it runs."""
+
+    script: Script
+    versions: dict[int, tuple[int, int]] = field(default_factory=lambda: {int(k): v for k, v in ADVERTISED.items()})
+    port: int = 0
+    connections: int = 0
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def metadata(self, *others: int) -> MetadataResponse:
+        """A cluster of this broker, id 1, and others at the given ports."""
+        ports = [self.port, *others]
+        brokers = [MetadataResponseBroker(number, "127.0.0.1", port) for number, port in enumerate(ports, 1)]
+        return MetadataResponse(brokers=brokers, cluster_id="scripted", controller_id=1)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            # Cancelled at the end of the test, which asyncio's streams would report as a failure.
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+                await self.script(Peer(reader, writer, self.versions, self.connections))
+        finally:
+            self._tasks.discard(task)
+            writer.transport.abort()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[ScriptedServer]:
+        """Listen on a free port, or on `port` if it is set."""
+        server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = server.sockets[0].getsockname()[1]
+        try:
+            yield self
+        finally:
+            server.close()
+            for task in list(self._tasks):
+                task.cancel()
+                await task
+            await asyncio.sleep(0)
+            await server.wait_closed()
+
+
+def answering(server_metadata: Callable[[], MetadataResponse], then: Script | None = None) -> Script:
+    """A script: the handshake, then Metadata for ever; other requests go to `then`, which finds them read."""
+
+    async def script(peer: Peer) -> None:
+        await peer.handshake()
+        while True:
+            request = await peer.read()
+            if isinstance(request, MetadataRequest):
+                await peer.reply(server_metadata())
+            elif then is not None:
+                await then(peer)
+
+    return script

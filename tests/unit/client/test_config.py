@@ -1,0 +1,103 @@
+"""Settings: names, text values, and what has to agree."""
+
+import pytest
+
+from muster.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig, parse_address
+from muster.errors import ConfigError
+
+
+def test_kafkas_own_keys_and_text_values_are_taken():
+    config = ConsumerConfig.of(
+        {
+            "bootstrap.servers": "a:1, b:2",
+            "group.id": "g",
+            "enable.auto.commit": "false",
+            "session.timeout.ms": "6000",
+            "partition.assignment.strategy": "sticky,range",
+        }
+    )
+    assert config.bootstrap_servers == ("a:1", "b:2")
+    assert config.enable_auto_commit is False
+    assert config.session_timeout_ms == 6000
+    assert config.partition_assignment_strategy == ("sticky", "range")
+
+
+def test_keywords_win_over_the_mapping():
+    assert ClientConfig.of({"client.id": "mapped"}, client_id="given").client_id == "given"
+
+
+@pytest.mark.parametrize(
+    ("cls", "settings", "message"),
+    [
+        (ConsumerConfig, {"sesion_timeout_ms": 1}, "did you mean session_timeout_ms"),
+        (ProducerConfig, {"lingerms": 1}, "did you mean linger_ms"),
+        (AdminConfig, {"zzzz": 1}, "zzzz is no setting of this client$"),
+        (ClientConfig, {"request_timeout_ms": "soon"}, "must be a whole number"),
+        (ClientConfig, {"request_timeout_ms": True}, "must be a whole number"),
+        (ClientConfig, {"request_timeout_ms": 0}, "at least 1"),
+        (ClientConfig, {"retry_backoff_ms": -1}, "at least 0"),
+        (ClientConfig, {"client_id": 5}, "must be text"),
+        (ClientConfig, {"client_id": None}, "must not be None"),
+        (ClientConfig, {"bootstrap_servers": ""}, "at least one broker"),
+        (ClientConfig, {"bootstrap_servers": "localhost"}, "host:port|localhost:9092"),
+        (ConsumerConfig, {"enable_auto_commit": "yes"}, "true or false"),
+        (ConsumerConfig, {"auto_offset_reset": "smallest"}, "earliest, latest, none"),
+        (ConsumerConfig, {"isolation_level": "x"}, "read_committed"),
+        (ConsumerConfig, {"heartbeat_interval_ms": 45_000}, "below session_timeout_ms"),
+        (ConsumerConfig, {"group_id": ""}, "name the group"),
+        (ConsumerConfig, {"fetch_max_wait_ms": 30_000}, "below request_timeout_ms"),
+        (ConsumerConfig, {"partition_assignment_strategy": ()}, "at least one"),
+        (ProducerConfig, {"acks": 2}, "all, -1, 0, 1"),
+        (ProducerConfig, {"compression_type": "brotli"}, "gzip"),
+        (ProducerConfig, {"delivery_timeout_ms": 1000}, "linger_ms \\+ request_timeout_ms"),
+        (ProducerConfig, {"enable_idempotence": True, "acks": 1}, "needs acks=all"),
+        (ProducerConfig, {"enable_idempotence": True, "retries": 0}, "needs retries"),
+        (ProducerConfig, {"enable_idempotence": True, "max_in_flight_requests_per_connection": 6}, "5 at most"),
+    ],
+)
+def test_what_is_wrong_is_said(cls, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        cls.of(settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "idempotent"),
+    [
+        ({}, True),
+        ({"acks": "all"}, True),
+        ({"acks": -1}, True),
+        ({"acks": "1"}, False),
+        ({"acks": 0}, False),
+        ({"retries": 0}, False),
+        ({"max_in_flight_requests_per_connection": 6}, False),
+        ({"enable_idempotence": False}, False),
+        ({"enable_idempotence": "true"}, True),
+    ],
+)
+def test_idempotence_is_on_unless_something_speaks_against_it(settings, idempotent):
+    assert ProducerConfig.of(settings).idempotent is idempotent
+
+
+def test_a_long_request_timeout_lifts_the_default_delivery_timeout():
+    assert ProducerConfig.of(request_timeout_ms=300_000).delivery_timeout_ms == 300_005
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("localhost:9092", ("localhost", 9092)),
+        ("10.0.0.1:1", ("10.0.0.1", 1)),
+        ("[::1]:9092", ("::1", 9092)),
+        ("PLAINTEXT://kafka.example:19092", ("kafka.example", 19092)),
+    ],
+)
+def test_addresses(text, found):
+    assert parse_address(text) == found
+
+
+@pytest.mark.parametrize(
+    "text", ["", "host", "host:", ":9092", "::1:9092", "host:0", "host:65536", "SSL://host:1", "h:x"]
+)
+def test_what_is_no_address(text):
+    with pytest.raises(ConfigError):
+        parse_address(text)

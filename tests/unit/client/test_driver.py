@@ -1,0 +1,486 @@
+"""The driver against a scripted broker: what goes wrong on connections, and what it makes of it."""
+
+import asyncio
+import contextlib
+import struct
+
+import pytest
+
+from muster.client.config import ClientConfig
+from muster.client.core.metadata import ClusterMetadata
+from muster.client.core.sends import LEAST_LOADED, Channel, Failure, FailureKind, Send
+from muster.client.driver import CoreLoop, Driver
+from muster.errors import ClosedError, ErrorCode
+from muster.model import Node
+from muster.protocol.messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    ProduceRequest,
+)
+from tests.support.peers import free_ports
+from tests.support.scripted_server import ScriptedServer, answering
+
+QUICK = {"reconnect_backoff_ms": 5, "reconnect_backoff_max_ms": 20, "retry_backoff_ms": 5, "retry_backoff_max_ms": 20}
+
+
+class Client:
+    """A driver that is asked one thing after the other."""
+
+    def __init__(self, bootstrap, **settings):
+        self.config = ClientConfig.of(QUICK | {"bootstrap_servers": bootstrap} | settings)
+        self.metadata = ClusterMetadata(self.config)
+        self.driver = Driver(self.config, self.metadata)
+        self.loop = CoreLoop(self.driver, [self.metadata])
+
+    def begin(self, request, node_id=LEAST_LOADED, *, channel=Channel.DATA, timeout_ms=None, build=None, newest=None):
+        answer = asyncio.get_running_loop().create_future()
+        send = Send(
+            node_id,
+            type(request),
+            build or (lambda version: request),
+            lambda reply, now: answer.set_result(reply),
+            channel,
+            timeout_ms,
+            newest,
+        )
+        self.driver.dispatch([send])
+        return answer
+
+    async def ask(self, request, node_id=LEAST_LOADED, **more):
+        return await self.begin(request, node_id, **more)
+
+    async def know(self, *node_ids):
+        assert await self.loop.wait_for(lambda: set(node_ids) <= set(self.metadata.brokers), 20_000)
+
+
+@contextlib.asynccontextmanager
+async def client(bootstrap, **settings):
+    made = Client(bootstrap, **settings)
+    await made.loop.start()
+    try:
+        yield made
+    finally:
+        await made.loop.close()
+
+
+@contextlib.asynccontextmanager
+async def scripted(then=None, script=None, **settings):
+    """A server and a client of it."""
+    server = ScriptedServer(script or (lambda peer: asyncio.sleep(0)))
+    if script is None:
+        server.script = answering(server.metadata, then)
+    async with server.running(), client(server.bootstrap, **settings) as made:
+        yield server, made
+
+
+def failed(answer, kind):
+    assert isinstance(answer, Failure), answer
+    assert answer.kind is kind
+    return answer.message
+
+
+async def echo(peer):
+    """Answers Heartbeat with its generation as throttle time: tells answers apart."""
+    await peer.reply(HeartbeatResponse())
+
+
+# --- handshake -------------------------------------------------------------------------------------------------------
+
+
+async def test_the_newest_common_version_is_used():
+    seen = []
+
+    async def then(peer):
+        seen.append(peer.header.request_api_version)
+        await peer.reply(HeartbeatResponse())
+
+    async with scripted(then) as (server, made):
+        server.versions[12] = (0, 3)
+        await made.ask(HeartbeatRequest("g", 1, "m"))
+        await made.ask(HeartbeatRequest("g", 1, "m"), newest=1)
+    assert seen == [3, 1]
+
+
+async def test_an_older_broker_is_spoken_to_in_its_own_version():
+    """KIP-511: it answers ApiVersions in v0 with UNSUPPORTED_VERSION and what it speaks."""
+    asked = []
+
+    async def script(peer):
+        peer.versions[18] = (0, 2)
+        await peer.read()
+        asked.append(peer.header.request_api_version)
+        await peer.reply(peer.api_versions(ErrorCode.UNSUPPORTED_VERSION), version=0)
+        await peer.read()
+        asked.append(peer.header.request_api_version)
+        await peer.reply(peer.api_versions())
+        while True:
+            await peer.read()
+            await peer.reply(server.metadata())
+
+    async with scripted(script=script) as (server, made):
+        await made.know(1)
+    assert asked == [4, 2]
+
+
+async def test_the_client_says_who_it_is():
+    asked = []
+
+    async def script(peer):
+        asked.append(await peer.handshake())
+        await peer.reader.read()
+
+    async with scripted(script=script) as (_, made):
+        made.begin(ListGroupsRequest())
+        assert await made.loop.wait_for(lambda: bool(asked), 20_000) or asked
+    assert asked[0].client_software_name == "muster"
+
+
+async def test_a_request_that_no_common_version_carries_is_refused_and_the_rest_goes_on():
+    async with scripted(echo) as (server, made):
+        del server.versions[16]
+        server.versions[12] = (90, 91)
+        text = failed(await made.ask(ListGroupsRequest()), FailureKind.UNSUPPORTED_VERSION)
+        assert "does not speak ListGroupsRequest" in text
+        text = failed(await made.ask(HeartbeatRequest()), FailureKind.UNSUPPORTED_VERSION)
+        assert "v90" in text
+        await made.know(1)
+
+
+async def test_a_request_that_loses_something_in_an_old_version_is_refused():
+    async with scripted() as (server, made):
+        server.versions[16] = (0, 3)
+        text = failed(await made.ask(ListGroupsRequest(["Stable"])), FailureKind.UNSUPPORTED_VERSION)
+        assert "states_filter" in text
+
+
+# --- requests and answers --------------------------------------------------------------------------------------------
+
+
+async def test_requests_go_out_together_and_answers_come_in_order():
+    async def then(peer):
+        headers = [peer.header]
+        for _ in range(9):
+            await peer.read()
+            headers.append(peer.header)
+        for number, header in enumerate(headers):
+            await peer.reply(ListGroupsResponse(error_code=number), header)
+
+    async with scripted(then) as (_, made):
+        answers = await asyncio.gather(*(made.begin(ListGroupsRequest()) for _ in range(10)))
+    assert [answer.error_code for answer in answers] == list(range(10))
+
+
+async def test_a_large_answer_arrives_whole():
+    large = ListGroupsResponse()
+    large.groups = [type_of_group(f"group-{number:05}") for number in range(20_000)]
+
+    async def then(peer):
+        await peer.reply(large)
+
+    async with scripted(then) as (_, made):
+        first, second = await asyncio.gather(made.begin(ListGroupsRequest()), made.begin(ListGroupsRequest()))
+    assert first == large
+    assert second == large
+
+
+def type_of_group(name):
+    from muster.protocol.messages import ListedGroup
+
+    return ListedGroup(name, "consumer")
+
+
+async def test_channels_have_connections_of_their_own():
+    async def then(peer):
+        if peer.header.request_api_key == HeartbeatRequest.API_KEY:
+            await peer.reply(HeartbeatResponse())
+
+    async with scripted(then) as (_, made):
+        await made.know(1)
+        parked = made.begin(ListGroupsRequest(), 1)
+        await made.ask(HeartbeatRequest(), 1, channel=Channel.COORDINATOR)
+        assert not parked.done()
+        assert len(made.driver.connected()) == 2
+        made.driver.disconnect(1, Channel.DATA)
+        failed(await parked, FailureKind.DISCONNECTED)
+
+
+async def test_acks_0_has_no_answer_on_the_wire():
+    async def then(peer):
+        if peer.header.request_api_key != ProduceRequest.API_KEY:
+            await peer.reply(ListGroupsResponse())
+
+    async with scripted(then) as (_, made):
+        await made.know(1)
+        answer = asyncio.get_running_loop().create_future()
+        request = ProduceRequest()
+        made.driver.dispatch(
+            [
+                Send(
+                    1,
+                    ProduceRequest,
+                    lambda _: request,
+                    lambda reply, now: answer.set_result(reply),
+                    expects_reply=False,
+                ),
+            ]
+        )
+        assert not isinstance(await answer, Failure)
+        assert not isinstance(await made.ask(ListGroupsRequest(), 1), Failure)
+
+
+async def test_throttling_holds_the_next_request_back():
+    """KIP-219."""
+
+    async def then(peer):
+        await peer.reply(HeartbeatResponse(throttle_time_ms=150))
+
+    async with scripted(then) as (_, made):
+        await made.know(1)
+        await made.ask(HeartbeatRequest(), 1)
+        before = made.driver.now()
+        await made.ask(HeartbeatRequest(), 1)
+        assert made.driver.now() - before >= 149
+
+
+# --- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+async def test_no_answer_in_time_closes_the_connection():
+    async def then(peer):
+        if peer.header.request_api_key == ListGroupsRequest.API_KEY:
+            await asyncio.Event().wait()  # never
+        await peer.reply(HeartbeatResponse())
+
+    async with scripted(then) as (server, made):
+        await made.know(1)
+        first = made.begin(ListGroupsRequest(), 1, timeout_ms=50)
+        second = made.begin(HeartbeatRequest(), 1)
+        assert "did not answer ListGroupsRequest in time" in failed(await first, FailureKind.TIMEOUT)
+        failed(await second, FailureKind.DISCONNECTED)
+        before = server.connections
+        assert not isinstance(await made.ask(HeartbeatRequest(), 1), Failure)
+        assert server.connections > before
+
+
+async def test_an_impatient_request_behind_a_patient_one_waits_for_it():
+    """A heartbeat's timeout must not break the connection on which a join is parked."""
+    release = asyncio.Event()
+
+    async def then(peer):
+        if peer.header.request_api_key == ListGroupsRequest.API_KEY:
+            await release.wait()
+            await peer.reply(ListGroupsResponse())
+        else:
+            await peer.reply(HeartbeatResponse())
+
+    async with scripted(then) as (_, made):
+        await made.know(1)
+        patient = made.begin(ListGroupsRequest(), 1, timeout_ms=60_000)
+        hasty = made.begin(HeartbeatRequest(), 1, timeout_ms=30)
+        await made.ask(HeartbeatRequest(), 1, channel=Channel.COORDINATOR)
+        await asyncio.sleep(0.1)
+        assert not hasty.done()
+        release.set()
+        assert not isinstance(await patient, Failure)
+        assert not isinstance(await hasty, Failure)
+
+
+async def test_a_connection_that_breaks_answers_everything_on_it():
+    async def then(peer):
+        if peer.number <= 2:
+            peer.writer.close()
+
+    async with scripted(then) as (_, made):
+        await made.know(1)
+        answers = await asyncio.gather(*(made.begin(ListGroupsRequest(), 1) for _ in range(3)))
+        for answer in answers:
+            assert "closed the connection" in failed(answer, FailureKind.DISCONNECTED)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        struct.pack(">ii", -5, 0),
+        struct.pack(">ii", 4, 12345),
+        struct.pack(">i", 2) + b"\0\0",
+    ],
+)
+async def test_what_is_no_kafka_protocol_is_garbled(garbage):
+    async def script(peer):
+        await peer.send(garbage)
+        await peer.reader.read()
+
+    async with scripted(script=script) as (_, made):
+        answer = made.begin(ListGroupsRequest())
+        assert await made.loop.wait_for(lambda: made.metadata.last_error is not None, 20_000)
+        assert "no answer of a Kafka broker" in str(made.metadata.last_error)
+        assert isinstance(await answer, Failure)
+
+
+async def test_an_answer_that_is_cut_short_is_garbled():
+    async def then(peer):
+        await peer.send(struct.pack(">iiB", 5, peer.header.correlation_id, 0))
+
+    async with scripted(then) as (_, made):
+        await made.know(1)
+        first, second = made.begin(ListGroupsRequest(), 1), made.begin(ListGroupsRequest(), 1)
+        failed(await first, FailureKind.GARBLED)
+        failed(await second, FailureKind.DISCONNECTED)
+
+
+async def test_a_handshake_that_is_refused_is_told():
+    async def script(peer):
+        await peer.read()
+        await peer.reply(peer.api_versions(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+
+    async with scripted(script=script) as (_, made):
+        text = failed(await made.ask(ListGroupsRequest()), FailureKind.UNSUPPORTED_VERSION)
+        assert "CLUSTER_AUTHORIZATION_FAILED" in text
+
+
+async def test_a_broker_that_says_nothing_at_all_times_out():
+    async def script(peer):
+        await peer.reader.read()
+
+    async with scripted(script=script, request_timeout_ms=50) as (_, made):
+        answer = await made.ask(ListGroupsRequest(), timeout_ms=20_000)
+        assert "the version handshake in time" in failed(answer, FailureKind.UNREACHABLE)
+
+
+async def test_nobody_listens():
+    (port,) = free_ports(1)
+    async with client(f"127.0.0.1:{port}") as made:
+        text = failed(await made.ask(ListGroupsRequest()), FailureKind.UNREACHABLE)
+        assert text == f"no connection to 127.0.0.1:{port}: refused; is a broker listening there?"
+
+
+async def test_a_name_that_nobody_knows():
+    async with client("no-such-host.invalid:9092") as made:
+        text = failed(await made.ask(ListGroupsRequest()), FailureKind.UNREACHABLE)
+        assert "host name of no-such-host.invalid:9092 cannot be resolved" in text
+
+
+async def test_a_broker_that_the_metadata_does_not_know():
+    async with scripted() as (_, made):
+        assert "broker 77 is not known" in failed(await made.ask(ListGroupsRequest(), 77), FailureKind.UNREACHABLE)
+
+
+# --- which broker ----------------------------------------------------------------------------------------------------
+
+
+async def test_any_bootstrap_address_will_do():
+    (dead,) = free_ports(1)
+    server = ScriptedServer(lambda peer: asyncio.sleep(0))
+    server.script = answering(server.metadata)
+    async with server.running(), client(f"127.0.0.1:{dead},{server.bootstrap}") as made:
+        await made.know(1)
+
+
+async def test_bootstrap_connections_are_given_up_once_brokers_are_known():
+    async with scripted(echo) as (_, made):
+        await made.know(1)
+        await made.ask(HeartbeatRequest(), 1)
+        assert [node.node_id for node in made.driver.connected()] == [1]
+
+
+async def test_when_all_known_brokers_are_gone_the_bootstrap_addresses_are_tried_again():
+    """KIP-899: the cluster has moved, and only the bootstrap address still leads to it."""
+    (gone,) = free_ports(1)
+    server = ScriptedServer(lambda peer: asyncio.sleep(0))
+    server.script = answering(server.metadata)
+    async with server.running(), client(server.bootstrap) as made:
+        await made.know(1)
+        made.metadata.brokers = {5: Node(5, "127.0.0.1", gone)}
+        assert not isinstance(await made.ask(ListGroupsRequest(), 5), type(None))
+        await made.know(1)
+
+
+async def test_a_broker_that_moved_is_found_at_its_new_address():
+    first, second = (ScriptedServer(lambda peer: asyncio.sleep(0)) for _ in range(2))
+    for server in (first, second):
+        server.script = answering(server.metadata, echo)
+    async with first.running(), second.running(), client(first.bootstrap) as made:
+        await made.know(1)
+        await made.ask(HeartbeatRequest(), 1)
+        made.metadata.brokers[1] = Node(1, "127.0.0.1", second.port)
+        assert not isinstance(await made.ask(HeartbeatRequest(), 1), Failure)
+        assert [node.port for node in made.driver.connected()] == [second.port]
+
+
+async def test_the_least_loaded_broker_is_asked():
+    parked = asyncio.Event()
+
+    async def never(peer):
+        parked.set()
+
+    busy, idle = (ScriptedServer(lambda peer: asyncio.sleep(0)) for _ in range(2))
+    async with busy.running(), idle.running():
+        busy.script = answering(lambda: busy.metadata(idle.port), never)
+        idle.script = answering(lambda: busy.metadata(idle.port), echo)
+        async with client(busy.bootstrap) as made:
+            await made.know(1, 2)
+            await made.ask(HeartbeatRequest(), 2)
+            hanging = made.begin(HeartbeatRequest(), 1)
+            await parked.wait()
+            for _ in range(5):
+                assert not isinstance(await made.ask(HeartbeatRequest()), Failure)
+            assert not hanging.done()
+
+
+async def test_idle_connections_are_closed():
+    async with scripted(echo, connections_max_idle_ms=50, request_timeout_ms=60) as (_, made):
+        await made.know(1)
+        await made.ask(HeartbeatRequest(), 1)
+        await asyncio.sleep(0.3)
+        assert made.driver.connected() == []
+        assert not isinstance(await made.ask(HeartbeatRequest(), 1), Failure)
+
+
+# --- the end ---------------------------------------------------------------------------------------------------------
+
+
+async def test_close_answers_what_is_under_way():
+    asked = asyncio.Event()
+
+    async def never(peer):
+        asked.set()
+
+    async with scripted(never) as (_, made):
+        await made.know(1)
+        parked = made.begin(ListGroupsRequest(), 1)
+        waiting = asyncio.ensure_future(made.loop.wait_for(lambda: False))
+        await asked.wait()
+        await made.loop.close()
+        assert failed(await parked, FailureKind.DISCONNECTED) == "the client was closed"
+        assert failed(await made.ask(ListGroupsRequest(), 1), FailureKind.UNREACHABLE) == "the client is closed"
+        with pytest.raises(ClosedError):
+            await waiting
+        with pytest.raises(ClosedError):
+            await made.loop.wait_for(lambda: False)
+        with pytest.raises(ClosedError):
+            await made.driver.start()
+
+
+async def test_a_defect_in_a_core_is_raised_where_somebody_waits():
+    class Broken:
+        def poll(self, now):
+            raise ZeroDivisionError("a defect")
+
+        def next_deadline(self, now):
+            return None
+
+    async with scripted() as (_, made):
+        loop = CoreLoop(made.driver, [Broken()])
+        await loop.start()
+        with pytest.raises(ZeroDivisionError):
+            await loop.wait_for(lambda: False)
+        with pytest.raises(ZeroDivisionError):
+            await loop.wait_for(lambda: False)
+
+
+async def test_waiting_ends_in_time():
+    async with scripted() as (_, made):
+        assert not await made.loop.wait_for(lambda: False, 20)

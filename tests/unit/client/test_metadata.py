@@ -1,0 +1,273 @@
+"""What a client knows of the cluster, and when it asks."""
+
+import pytest
+
+from muster.client.config import ClientConfig
+from muster.client.core.backoff import Backoff
+from muster.client.core.metadata import ClusterMetadata
+from muster.client.core.sends import LEAST_LOADED, Failure, FailureKind
+from muster.errors import ErrorCode, KafkaConnectionError, KafkaError, UnsupportedVersionError
+from muster.model import Node, TopicPartition
+from muster.protocol import codec
+from muster.protocol.messages import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+FLIGHTS = TopicPartition("flights", 0)
+ID = bytes(range(16))
+
+
+class Cluster:
+    """Answers for a `ClusterMetadata`, by hand."""
+
+    def __init__(self, **more):
+        self.now = 1_000_000
+        self.config = ClientConfig(retry_backoff_ms=100, retry_backoff_max_ms=1000)
+        self.metadata = ClusterMetadata(self.config, **more)
+        self.brokers = [MetadataResponseBroker(1, "one", 9092), MetadataResponseBroker(2, "two", 9092)]
+
+    def ask(self):
+        (send,) = self.metadata.poll(self.now)
+        assert send.node_id == LEAST_LOADED
+        assert not self.metadata.poll(self.now), "one at a time"
+        return send
+
+    def quiet(self):
+        assert not self.metadata.poll(self.now)
+
+    def reply(self, send, *topics, **more):
+        send.on_reply(MetadataResponse(brokers=self.brokers, cluster_id="c", topics=list(topics), **more), self.now)
+
+    def learn(self, *topics):
+        self.reply(self.ask(), *topics)
+
+
+def topic(name="flights", leader=1, epoch=3, topic_id=ID, code=0, count=1):
+    parts = [MetadataResponsePartition(code, index, leader, epoch) for index in range(count)]
+    return MetadataResponseTopic(0, name, topic_id, False, parts)
+
+
+def missing(name, code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+    return MetadataResponseTopic(code, name)
+
+
+def names(send, version=12):
+    request = codec.decode(MetadataRequest, version, codec.encode(send.build(version), version))
+    return request.topics and [found.name for found in request.topics]
+
+
+def test_the_first_poll_asks_for_the_brokers_alone():
+    c = Cluster()
+    send = c.ask()
+    assert names(send) == []
+    c.reply(send)
+    assert c.metadata.brokers == {1: Node(1, "one", 9092), 2: Node(2, "two", 9092)}
+    c.quiet()
+    assert c.metadata.next_deadline(c.now) == c.now + 300_000
+
+
+def test_a_new_topic_is_asked_for_at_once():
+    c = Cluster()
+    c.learn()
+    c.metadata.add_interest({"flights"})
+    send = c.ask()
+    assert names(send) == ["flights"]
+    c.reply(send, topic(count=3))
+    assert c.metadata.partitions("flights") == [0, 1, 2]
+    assert c.metadata.partition_count("flights") == 3
+    assert c.metadata.leader(FLIGHTS) == 1
+    assert c.metadata.leader_epoch(FLIGHTS) == 3
+    assert c.metadata.topic_name(ID) == "flights"
+    assert c.metadata.topic_id("flights") == ID
+    c.quiet()
+
+
+def test_a_topic_that_came_while_a_request_was_under_way_is_asked_for_next():
+    c = Cluster()
+    c.metadata.add_interest({"flights"})
+    send = c.ask()
+    c.metadata.add_interest({"airlines"})
+    c.reply(send, topic())
+    send = c.ask()
+    assert names(send) == ["airlines", "flights"]
+
+
+def test_all_topics():
+    c = Cluster()
+    c.metadata.set_interest(None)
+    send = c.ask()
+    assert names(send) is None
+    assert send.build(0).topics == [], "v0 means all topics by an empty list"
+    c.reply(send, topic(), topic("airlines", topic_id=bytes(16)))
+    assert set(c.metadata.topics) == {"flights", "airlines"}
+    assert c.metadata.topic_name(bytes(16)) is None
+    c.metadata.set_interest({"flights"})
+    c.quiet()
+
+
+def test_metadata_grows_old():
+    c = Cluster()
+    c.learn()
+    c.now += 299_999
+    c.quiet()
+    c.now += 1
+    c.ask()
+
+
+def test_a_request_for_an_update_waits_for_the_backoff():
+    c = Cluster()
+    c.learn()
+    c.metadata.request_update(c.now)
+    c.quiet()
+    assert c.metadata.update_pending
+    assert c.metadata.next_deadline(c.now) == c.now + 100
+    c.now += 100
+    c.learn()
+    assert not c.metadata.update_pending
+
+
+def test_failures_back_off_and_are_told():
+    c = Cluster()
+    waits = []
+    for _ in range(6):
+        send = c.ask()
+        send.on_reply(Failure(FailureKind.UNREACHABLE, "nobody there"), c.now)
+        deadline = c.metadata.next_deadline(c.now)
+        assert deadline is not None
+        waits.append(deadline - c.now)
+        c.now = deadline
+    assert all(
+        0.8 <= wait / middle <= 1.2 for wait, middle in zip(waits, [100, 200, 400, 800, 1000, 1000], strict=True)
+    )
+    assert isinstance(c.metadata.last_error, KafkaConnectionError)
+    c.learn()
+    assert c.metadata.last_error is None
+
+
+def test_a_broker_that_is_too_old_is_told():
+    c = Cluster()
+    c.ask().on_reply(Failure(FailureKind.UNSUPPORTED_VERSION, "too old"), c.now)
+    assert isinstance(c.metadata.last_error, UnsupportedVersionError)
+
+
+def test_an_answer_without_brokers_is_not_believed():
+    c = Cluster()
+    c.learn()
+    c.metadata.request_update(c.now)
+    c.now += 100
+    c.ask().on_reply(MetadataResponse(), c.now)
+    assert set(c.metadata.brokers) == {1, 2}
+    assert c.metadata.update_pending
+
+
+def test_rebootstrap_forgets_the_brokers():
+    """KIP-1102."""
+    c = Cluster()
+    c.learn()
+    c.now += 300_000
+    c.ask().on_reply(MetadataResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED), c.now)
+    assert c.metadata.brokers == {}
+    assert isinstance(c.metadata.last_error, KafkaError)
+
+
+@pytest.mark.parametrize(
+    ("code", "asks_again"),
+    [
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, True),
+        (ErrorCode.LEADER_NOT_AVAILABLE, True),
+        (ErrorCode.INVALID_TOPIC_EXCEPTION, False),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, False),
+    ],
+)
+def test_errors_of_topics(code, asks_again):
+    c = Cluster()
+    c.metadata.set_interest({"flights"})
+    c.learn(missing("flights", code))
+    assert c.metadata.topic_error("flights") is code
+    assert c.metadata.partition_count("flights") is None
+    assert c.metadata.update_pending is asks_again
+    c.metadata.set_interest({"airlines"})
+    assert c.metadata.topic_error("flights") is ErrorCode.NONE
+
+
+def test_a_partition_without_a_leader_is_asked_for_again():
+    c = Cluster()
+    c.metadata.set_interest({"flights"})
+    c.learn(topic(leader=-1, code=ErrorCode.LEADER_NOT_AVAILABLE))
+    assert c.metadata.leader(FLIGHTS) is None
+    assert c.metadata.partition_count("flights") == 1
+    assert c.metadata.update_pending
+
+
+def test_a_leader_that_is_no_broker_is_none():
+    c = Cluster()
+    c.metadata.set_interest({"flights"})
+    c.learn(topic(leader=9))
+    assert c.metadata.leader(FLIGHTS) is None
+
+
+def test_an_older_epoch_does_not_replace_a_newer_one():
+    """KIP-320: the broker that answered has not heard of the newest leader yet."""
+    c = Cluster()
+    c.metadata.set_interest({"flights"})
+    c.learn(topic(leader=2, epoch=4))
+    c.metadata.request_update(c.now)
+    c.now += 100
+    c.learn(topic(leader=1, epoch=3))
+    assert (c.metadata.leader(FLIGHTS), c.metadata.leader_epoch(FLIGHTS)) == (2, 4)
+
+
+def test_a_topic_that_was_made_anew_begins_with_new_epochs():
+    c = Cluster()
+    c.metadata.set_interest({"flights"})
+    c.learn(topic(leader=2, epoch=4))
+    c.metadata.request_update(c.now)
+    c.now += 100
+    c.learn(topic(leader=1, epoch=0, topic_id=b"x" * 16))
+    assert (c.metadata.leader(FLIGHTS), c.metadata.leader_epoch(FLIGHTS)) == (1, 0)
+    assert c.metadata.topic_name(ID) is None
+
+
+def test_leaders_from_other_answers():
+    """KIP-951."""
+    c = Cluster()
+    c.metadata.set_interest({"flights"})
+    c.learn(topic(leader=1, epoch=3))
+    version = c.metadata.version
+    assert not c.metadata.update_leader(FLIGHTS, 2, 3, None), "not newer"
+    assert not c.metadata.update_leader(FLIGHTS, 7, 4, None), "a broker that nobody knows"
+    assert not c.metadata.update_leader(TopicPartition("other", 0), 2, 9, None)
+    assert c.metadata.update_leader(FLIGHTS, 7, 4, Node(7, "seven", 1))
+    assert c.metadata.leader(FLIGHTS) == 7
+    assert c.metadata.version > version
+
+
+def test_a_moved_broker_is_learned_from_other_answers():
+    c = Cluster()
+    c.learn()
+    version = c.metadata.version
+    c.metadata.learn_node(Node(1, "one", 9092, "rack"))
+    assert c.metadata.version == version, "nothing new"
+    c.metadata.learn_node(Node(1, "elsewhere", 9093))
+    assert c.metadata.brokers[1].host == "elsewhere"
+
+
+@pytest.mark.parametrize(("allow", "version", "asked"), [(False, 4, False), (True, 4, True), (False, 3, True)])
+def test_auto_creation_is_what_the_version_can_say(allow, version, asked):
+    c = Cluster(allow_auto_topic_creation=allow)
+    assert c.ask().build(version).allow_auto_topic_creation is asked
+
+
+def test_backoff_doubles_with_jitter_up_to_its_bound():
+    for seed in range(50):
+        backoff = Backoff(100, 1000, seed)
+        waits = [backoff.next_wait_ms() for _ in range(6)]
+        for wait, middle in zip(waits, [100, 200, 400, 800, 1000, 1000], strict=True):
+            assert middle * 0.8 <= wait <= middle * 1.2
+        backoff.reset()
+        assert backoff.next_wait_ms() <= 120
+    assert len({Backoff(1000, 1000, seed).next_wait_ms() for seed in range(50)}) > 20
