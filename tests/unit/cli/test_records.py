@@ -1,0 +1,106 @@
+"""Lines in, records out: `muster produce` and `muster consume` without a cluster."""
+
+import argparse
+import io
+import json
+
+import pytest
+
+from muster.cli import common, consume, produce
+from muster.errors import ConfigError, KafkaError, MusterError
+from muster.model import ConsumerRecord
+
+RECORD = ConsumerRecord("flights", 3, 42, 1700000000000, 0, b"N1", b"late", [("why", b"fog"), ("none", None)])
+
+
+def lines(monkeypatch, text, **arguments):
+    stdin = argparse.Namespace(buffer=io.BytesIO(text))
+    monkeypatch.setattr("sys.stdin", stdin)
+    return list(produce.read_lines(argparse.Namespace(**({"json": False, "key_separator": None} | arguments))))
+
+
+def test_lines_are_values(monkeypatch):
+    found = lines(monkeypatch, b"one\r\n\ntwo")
+    assert [(line.key, line.value) for line in found] == [(None, b"one"), (None, b""), (None, b"two")]
+
+
+def test_keys_stand_before_the_first_separator(monkeypatch):
+    (found,) = lines(monkeypatch, b"k::a::b\n", key_separator="::")
+    assert (found.key, found.value) == (b"k", b"a::b")
+    with pytest.raises(MusterError, match="line 2 has no key: ':' is not in it"):
+        lines(monkeypatch, b"k:v\nnone\n", key_separator=":")
+
+
+def test_json_lines(monkeypatch):
+    text = json.dumps({"key": "k", "value": {"a": [1]}, "headers": {"h": "x"}, "partition": 2, "timestamp": 5})
+    (found,) = lines(monkeypatch, text.encode(), json=True)
+    assert found == produce.Line(b"k", b'{"a":[1]}', [("h", b"x")], 2, 5)
+    assert produce.from_json(b"{}", 1) == produce.Line(None, None, [])
+    assert produce.from_json(b'{"headers":[["h",null],["h",1]]}', 1).headers == [("h", None), ("h", b"1")]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"{", "line 7 is no JSON"),
+        (b"[]", "line 7 is no JSON object"),
+        (b'{"vlaue":1}', "vlaue means nothing"),
+        (b'{"headers":5}', "headers are an object"),
+        (b'{"partition":"1"}', "partition is a whole number"),
+    ],
+)
+def test_json_that_is_no_record(text, message):
+    with pytest.raises(MusterError, match=message):
+        produce.from_json(text, 7)
+
+
+def test_what_consume_prints_produce_reads():
+    shown = json.loads(consume.as_json(RECORD))
+    line = produce.from_json(
+        json.dumps({name: shown[name] for name in ("key", "value", "headers", "partition", "timestamp")}).encode(), 1
+    )
+    assert line == produce.Line(RECORD.key, RECORD.value, RECORD.headers, RECORD.partition, RECORD.timestamp)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (r"%s\n", b"late\n"),
+        (r"%t [%p] %o\t%k=%s %T 100%%", b"flights [3] 42\tN1=late 1700000000000 100%"),
+        ("%h", b"why=fog,none="),
+        ("\\x \\\\", b"\\x \\"),
+        ("né", "né".encode()),
+    ],
+)
+def test_formats(text, expected):
+    assert consume.formatter(text)(RECORD) == expected
+
+
+@pytest.mark.parametrize("text", ["%x", "ends in %"])
+def test_formats_that_mean_nothing(text):
+    with pytest.raises(ConfigError, match="means nothing"):
+        consume.formatter(text)
+
+
+def test_missing_keys_and_values_are_empty():
+    record = ConsumerRecord("t", 0, 0, 0, 0, None, None)
+    assert consume.formatter("<%k|%s|%h>")(record) == b"<||>"
+    assert json.loads(consume.as_json(record))["value"] is None
+
+
+def test_settings_of_the_command_line():
+    arguments = argparse.Namespace(settings=["linger.ms=5", "client.id=x=y"], bootstrap="b:1")
+    found = common.client_settings(arguments)
+    assert found == {"client.id": "x=y", "linger.ms": "5", "bootstrap.servers": "b:1"}
+    with pytest.raises(ConfigError, match="write it as KEY=VALUE"):
+        common.pairs(["oops"], "-o")
+
+
+def test_failures_of_items_are_told_and_make_the_exit_code(capsys):
+    assert common.report_errors({"a": None}, "topic") == 0
+    assert common.report_errors({"a": None, "b": KafkaError(36, "it is there")}, "topic") == 1
+    assert capsys.readouterr().err == "muster: topic b: TOPIC_ALREADY_EXISTS: it is there\n"
+
+
+def test_topic_ids_look_as_in_kafkas_tools():
+    assert common.topic_id_text(bytes.fromhex("b229ad8406aa41002e7bac73ee23da18")) == "simthAaqQQAue6xz7iPaGA"
