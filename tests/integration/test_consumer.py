@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import Any
+
 import pytest
 
+from muster.client import Admin
+from muster.client.core.events import Fatal
 from muster.errors import CommitFailedError, ConfigError, ErrorCode, IllegalStateError, KafkaError
 from muster.model import OffsetAndMetadata, TopicPartition
 from tests.support.faces import Cluster, Recorder, flat, numbers, read, until
@@ -296,6 +301,49 @@ def test_a_listener_that_raises_does_not_stop_the_rebalance(cluster, face):
         with pytest.raises(LookupError, match="no such shelf"):
             until(lambda: False, lambda: consumer.poll(100))
         assert len(read(consumer, 3)) == 3
+
+
+def state_of_group(cluster):
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        found: Any = admin.describe_consumer_groups([cluster.group])[cluster.group]
+        return found.state
+
+
+@pytest.mark.parametrize("ending", ["close", "unsubscribe"])
+def test_a_listener_that_raises_does_not_keep_its_consumer_in_the_group(cluster, face, ending):
+    """The group is told before the user is, and does not wait for the session to time out."""
+    topic = cluster.topic(1)
+
+    class Broken(Recorder):
+        def on_partitions_revoked(self, partitions):
+            raise LookupError("no such shelf")
+
+    with cluster.consumer(face) as consumer:
+        consumer.subscribe([topic], listener=Broken())
+        until(lambda: consumer.assignment() != set(), lambda: consumer.poll(50))
+        with pytest.raises(LookupError, match="no such shelf"):
+            getattr(consumer, ending)()
+        consumer.abandoned = ending == "close"
+        assert state_of_group(cluster) == "Empty"
+
+
+def test_an_error_that_no_poll_has_shown_does_not_keep_a_consumer_in_the_group(cluster, face, caplog):
+    topic = cluster.topic(1)
+    with cluster.consumer(face, auto_offset_reset="none") as consumer:
+        core = (consumer._consumer if face == "sync" else consumer.consumer)._core
+        consumer.subscribe([topic])
+        until(lambda: consumer.assignment() != set(), lambda: poll_if_possible(consumer))
+        poll_if_possible(consumer)
+        until(lambda: any(isinstance(event, Fatal) for event in core.events), lambda: poll_if_possible(consumer, 0))
+        consumer.close()
+        consumer.abandoned = True
+        assert state_of_group(cluster) == "Empty"
+    assert "auto_offset_reset is none" in caplog.text
+
+
+def poll_if_possible(consumer, timeout_ms=50):
+    with suppress(KafkaError):
+        consumer.poll(timeout_ms)
 
 
 def test_an_enforced_rebalance_is_a_new_generation(cluster, face):

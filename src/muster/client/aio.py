@@ -190,11 +190,18 @@ class AsyncConsumer:
     async def _leave(self, reason: str, until: int) -> None:
         left = asyncio.Event()
         self._core.unsubscribe(self._driver.now(), left.set, reason)
+        raised: Exception | None = None
         while not left.is_set():
             self._turn()
-            await self._handle_events()
+            self._put_errors_aside()
+            try:
+                await self._handle_events()
+            except Exception as error:  # the listener's: the group is to know all the same
+                raised = raised or error
             if not await self._wait(lambda: left.is_set() or bool(self._core.events), until):
-                return
+                break
+        if raised is not None:
+            raise raised
 
     def subscription(self) -> set[str]:
         """The topics subscribed to; for a pattern those that match it now."""
@@ -553,6 +560,12 @@ class AsyncConsumer:
         finally:
             self._core.callback_done(event.token, self._driver.now())
             self._loop.wakeup()
+
+    def _put_errors_aside(self) -> None:
+        """Who leaves is not kept by what the next poll would have told."""
+        for event in [event for event in self._core.events if isinstance(event, Fatal)]:
+            self._core.events.remove(event)
+            log.warning("%s", event.error)
 
     def _has_fatal(self) -> bool:
         return any(isinstance(event, Fatal) for event in self._core.events)
