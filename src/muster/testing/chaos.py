@@ -26,6 +26,7 @@ from muster.testing.cluster import SimCluster
 from muster.testing.invariants import InvariantError
 from muster.testing.member import Habits, SimMember
 
+_METADATA_MAX_AGE_MS = 8_000
 _EITHER = ("range", "cooperative-sticky")
 _ASSIGNORS: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("range",),),
@@ -151,7 +152,7 @@ class _Life:
             request_timeout_ms=7_000,
             fetch_max_wait_ms=2_000,
             auto_commit_interval_ms=2_000,
-            metadata_max_age_ms=8_000,
+            metadata_max_age_ms=_METADATA_MAX_AGE_MS,
         )
 
     def _pick(self) -> SimMember | None:
@@ -274,7 +275,10 @@ class _Life:
         self._later(4_000, self.strike)
         self.cluster.run(self.scenario.fault_ms)
         self._mend()
-        self.cluster.run(self.scenario.session_timeout_ms)  # who was silent for too long may be expired only now
+        # Who was silent for too long may be expired only now, and metadata may be that old.
+        self.cluster.run(max(self.scenario.session_timeout_ms, _METADATA_MAX_AGE_MS + 1_000))
+        if not self.cluster.alive:  # all of them static and fenced, as what was soft state in a coordinator that died
+            self.start_member(51)
         self.cluster.settle(self.scenario.bound_ms, quiet_ms=8_000)
         self._check_all_handled()
 
