@@ -254,8 +254,11 @@ def read_tuples(
         raise CorruptRecordError(f"{header.record_count} records do not fit into {len(data)} bytes")
     try:
         return _decode_records(data, header)
-    except IndexError as error:
-        raise CorruptRecordError(f"a record of the batch at offset {header.base_offset} is cut off: {error}") from None
+    except IndexError:
+        text = (
+            f"a record of the batch at offset {header.base_offset} is cut off: a field or a number of it reaches behind"
+        )
+        raise CorruptRecordError(f"{text} the end") from None
 
 
 def record_bytes(buffer: Buffer, position: int, header: BatchHeader, max_size: int = MAX_DECOMPRESSED_SIZE) -> bytes:
@@ -267,16 +270,24 @@ def record_bytes(buffer: Buffer, position: int, header: BatchHeader, max_size: i
 
 
 def _decode_records(data: bytes, header: BatchHeader) -> list[RecordTuple]:  # noqa: C901
-    # The consumer's hot loop: numbers of one and two bytes are decoded in place, a call for each costs a fifth more.
+    # The consumer's hot loop. Numbers of one and two bytes are decoded in place: a call for each of them would cost
+    # half as much again. What neighbours share is not computed twice: the time, and the next offset.
     # A field that reaches behind the end is found by the number that must follow it: that is an IndexError.
     records: list[RecordTuple] = []
-    append = records.append
-    base_offset, base_timestamp = header.base_offset, header.base_timestamp
     fixed_timestamp = header.max_timestamp if header.timestamp_type else None
+    offset, next_delta = header.base_offset - 1, 0  # the delta as a zigzag number, as it is encoded
+    timestamp, time_delta = 0, -1
     position = 0
     for _ in range(header.record_count):
-        length, position = read_varint(data, position)
-        end = position + length
+        length = data[position]
+        position += 1
+        if length >= 0x80:
+            if (high := data[position]) < 0x80:
+                length += (high - 1) << 7
+                position += 1
+            else:
+                length, position = _read_unsigned(data, position - 1)
+        start = position
         number = data[position + 1]  # the byte before, the record's attributes, has no meaning yet
         position += 2
         if number >= 0x80:
@@ -285,7 +296,9 @@ def _decode_records(data: bytes, header: BatchHeader) -> list[RecordTuple]:  # n
                 position += 1
             else:
                 number, position = _read_unsigned(data, position - 1)
-        timestamp = base_timestamp + ((number >> 1) ^ -(number & 1))
+        if number != time_delta:
+            time_delta = number
+            timestamp = header.base_timestamp + _signed(number) if fixed_timestamp is None else fixed_timestamp
         number = data[position]
         position += 1
         if number >= 0x80:
@@ -294,35 +307,61 @@ def _decode_records(data: bytes, header: BatchHeader) -> list[RecordTuple]:  # n
                 position += 1
             else:
                 number, position = _read_unsigned(data, position - 1)
-        offset = base_offset + ((number >> 1) ^ -(number & 1))
-        if (number := data[position]) < 0x80 and not number & 1:
-            start = position + 1
-            position = start + (number >> 1)
-            key: bytes | None = data[start:position]
+        if number == next_delta:
+            offset += 1
         else:
-            key, position = _read_nullable(data, position)
+            offset = header.base_offset + _signed(number)
+            next_delta = (offset - header.base_offset) << 1
+        next_delta += 2
         number = data[position]
         position += 1
-        if number >= 0x80 and (high := data[position]) < 0x80:
-            number += (high - 1) << 7
-            position += 1
-            if number & 1:
-                raise CorruptRecordError(f"a field of {-((number + 1) >> 1)} bytes")
-            value: bytes | None = data[position : position + (number >> 1)]
-            position += number >> 1
+        if number >= 0x80:
+            if (high := data[position]) < 0x80:
+                number += (high - 1) << 7
+                position += 1
+            else:
+                number, position = _read_unsigned(data, position - 1)
+        if number & 1:
+            key = _null(number)
         else:
-            value, position = _read_nullable(data, position - 1)
+            end = position + (number >> 1)
+            key = data[position:end]
+            position = end
+        number = data[position]
+        position += 1
+        if number >= 0x80:
+            if (high := data[position]) < 0x80:
+                number += (high - 1) << 7
+                position += 1
+            else:
+                number, position = _read_unsigned(data, position - 1)
+        if number & 1:
+            value = _null(number)
+        else:
+            end = position + (number >> 1)
+            value = data[position:end]
+            position = end
         if data[position]:
             headers, position = _read_headers(data, position)
         else:
             headers = []
             position += 1
-        if position != end:
-            raise CorruptRecordError(f"a record at offset {offset} says {length} bytes and has others")
-        append((offset, timestamp if fixed_timestamp is None else fixed_timestamp, key, value, headers))
+        if (position - start) << 1 != length:
+            raise CorruptRecordError(f"a record at offset {offset} says {_signed(length)} bytes and has others")
+        records.append((offset, timestamp, key, value, headers))
     if position != len(data):
         raise CorruptRecordError(f"{len(data) - position} bytes are left behind the last record")
     return records
+
+
+def _null(number: int) -> bytes | None:
+    if number != 1:
+        raise CorruptRecordError(f"a field of {_signed(number)} bytes")
+    return None
+
+
+def _signed(zigzag: int) -> int:
+    return (zigzag >> 1) ^ -(zigzag & 1)
 
 
 def _read_nullable(data: bytes, position: int) -> tuple[bytes | None, int]:

@@ -12,7 +12,6 @@ arrives. The answer carries the epoch of its sending and is dropped, its records
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -26,7 +25,7 @@ from muster.errors import CorruptRecordError, ErrorCode, KafkaError, MusterError
 from muster.model import ConsumerRecord, Node, TopicPartition
 from muster.protocol.messages import FetchResponse, PartitionData
 from muster.protocol.primitives import Buffer
-from muster.protocol.record_batch import BatchHeader, check_batch, iter_headers, read_records
+from muster.protocol.record_batch import BatchHeader, check_batch, iter_headers, read_tuples
 
 _NEWEST_WITH_TOPIC_NAMES = 12
 
@@ -78,7 +77,7 @@ class _Queue:
 
     epoch: int
     fetched: deque[FetchedData] = field(default_factory=deque)
-    decoded: deque[ConsumerRecord] = field(default_factory=deque)
+    decoded: list[ConsumerRecord] = field(default_factory=list)
     behind_decoded: int = -1
     """The offset behind the batch that `decoded` comes from."""
 
@@ -351,8 +350,9 @@ class Fetcher:
         while len(taken) < max_records:
             if not queue.decoded and not self._decode_next(partition, state, queue):
                 break
-            while queue.decoded and len(taken) < max_records:
-                taken.append(queue.decoded.popleft())
+            room = max_records - len(taken)
+            taken += queue.decoded[:room]
+            del queue.decoded[:room]
         if taken:
             state.position = queue.decoded[0].offset if queue.decoded else queue.behind_decoded
             state.leader_epoch = taken[-1].leader_epoch
@@ -419,23 +419,25 @@ def _end_of(records: Buffer) -> int | None:
 
 def _records(
     partition: TopicPartition, buffer: Buffer, position: int, header: BatchHeader, first: int
-) -> Iterable[ConsumerRecord]:
+) -> list[ConsumerRecord]:
     """The records of a batch from offset `first` on: a fetch brings whole batches, the position may be inside one."""
     topic, number = partition
-    epoch, timestamp_type = header.partition_leader_epoch, int(header.timestamp_type)
-    append_time = header.max_timestamp if timestamp_type else None
-    return [
-        ConsumerRecord(
-            topic,
-            number,
-            record.offset,
-            record.timestamp if append_time is None else append_time,
-            timestamp_type,
-            record.key,
-            record.value,
-            record.headers,
-            epoch,
-        )
-        for record in read_records(buffer, position, header)
-        if record.offset >= first
-    ]
+    epoch, timestamp_type = header.partition_leader_epoch, header.timestamp_type
+    new, records = ConsumerRecord.__new__, []
+    fields = read_tuples(buffer, position, header)
+    if first > header.base_offset:
+        fields = [found for found in fields if found[0] >= first]
+    for offset, timestamp, key, value, headers in fields:
+        # Filled here: the call of __init__ for each record would cost the loop a third more.
+        record = new(ConsumerRecord)
+        record.topic = topic
+        record.partition = number
+        record.offset = offset
+        record.timestamp = timestamp
+        record.timestamp_type = timestamp_type
+        record.key = key
+        record.value = value
+        record.headers = headers
+        record.leader_epoch = epoch
+        records.append(record)
+    return records
