@@ -141,7 +141,7 @@ def test_a_failing_partitioner_fails_its_record():
     with Producer(bootstrap_servers=NOWHERE, partitioner=never) as producer:
         metadata = producer._engine.metadata
         metadata.topics["t"] = TopicMetadata("t", bytes(16), {0: PartitionMetadata(1)})
-        with pytest.raises(MusterError, match="the partitioner failed: .*no idea"):
+        with pytest.raises(MusterError, match=r"the partitioner failed: .*no idea"):
             producer.send("t", b"v").result(30)
         assert producer.metrics()["buffered_bytes"] == 0
 

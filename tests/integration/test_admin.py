@@ -1,0 +1,174 @@
+"""Admin on muster and on Apache Kafka, through both faces."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+import pytest
+
+from muster.client.admin import Admin, AsyncAdmin
+from muster.client.core.admin import (
+    EARLIEST,
+    LATEST,
+    ConfigResource,
+    ConfigResourceType,
+    GroupDescription,
+    NewTopic,
+    TopicDescription,
+)
+from muster.client.producer import Producer
+from muster.errors import ErrorCode, KafkaError
+from muster.model import OffsetAndMetadata, TopicPartition
+from tests.support.faces import Cluster, read
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(params=["muster", "kafka"])
+def cluster(request):
+    fixture = "shared_muster" if request.param == "muster" else "kafka_broker"
+    return Cluster(request.getfixturevalue(fixture).bootstrap)
+
+
+@pytest.fixture
+def admin(cluster):
+    with Admin(bootstrap_servers=cluster.bootstrap) as made:
+        yield made
+
+
+def name(prefix="t"):
+    return f"{prefix}-{uuid.uuid4().hex[:8]}"
+
+
+def code(answer):
+    assert isinstance(answer, KafkaError), answer
+    return answer.code
+
+
+def test_topics_are_created_listed_described_and_deleted(admin):
+    topic, other = name(), name()
+    created = admin.create_topics([NewTopic(topic, 3, configs={"retention.ms": "5000"}), other, NewTopic("bad name")])
+    assert (created[topic].num_partitions, created[topic].replication_factor) == (3, 1)
+    assert code(created["bad name"]) is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert code(admin.create_topics([topic])[topic]) is ErrorCode.TOPIC_ALREADY_EXISTS
+    listed = {found.name: found for found in admin.list_topics()}
+    assert listed[topic].topic_id == created[topic].topic_id
+    described = admin.describe_topics([topic, "not-there"])
+    assert isinstance(described[topic], TopicDescription)
+    assert [part.partition for part in described[topic].partitions] == [0, 1, 2]
+    assert {part.leader_id for part in described[topic].partitions} == {1}
+    assert code(described["not-there"]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert admin.delete_topics([topic, other])[topic] is None
+    assert code(admin.delete_topics([topic])[topic]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert topic not in {found.name for found in admin.list_topics()}
+
+
+def test_creation_can_be_tried_without_doing_it(admin):
+    topic = name()
+    assert not isinstance(admin.create_topics([NewTopic(topic, 1)], validate_only=True)[topic], KafkaError)
+    assert code(admin.create_topics([NewTopic(topic, 0)], validate_only=True)[topic]) is ErrorCode.INVALID_PARTITIONS
+    assert topic not in {found.name for found in admin.list_topics()}
+
+
+def test_asking_for_a_topic_does_not_create_it(admin):
+    topic = name()
+    assert code(admin.describe_topics([topic])[topic]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    found = admin.list_offsets({TopicPartition(topic, 0): LATEST})
+    assert code(found[TopicPartition(topic, 0)]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert topic not in {found.name for found in admin.list_topics()}
+
+
+def test_the_cluster_and_its_settings(admin, cluster):
+    found = admin.describe_cluster()
+    assert [f"{node.host}:{node.port}" for node in found.nodes] == [cluster.bootstrap]
+    assert found.cluster_id
+    topic = name()
+    admin.create_topics([NewTopic(topic, 1, configs={"retention.ms": "5000"})])
+    about = ConfigResource(ConfigResourceType.TOPIC, topic)
+    broker = ConfigResource(ConfigResourceType.BROKER, str(found.nodes[0].node_id))
+    missing = ConfigResource(ConfigResourceType.TOPIC, "not-there")
+    settings = admin.describe_configs([about, broker, missing])
+    assert code(settings[missing]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert settings[about]["retention.ms"].value == "5000"
+    assert not settings[about]["retention.ms"].is_default
+    assert settings[about]["cleanup.policy"].is_default
+    assert settings[broker]["num.partitions"].value == "1"
+
+
+def test_offsets_are_listed(admin, cluster):
+    topic = cluster.topic(2)
+    cluster.produce(topic, 10, partitions=2)
+    zero, one, none = (TopicPartition(topic, number) for number in (0, 1, 9))
+    ends = admin.list_offsets({zero: LATEST, one: EARLIEST, none: LATEST})
+    assert (ends[zero].offset, ends[one].offset) == (5, 0)
+    assert code(ends[none]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    # Record number n has timestamp 1000 (n + 1); partition 0 holds 0, 2, 4, 6, 8.
+    by_time = admin.list_offsets({zero: 4_500, one: 10**13}, isolation_level="read_committed")
+    assert (by_time[zero].offset, by_time[zero].timestamp) == (2, 5_000)
+    assert by_time[one] is None
+
+
+def test_groups_are_listed_and_described(admin, cluster):
+    topic = cluster.topic(2)
+    cluster.produce(topic, 10, partitions=2)
+    settings = {"client_id": "reader", "group_instance_id": "one", "partition_assignment_strategy": ("roundrobin",)}
+    with cluster.consumer("sync", enable_auto_commit=False, **settings) as consumer:
+        consumer.subscribe([topic])
+        read(consumer, 10)
+        consumer.commit()
+        (listed,) = (found for found in admin.list_consumer_groups() if found.group_id == cluster.group)
+        assert (listed.protocol_type, listed.state, listed.group_type.lower()) == ("consumer", "Stable", "classic")
+        stable = {found.group_id for found in admin.list_consumer_groups(states=["Stable"], types=["classic"])}
+        assert cluster.group in stable
+        assert cluster.group not in {found.group_id for found in admin.list_consumer_groups(states=["Empty"])}
+        described = admin.describe_consumer_groups([cluster.group, "not-there"])
+        assert code(described["not-there"]) is ErrorCode.GROUP_ID_NOT_FOUND
+        group = described[cluster.group]
+        assert isinstance(group, GroupDescription)
+        assert (group.state, group.assignor, group.coordinator.node_id) == ("Stable", "roundrobin", 1)
+        (member,) = group.members
+        assert (member.client_id, member.group_instance_id, member.topics) == ("reader", "one", [topic])
+        assert member.host == "/127.0.0.1"
+        assert member.assignment == [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+        committed = admin.list_consumer_group_offsets(cluster.group)
+        assert {place.partition: found.offset for place, found in committed.items()} == {0: 5, 1: 5}
+        assert code(admin.delete_consumer_groups([cluster.group])[cluster.group]) is ErrorCode.NON_EMPTY_GROUP
+        refused = admin.alter_consumer_group_offsets(cluster.group, {TopicPartition(topic, 0): 1})
+        assert code(refused[TopicPartition(topic, 0)]) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_the_offsets_of_an_empty_group_are_set_and_forgotten(admin, cluster):
+    topic = cluster.topic(2)
+    zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    altered = admin.alter_consumer_group_offsets(cluster.group, {zero: 3, one: OffsetAndMetadata(4, -1, "noted")})
+    assert altered == {zero: None, one: None}
+    found = admin.list_consumer_group_offsets(cluster.group)
+    assert found == {zero: OffsetAndMetadata(3), one: OffsetAndMetadata(4, -1, "noted")}
+    assert admin.list_consumer_group_offsets(cluster.group, [one, TopicPartition(topic, 7)]) == {one: found[one]}
+    assert admin.list_consumer_group_offsets("not-there") == {}
+    deleted = admin.delete_consumer_groups([cluster.group, "not-there"])
+    assert deleted[cluster.group] is None
+    assert code(deleted["not-there"]) is ErrorCode.GROUP_ID_NOT_FOUND
+    assert admin.list_consumer_group_offsets(cluster.group) == {}
+
+
+async def test_the_async_face(cluster):
+    topic = name()
+    async with AsyncAdmin({"bootstrap.servers": cluster.bootstrap}) as admin:
+        created = (await admin.create_topics([NewTopic(topic, 2)]))[topic]
+        assert not isinstance(created, KafkaError)
+        assert created.num_partitions == 2
+        assert topic in {found.name for found in await admin.list_topics()}
+        assert (await admin.delete_topics([topic])) == {topic: None}
+
+
+def test_a_deleted_and_recreated_topic_is_written_to_again(admin, cluster):
+    topic = cluster.topic(1)
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        assert producer.send_and_wait(topic, b"old").offset == 0
+        admin.delete_topics([topic])
+        deadline = time.monotonic() + 30
+        while isinstance(answer := admin.create_topics([NewTopic(topic, 1)])[topic], KafkaError):
+            assert time.monotonic() < deadline, answer
+        assert producer.send_and_wait(topic, b"new").offset == 0

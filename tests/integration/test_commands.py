@@ -1,0 +1,204 @@
+"""`muster topics`, `groups`, `produce` and `consume` as a user runs them, on muster and on Apache Kafka."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import uuid
+
+import pytest
+
+from tests.support.faces import Cluster, read, until
+from tests.support.peers import free_ports, run_kafka_class
+
+pytestmark = pytest.mark.slow
+
+GROUP_TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+
+
+@pytest.fixture(params=["muster", "kafka"])
+def cluster(request):
+    fixture = "shared_muster" if request.param == "muster" else "kafka_broker"
+    return Cluster(request.getfixturevalue(fixture).bootstrap)
+
+
+def command(*arguments: str, bootstrap: str) -> list[str]:
+    return [sys.executable, "-m", "muster.cli.main", *arguments, "--bootstrap", bootstrap]
+
+
+def muster(*arguments: str, bootstrap: str, stdin: str = "", code: int = 0) -> str:
+    """Standard output; what is wrong with the exit code is told with standard error."""
+    found = subprocess.run(
+        command(*arguments, bootstrap=bootstrap), input=stdin, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert found.returncode == code, found.stderr
+    assert "Traceback" not in found.stderr
+    return found.stdout if code == 0 else found.stderr
+
+
+def test_topics(cluster):
+    topic = f"t-{uuid.uuid4().hex[:8]}"
+    at = {"bootstrap": cluster.bootstrap}
+    created = muster("topics", "create", topic, "--partitions", "2", "--config", "retention.ms=7", **at)
+    assert created == f"Created topic {topic}.\n"
+    assert "TOPIC_ALREADY_EXISTS" in muster("topics", "create", topic, code=1, **at)
+    muster("topics", "create", topic, "--if-not-exists", **at)
+    assert topic in muster("topics", "list", **at).splitlines()
+    described = muster("topics", "describe", topic, **at).splitlines()
+    assert described[0].startswith(f"Topic: {topic}\tTopicId: ")
+    assert "retention.ms=7" in described[0]
+    assert described[2] == f"\tTopic: {topic}\tPartition: 1\tLeader: 1\tReplicas: 1\tIsr: 1"
+    found = json.loads(muster("topics", "describe", topic, "--json", **at))
+    assert [part["partition"] for part in found[topic]["partitions"]] == [0, 1]
+    muster("topics", "delete", topic, **at)
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in muster("topics", "delete", topic, code=1, **at)
+    muster("topics", "delete", topic, "--if-exists", **at)
+
+
+def test_what_goes_in_comes_out(cluster):
+    topic = cluster.topic(2)
+    at = {"bootstrap": cluster.bootstrap}
+    muster("produce", topic, "--key-separator", ":", "-H", "from=test", "--partition", "1", stdin="a:1\nb:2\n", **at)
+    line = {"key": None, "value": "three", "headers": {"h": "x"}, "partition": 1, "timestamp": 5}
+    muster("produce", topic, "--json", "--compression", "zstd", stdin=json.dumps(line), **at)
+    alone = ("consume", topic, "--from-beginning")
+    shown = muster(*alone, "--max-messages", "3", "--format", r"%o %k=%s %h\n", **at)
+    assert shown == "0 a=1 from=test\n1 b=2 from=test\n2 =three h=x\n"
+    found = json.loads(
+        muster("consume", topic, "--partition", "1", "--offset", "2", "--max-messages", "1", "--json", **at)
+    )
+    assert found == {"topic": topic, "offset": 2} | line | {"headers": [["h", "x"]]}
+    assert muster(*alone, "--partition", "0", "--timeout-ms", "300", **at) == ""
+
+
+def test_a_group_goes_on_where_it_was(cluster):
+    topic = cluster.topic(1)
+    at = {"bootstrap": cluster.bootstrap}
+    muster("produce", topic, stdin="1\n2\n3\n", **at)
+    member = ("consume", topic, "--group", cluster.group, "--from-beginning", "--max-messages")
+    assert muster(*member, "2", **at) == "1\n2\n"
+    assert muster(*member, "1", **at) == "3\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_the_group(cluster, number):
+    topic = cluster.topic(1)
+    at = {"bootstrap": cluster.bootstrap}
+    muster("produce", topic, stdin="1\n", **at)
+    arguments = command("consume", topic, "--group", cluster.group, "--from-beginning", **at)
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "1\n"
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == ""
+    found = json.loads(muster("groups", "describe", cluster.group, "--json", **at))[cluster.group]
+    assert found["state"] == "Empty", "it has left, and has not only been missed"
+    assert found["offsets"][0]["lag"] == 0, "and it has committed"
+
+
+@pytest.mark.parametrize("options", ["", "--members", "--members --verbose", "--state", "--offsets --verbose"])
+def test_groups_look_as_in_kafkas_own_tool(cluster, options):
+    topics = [cluster.topic(3), cluster.topic(2)]
+    for topic in topics:
+        cluster.produce(topic, 6, partitions=2)
+    at = {"bootstrap": cluster.bootstrap}
+    quiet = {"enable_auto_commit": False, "partition_assignment_strategy": ("range",)}
+    with (
+        cluster.consumer("sync", client_id="one", **quiet) as one,
+        cluster.consumer("sync", client_id="two", group_instance_id="static", **quiet) as two,
+    ):
+        for consumer in (one, two):
+            consumer.subscribe(topics)
+
+        def step():
+            one.poll(50)
+            two.poll(50)
+
+        until(
+            lambda: len(one.assignment()) + len(two.assignment()) == 5 and one.assignment() and two.assignment(), step
+        )
+        one.commit()
+        tool = ["--bootstrap-server", cluster.bootstrap, "--describe", "--group", cluster.group, *options.split()]
+        # The members have to be polled while others look at them.
+        theirs = run_kafka_class(GROUP_TOOL, *tool)
+        assert theirs.returncode == 0, theirs.stderr
+        ours = muster("groups", "describe", cluster.group, *options.split(), **at)
+    # Kafka's tool shows members in an order of chance.
+    assert sorted(ours.splitlines()) == sorted(theirs.stdout.splitlines())
+
+
+def test_lists_of_groups_look_as_in_kafkas_own_tool(cluster):
+    topic = cluster.topic(1)
+    at = {"bootstrap": cluster.bootstrap}
+    muster("produce", topic, stdin="1\n", **at)
+    muster("consume", topic, "--group", cluster.group, "--from-beginning", "--max-messages", "1", **at)
+    for options in (["--state"], ["--type"], ["--type", "--state", "Empty"], []):
+        theirs = run_kafka_class(GROUP_TOOL, "--bootstrap-server", cluster.bootstrap, "--list", *options)
+        ours = muster("groups", "list", *options, **at)
+        mine = [line for line in ours.splitlines() if cluster.group in line or line.startswith("GROUP")]
+        assert [line.split() for line in mine] == [
+            line.split() for line in theirs.stdout.splitlines() if cluster.group in line or line.startswith("GROUP")
+        ]
+    listed = json.loads(muster("groups", "list", "--json", **at))
+    assert cluster.group in {found["group_id"] for found in listed}
+    assert muster("groups", "delete", cluster.group, **at) == f"Deleted group {cluster.group}.\n"
+    assert "GROUP_ID_NOT_FOUND" in muster("groups", "describe", cluster.group, code=1, **at)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("consume", "not-there"), "topic not-there does not exist: `muster topics create` makes it"),
+        (("consume", "t", "--group", "g", "--partition", "0"), "a group shares out partitions by itself"),
+        (("groups", "describe"), "name the groups, or give --all"),
+        (("topics", "create", "t", "--config", "retention"), "write it as KEY=VALUE"),
+        (("topics", "list", "-o", "request.timeout=1"), "did you mean request_timeout_ms"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(shared_muster, arguments, sentence):
+    assert sentence in muster(*arguments, bootstrap=shared_muster.bootstrap, code=1)
+
+
+def test_an_unreachable_broker_is_told_with_its_address():
+    (port,) = free_ports(1)
+    at = {"bootstrap": f"127.0.0.1:{port}"}
+    for arguments in (("topics", "list"), ("groups", "list")):
+        told = muster(*arguments, "--timeout-ms", "500", code=1, **at)
+        assert f"no connection to 127.0.0.1:{port}: refused; is a broker listening there?" in told
+        assert "--bootstrap names another" in told
+    told = muster("produce", "t", "-o", "max.block.ms=500", stdin="x\n", code=1, **at)
+    assert f"no connection to 127.0.0.1:{port}: refused" in told
+
+
+def test_a_closed_pipe_ends_it_quietly(shared_muster):
+    cluster = Cluster(shared_muster.bootstrap)
+    topic = cluster.topic(1)
+    cluster.produce(topic, 5000, partitions=1)
+    arguments = command("consume", topic, "--from-beginning", bootstrap=cluster.bootstrap)
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "0\n"
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+        process.wait(60)
+
+
+def test_members_are_polled_by_others_too(cluster):
+    """A consumer of another face in the same group as `muster consume`."""
+    topic = cluster.topic(2)
+    at = {"bootstrap": cluster.bootstrap}
+    cluster.produce(topic, 10, partitions=2)
+    with cluster.consumer("sync") as consumer:
+        consumer.subscribe([topic])
+        read(consumer, 10)
+        arguments = command("consume", topic, "--group", cluster.group, **at)
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+            until(lambda: len(consumer.assignment()) == 1, lambda: consumer.poll(50))
+            process.send_signal(signal.SIGINT)
+            until(lambda: len(consumer.assignment()) == 2, lambda: consumer.poll(50))
+            process.wait(60)
