@@ -60,6 +60,7 @@ class Broker:
         """Whether the topic of the groups is there and the coordinator serves."""
         self.deadlines_moved = False
         """Whether a request may have brought the groups' next deadline nearer."""
+        self._arming = False
         self._group_flush_due = False
         self._started = False
 
@@ -331,6 +332,10 @@ class Broker:
         if due is not None:
             self._deadline = self.loop.call_later(max(due - self._clock(), 0) / 1000 + 0.001, self._on_deadline)
 
+    def _deadlines_moved(self) -> None:
+        self._arming = self.deadlines_moved = False
+        self._arm_deadline()
+
     def _on_deadline(self) -> None:
         self._deadline = self._deadline_at = None
         self.runtime.on_deadlines(self._clock())
@@ -340,9 +345,10 @@ class Broker:
 
     def _turn_done(self) -> None:
         """The requests of one read were handled."""
-        if self.deadlines_moved:
-            self.deadlines_moved = False
-            self._arm_deadline()
+        if self.deadlines_moved and not self._arming:
+            # Once for all the reads of this turn of the loop: a thousand joins come in a few turns.
+            self._arming = True
+            self.loop.call_soon(self._deadlines_moved)
         if self._fsync is not FsyncPolicy.ALWAYS:
             self.fetches.wake(self.partition)
 
