@@ -24,6 +24,7 @@ from muster.protocol.primitives import Request
 from tests.support.group_harness import GroupHarness
 from tests.support.message_strategies import message
 
+FIRST_WITH_TOPIC_IDS = 10  # of OffsetCommit (KIP-848)
 CHANGING: list[type[Request[Any]]] = [JoinGroupRequest, SyncGroupRequest, LeaveGroupRequest, OffsetCommitRequest]
 
 
@@ -45,7 +46,7 @@ def requests(draw: st.DrawFn, kind: type[Request[Any]]) -> tuple[Any, int, bool]
     return draw(message(kind.__name__, version)), version, draw(st.booleans())
 
 
-def as_member(request: Any, group: GroupHarness) -> None:
+def as_member(request: Any, group: GroupHarness, version: int) -> None:
     """Get the request past the guards."""
     request.group_id = group.group_id
     if hasattr(request, "member_id"):
@@ -56,7 +57,9 @@ def as_member(request: Any, group: GroupHarness) -> None:
         if hasattr(request, name):
             setattr(request, name, group.generation)
     for topic in getattr(request, "topics", []):
-        topic.name, topic.topic_id = "t", group.topics.topic_id("t")
+        topic.name = "t"
+        if version >= FIRST_WITH_TOPIC_IDS:
+            topic.topic_id = group.topics.topic_id("t")
         for partition in topic.partitions:
             partition.partition_index = 0
     if isinstance(request, JoinGroupRequest):
@@ -73,7 +76,7 @@ def test_no_request_makes_a_rule_raise(kind: type[Request[Any]], data: st.DataOb
     request, version, member = data.draw(requests(kind))
     group = in_state(state)
     if member:
-        as_member(request, group)
+        as_member(request, group, version)
     origin = group._origin("a", version, "fresh")
     rules: dict[type[Request[Any]], Any] = {
         JoinGroupRequest: group.shard.join,
