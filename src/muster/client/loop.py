@@ -42,7 +42,7 @@ class LoopThread:
         """
         try:
             loop = self._started()
-            if threading.current_thread() is self._thread:
+            if self.is_current():
                 raise IllegalStateError("a blocking call from a callback of the same client would wait for itself")
         except BaseException:
             work.close()
@@ -60,6 +60,10 @@ class LoopThread:
         except BaseException:
             future.cancel()
             raise
+
+    def is_current(self) -> bool:
+        """Whether the caller runs in the loop's own thread."""
+        return threading.current_thread() is self._thread
 
     def call_soon(self, function: Callable[..., object], *arguments: Any) -> None:
         """Have a function called in the loop's thread, without waiting for it."""

@@ -1,6 +1,6 @@
 """`AsyncProducer` and `Producer`: the two faces of one core.
 
-`Producer` runs the core in a background thread. A record crosses over through a queue that the thread empties as a
+`Producer` runs the core in a background thread. A record crosses over through an inbox that the thread empties as a
 whole, so that the crossing costs once for many records.
 """
 
@@ -10,7 +10,6 @@ import asyncio
 import logging
 import random
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict
@@ -29,7 +28,14 @@ from muster.model import RecordMetadata
 
 log = logging.getLogger("muster.client")
 
+_MAX_INBOX = 1_000
+"""How many records a caller may be ahead of the background thread. More would only be garbage for Python's collector to
+look at again and again: without a bound, sending took twice the time."""
+
 Serializer = Callable[[Any], bytes | None]
+INBOX_WAIT_MS = 1
+"""How long the thread of a `Producer` leaves records in the inbox, of the time that they may linger."""
+
 Headers = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 OnDelivery = Callable[[RecordMetadata | None, MusterError | None], None]
 """Called once for each record: with where it is, or with why it is not there."""
@@ -107,13 +113,13 @@ class _Engine:
             raise error
         return OutgoingRecord(topic, partition, key_bytes, value_bytes, pairs, timestamp_ms, None, size)
 
-    def append(self, record: OutgoingRecord) -> bool:
+    def append(self, record: OutgoingRecord, now: int) -> bool:
         """Give a record to the core; whether that made it busy. Raises what the producer died of."""
         if self.core.fatal is not None:
             raise self.core.fatal
         if self.loop.error is not None:
             raise MusterError(f"the producer failed: {self.loop.error!r}") from self.loop.error
-        news = self.core.append(record, self.driver.now())
+        news = self.core.append(record, now)
         if news:
             self.loop.wakeup()
         return news
@@ -242,7 +248,7 @@ class AsyncProducer:
             self._check_open()
         future: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
         record.receipt = _Receipt(future, on_delivery)
-        if self._engine.append(record):
+        if self._engine.append(record, self._engine.driver.now()):
             await asyncio.sleep(0)  # a caller that sends without a pause must not keep the batches from going out
         return future
 
@@ -321,8 +327,8 @@ class AsyncProducer:
 class Producer:
     """Writes records to Kafka, from any thread: the same as `AsyncProducer` with blocking calls.
 
-    `on_delivery` callbacks run in the producer's own thread: they must not block, nor call the producer but for `send`
-    while there is room.
+    `on_delivery` callbacks run in the producer's own thread: they must not block. Of the producer's methods they may
+    call `send`, which there raises KafkaTimeoutError at once where it would otherwise wait for room.
 
         with Producer(bootstrap_servers="localhost:9092") as producer:
             metadata = producer.send("flights", b"...", key=b"N14228").result()
@@ -342,8 +348,13 @@ class Producer:
         self._engine = _Engine(config, key_serializer, value_serializer, partitioner, self._freed)
         self._thread = LoopThread("muster-producer")
         self._lock = threading.Condition()
-        self._inbox: deque[OutgoingRecord] = deque()
-        self._draining = False
+        self._inbox: list[OutgoingRecord] = []
+        self._inbox_bytes = 0
+        self._inbox_since = 0
+        """When its first record came."""
+        self._look: asyncio.TimerHandle | None = None
+        """In the loop's thread: when it looks into the inbox."""
+        self._hurried = False
         self._buffered = 0
         self._waiting = 0
         self._started = False
@@ -388,11 +399,9 @@ class Producer:
         record.receipt = _Receipt(future, on_delivery)
         with self._lock:
             self._reserve(record.size)
-            self._inbox.append(record)
-            wake = not self._draining
-            self._draining = True
-        if wake:
-            self._thread.call_soon(self._drain)
+            wake = self._put(record)
+        if wake is not None:
+            self._thread.call_soon(wake)
         return future
 
     def send_and_wait(
@@ -452,18 +461,26 @@ class Producer:
 
     def _reserve(self, size: int) -> None:
         """Count a record against `buffer_memory`, waiting for room; with the lock held."""
-        limit = self._engine.config.buffer_memory
-        if self._buffered + size > limit and not self._closed:
+        if self._thread.is_current():  # a delivery callback: waiting here would be waiting for itself
+            if self._buffered + size > self._engine.config.buffer_memory:
+                raise KafkaTimeoutError("buffer_memory is full, and a delivery callback cannot wait for room")
+        elif not self._has_room(size):
             self._waiting += 1
-            self._thread.call_soon(self._hurry)
+            if self._buffered + size > self._engine.config.buffer_memory:
+                self._thread.call_soon(self._hurry)
             block_ms = self._engine.config.max_block_ms
-            fits = self._lock.wait_for(lambda: self._buffered + size <= limit or self._closed, block_ms / 1000)
+            fits = self._lock.wait_for(lambda: self._has_room(size), block_ms / 1000)
             self._waiting -= 1
             if not fits:
                 raise KafkaTimeoutError(f"buffer_memory stayed full for max_block_ms ({block_ms})")
         if self._closed:
             raise ClosedError("the producer is closed")
         self._buffered += size
+
+    def _has_room(self, size: int) -> bool:
+        """Whether the caller may go on; it may also when the producer is closed, to be told so."""
+        full = self._buffered + size > self._engine.config.buffer_memory or len(self._inbox) >= _MAX_INBOX
+        return self._closed or not full
 
     def _freed(self, size: int) -> None:
         with self._lock:
@@ -472,17 +489,42 @@ class Producer:
             self._engine.core.room_wanted = self._waiting > 0
 
     def _hurry(self) -> None:
+        self._drain()
         self._engine.core.room_wanted = True
         self._engine.loop.wakeup()
 
+    def _put(self, record: OutgoingRecord) -> Callable[[], None] | None:
+        """Put a record into the inbox, with the lock held; what the loop's thread has to be told, if anything.
+
+        Waking it for each record would have the two threads fight for the interpreter: three times the CPU. It looks
+        a little later, within the linger time, or as soon as a batch may be full.
+        """
+        config = self._engine.config
+        self._inbox.append(record)
+        self._inbox_bytes += record.size
+        if len(self._inbox) == 1:
+            self._inbox_since = self._engine.driver.now()
+            return self._look_soon if config.linger_ms else self._drain
+        if self._inbox_bytes >= config.batch_size and not self._hurried:
+            self._hurried = True
+            return self._drain
+        return None
+
+    def _look_soon(self) -> None:
+        if self._look is None:
+            self._look = asyncio.get_running_loop().call_later(INBOX_WAIT_MS / 1000, self._drain)
+
     def _drain(self) -> None:
         """In the loop's thread: hand over what has come since the last time."""
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
         with self._lock:
-            records, self._inbox = self._inbox, deque()
-            self._draining = False
+            records, since = self._inbox, self._inbox_since
+            self._inbox, self._inbox_bytes, self._hurried = [], 0, False
         for record in records:
             try:
-                self._engine.append(record)
+                self._engine.append(record, since)
             except Exception as error:
                 failure = error if isinstance(error, MusterError) else MusterError(f"the partitioner failed: {error!r}")
                 self._freed(record.size)

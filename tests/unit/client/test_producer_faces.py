@@ -96,6 +96,35 @@ def test_full_buffer_memory_blocks_for_max_block_ms(producer):
     waiting.join()
 
 
+def test_a_delivery_callback_may_send_but_does_not_wait():
+    outcomes = []
+    finished = threading.Event()
+
+    with Producer(bootstrap_servers=NOWHERE, max_block_ms=50) as producer:
+
+        def on_delivery(metadata, error):
+            outcomes.append(producer.send("t", b"from a callback"))
+            producer._buffered += producer._engine.config.buffer_memory
+            try:
+                producer.send("t", b"no room")
+            except KafkaTimeoutError as refused:
+                outcomes.append(refused)
+            producer._buffered -= producer._engine.config.buffer_memory
+            finished.set()
+
+        producer.send("t", b"v", on_delivery=on_delivery)
+        assert finished.wait(30)
+    assert "was not found" in str(outcomes[0].exception(30))
+    assert "cannot wait for room" in str(outcomes[1])
+
+
+def test_more_records_than_the_thread_takes_at_once():
+    with Producer(bootstrap_servers=NOWHERE, max_block_ms=5_000) as producer:
+        futures = [producer.send("t", b"v") for _ in range(5_000)]
+        producer.close(timeout_ms=10)
+        assert all(isinstance(future.exception(30), ClosedError) for future in futures)
+
+
 def test_serializers():
     def text(value):
         return value.encode()
