@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import threading
+from typing import Any
 
 import pytest
 
@@ -97,7 +98,7 @@ def test_full_buffer_memory_blocks_for_max_block_ms(producer):
 
 
 def test_a_delivery_callback_may_send_but_does_not_wait():
-    outcomes = []
+    outcomes: list[Any] = []
     finished = threading.Event()
 
     with Producer(bootstrap_servers=NOWHERE, max_block_ms=50) as producer:

@@ -49,9 +49,10 @@ class Placement:
         if record.topic not in self._parked and self._is_known(record):
             return self._place(record, now)
         record.deadline = now + self._config.max_block_ms
-        self._parked.setdefault(record.topic, deque()).append(record)
+        waiting = self._parked.setdefault(record.topic, deque())
+        waiting.append(record)
         self._metadata.add_interest((record.topic,))
-        return True
+        return len(waiting) == 1
 
     # --- parked records ----------------------------------------------------------------------------------------------
 
@@ -69,25 +70,26 @@ class Placement:
         """Place what can be placed; returns what is given up, with why."""
         failed: list[tuple[OutgoingRecord, MusterError]] = []
         self.deadline = None
-        for topic in list(self._parked):
-            waiting = self._parked.pop(topic)
-            kept: deque[OutgoingRecord] = deque()
-            for record in waiting:
+        for topic, waiting in list(self._parked.items()):
+            while waiting:
+                record = waiting[0]
                 error = self._hopeless(record, now)
-                if error is None and not kept and self._is_known(record):
+                if error is None:
+                    if not self._is_known(record):
+                        break  # what stands behind it waits with it: the order is kept
                     error = self._try_place(record, now)
-                elif error is None:
-                    kept.append(record)  # also one that only stands behind another: the order is kept
+                waiting.popleft()
                 if error is not None:
                     failed.append((record, error))
-            if kept:
-                self._keep(topic, kept, now)
+            if waiting:
+                self._keep_waiting(topic, waiting[0].deadline, now)
+            else:
+                del self._parked[topic]
         return failed
 
-    def _keep(self, topic: str, kept: deque[OutgoingRecord], now: int) -> None:
-        self._parked[topic] = kept
-        if self.deadline is None or kept[0].deadline < self.deadline:
-            self.deadline = kept[0].deadline
+    def _keep_waiting(self, topic: str, deadline: int, now: int) -> None:
+        if self.deadline is None or deadline < self.deadline:
+            self.deadline = deadline
         self._metadata.add_interest((topic,))
         if topic in self._metadata.topics:
             self._metadata.request_update(now)  # the partition may yet be added
