@@ -345,6 +345,16 @@ def test_metadata(worlds: tuple[World, World]) -> None:
     compare(steps, worlds, versions(ApiKey.METADATA))
 
 
+def test_a_topic_that_asking_creates_is_there_for_the_next_who_asks(worlds: tuple[World, World]) -> None:
+    name = f"{worlds[0].prefix}-asked-for"
+    request = metadata(m.MetadataRequestTopic(name=name), create=True)
+    first = [plain(world.client.ask(request, 12).topics, world) for world in worlds]
+    assert first[0] == first[1]
+    for world in worlds:
+        while world.client.ask(request, 12).topics[0].error_code:
+            pass
+
+
 def create(*topics: m.CreatableTopic, validate: bool = True) -> Request[Any]:
     return m.CreateTopicsRequest(list(topics), 20_000, validate)
 

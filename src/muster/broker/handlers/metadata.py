@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from muster.broker.server import Call
 from muster.broker.topics import Topic, invalid_name
 from muster.errors import ErrorCode
+from muster.model import GROUP_METADATA_TOPIC
 from muster.protocol.messages import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -76,9 +77,12 @@ def _asked_for(broker: Broker, asked: MetadataRequestTopic, may_create: bool) ->
     if topic is None:
         if invalid_name(name):
             return MetadataResponseTopic(ErrorCode.INVALID_TOPIC_EXCEPTION, name)
-        topic = broker.auto_create(name) if may_create else None
-        if topic is None:
-            return MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
+        if may_create:
+            broker.auto_create(name)
+        # A new topic is there for whoever asks again. Clients count on what Kafka does: it creates behind the answer.
+        return MetadataResponseTopic(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name, is_internal=name == GROUP_METADATA_TOPIC
+        )
     return _described(broker, topic)
 
 
