@@ -11,7 +11,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import asdict
 from types import TracebackType
 from typing import Any
@@ -21,6 +21,7 @@ from muster.client.core.accumulator import Completion, OutgoingRecord, record_si
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.partitioner import Partitioner
 from muster.client.core.producer import ProducerCore
+from muster.client.delivery import DeliveryFuture
 from muster.client.driver import CoreLoop, Driver, wall_clock_ms
 from muster.client.loop import LoopThread
 from muster.errors import ClosedError, IllegalStateError, KafkaTimeoutError, MusterError
@@ -41,28 +42,33 @@ OnDelivery = Callable[[RecordMetadata | None, MusterError | None], None]
 """Called once for each record: with where it is, or with why it is not there."""
 
 
+_Future = Future[RecordMetadata] | asyncio.Future[RecordMetadata]
+
+
 class _Receipt:
-    """Whom to tell about one record."""
+    """Whom to tell about one record where that is not its future alone."""
 
     __slots__ = ("future", "on_delivery")
 
-    def __init__(
-        self, future: Future[RecordMetadata] | asyncio.Future[RecordMetadata], on_delivery: OnDelivery | None
-    ) -> None:
+    def __init__(self, future: _Future, on_delivery: OnDelivery) -> None:
         self.future = future
         self.on_delivery = on_delivery
 
-    def tell(self, metadata: RecordMetadata | None, error: MusterError | None) -> None:
-        if not self.future.done():
-            if error is not None:
-                self.future.set_exception(error)
-            elif metadata is not None:
-                self.future.set_result(metadata)
-        if self.on_delivery is not None:
-            try:
-                self.on_delivery(metadata, error)
-            except Exception:
-                log.exception("a delivery callback failed")
+
+def _tell(receipt: _Future | _Receipt, metadata: RecordMetadata | None, error: MusterError | None) -> None:
+    future = receipt.future if isinstance(receipt, _Receipt) else receipt
+    try:
+        if metadata is not None:
+            future.set_result(metadata)
+        elif error is not None:
+            future.set_exception(error)
+    except (InvalidStateError, asyncio.InvalidStateError):
+        pass  # its holder cancelled it, perhaps this moment
+    if isinstance(receipt, _Receipt):
+        try:
+            receipt.on_delivery(metadata, error)
+        except Exception:
+            log.exception("a delivery callback failed")
 
 
 class _Engine:
@@ -155,23 +161,24 @@ class _Engine:
 
     def _on_turn(self, now: int) -> None:
         for completion in self.core.take_completions():
-            _tell(completion)
+            _tell_all(completion)
             if self._on_freed is not None:
                 self._on_freed(completion.memory)
         if self.room is not None:
             self.room.set()
 
 
-def _tell(completion: Completion) -> None:
+def _tell_all(completion: Completion) -> None:
     topic, partition = completion.partition
     error, base, appended = completion.error, completion.base_offset, completion.log_append_time_ms
-    for index, receipt in enumerate(completion.receipts):
-        if error is not None:
-            receipt.tell(None, completion.record_errors.get(index, error))
-            continue
-        offset = base + index if base >= 0 else -1
-        timestamp = appended if appended >= 0 else completion.timestamps[index]
-        receipt.tell(RecordMetadata(topic, partition, offset, timestamp), None)
+    if error is not None:
+        for index, receipt in enumerate(completion.receipts):
+            _tell(receipt, None, completion.record_errors.get(index, error))
+        return
+    offset, step = (base, 1) if base >= 0 else (-1, 0)
+    for receipt, timestamp in zip(completion.receipts, completion.timestamps, strict=True):
+        _tell(receipt, RecordMetadata(topic, partition, offset, appended if appended >= 0 else timestamp), None)
+        offset += step
 
 
 def _serialize(what: str, serializer: Serializer | None, content: Any) -> bytes | None:
@@ -247,7 +254,7 @@ class AsyncProducer:
             await self._wait_for_room(record.size)
             self._check_open()
         future: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
-        record.receipt = _Receipt(future, on_delivery)
+        record.receipt = future if on_delivery is None else _Receipt(future, on_delivery)
         if self._engine.append(record, self._engine.driver.now()):
             await asyncio.sleep(0)  # a caller that sends without a pause must not keep the batches from going out
         return future
@@ -395,8 +402,8 @@ class Producer:
         if not self._started:
             self.start()
         record = self._engine.encode(topic, value, key, partition, timestamp_ms, headers)
-        future: Future[RecordMetadata] = Future()
-        record.receipt = _Receipt(future, on_delivery)
+        future = DeliveryFuture()
+        record.receipt = future if on_delivery is None else _Receipt(future, on_delivery)
         with self._lock:
             self._reserve(record.size)
             wake = self._put(record)
@@ -522,13 +529,14 @@ class Producer:
         with self._lock:
             records, since = self._inbox, self._inbox_since
             self._inbox, self._inbox_bytes, self._hurried = [], 0, False
+            self._lock.notify_all()
         for record in records:
             try:
                 self._engine.append(record, since)
             except Exception as error:
                 failure = error if isinstance(error, MusterError) else MusterError(f"the partitioner failed: {error!r}")
                 self._freed(record.size)
-                record.receipt.tell(None, failure)
+                _tell(record.receipt, None, failure)
 
     async def _flush(self, timeout_ms: float | None) -> None:
         self._drain()
