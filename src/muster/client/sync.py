@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import ContextVar, copy_context
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from muster.client.aio import (
     DEFAULT_CLOSE_TIMEOUT_MS,
@@ -34,6 +34,9 @@ from muster.model import (
     PartitionInfo,
     TopicPartition,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 T = TypeVar("T")
 
@@ -62,6 +65,7 @@ class Consumer:
         self._consumer._call_user = _call_in_caller
         self._thread = LoopThread("muster-consumer")
         self._kept: Records = {}
+        self._kept_tables: dict[TopicPartition, pa.Table] = {}
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -123,6 +127,21 @@ class Consumer:
             kept, self._kept = self._kept, {}
             return kept
         return self._run(self._consumer.poll(timeout_ms, max_records=max_records), self._keep)
+
+    def poll_arrow(
+        self, timeout_ms: int = 1_000, *, columns: Sequence[str] | None = None
+    ) -> dict[TopicPartition, pa.Table]:
+        """`poll` that makes no object for each record: all that has arrived, as one `pyarrow.Table` for each partition.
+
+        `AsyncConsumer.poll_arrow` says what the columns are, and what has to be installed.
+        """
+        if self._kept_tables:
+            kept, self._kept_tables = self._kept_tables, {}
+            return kept
+        return self._run(self._consumer.poll_arrow(timeout_ms, columns=columns), self._keep_tables)
+
+    def _keep_tables(self, tables: dict[TopicPartition, pa.Table]) -> None:
+        self._kept_tables = tables
 
     def getmany(self, *, timeout_ms: int = 0, max_records: int | None = None) -> Records:
         """`poll` that does not wait unless asked to."""

@@ -22,7 +22,7 @@ from muster.client.core.offsets import READ_COMMITTED, READ_UNCOMMITTED
 from muster.client.core.sends import AnySend, Failure, send
 from muster.client.core.subscription_state import PartitionState, PositionState, SubscriptionState
 from muster.errors import CorruptRecordError, ErrorCode, KafkaError, MusterError, ProtocolError, error_code
-from muster.model import ConsumerRecord, Node, TopicPartition
+from muster.model import NO_LEADER_EPOCH, ConsumerRecord, Node, TopicPartition
 from muster.protocol.messages import FetchResponse, PartitionData
 from muster.protocol.primitives import Buffer
 from muster.protocol.record_batch import BatchHeader, check_batch, iter_headers, read_tuples
@@ -61,6 +61,8 @@ class FetchedData:
     buffer: Buffer
     start_offset: int
     end_offset: int
+    leader_epoch: int = NO_LEADER_EPOCH
+    """Of the last batch."""
     position: int = 0
     aborted: deque[tuple[int, int]] = field(default_factory=deque)
     aborted_producers: set[int] = field(default_factory=set)
@@ -264,11 +266,11 @@ class Fetcher:
         if not records or isinstance(records, list):
             return
         try:
-            end = _end_of(records)
+            last = _last_batch(records)
         except ProtocolError as error:
             self._corrupt(partition, state, error)
             return
-        if end is None:
+        if last is None:
             message = f"{partition} has a batch at offset {offset} that is larger than a response may be"
             self._errors.append(KafkaError(ErrorCode.MESSAGE_TOO_LARGE, message))
             return
@@ -278,8 +280,9 @@ class Fetcher:
         if partition not in self._turn:
             self._turn.append(partition)
         aborted = deque(sorted((t.first_offset, t.producer_id) for t in data.aborted_transactions or ()))
-        queue.fetched.append(FetchedData(records, offset, end, aborted=aborted))
-        state.fetch_position = end
+        fetched = FetchedData(records, offset, last.next_offset, last.partition_leader_epoch, aborted=aborted)
+        queue.fetched.append(fetched)
+        state.fetch_position = last.next_offset
 
     def _corrupt(self, partition: TopicPartition, state: PartitionState, error: ProtocolError) -> None:
         state.retry_at = 1 << 62  # until the user seeks past it, as with Kafka's own consumer
@@ -325,16 +328,32 @@ class Fetcher:
         return collected
 
     def collect_raw(self) -> dict[TopicPartition, list[FetchedData]]:
-        """Everything that waits, as it was fetched; positions move behind it. Not to be mixed with `collect`."""
+        """Everything that waits, as it was fetched; positions move behind it.
+
+        What `collect` has begun to hand out is fetched again from where it stopped.
+        """
         self._drop_what_is_void()
         collected: dict[TopicPartition, list[FetchedData]] = {}
         for partition in list(self._turn):
-            if self._may_hand_out(partition):
-                queue = self._queues.pop(partition)
-                self._turn.remove(partition)
-                collected[partition] = list(queue.fetched)
-                self._subscription.state(partition).position = queue.fetched[-1].end_offset
+            if not self._may_hand_out(partition):
+                continue
+            queue = self._queues.pop(partition)
+            self._turn.remove(partition)
+            state = self._subscription.state(partition)
+            if queue.decoded or queue.fetched[0].position:
+                state.move_to(state.position, state.leader_epoch)
+                continue
+            collected[partition] = list(queue.fetched)
+            last = queue.fetched[-1]
+            state.position, state.leader_epoch = last.end_offset, last.leader_epoch
         return collected
+
+    def refuse_raw(self, partition: TopicPartition, offset: int, error: ProtocolError) -> None:
+        """What `collect_raw` gave is damaged from `offset` on: the position goes back there, and the user is told."""
+        state = self._subscription.find(partition)
+        if state is not None:
+            state.move_to(offset, state.leader_epoch)
+            self._corrupt(partition, state, error)
 
     def _may_hand_out(self, partition: TopicPartition) -> bool:
         state = self._subscription.find(partition)
@@ -409,12 +428,12 @@ class Fetcher:
             self._turn.remove(partition)
 
 
-def _end_of(records: Buffer) -> int | None:
-    """The offset behind the last whole batch, None where there is not one whole batch."""
-    end = None
+def _last_batch(records: Buffer) -> BatchHeader | None:
+    """The last whole batch, None where there is not one whole batch."""
+    last = None
     for _, header in iter_headers(records):
-        end = header.next_offset
-    return end
+        last = header
+    return last
 
 
 def _records(

@@ -1,0 +1,66 @@
+"""Arrow tables of what a consumer has fetched. Imported where they are asked for: pyarrow is an extra."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from muster.arrow import Decoder, arrow_schema
+from muster.client.config import ConsumerConfig
+from muster.client.core.fetcher import FetchedData, Fetcher
+from muster.errors import ProtocolError
+from muster.model import TopicPartition
+from muster.protocol.record_batch import check_batch, iter_headers, read_tuples
+
+Tables = dict[TopicPartition, pa.Table]
+
+
+class ArrowReader:
+    """Decodes what a `Fetcher` has, into tables with the given columns."""
+
+    def __init__(self, config: ConsumerConfig, fetcher: Fetcher, columns: Sequence[str]) -> None:
+        arrow_schema(columns)  # raises for a column that there is not
+        self.columns = tuple(columns)
+        self._read_committed = config.isolation_level == "read_committed"
+        self._check_crcs = config.check_crcs
+        self._fetcher = fetcher
+        self._decoders: dict[TopicPartition, Decoder] = {}
+
+    def collect(self) -> Tables:
+        """All records that wait; the positions move behind them. What stands before a damaged batch is still good."""
+        tables: Tables = {}
+        for partition, fetched in self._fetcher.collect_raw().items():
+            batches: list[pa.RecordBatch] = []
+            for data in fetched:
+                try:
+                    batches += self._decode(partition, data, len(data.buffer))
+                except ProtocolError as error:
+                    end, offset, reason = self._find_damage(data, error)
+                    batches += self._decode(partition, data, end)
+                    self._fetcher.refuse_raw(partition, offset, reason)
+                    break
+            if batches:
+                tables[partition] = pa.Table.from_batches(batches)
+        return tables
+
+    def _decode(self, partition: TopicPartition, data: FetchedData, end: int) -> list[pa.RecordBatch]:
+        decoder = self._decoders.get(partition)
+        if decoder is None:
+            decoder = self._decoders[partition] = Decoder(*partition, self.columns)
+        aborted = [(producer, first) for first, producer in data.aborted] if self._read_committed else None
+        buffer = memoryview(data.buffer)[:end]
+        return list(decoder.decode(buffer, data.start_offset, aborted=aborted, check_crcs=self._check_crcs).batches)
+
+    def _find_damage(self, data: FetchedData, error: ProtocolError) -> tuple[int, int, ProtocolError]:
+        """Where the first damaged batch begins, its offset, and what is wrong with it."""
+        end, offset = 0, data.start_offset
+        try:
+            for position, header in iter_headers(data.buffer):
+                if self._check_crcs:
+                    check_batch(data.buffer, position, header)
+                read_tuples(data.buffer, position, header)
+                end, offset = position + header.size, max(offset, header.next_offset)
+        except ProtocolError as found:
+            return end, offset, found
+        return 0, data.start_offset, error
