@@ -99,6 +99,20 @@ async def _muster_async(run: Run) -> AsyncGenerator[int, None]:
                 yield len(records)
 
 
+def _muster_arrow(run: Run) -> Iterator[int]:
+    from muster.arrow import warm
+    from muster.client import Consumer
+    from muster.model import TopicPartition
+
+    warm()
+    with Consumer(bootstrap_servers=run.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(run.topic, number) for number in range(run.partitions)])
+        while True:
+            for table in consumer.poll_arrow(1_000).values():
+                assert table.column("value").nbytes
+                yield table.num_rows
+
+
 async def _aiokafka(run: Run) -> AsyncGenerator[int, None]:
     from aiokafka import AIOKafkaConsumer, TopicPartition
 
@@ -135,6 +149,7 @@ def _confluent(run: Run) -> Iterator[int]:
 CONSUMERS: dict[str, Callable[[Run], Iterator[int] | AsyncGenerator[int, None]]] = {
     "muster": _muster,
     "muster async": _muster_async,
+    "muster to Arrow": _muster_arrow,
     "aiokafka": _aiokafka,
     "kafka-python": _kafka_python,
     "confluent-kafka": _confluent,
