@@ -223,24 +223,25 @@ class Accumulator:
         self._created = 0
         self.queues: dict[TopicPartition, deque[ProducerBatch]] = {}
 
-    def append(self, partition: TopicPartition, record: OutgoingRecord, now: int) -> ProducerBatch:
-        """Add a record to the open batch, or to a new one if it is full."""
+    def append(self, partition: TopicPartition, record: OutgoingRecord, now: int) -> tuple[bool, bool]:
+        """Add a record to the open batch, or to a new one if it is full; whether it is new, and whether full now."""
         queue = self.queues.get(partition)
         if queue is None:
             queue = self.queues[partition] = deque()
         batch = queue[-1] if queue else None
-        if batch is None or not self._takes(batch, record.size):
+        is_new = batch is None or not self._takes(batch, record.size)
+        if batch is None or is_new:
             self._created += 1
             batch = ProducerBatch(partition, now, (self._created,))
             queue.append(batch)
         batch.append(record.timestamp, record.key, record.value, record.headers, record.receipt)
         batch.memory += record.size
-        return batch
+        return is_new, self._expected(partition.topic, batch.builder.size) >= self._batch_size
 
     def _takes(self, batch: ProducerBatch, size: int) -> bool:
         if batch.encoded is not None or batch.has_sequence:
             return False
-        return self._expected(batch.partition.topic, batch.size + size) <= self._batch_size
+        return self._expected(batch.partition.topic, batch.builder.size + size) <= self._batch_size
 
     def is_full(self, batch: ProducerBatch, queue: deque[ProducerBatch]) -> bool:
         """Whether no more records will come into it."""

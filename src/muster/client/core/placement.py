@@ -133,14 +133,11 @@ class Placement:
                 sticky = self._sticky_of(topic, now)
                 partition = sticky.partition
                 assert partition is not None
-        place = TopicPartition(topic, partition)
-        batch = self._accumulator.append(place, record, now)
-        queue = self._accumulator.queues[place]
-        full = self._accumulator.is_full(batch, queue)
+        is_new, full = self._accumulator.append(TopicPartition(topic, partition), record, now)
         if sticky is not None and sticky.produced(record.size, full):
             self._switch(sticky, topic, now)
         # A first record sets the clock of its batch going, and makes the batch before it ready.
-        return full or batch.count == 1
+        return full or is_new
 
     def _ask_partitioner(self, partitioner: Partitioner, topic: str, key: bytes | None) -> int:
         partitions = self._metadata.partitions(topic)

@@ -108,6 +108,7 @@ class ProducerCore:
         self.room_wanted = False
         """Set while a caller waits for room: batches are then sent without lingering."""
         self._config = config
+        self._largest = min(config.max_request_size, config.buffer_memory)
         self._metadata = metadata
         self._chance = Chance(seed)
         self._compression = Compression[config.compression_type.upper()]
@@ -142,6 +143,8 @@ class ProducerCore:
     def check_size(self, size: int) -> MusterError | None:
         """Why a record of this `record_size` can never be sent, if it cannot."""
         whole = size + HEADER_SIZE
+        if whole <= self._largest:
+            return None
         for name, limit in (
             ("max_request_size", self._config.max_request_size),
             ("buffer_memory", self._config.buffer_memory),
