@@ -41,6 +41,8 @@ class Story:
         self.folder = folder
         self.members: list[Member] = []
         self.gone: list[Member] = []
+        self.left: list[Member] = []
+        """Those of the gone that left by their own act."""
 
     def start(self, client: str) -> Member:
         """Start a member."""
@@ -54,6 +56,7 @@ class Story:
 
     def leave(self, member: Member) -> None:
         """Have a member leave; the broker sees it go by its own act."""
+        self.left.append(member)
         self._end(member, member.leave, lambda line: re.search(rf"{member.client}' at \S+ left", line) is not None)
 
     def crash(self, member: Member) -> None:
@@ -78,9 +81,15 @@ class Story:
         return set().union(*(member.values for member in (*self.members, *self.gone)))
 
     def handled(self, count: int) -> None:
-        """Wait until all of the first `count` numbers have been handled: nothing is lost."""
+        """Wait until all of the first `count` numbers have been handled: nothing is lost.
+
+        But for what kcat drops by itself: SIGTERM comes while kcat waits for a record; the record comes, and librdkafka
+        counts it as consumed; kcat sees that it is to end, and returns without printing it; closing commits it. That
+        is one record at most for each kcat that leaves.
+        """
+        dropped_by_kcat = sum(member.client == "with-kcat" for member in self.left)
         until(
-            lambda: self.values() >= set(range(count)),
+            lambda: len(set(range(count)) - self.values()) <= dropped_by_kcat,
             lambda: f"{self.name} handles all: missing {sorted(set(range(count)) - self.values())[:20]} of {count}",
         )
 
