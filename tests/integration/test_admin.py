@@ -9,8 +9,6 @@ import pytest
 
 from muster.client.admin import Admin, AsyncAdmin
 from muster.client.core.admin import (
-    EARLIEST,
-    LATEST,
     ConfigResource,
     ConfigResourceType,
     GroupDescription,
@@ -20,6 +18,7 @@ from muster.client.core.admin import (
 from muster.client.producer import Producer
 from muster.errors import ErrorCode, KafkaError
 from muster.model import OffsetAndMetadata, TopicPartition
+from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from tests.support.faces import Cluster, read
 
 pytestmark = pytest.mark.slow
@@ -74,7 +73,7 @@ def test_creation_can_be_tried_without_doing_it(admin):
 def test_asking_for_a_topic_does_not_create_it(admin):
     topic = name()
     assert code(admin.describe_topics([topic])[topic]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    found = admin.list_offsets({TopicPartition(topic, 0): LATEST})
+    found = admin.list_offsets({TopicPartition(topic, 0): LATEST_TIMESTAMP})
     assert code(found[TopicPartition(topic, 0)]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert topic not in {found.name for found in admin.list_topics()}
 
@@ -100,7 +99,7 @@ def test_offsets_are_listed(admin, cluster):
     topic = cluster.topic(2)
     cluster.produce(topic, 10, partitions=2)
     zero, one, none = (TopicPartition(topic, number) for number in (0, 1, 9))
-    ends = admin.list_offsets({zero: LATEST, one: EARLIEST, none: LATEST})
+    ends = admin.list_offsets({zero: LATEST_TIMESTAMP, one: EARLIEST_TIMESTAMP, none: LATEST_TIMESTAMP})
     assert (ends[zero].offset, ends[one].offset) == (5, 0)
     assert code(ends[none]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     # Record number n has timestamp 1000 (n + 1); partition 0 holds 0, 2, 4, 6, 8.

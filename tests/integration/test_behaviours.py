@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from muster.client import Admin
-from muster.client.core.offsets import LATEST_TIMESTAMP
 from muster.errors import ErrorCode, KafkaError
 from muster.model import TopicPartition
+from muster.protocol.api import LATEST_TIMESTAMP
 from tests.support.faces import Cluster, Recorder, read, until
 
 pytestmark = pytest.mark.slow

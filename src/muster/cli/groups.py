@@ -9,9 +9,10 @@ from dataclasses import asdict
 from muster.cli import group_tables
 from muster.cli.common import add_connection, add_timeout, open_admin, print_json, report_errors
 from muster.client.admin import Admin
-from muster.client.core.admin import LATEST, GroupDescription
+from muster.client.core.admin import GroupDescription
 from muster.errors import ConfigError, KafkaError
 from muster.model import CONSUMER_PROTOCOL_TYPE, OffsetAndMetadata, TopicPartition
+from muster.protocol.api import LATEST_TIMESTAMP
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,7 +104,7 @@ def _offset_rows(admin: Admin, group: GroupDescription) -> list[group_tables.Off
         place: position for place, position in answers.items() if not isinstance(position, KafkaError)
     }
     places = set(committed) | {place for member in group.members for place in member.assignment}
-    found = admin.list_offsets(dict.fromkeys(sorted(places), LATEST))
+    found = admin.list_offsets(dict.fromkeys(sorted(places), LATEST_TIMESTAMP))
     ends = {place: end.offset for place, end in found.items() if end is not None and not isinstance(end, KafkaError)}
     return group_tables.offset_rows(group, committed, ends)
 

@@ -35,6 +35,7 @@ from muster.errors import (
     KafkaError,
 )
 from muster.model import Node, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from muster.protocol.api import READ_COMMITTED, READ_UNCOMMITTED
 from muster.protocol.messages import (
     CreateTopicsRequest,
     DeleteGroupsRequest,
@@ -151,8 +152,8 @@ class AsyncAdmin:
     async def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], *, isolation_level: str = "read_uncommitted"
     ) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError | None]:
-        """The first offset at or after each timestamp (milliseconds; `EARLIEST`, `LATEST`); None: no such record."""
-        isolation = 1 if isolation_level == "read_committed" else 0
+        """The first offset at or after each timestamp (milliseconds; -1 latest, -2 earliest); None: no such record."""
+        isolation = READ_COMMITTED if isolation_level == "read_committed" else READ_UNCOMMITTED
 
         async def attempt(
             places: list[TopicPartition],

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from muster.client.config import ConsumerConfig
 from muster.client.core.consumer import ConsumerCore
 from muster.client.core.events import CallbackKind, Fatal, RebalanceCallback
-from muster.client.core.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from muster.client.core.sends import LEAST_LOADED, Channel, Failure, Send
 from muster.client.core.subscription_state import OffsetReset, SubscriptionKind
 from muster.client.described import metadata_request, partition_infos
@@ -43,6 +42,7 @@ from muster.model import (
     PartitionInfo,
     TopicPartition,
 )
+from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from muster.protocol.messages import MetadataRequest, MetadataResponse
 
 if TYPE_CHECKING:

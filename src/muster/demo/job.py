@@ -29,6 +29,9 @@ PARTITIONS = 8
 MARKER = ".muster-demo"
 SPARK = "spark"
 
+Steps = list[tuple[Step, Callable[[], Awaitable[None]]]]
+"""What happens, in order, and what does it."""
+
 _START_TIMEOUT_S = 120
 _STALL_TIMEOUT_S = 90
 
@@ -113,8 +116,10 @@ class Job:
                     background.append(tasks.create_task(tail_events(self._broker.events, self._on_event)))
                 spark = await self._start_members()
                 async with asyncio.TaskGroup() as work:
-                    work.create_task(self._produce())
-                    work.create_task(self._do_steps())
+                    steps = self._steps()
+                    pace = Pace(self._options.events, self._options.duration_s, len(steps))
+                    work.create_task(self._produce(pace))
+                    work.create_task(self._do_steps(pace, steps))
                 await self._wait_until_handled()
                 await self._finish(spark)
                 for task in background:
@@ -211,10 +216,8 @@ class Job:
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
-    async def _produce(self) -> None:
+    async def _produce(self, pace: Pace) -> None:
         options = self._options
-        steps = len(self._steps())
-        pace = Pace(options.events, options.duration_s, steps)
         async with AsyncProducer(bootstrap_servers=self._bootstrap, client_id="muster-demo", linger_ms=20) as producer:
             started = time.monotonic()
             outcomes: list[asyncio.Future[Any]] = []
@@ -228,8 +231,8 @@ class Job:
                 await outcome
         self._view.note(f"all {self.run_record.sent:,} flights are written and acknowledged")
 
-    def _steps(self) -> list[tuple[Step, Callable[[], Awaitable[None]]]]:
-        steps: list[tuple[Step, Callable[[], Awaitable[None]]]] = [
+    def _steps(self) -> Steps:
+        steps: Steps = [
             (Step.JOIN, self._join),
             (Step.KILL, self._kill),
             (Step.LEAVE, self._leave),
@@ -238,9 +241,8 @@ class Job:
             steps.append((Step.RESTART, self._restart))
         return steps
 
-    async def _do_steps(self) -> None:
-        pace = Pace(self._options.events, self._options.duration_s, len(self._steps()))
-        for number, (step, act) in enumerate(self._steps()):
+    async def _do_steps(self, pace: Pace, steps: Steps) -> None:
+        for number, (step, act) in enumerate(steps):
             while self.run_record.sent < pace.share_of(number) * self._options.events:
                 await asyncio.sleep(0.05)
             self._view.note(f"→ {step}")
@@ -304,7 +306,7 @@ def prepare(options: Options) -> None:
     """Make the folders. Those of an earlier run of the demo are emptied; anything else is left alone and refused."""
     for folder in dict.fromkeys((options.out, options.data_dir)):
         if folder.exists() and any(folder.iterdir()):
-            if not (folder / MARKER).exists() and folder.parent != options.out:
+            if not (folder / MARKER).exists():
                 raise DemoError(f"{folder} has files that are not the demo's: name another folder")
             shutil.rmtree(folder)
         folder.mkdir(parents=True, exist_ok=True)

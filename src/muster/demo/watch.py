@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from muster.client.admin import AsyncAdmin
-from muster.client.core.offsets import LATEST_TIMESTAMP
 from muster.client.driver import wall_clock_ms
 from muster.demo.story import Snapshot
 from muster.errors import MusterError
 from muster.model import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from muster.protocol.api import LATEST_TIMESTAMP
 
 LOOK_EVERY_S = 0.4
 

@@ -37,6 +37,15 @@ class ApiKey(IntEnum):
     DESCRIBE_TOPIC_PARTITIONS = 75
 
 
+LATEST_TIMESTAMP = -1
+"""In ListOffsets: the offset behind the last record."""
+EARLIEST_TIMESTAMP = -2
+"""In ListOffsets: the offset of the first record that is still there."""
+
+READ_UNCOMMITTED = 0
+READ_COMMITTED = 1
+"""Isolation levels of Fetch and ListOffsets."""
+
 REQUESTS: dict[int, type[Request[Any]]] = {
     cls.API_KEY: cls
     for cls in vars(messages).values()

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from muster.errors import ConfigError
 from muster.model import TopicPartition
-from muster.spark.cluster import EARLIEST, LATEST, Cluster
+from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from muster.spark.cluster import Cluster
 from muster.spark.offsets import Claim, Claims
 from muster.spark.options import OffsetChoice, Offsets, SourceOptions
 
@@ -46,9 +47,9 @@ def plan(cluster: Cluster, options: SourceOptions) -> Claims:
 
 
 def _choose(choice: OffsetChoice, partitions: Iterable[TopicPartition], name: str) -> dict[TopicPartition, int]:
-    """An offset, EARLIEST or LATEST for each partition."""
+    """An offset, EARLIEST_TIMESTAMP or LATEST_TIMESTAMP for each partition."""
     if not isinstance(choice, dict):
-        offset = LATEST if choice is Offsets.LATEST else EARLIEST
+        offset = LATEST_TIMESTAMP if choice is Offsets.LATEST else EARLIEST_TIMESTAMP
         return dict.fromkeys(partitions, offset)
     wanted = set(partitions)
     if strangers := set(choice) - wanted:

@@ -32,7 +32,6 @@ from muster.spark.wire import Connection
 
 T = TypeVar("T")
 
-EARLIEST, LATEST = -2, -1
 """What ListOffsets takes as a time."""
 
 BACKOFF_S, BACKOFF_MAX_S = 0.1, 1.0
@@ -195,7 +194,7 @@ class Cluster:
     # --- offsets -----------------------------------------------------------------------------------------------------
 
     def list_offsets(self, times: Mapping[TopicPartition, int], isolation_level: int = 0) -> dict[TopicPartition, int]:
-        """Offsets at EARLIEST, LATEST or a time in milliseconds; -1 where no record is that young.
+        """Offsets at EARLIEST_TIMESTAMP, LATEST_TIMESTAMP or a time in milliseconds; -1 where no record is that young.
 
         Raises:
             KafkaError, KafkaConnectionError: they cannot be had.

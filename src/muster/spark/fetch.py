@@ -16,8 +16,9 @@ import pyarrow as pa
 from muster.arrow import COLUMNS, Decoder
 from muster.errors import ErrorCode, KafkaConnectionError, KafkaError, MusterError, ProtocolError, error_code
 from muster.model import TopicPartition
+from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from muster.protocol.messages import FetchPartition, FetchRequest, FetchTopic, PartitionData
-from muster.spark.cluster import EARLIEST, LATEST, Cluster, RetriableError, Retry, connect
+from muster.spark.cluster import Cluster, RetriableError, Retry, connect
 from muster.spark.wire import Connection
 
 log = logging.getLogger("muster.spark")
@@ -191,9 +192,9 @@ class RangeReader:
 
     def _out_of_range(self) -> None:
         """The log begins behind, or ends before, what is to be read."""
-        first = self._cluster.list_offsets({self._partition: EARLIEST})[self._partition]
+        first = self._cluster.list_offsets({self._partition: EARLIEST_TIMESTAMP})[self._partition]
         if first <= self._position:
-            last = self._cluster.list_offsets({self._partition: LATEST})[self._partition]
+            last = self._cluster.list_offsets({self._partition: LATEST_TIMESTAMP})[self._partition]
             self._behind(last)
             return
         gone = f"offsets {self._position} to {min(first, self._end) - 1} of {self._partition} are gone"

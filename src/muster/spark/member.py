@@ -22,10 +22,11 @@ from muster.client.driver import CoreLoop, Driver
 from muster.client.loop import LoopThread
 from muster.errors import ConfigError, KafkaTimeoutError, MusterError
 from muster.model import TopicPartition
+from muster.protocol.api import LATEST_TIMESTAMP
 from muster.spark.batch import find_partitions
 from muster.spark.checkpoint import Checkpoint
 from muster.spark.claims import QueryClaims
-from muster.spark.cluster import LATEST, connect
+from muster.spark.cluster import connect
 from muster.spark.offsets import Claims
 from muster.spark.options import SourceOptions
 from muster.spark.query_core import QueryCore
@@ -77,7 +78,7 @@ class Member:
         options = self._options
         timeout_s = self._config.request_timeout_ms / 1000
         cluster = connect(options.bootstrap, self._config.client_id, timeout_s)
-        times = dict.fromkeys(find_partitions(cluster, options), LATEST)
+        times = dict.fromkeys(find_partitions(cluster, options), LATEST_TIMESTAMP)
         self._targets = cluster.list_offsets(times, 1 if options.read_committed else 0)
         self._run(self._begin())
 

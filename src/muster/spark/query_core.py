@@ -21,10 +21,11 @@ from muster.client.config import ConsumerConfig
 from muster.client.core.consumer import ConsumerCore
 from muster.client.core.events import WARNING, CallbackKind, Event, Fatal, Note, RebalanceCallback
 from muster.client.core.member_state import MemberState, Step
-from muster.client.core.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, OffsetQuery
+from muster.client.core.offsets import OffsetQuery
 from muster.client.core.sends import AnySend
 from muster.errors import KafkaError, MusterError
 from muster.model import OffsetAndMetadata, TopicPartition
+from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from muster.spark.claims import QueryClaims
 from muster.spark.options import Offsets, SourceOptions
 

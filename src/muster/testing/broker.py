@@ -13,7 +13,6 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from muster.client.core.offsets import EARLIEST_TIMESTAMP
 from muster.coordinator.config import GroupConfig
 from muster.coordinator.effects import GroupEvent
 from muster.coordinator.failures import refused
@@ -21,6 +20,7 @@ from muster.coordinator.runtime import Client, CoordinatorRuntime
 from muster.errors import ErrorCode
 from muster.model import TopicPartition
 from muster.protocol import codec
+from muster.protocol.api import EARLIEST_TIMESTAMP
 from muster.protocol.messages import (
     Coordinator,
     FetchableTopicResponse,

@@ -11,11 +11,11 @@ import pytest
 from muster.arrow import COLUMNS
 from muster.client.aio import AsyncConsumer
 from muster.client.arrow import ArrowReader
-from muster.client.core.offsets import READ_COMMITTED
 from muster.client.sync import Consumer
 from muster.errors import ConfigError, CorruptRecordError, IllegalStateError
 from muster.model import TopicPartition
 from muster.protocol import messages as m
+from muster.protocol.api import READ_COMMITTED
 from muster.protocol.record_batch import build_batch
 from tests.unit.client.test_consumer_faces import NOWHERE, ZERO
 from tests.unit.client.test_fetcher import P0, P1, OneBroker

@@ -13,6 +13,7 @@ from muster.broker.handlers.fetch import check_leader_epoch
 from muster.broker.handlers.metadata import LEADER_EPOCH
 from muster.broker.server import Call
 from muster.errors import CorruptRecordError, ErrorCode, KafkaError
+from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from muster.protocol.messages import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -25,14 +26,19 @@ if TYPE_CHECKING:
     from muster.broker.broker import Broker
     from muster.log import PartitionLog
 
-LATEST = -1
-EARLIEST = -2
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 
-_SINCE = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+_SINCE = {
+    LATEST_TIMESTAMP: 0,
+    EARLIEST_TIMESTAMP: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
 """The version that first knows each special timestamp."""
 
 
@@ -77,9 +83,9 @@ def _find(
 
 def _offset(log: PartitionLog, timestamp: int) -> tuple[int, int] | None:
     """Offset and timestamp; the special offsets have timestamp -1."""
-    if timestamp == LATEST:
+    if timestamp == LATEST_TIMESTAMP:
         return log.high_watermark, -1
-    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+    if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL):
         return log.log_start_offset, -1
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return None

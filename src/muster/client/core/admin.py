@@ -28,11 +28,6 @@ from muster.protocol.messages import (
 )
 from muster.protocol.subscription import decode_assignment, decode_subscription
 
-LATEST = -1
-"""For `list_offsets`: the offset behind the last record."""
-EARLIEST = -2
-"""For `list_offsets`: the offset of the first record that is still there."""
-
 
 @dataclass(slots=True)
 class NewTopic:

@@ -18,11 +18,11 @@ from functools import partial
 from muster.client.config import ConsumerConfig
 from muster.client.core.fetch_session import SESSION_ERRORS, FetchSession, FetchSpec, all_have_ids
 from muster.client.core.metadata import ClusterMetadata
-from muster.client.core.offsets import READ_COMMITTED, READ_UNCOMMITTED
 from muster.client.core.sends import AnySend, Failure, send
 from muster.client.core.subscription_state import PartitionState, PositionState, SubscriptionState
 from muster.errors import CorruptRecordError, ErrorCode, KafkaError, MusterError, ProtocolError, error_code
 from muster.model import NO_LEADER_EPOCH, ConsumerRecord, Node, TopicPartition
+from muster.protocol.api import READ_COMMITTED, READ_UNCOMMITTED
 from muster.protocol.messages import FetchResponse, PartitionData
 from muster.protocol.primitives import Buffer
 from muster.protocol.record_batch import BatchHeader, check_batch, iter_headers, read_tuples

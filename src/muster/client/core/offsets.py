@@ -16,6 +16,7 @@ from muster.client.core.sends import AnySend, Failure, send
 from muster.client.core.subscription_state import OffsetReset, PositionState, SubscriptionState
 from muster.errors import ErrorCode, KafkaError, MusterError, UnsupportedVersionError, error_code
 from muster.model import OffsetAndTimestamp, TopicPartition
+from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED
 from muster.protocol.messages import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -23,12 +24,6 @@ from muster.protocol.messages import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-
-LATEST_TIMESTAMP = -1
-EARLIEST_TIMESTAMP = -2
-
-READ_UNCOMMITTED = 0
-READ_COMMITTED = 1
 
 _RESET_TIMESTAMP = {OffsetReset.EARLIEST: EARLIEST_TIMESTAMP, OffsetReset.LATEST: LATEST_TIMESTAMP}
 
