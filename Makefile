@@ -2,6 +2,7 @@
 # make test    the tests (ARGS="-k name": some of them)
 # make check   format, lint, types, layers, generated files and locks fresh
 # make soak    the seeded simulations and kill -9 tests at length (SEEDS=20000 KILLS=20)
+# make mutants plant known bugs one at a time and see that the tests notice each (ARGS="-k fetch": some of them)
 # make bench   the benchmarks (ARGS=…)
 # make lock    resolve the dependencies anew into requirements/
 # make clean   remove .venv and what the tools left behind
@@ -26,7 +27,7 @@ ifeq ($(OS),Windows_NT)
 $(error muster runs on Linux and macOS; on Windows use it inside WSL 2)
 endif
 
-.PHONY: help demo test check soak bench lock clean $(CHECKS:%=check-%)
+.PHONY: help demo test check soak mutants bench lock clean $(CHECKS:%=check-%)
 .DEFAULT_GOAL := help
 
 help:
@@ -57,6 +58,9 @@ hygiene = $(BIN)/python tools/hygiene.py
 # SEEDS and KILLS reach the tests as MUSTER_SEEDS and MUSTER_KILLS (tests/support/scale.py).
 soak: $(VENV)/.stamp-dev $(VENV)/.stamp-java
 	@MUSTER_SEEDS=$(SEEDS) MUSTER_KILLS=$(KILLS) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m soak --timeout 0 $(ARGS)
+
+mutants: $(VENV)/.stamp-dev $(VENV)/.stamp-java
+	@$(BIN)/python tools/mutants.py -n $(WORKERS) $(ARGS)
 
 bench: $(VENV)/.stamp-dev $(VENV)/.stamp-java
 	@$(BIN)/python -m benchmarks $(ARGS)

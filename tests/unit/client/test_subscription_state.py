@@ -36,6 +36,21 @@ def test_a_pattern_matches_whole_names(state: SubscriptionState) -> None:
     assert not state.update_pattern(["abb", "ab"])
 
 
+def test_no_epoch_comes_again_when_a_partition_is_lost_and_regained(state: SubscriptionState) -> None:
+    """The answer to a fetch of an earlier ownership may come after any number of moves in the later one."""
+    state.subscribe(["t"])
+    seen: set[int] = set()
+    for _ in range(3):
+        state.assign_from_group([P0])
+        epochs = []
+        for offset in range(3):
+            state.seek(P0, OffsetAndMetadata(offset))
+            epochs.append(state.state(P0).epoch)
+        assert not seen & set(epochs)
+        seen.update(epochs)
+        state.assign_from_group([])
+
+
 def test_a_new_assignment_keeps_the_positions_of_what_stays(state: SubscriptionState) -> None:
     state.subscribe(["t"])
     state.assign_from_group([P0, P1])
