@@ -176,11 +176,20 @@ class ProducerHarness:
         endpoints: list[ProduceResponseNodeEndpoint] | None = None,
     ) -> None:
         """Answer the batches of a request one by one."""
+        self._finish(request, self.response(request, parts, endpoints))
+
+    def response(
+        self,
+        request: OpenProduce,
+        parts: list[PartitionProduceResponse],
+        endpoints: list[ProduceResponseNodeEndpoint] | None = None,
+    ) -> ProduceResponse:
+        """The same answer as a message."""
         by_name = request.version <= 12
         topic = TopicProduceResponse(TOPIC if by_name else "", ZERO_UUID if by_name else TOPIC_ID, parts)
         response = ProduceResponse([topic], 0, endpoints or [])
         frame = codec.encode(response, request.version)
-        self._finish(request, codec.decode(ProduceResponse, request.version, frame))
+        return codec.decode(ProduceResponse, request.version, frame)
 
     def hint(self, leader_id: int, port: int) -> tuple[dict[str, Any], list[ProduceResponseNodeEndpoint]]:
         """What an answer of KIP-951 holds besides the error."""

@@ -42,7 +42,7 @@ def record_size(key: bytes | None, value: bytes | None, headers: RecordHeaders) 
 class OutgoingRecord:
     """A record as it comes from the caller. `size` is its `record_size`, `partition` None lets the partitioner choose.
 
-    `deadline` is set while the record waits for its topic to be known.
+    `deadline` is set while the record waits for its topic to be known, `era` when the core takes it (`Unsettled`).
     """
 
     topic: str
@@ -54,10 +54,11 @@ class OutgoingRecord:
     receipt: Any
     size: int
     deadline: int = 0
+    era: int = 0
 
 
 class ProducerBatch:
-    """Records on their way to one partition. `receipts` are what the face gave with each of them."""
+    """Records on their way to one partition. `receipts` are what the face gave with each of them, `eras` theirs."""
 
     __slots__ = (
         "attempts",
@@ -66,11 +67,11 @@ class ProducerBatch:
         "created_ms",
         "done",
         "encoded",
+        "eras",
         "leader_epoch",
         "memory",
         "order",
         "partition",
-        "pieces",
         "producer_epoch",
         "producer_id",
         "receipts",
@@ -84,11 +85,11 @@ class ProducerBatch:
         self.created_ms = created_ms
         self.order = order
         """Where it belongs among the batches of its partition; the pieces of a split one have one number more."""
-        self.pieces: list[ProducerBatch] = []
         self.builder = BatchBuilder()
         self.encoded: bytearray | None = None
         self.receipts: list[Any] = []
         self.timestamps: list[int] = []
+        self.eras: list[int] = []
         self.memory = 0
         self.attempts = 0
         self.retry_at = 0
@@ -121,11 +122,13 @@ class ProducerBatch:
         value: bytes | None,
         headers: RecordHeaders,
         receipt: Any,
+        era: int,
     ) -> None:
         """Add a record."""
         self.builder.append(timestamp, key, value, headers)
         self.receipts.append(receipt)
         self.timestamps.append(timestamp)
+        self.eras.append(era)
 
     def encode(self, compression: Compression, level: int | None) -> bytearray:
         """Build its bytes, once; no record can be added afterwards."""
@@ -161,7 +164,7 @@ class ProducerBatch:
             if not pieces or filled + size > limit:
                 pieces.append(ProducerBatch(self.partition, self.created_ms, (*self.order, len(pieces))))
                 filled = 0
-            pieces[-1].append(timestamp, key, value, headers, self.receipts[index])
+            pieces[-1].append(timestamp, key, value, headers, self.receipts[index], self.eras[index])
             pieces[-1].memory += size
             filled += size
         for piece in pieces:
@@ -187,6 +190,7 @@ class Completion:
     receipts: list[Any]
     timestamps: list[int]
     memory: int
+    eras: list[int]
     base_offset: int = -1
     log_append_time_ms: int = -1
     error: MusterError | None = None
@@ -234,7 +238,7 @@ class Accumulator:
             self._created += 1
             batch = ProducerBatch(partition, now, (self._created,))
             queue.append(batch)
-        batch.append(record.timestamp, record.key, record.value, record.headers, record.receipt)
+        batch.append(record.timestamp, record.key, record.value, record.headers, record.receipt, record.era)
         batch.memory += record.size
         return is_new, self._expected(partition.topic, batch.builder.size) >= self._batch_size
 
@@ -267,6 +271,6 @@ class Accumulator:
         """The estimate was wrong: a batch was refused as too large."""
         self._ratios.pop(topic, None)
 
-    def batches(self) -> list[ProducerBatch]:
-        """Everything that waits in a queue."""
-        return [batch for queue in self.queues.values() for batch in queue]
+    def topics(self) -> set[str]:
+        """The topics that something waits for in a queue."""
+        return {place.topic for place, queue in self.queues.items() if queue}

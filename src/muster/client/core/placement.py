@@ -56,13 +56,9 @@ class Placement:
 
     # --- parked records ----------------------------------------------------------------------------------------------
 
-    def parked(self) -> list[OutgoingRecord]:
-        """The records that wait for their topic."""
-        return [record for waiting in self._parked.values() for record in waiting]
-
     def take_parked(self) -> list[OutgoingRecord]:
-        """The same, and forget them."""
-        records = self.parked()
+        """The records that wait for their topic; they are forgotten here."""
+        records = [record for waiting in self._parked.values() for record in waiting]
         self._parked.clear()
         return records
 
@@ -183,7 +179,7 @@ class Placement:
         idle = [topic for topic, used in self._topics_used.items() if now - used > idle_ms]
         if not idle:
             return
-        busy = {batch.partition.topic for batch in self._accumulator.batches()} | set(self._parked)
+        busy = self._accumulator.topics() | set(self._parked)
         for topic in idle:
             if topic in busy:
                 self._topics_used[topic] = now

@@ -25,6 +25,7 @@ from muster.client.core.partitioner import Partitioner
 from muster.client.core.placement import Placement
 from muster.client.core.sends import LEAST_LOADED, AnySend, Failure, FailureKind, Send
 from muster.client.core.sequences import Sequences
+from muster.client.core.unsettled import Unsettled
 from muster.errors import (
     ClosedError,
     ErrorCode,
@@ -118,6 +119,7 @@ class ProducerCore:
         self._sequences = Sequences() if config.idempotent else None
         self._under_way: dict[int, list[list[ProducerBatch]]] = {}
         self._muted: set[TopicPartition] = set()
+        self._unsettled = Unsettled()
         self._flushing = 0
         self._completions: list[Completion] = []
         self._init_in_flight = False
@@ -136,7 +138,9 @@ class ProducerCore:
         Raises:
             Exception: whatever a user's partitioner raises; the record was not taken.
         """
+        record.era = self._unsettled.era
         news = self._placement.append(record, now)
+        self._unsettled.add()
         self.buffered_bytes += record.size
         return news
 
@@ -188,7 +192,7 @@ class ProducerCore:
 
     def _complete_parked(self, record: OutgoingRecord, error: MusterError) -> None:
         place = TopicPartition(record.topic, -1 if record.partition is None else record.partition)
-        self._complete(Completion(place, [record.receipt], [record.timestamp], record.size, error=error))
+        self._complete(Completion(place, [record.receipt], [record.timestamp], record.size, [record.era], error=error))
 
     # --- giving up ---------------------------------------------------------------------------------------------------
 
@@ -233,24 +237,12 @@ class ProducerCore:
     # --- flushing ----------------------------------------------------------------------------------------------------
 
     def begin_flush(self) -> Callable[[], bool]:
-        """Send all that waits without lingering; returns whether what was there at this moment is done by now."""
+        """Send all that waits without lingering; returns whether what was taken before this moment is settled by now.
+
+        A record is settled when `take_completions` has handed it out.
+        """
         self._flushing += 1
-        batches = self._accumulator.batches()
-        batches += [b for requests in self._under_way.values() for request in requests for b in request]
-        parked = self._placement.parked()
-
-        def done() -> bool:
-            if parked:
-                still = {id(record) for record in self._placement.parked()}
-                if any(id(record) in still for record in parked):
-                    return False
-                parked.clear()
-                batches.extend(self._accumulator.batches())
-            while batches and batches[-1].done:
-                batches.extend(batches.pop().pieces)
-            return not batches
-
-        return done
+        return self._unsettled.begin_flush()
 
     def end_flush(self) -> None:
         """A flush is over."""
@@ -492,7 +484,7 @@ class ProducerCore:
 
     def _split(self, batch: ProducerBatch) -> None:
         pieces = batch.split()
-        batch.done, batch.pieces = True, pieces
+        batch.done = True
         self.metrics.splits += 1
         self._accumulator.forget_ratio(batch.partition.topic)
         if self._sequences is not None:
@@ -543,6 +535,7 @@ class ProducerCore:
                 batch.receipts,
                 batch.timestamps,
                 batch.memory,
+                batch.eras,
                 base_offset,
                 log_append_time_ms,
                 error,
@@ -559,6 +552,8 @@ class ProducerCore:
     def take_completions(self) -> list[Completion]:
         """What is done since the last call, in order for each partition."""
         completions, self._completions = self._completions, []
+        for completion in completions:
+            self._unsettled.settle(completion.eras)
         return completions
 
 

@@ -1,0 +1,41 @@
+"""Which records are not settled yet: what a flush waits for.
+
+A record is settled when its acknowledgement or its failure was handed out to be told, wherever it stood before. Records
+are counted by the era in which they came. A flush begins a new era and is over when no record of an earlier one is
+left: nothing has to be looked for in queues, so that nothing can be missed there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+
+class Unsettled:
+    """How many records of each era are under way."""
+
+    __slots__ = ("_left", "era")
+
+    def __init__(self) -> None:
+        self.era = 0
+        """The era of a record that comes now."""
+        self._left: dict[int, int] = {}
+        """Eras with records in them, the oldest first: only the youngest era is ever added to."""
+
+    def add(self) -> None:
+        """Count a record that was taken now."""
+        self._left[self.era] = self._left.get(self.era, 0) + 1
+
+    def settle(self, eras: Sequence[int]) -> None:
+        """Count records off."""
+        for era in eras:
+            left = self._left[era] - 1
+            if left:
+                self._left[era] = left
+            else:
+                del self._left[era]
+
+    def begin_flush(self) -> Callable[[], bool]:
+        """Begin a new era; returns whether all records that came before it are settled by now."""
+        self.era += 1
+        limit = self.era
+        return lambda: next(iter(self._left), limit) >= limit
