@@ -10,7 +10,23 @@ from pathlib import Path
 import pytest
 
 from muster.broker.broker import Broker
-from tests.support import brokers, peers
+from tests.support import brokers, peers, scale
+
+
+def pytest_configure() -> None:
+    """Draw the run's own seeds before the workers start, which have to collect the same tests."""
+    scale.first_fresh_seed()
+
+
+def pytest_report_header() -> str:
+    """Shown when the run begins."""
+    return f"simulations: this run's own seeds begin at {scale.first_fresh_seed()}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Shown when the run ends badly: with -q the header is not."""
+    if terminalreporter.stats.get("failed"):
+        terminalreporter.write_line(pytest_report_header())
 
 
 @pytest.fixture(scope="session")

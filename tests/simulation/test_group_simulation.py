@@ -1,4 +1,4 @@
-"""A group's life with faults, for many seeds: 500 in `make test`, any number in `make soak`.
+"""A group's life with faults, for many seeds: 400 fixed ones and 100 of the run's own, any number in `make soak`.
 
 What is checked is told in `muster.testing.invariants`. A failure names its seed, prints all that happened, and says how
 to run it again.
@@ -14,11 +14,10 @@ import sys
 import pytest
 
 from muster.testing import InvariantError, simulate
-from tests.support.scale import seeds
+from tests.support.scale import fresh_seeds, seeds
 
 PER_TEST = 20
-SEEDS = seeds(500)
-CHUNKS = [SEEDS[at : at + PER_TEST] for at in range(0, len(SEEDS), PER_TEST)]
+CHUNKS = [part[at : at + PER_TEST] for part in (seeds(400), fresh_seeds(100)) for at in range(0, len(part), PER_TEST)]
 
 
 @pytest.mark.soak

@@ -1,17 +1,34 @@
 """How much the seeded and the violent tests do: a little in `make test`, any amount in `make soak`.
 
-A test that uses one of these carries the marker `soak`.
+A test that uses one of these carries the marker `soak`. Beside its fixed seeds a simulation runs some that no run had
+before, so that every run looks at something new: their first is drawn once for each run and shown in its header and in
+its summary. MUSTER_FIRST_SEED=… MUSTER_SEEDS=… run exactly those again, and nothing fresh.
 """
 
 from __future__ import annotations
 
 import os
+import random
+
+_FRESH = "MUSTER_FRESH_SEED"
 
 
 def seeds(default: int) -> range:
-    """The seeds of a simulation: MUSTER_SEEDS of them from MUSTER_FIRST_SEED (0), else `default`."""
+    """The fixed seeds of a simulation: MUSTER_SEEDS of them from MUSTER_FIRST_SEED (0), else `default`."""
     first = int(os.environ.get("MUSTER_FIRST_SEED", "0"))
     return range(first, first + int(os.environ.get("MUSTER_SEEDS", default)))
+
+
+def fresh_seeds(default: int) -> range:
+    """`default` seeds that are this run's own; none where MUSTER_FIRST_SEED says which to run."""
+    if "MUSTER_FIRST_SEED" in os.environ:
+        return range(0)
+    return range(first_fresh_seed(), first_fresh_seed() + default)
+
+
+def first_fresh_seed() -> int:
+    """The first of this run's own seeds. The workers of a run inherit it from the process that starts them."""
+    return int(os.environ.setdefault(_FRESH, str(random.SystemRandom().randrange(10**6, 10**9))))
 
 
 def kills(default: int) -> int:
