@@ -9,8 +9,16 @@ import pytest
 
 from muster.client import Admin
 from muster.client.core.events import Fatal
-from muster.errors import CommitFailedError, ConfigError, ErrorCode, IllegalStateError, KafkaError
+from muster.errors import (
+    CommitFailedError,
+    ConfigError,
+    CorruptRecordError,
+    ErrorCode,
+    IllegalStateError,
+    KafkaError,
+)
 from muster.model import OffsetAndMetadata, TopicPartition
+from muster.protocol.record_batch import iter_headers
 from tests.support.faces import Cluster, Recorder, flat, numbers, read, until
 
 pytestmark = pytest.mark.slow
@@ -377,3 +385,45 @@ def test_a_restart_of_the_broker_is_survived(muster_process, face):
         assert numbers(read(consumer, 40)) == list(range(40, 80))
         consumer.commit()
         assert consumer.group_metadata().generation_id == generation
+
+
+@pytest.mark.parametrize("way", ["poll", "poll_arrow"])
+def test_a_damaged_batch_is_passed_by_a_seek_only(muster_process, face, way):
+    """What stands before it is handed out and committed, what stands behind it is not, and every poll says why."""
+    cluster = Cluster(muster_process.bootstrap)
+    topic = cluster.topic(1)
+    for start in range(0, 60, 10):
+        cluster.produce(topic, 10, partitions=1, start=start)
+    [segment] = (muster_process.folder / f"{topic}-0").glob("*.log")
+    with segment.open("r+b") as log:
+        _, damaged = _batch_with(segment.read_bytes(), 40)
+        log.seek(damaged - 1)
+        log.write(b"\xff")
+    zero = TopicPartition(topic, 0)
+
+    def seen_by(consumer):
+        found = getattr(consumer, way)(1_000)
+        if way == "poll":
+            return [record.offset for records in found.values() for record in records]
+        return [offset for table in found.values() for offset in table.column("offset").to_pylist()]
+
+    with cluster.consumer(face, auto_commit_interval_ms=0) as consumer:
+        consumer.subscribe([topic])
+        seen: list[int] = []
+        told = 0
+        while told < 3:
+            try:
+                seen += seen_by(consumer)
+            except CorruptRecordError:
+                told += 1
+        assert seen == list(range(40))
+        assert consumer.position(zero) == 40
+        consumer.commit()
+        assert consumer.committed([zero])[zero].offset == 40
+        consumer.seek(zero, 50)
+        until(lambda: seen[40:] == list(range(50, 60)), lambda: seen.extend(seen_by(consumer)))
+
+
+def _batch_with(log: bytes, offset: int) -> tuple[int, int]:
+    """Where the batch with an offset begins and ends."""
+    return next((at, at + header.size) for at, header in iter_headers(log) if header.last_offset >= offset)

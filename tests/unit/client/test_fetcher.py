@@ -13,8 +13,8 @@ from muster.client.core.fetcher import HELD_BACK_WAIT_MS, Fetcher
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import AnySend, Failure, FailureKind
 from muster.client.core.subscription_state import SubscriptionState
-from muster.errors import CorruptRecordError, ErrorCode, KafkaError
-from muster.model import TopicPartition
+from muster.errors import CorruptRecordError, ErrorCode, KafkaError, MusterError
+from muster.model import Node, OffsetAndMetadata, TopicPartition
 from muster.protocol import messages as m
 from muster.protocol.record_batch import build_batch
 
@@ -243,12 +243,43 @@ def test_an_offset_out_of_range_is_reset_by_policy() -> None:
 def test_an_offset_out_of_range_is_told_where_there_is_no_policy() -> None:
     broker = OneBroker({P0: [2]}, auto_offset_reset="none")
     broker.subscription.seek(P0, 9)
-    broker.exchange()
-    [error] = broker.fetcher.take_errors()
-    assert isinstance(error, KafkaError)
-    assert error.code is ErrorCode.OFFSET_OUT_OF_RANGE
-    assert broker.poll() == []
+    for _ in range(2):
+        broker.exchange()
+        assert not broker.exchange()  # nothing is asked while the answer waits for the user, so that nothing piles up
+        with pytest.raises(KafkaError, match="no offset 9 any more") as caught:
+            broker.fetcher.collect(500)
+        assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert broker.fetcher.collect(500) == {}
+        broker.now += broker.config.retry_backoff_ms
     broker.subscription.seek(P0, 0)
+    assert broker.drain() == {P0: [0, 1]}
+
+
+def test_what_was_fetched_before_an_offset_out_of_range_is_handed_out_before_the_reset() -> None:
+    broker = OneBroker({P0: [2, 2]}, auto_offset_reset="latest")
+    broker.exchange()
+    [send] = broker.poll()
+    send.on_reply(broker.answer(send.build(13), {P0: ErrorCode.OFFSET_OUT_OF_RANGE}), 0)
+    assert [r.offset for r in broker.fetcher.collect(500)[P0]] == [0, 1]
+    assert broker.subscription.needs_reset() == []
+    broker.now = broker.config.retry_backoff_ms
+    [send] = broker.poll()
+    send.on_reply(broker.answer(send.build(13), {P0: ErrorCode.OFFSET_OUT_OF_RANGE}), 0)
+    assert broker.subscription.needs_reset() == [P0]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CORRUPT_MESSAGE])
+def test_an_error_that_does_not_heal_is_told_for_each_answer_that_says_it(code: ErrorCode) -> None:
+    broker = OneBroker({P0: [2]})
+    for _ in range(2):
+        [send] = broker.poll()
+        send.on_reply(broker.answer(send.build(13), {P0: code}), broker.now)
+        broker.now += broker.config.retry_backoff_max_ms
+        assert broker.poll() == []
+        with pytest.raises(KafkaError, match="t-0") as caught:
+            broker.fetcher.collect(500)
+        assert caught.value.code is code
+        assert broker.fetcher.collect(500) == {}
     assert broker.drain() == {P0: [0, 1]}
 
 
@@ -262,19 +293,122 @@ def test_a_moved_leader_backs_off_and_asks_for_metadata() -> None:
     assert len(broker.poll()) == 1
 
 
-def test_a_damaged_batch_is_told_and_stops_only_its_partition() -> None:
-    broker = OneBroker({P0: [2, 2], P1: [1]}, max_batches=2)
-    first, last, batch = broker.logs[P0][1]
-    broker.logs[P0][1] = (first, last, batch[:-1] + bytes([batch[-1] ^ 1]))
-    broker.exchange()
-    handed_out = broker.fetcher.collect(500)
-    assert [r.offset for r in handed_out[P0]] == [0, 1]
-    assert [r.offset for r in handed_out[P1]] == [0]
-    [error] = broker.fetcher.take_errors()
-    assert isinstance(error, CorruptRecordError)
-    assert "offset 2" in str(error)
-    broker.exchange()
+def flipped(broker: OneBroker, partition: TopicPartition, index: int, at: int = -1) -> None:
+    """Damage one batch of a log."""
+    first, after, batch = broker.logs[partition][index]
+    turned = bytearray(batch)
+    turned[at] ^= 0xFF
+    broker.logs[partition][index] = (first, after, bytes(turned))
+
+
+def test_a_damaged_batch_is_told_at_each_turn_and_stops_only_its_partition() -> None:
+    broker = OneBroker({P0: [2, 2, 2], P1: [1, 1, 1, 1]}, max_partition_fetch_bytes=1)
+    flipped(broker, P0, 1)
+    seen: dict[TopicPartition, list[int]] = {P0: [], P1: []}
+    told = 0
+    for _ in range(12):
+        broker.exchange()
+        try:
+            for partition, records in broker.fetcher.collect(1).items():
+                seen[partition] += [record.offset for record in records]
+        except CorruptRecordError:
+            told += 1
+    assert seen == {P0: [0, 1], P1: [0, 1, 2, 3]}
+    assert told == 6
     assert broker.subscription.position(P0) == 2
+    assert broker.subscription.all_consumed()[P0].offset == 2
+
+
+@pytest.mark.parametrize(
+    "at", [pytest.param(17, id="crc"), pytest.param(16, id="magic"), pytest.param(8, id="length"), -1]
+)
+def test_nothing_behind_the_damage_is_handed_out_though_a_fetch_from_there_is_under_way(at: int) -> None:
+    broker = OneBroker({P0: [2, 1, 3]})
+    broker.exchange()
+    flipped(broker, P0, 1, at)
+    broker.exchange()
+    under_way = broker.poll()
+    assert [r.offset for r in broker.fetcher.collect(500)[P0]] == [0, 1]
+    for send in under_way:
+        send.on_reply(broker.answer(send.build(13)), 0)
+    for _ in range(3):
+        assert broker.fetcher.has_records
+        with pytest.raises(MusterError, match=r"seek\(\) past it"):
+            broker.fetcher.collect(500)
+        assert not broker.exchange()
+        assert broker.subscription.position(P0) == 2
+    broker.subscription.seek(P0, 3)
+    assert broker.drain() == {P0: [3, 4, 5]}
+
+
+def test_damage_is_not_told_of_a_partition_that_is_paused_or_given_up() -> None:
+    broker = OneBroker({P0: [1]})
+    flipped(broker, P0, 0)
+    broker.exchange()
+    broker.subscription.pause([P0])
+    assert not broker.fetcher.has_records
+    assert broker.fetcher.collect(500) == {}
+    broker.subscription.resume([P0])
+    with pytest.raises(CorruptRecordError):
+        broker.fetcher.collect(500)
+    broker.subscription.assign([])
+    assert not broker.fetcher.has_records
+    assert broker.fetcher.collect(500) == {}
+
+
+def test_a_partition_that_is_lost_and_comes_back_is_read_again_though_it_was_damaged() -> None:
+    broker = OneBroker({P0: [1]})
+    good = list(broker.logs[P0])
+    flipped(broker, P0, 0)
+    broker.exchange()
+    broker.logs[P0] = good
+    broker.subscription.assign([])
+    broker.subscription.assign([P0])
+    broker.subscription.seek(P0, 0)
+    assert broker.drain() == {P0: [0]}
+
+
+def test_an_answer_that_goes_backwards_is_damage_and_no_endless_loop() -> None:
+    broker = OneBroker({P0: [1, 1]})
+    broker.subscription.seek(P0, 1)
+    broker.logs[P0][1] = (1, 2, broker.logs[P0][0][2])
+    broker.exchange()
+    with pytest.raises(CorruptRecordError, match="t-0 is damaged at offset 1"):
+        broker.fetcher.collect(500)
+    assert not broker.exchange()
+
+
+def test_two_answers_for_the_same_place_count_once() -> None:
+    """The leader moves while it is asked, and the new one is asked for the same place; both answer."""
+    broker = OneBroker({P0: [2, 2]})
+    [old] = broker.poll()
+    broker.metadata.update_leader(P0, 2, 1, Node(2, "h2", 9092))
+    [new] = broker.poll()
+    for send in (old, new):
+        response = broker.answer(send.build(13))
+        broker.session_epoch = 0
+        send.on_reply(response, 0)
+    [data] = broker.fetcher.collect_raw()[P0]
+    assert (data.start_offset, data.end_offset) == (0, 2)
+
+
+def test_the_position_has_the_epoch_of_the_batch_before_it_though_that_one_is_hidden() -> None:
+    broker = OneBroker({P0: [1]}, isolation_level="read_committed", max_batches=2)
+    marker = build_batch(
+        [(0, b"\0\0\0\0", b"\0\0\0\0\0\0", [])],
+        base_offset=1,
+        producer_id=5,
+        producer_epoch=0,
+        base_sequence=-1,
+        transactional=True,
+        control=True,
+        leader_epoch=7,
+    )
+    broker.logs[P0].append((1, 2, bytes(marker)))
+    broker.exchange()
+    broker.fetcher.collect(500)
+    broker.fetcher.collect(500)
+    assert broker.subscription.all_consumed() == {P0: OffsetAndMetadata(2, 7)}
 
 
 def test_aborted_and_control_batches_are_hidden_from_read_committed() -> None:

@@ -255,7 +255,11 @@ class ConsumerCore:
                 code = self.metadata.topic_error(topic)
                 if code in _TELL_THE_USER:
                     errors.append(KafkaError(code, f"topic {topic} cannot be read"))
-        self.events += [Fatal(error) for error in errors]
+        waiting = {str(event.error) for event in self.events if isinstance(event, Fatal)}
+        for error in errors:
+            if str(error) not in waiting:  # the user may be long in coming
+                waiting.add(str(error))
+                self.events.append(Fatal(error))
 
     def _reset_new_partitions(self) -> None:
         """Without a group nothing is committed anywhere: start where `auto_offset_reset` says."""
@@ -270,11 +274,11 @@ class ConsumerCore:
 
     @property
     def has_records(self) -> bool:
-        """Whether `collect` would bring any."""
+        """Whether `collect` would bring any, or raise."""
         return self.fetcher is not None and self.fetcher.has_records
 
     def collect(self, max_records: int) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Records to hand out; their partitions' positions move behind them."""
+        """Records to hand out; their partitions' positions move behind them. Raises as `Fetcher.collect` does."""
         return self.fetcher.collect(max_records) if self.fetcher is not None else {}
 
     # --- committing --------------------------------------------------------------------------------------------------

@@ -12,20 +12,25 @@ arrives. The answer carries the epoch of its sending and is dropped, its records
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 from muster.client.config import ConsumerConfig
 from muster.client.core.fetch_session import SESSION_ERRORS, FetchSession, FetchSpec, all_have_ids
+from muster.client.core.fetched import FetchedData, PartitionQueue, whole_batches
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import AnySend, Failure, send
 from muster.client.core.subscription_state import PartitionState, PositionState, SubscriptionState
 from muster.errors import CorruptRecordError, ErrorCode, KafkaError, MusterError, ProtocolError, error_code
-from muster.model import NO_LEADER_EPOCH, ConsumerRecord, Node, TopicPartition
+from muster.model import ConsumerRecord, Node, TopicPartition
 from muster.protocol.api import READ_COMMITTED, READ_UNCOMMITTED
 from muster.protocol.messages import FetchResponse, PartitionData
-from muster.protocol.primitives import Buffer
-from muster.protocol.record_batch import BatchHeader, check_batch, iter_headers, read_tuples
+
+T = TypeVar("T")
+
+_NO_LIMIT = 1 << 62
 
 _NEWEST_WITH_TOPIC_NAMES = 12
 
@@ -51,47 +56,6 @@ _STALE_METADATA = frozenset(
 
 
 @dataclass(slots=True)
-class FetchedData:
-    """Record batches of one partition as one fetch brought them, from `start_offset` on.
-
-    `position` is where in `buffer` the next batch begins. `aborted` holds (first offset, producer id) of transactions
-    that were aborted, ascending; it is empty for read_uncommitted.
-    """
-
-    buffer: Buffer
-    start_offset: int
-    end_offset: int
-    leader_epoch: int = NO_LEADER_EPOCH
-    """Of the last batch."""
-    position: int = 0
-    aborted: deque[tuple[int, int]] = field(default_factory=deque)
-    aborted_producers: set[int] = field(default_factory=set)
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Bytes not yet handed out."""
-        return len(self.buffer) - self.position
-
-
-@dataclass(slots=True)
-class _Queue:
-    """What waits to be handed out of one partition."""
-
-    epoch: int
-    fetched: deque[FetchedData] = field(default_factory=deque)
-    decoded: list[ConsumerRecord] = field(default_factory=list)
-    behind_decoded: int = -1
-    """The offset behind the batch that `decoded` comes from."""
-
-    @property
-    def waiting_bytes(self) -> int:
-        return sum(data.waiting_bytes for data in self.fetched)
-
-    def __bool__(self) -> bool:
-        return bool(self.fetched or self.decoded)
-
-
-@dataclass(slots=True)
 class _NodeState:
     session: FetchSession = field(default_factory=FetchSession)
     in_flight: bool = False
@@ -111,7 +75,7 @@ class Fetcher:
         self._metadata = metadata
         self._isolation_level = READ_COMMITTED if config.isolation_level == "read_committed" else READ_UNCOMMITTED
         self._nodes: dict[int, _NodeState] = {}
-        self._queues: dict[TopicPartition, _Queue] = {}
+        self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._turn: deque[TopicPartition] = deque()
         """Whose records are handed out next: partitions take turns, as they came in."""
         self._errors: list[MusterError] = []
@@ -168,7 +132,7 @@ class Fetcher:
         if state.state is not PositionState.FETCHING or state.paused or state.pending_revocation:
             return False
         queue = self._queues.get(partition)
-        return queue is None or queue.waiting_bytes < self._config.max_partition_fetch_bytes
+        return queue is None or (queue.error is None and queue.waiting_bytes < self._config.max_partition_fetch_bytes)
 
     def _holds_back(self, node_id: int) -> bool:
         """Whether partitions of this broker are left out because enough of them waits already."""
@@ -210,6 +174,9 @@ class Fetcher:
                 self._metadata.request_update(now)
             return
         self._note_nodes(reply)
+        self._take_in(sent, reply, now)
+
+    def _take_in(self, sent: _Sent, reply: FetchResponse, now: int) -> None:
         for topic in reply.responses:
             name = topic.topic or self._metadata.topic_name(topic.topic_id)
             if name is None:
@@ -218,7 +185,9 @@ class Fetcher:
                 partition = TopicPartition(name, data.partition_index)
                 asked = sent.get(partition)
                 state = self._subscription.find(partition)
-                if asked is not None and state is not None and state.epoch == asked[0]:
+                # Each fetch goes on where the one before ended. When the leader moves, two brokers may be asked for
+                # the same place; the second answer is for one that has been left.
+                if asked is not None and state is not None and asked == (state.epoch, state.fetch_position):
                     self._on_partition(partition, state, data, asked[1], now)
 
     def _note_nodes(self, reply: FetchResponse) -> None:
@@ -236,6 +205,9 @@ class Fetcher:
     def _on_partition(
         self, partition: TopicPartition, state: PartitionState, data: PartitionData, offset: int, now: int
     ) -> None:
+        waiting = self._queues.get(partition)
+        if waiting is not None and waiting.error is not None:
+            return  # asked for before the error was found; nothing may come behind it
         error = error_code(data.error_code)
         if error is ErrorCode.NONE:
             state.high_watermark = data.high_watermark
@@ -244,12 +216,15 @@ class Fetcher:
             self._keep(partition, state, data, offset)
         elif error is ErrorCode.OFFSET_OUT_OF_RANGE:
             self._on_out_of_range(partition, state, offset, now)
+        elif error is ErrorCode.CORRUPT_MESSAGE:
+            state.retry_at = now + self._config.retry_backoff_max_ms
+            self._fail(partition, state, KafkaError(error, f"{partition} is damaged at offset {offset}"))
         elif error in _STALE_METADATA or error.retriable:
             state.retry_at = now + self._config.retry_backoff_ms
             self._metadata.request_update(now)
         else:
             state.retry_at = now + self._config.retry_backoff_max_ms
-            self._errors.append(KafkaError(error, f"{partition} cannot be fetched"))
+            self._fail(partition, state, KafkaError(error, f"{partition} cannot be fetched"))
 
     def _on_out_of_range(self, partition: TopicPartition, state: PartitionState, offset: int, now: int) -> None:
         if state.position != offset and self._queues.get(partition):
@@ -257,48 +232,54 @@ class Fetcher:
             state.retry_at = now + self._config.retry_backoff_ms
             return
         if not self._subscription.request_reset(partition):
-            state.retry_at = 1 << 62  # until the user seeks
+            state.retry_at = now + self._config.retry_backoff_ms
             message = f"{partition} has no offset {offset} any more, and auto.offset.reset is none: seek() to go on"
-            self._errors.append(KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, message))
+            self._fail(partition, state, KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, message))
 
     def _keep(self, partition: TopicPartition, state: PartitionState, data: PartitionData, offset: int) -> None:
         records = data.records
         if not records or isinstance(records, list):
             return
-        try:
-            last = _last_batch(records)
-        except ProtocolError as error:
-            self._corrupt(partition, state, error)
-            return
-        if last is None:
-            message = f"{partition} has a batch at offset {offset} that is larger than a response may be"
-            self._errors.append(KafkaError(ErrorCode.MESSAGE_TOO_LARGE, message))
-            return
+        end, last, damage = whole_batches(records)
+        if last is not None and last.next_offset <= offset:
+            damage = CorruptRecordError(f"its batches end at offset {last.next_offset}")
+            last = None
+        if last is not None:
+            aborted = deque(sorted((t.first_offset, t.producer_id) for t in data.aborted_transactions or ()))
+            whole = records if damage is None else memoryview(records)[:end]
+            fetched = FetchedData(whole, offset, last.next_offset, last.partition_leader_epoch, aborted=aborted)
+            self._queue(partition, state).add(fetched)
+            state.fetch_position = last.next_offset
+        if damage is not None:
+            self._queue(partition, state).damaged(state.fetch_position, damage)
+        elif last is None:
+            # Only brokers from before Kafka 0.10.1 cut even the first batch (KIP-74); otherwise its length is damaged.
+            message = f"{partition} has a batch at offset {offset} that no response holds; seek() past it to go on"
+            self._fail(partition, state, KafkaError(ErrorCode.MESSAGE_TOO_LARGE, message), lasting=True)
+
+    def _queue(self, partition: TopicPartition, state: PartitionState) -> PartitionQueue:
         queue = self._queues.get(partition)
         if queue is None:
-            queue = self._queues[partition] = _Queue(state.epoch)
-        if partition not in self._turn:
+            queue = PartitionQueue(partition, state.epoch, check_crcs=self._config.check_crcs)
+            self._queues[partition] = queue
             self._turn.append(partition)
-        aborted = deque(sorted((t.first_offset, t.producer_id) for t in data.aborted_transactions or ()))
-        fetched = FetchedData(records, offset, last.next_offset, last.partition_leader_epoch, aborted=aborted)
-        queue.fetched.append(fetched)
-        state.fetch_position = last.next_offset
+        return queue
 
-    def _corrupt(self, partition: TopicPartition, state: PartitionState, error: ProtocolError) -> None:
-        state.retry_at = 1 << 62  # until the user seeks past it, as with Kafka's own consumer
-        message = f"{partition} is damaged at offset {state.position} ({error}); seek() past it to go on"
-        self._errors.append(CorruptRecordError(message))
+    def _fail(
+        self, partition: TopicPartition, state: PartitionState, error: MusterError, *, lasting: bool = False
+    ) -> None:
+        self._queue(partition, state).fail(error, lasting=lasting)
 
     # --- handing out -------------------------------------------------------------------------------------------------
 
     def take_errors(self) -> list[MusterError]:
-        """What the user has to be told, once."""
+        """What the user has to be told of brokers, once."""
         errors, self._errors = self._errors, []
         return errors
 
     @property
     def has_records(self) -> bool:
-        """Whether `collect` would bring anything."""
+        """Whether `collect` would bring, or raise, anything."""
         return any(self._may_hand_out(partition) for partition in self._turn)
 
     def lag(self, partition: TopicPartition) -> int | None:
@@ -308,52 +289,67 @@ class Fetcher:
         return None if end < 0 or state.position < 0 else max(0, end - state.position)
 
     def collect(self, max_records: int) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Up to `max_records` records, in order for each partition; their positions move behind them."""
-        self._drop_what_is_void()
-        collected: dict[TopicPartition, list[ConsumerRecord]] = {}
-        for _ in range(len(self._turn)):
-            if max_records <= 0:
-                break
-            partition = self._turn.popleft()
-            if self._may_hand_out(partition):
-                records = self._take(partition, max_records)
-                max_records -= len(records)
-                if records:
-                    collected[partition] = records
-            if self._queues.get(partition):
-                # Not exhausted: it keeps its turn if the limit stopped it, so that a batch is not left half handed out.
-                (self._turn.append if max_records > 0 else self._turn.appendleft)(partition)
-            else:
-                self._queues.pop(partition, None)
-        return collected
+        """Up to `max_records` records, in order for each partition; their positions move behind them.
+
+        Raises:
+            CorruptRecordError: the partition whose turn it is goes no further; raised again at its next turn.
+            KafkaError: the partition whose turn it is cannot be fetched.
+        """
+        return self._hand_out(PartitionQueue.take, max_records)
 
     def collect_raw(self) -> dict[TopicPartition, list[FetchedData]]:
-        """Everything that waits, as it was fetched; positions move behind it.
-
-        What `collect` has begun to hand out is fetched again from where it stopped.
-        """
-        self._drop_what_is_void()
-        collected: dict[TopicPartition, list[FetchedData]] = {}
-        for partition in list(self._turn):
-            if not self._may_hand_out(partition):
-                continue
-            queue = self._queues.pop(partition)
-            self._turn.remove(partition)
-            state = self._subscription.state(partition)
-            if queue.decoded or queue.fetched[0].position:
-                state.move_to(state.position, state.leader_epoch)
-                continue
-            collected[partition] = list(queue.fetched)
-            last = queue.fetched[-1]
-            state.position, state.leader_epoch = last.end_offset, last.leader_epoch
-        return collected
+        """Everything that waits, as it was fetched; positions move behind it. Raises as `collect` does."""
+        return self._hand_out(lambda queue, state, _room: queue.take_raw(state), _NO_LIMIT)
 
     def refuse_raw(self, partition: TopicPartition, offset: int, error: ProtocolError) -> None:
-        """What `collect_raw` gave is damaged from `offset` on: the position goes back there, and the user is told."""
+        """What `collect_raw` gave is damaged from `offset` on: the position goes back there."""
         state = self._subscription.find(partition)
         if state is not None:
             state.move_to(offset, state.leader_epoch)
-            self._corrupt(partition, state, error)
+            self._drop_what_is_void()
+            self._queue(partition, state).damaged(offset, error)
+
+    def _hand_out(
+        self, take: Callable[[PartitionQueue, PartitionState, int], list[T]], room: int
+    ) -> dict[TopicPartition, list[T]]:
+        """Go round the partitions whose turn it is. An error is raised only where nothing has been taken before it,
+        as that would be lost; its partition then has the next turn, and after that the last, so that one that fails at
+        each turn does not keep the others from theirs."""
+        self._drop_what_is_void()
+        taken: dict[TopicPartition, list[T]] = {}
+        failing: list[TopicPartition] = []
+        for _ in range(len(self._turn)):
+            if room <= 0:
+                break
+            partition = self._turn.popleft()
+            queue, found = self._queues[partition], []
+            if self._may_hand_out(partition):
+                found = take(queue, self._subscription.state(partition), room)
+                room -= len(found)
+                if found:
+                    taken[partition] = found
+                elif queue.error is not None and not queue.has_records:
+                    if not taken:
+                        self._turn.extendleft(reversed(failing))
+                        raise self._told(queue)
+                    failing.append(partition)
+                    continue
+            if not queue:
+                del self._queues[partition]
+            elif room > 0:
+                self._turn.append(partition)
+            else:  # it keeps its turn if the limit stopped it, so that a batch is not left half handed out
+                self._turn.appendleft(partition)
+        self._turn.extendleft(reversed(failing))
+        return taken
+
+    def _told(self, queue: PartitionQueue) -> MusterError:
+        error = queue.told()
+        if queue:
+            self._turn.append(queue.partition)
+        else:
+            del self._queues[queue.partition]
+        return error
 
     def _may_hand_out(self, partition: TopicPartition) -> bool:
         state = self._subscription.find(partition)
@@ -361,61 +357,6 @@ class Fetcher:
         if state is None or not queue or queue.epoch != state.epoch:
             return False
         return not state.paused and not state.pending_revocation
-
-    def _take(self, partition: TopicPartition, max_records: int) -> list[ConsumerRecord]:
-        queue = self._queues[partition]
-        state = self._subscription.state(partition)
-        taken: list[ConsumerRecord] = []
-        while len(taken) < max_records:
-            if not queue.decoded and not self._decode_next(partition, state, queue):
-                break
-            room = max_records - len(taken)
-            taken += queue.decoded[:room]
-            del queue.decoded[:room]
-        if taken:
-            state.position = queue.decoded[0].offset if queue.decoded else queue.behind_decoded
-            state.leader_epoch = taken[-1].leader_epoch
-        return taken
-
-    def _decode_next(self, partition: TopicPartition, state: PartitionState, queue: _Queue) -> bool:
-        """Decode the next batch that waits. False where there is none, or where it is damaged."""
-        while queue.fetched:
-            data = queue.fetched[0]
-            try:
-                self._decode_batch(partition, state, queue, data)
-            except ProtocolError as error:
-                queue.fetched.clear()
-                state.fetch_position = state.position
-                self._corrupt(partition, state, error)
-                return False
-            if data.position >= len(data.buffer):
-                queue.fetched.popleft()
-            if queue.decoded:
-                return True
-        return False
-
-    def _decode_batch(self, partition: TopicPartition, state: PartitionState, queue: _Queue, data: FetchedData) -> None:
-        found = next(iter_headers(data.buffer, data.position), None)
-        if found is None:  # a torn last batch: it comes again with the next fetch
-            data.position = len(data.buffer)
-            state.position = max(state.position, data.end_offset)
-            return
-        position, header = found
-        if self._config.check_crcs:
-            check_batch(data.buffer, position, header)
-        if not self._is_hidden(header, data):
-            queue.decoded.extend(_records(partition, data.buffer, position, header, state.position))
-        data.position = position + header.size
-        state.position = queue.behind_decoded = max(state.position, header.next_offset)
-
-    def _is_hidden(self, header: BatchHeader, data: FetchedData) -> bool:
-        """Whether a batch holds nothing for the user: a control batch, or part of an aborted transaction."""
-        while data.aborted and data.aborted[0][0] <= header.last_offset:
-            data.aborted_producers.add(data.aborted.popleft()[1])
-        if header.is_control:
-            data.aborted_producers.discard(header.producer_id)
-            return True
-        return header.is_transactional and header.producer_id in data.aborted_producers
 
     def _drop_what_is_void(self) -> None:
         void = [
@@ -426,37 +367,3 @@ class Fetcher:
         for partition in void:
             del self._queues[partition]
             self._turn.remove(partition)
-
-
-def _last_batch(records: Buffer) -> BatchHeader | None:
-    """The last whole batch, None where there is not one whole batch."""
-    last = None
-    for _, header in iter_headers(records):
-        last = header
-    return last
-
-
-def _records(
-    partition: TopicPartition, buffer: Buffer, position: int, header: BatchHeader, first: int
-) -> list[ConsumerRecord]:
-    """The records of a batch from offset `first` on: a fetch brings whole batches, the position may be inside one."""
-    topic, number = partition
-    epoch, timestamp_type = header.partition_leader_epoch, header.timestamp_type
-    new, records = ConsumerRecord.__new__, []
-    fields = read_tuples(buffer, position, header)
-    if first > header.base_offset:
-        fields = [found for found in fields if found[0] >= first]
-    for offset, timestamp, key, value, headers in fields:
-        # Filled here: the call of __init__ for each record would cost the loop a third more.
-        record = new(ConsumerRecord)
-        record.topic = topic
-        record.partition = number
-        record.offset = offset
-        record.timestamp = timestamp
-        record.timestamp_type = timestamp_type
-        record.key = key
-        record.value = value
-        record.headers = headers
-        record.leader_epoch = epoch
-        records.append(record)
-    return records

@@ -1,0 +1,204 @@
+"""What was fetched of a partition and waits to be handed out: raw batches, records of the one begun, an error behind.
+
+Theory. What can be read is handed out first; an error has its place behind it, and is raised when its partition's turn
+comes and nothing stands before it any more. Until then the partition is not fetched, so that errors neither pile up nor
+are overtaken by what comes later. An error that lasts (a damaged batch) is raised again at every turn until the user
+seeks, pauses the partition or gives it up, as Kafka's own consumer does: handing out what lies behind the damage would
+make the next commit pass over records that nobody has seen. Any other error is raised once, then the partition is
+fetched again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from muster.client.core.subscription_state import PartitionState
+from muster.errors import CorruptRecordError, MusterError, ProtocolError
+from muster.model import NO_LEADER_EPOCH, ConsumerRecord, TopicPartition
+from muster.protocol.primitives import Buffer
+from muster.protocol.record_batch import BatchHeader, check_batch, iter_headers, read_tuples
+
+
+@dataclass(slots=True)
+class FetchedData:
+    """Record batches of one partition as one fetch brought them, from `start_offset` on.
+
+    `position` is where in `buffer` the next batch begins. `aborted` holds (first offset, producer id) of transactions
+    that were aborted, ascending; it is empty for read_uncommitted.
+    """
+
+    buffer: Buffer
+    start_offset: int
+    end_offset: int
+    leader_epoch: int = NO_LEADER_EPOCH
+    """Of the last batch."""
+    position: int = 0
+    aborted: deque[tuple[int, int]] = field(default_factory=deque)
+    aborted_producers: set[int] = field(default_factory=set)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes not yet handed out."""
+        return len(self.buffer) - self.position
+
+
+class PartitionQueue:
+    """What waits of one partition; void once `state.epoch` has gone on, or the partition has another state."""
+
+    __slots__ = ("_behind_decoded", "_check_crcs", "_decoded", "_fetched", "_lasting", "epoch", "error", "partition")
+
+    def __init__(self, partition: TopicPartition, epoch: int, *, check_crcs: bool) -> None:
+        self.partition = partition
+        self.epoch = epoch
+        self.error: MusterError | None = None
+        """What the user is told when all that stands before it is handed out."""
+        self._lasting = False
+        self._check_crcs = check_crcs
+        self._fetched: deque[FetchedData] = deque()
+        self._decoded: list[ConsumerRecord] = []
+        self._behind_decoded = -1
+        """The offset behind the batch that `_decoded` comes from."""
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes not yet decoded."""
+        return sum(data.waiting_bytes for data in self._fetched)
+
+    @property
+    def has_records(self) -> bool:
+        """Whether anything stands before the error, if there is one."""
+        return bool(self._fetched or self._decoded)
+
+    def __bool__(self) -> bool:
+        return self.has_records or self.error is not None
+
+    # --- filling -----------------------------------------------------------------------------------------------------
+
+    def add(self, data: FetchedData) -> None:
+        """Append what a fetch brought."""
+        self._fetched.append(data)
+
+    def fail(self, error: MusterError, *, lasting: bool) -> None:
+        """Put an error behind what waits."""
+        self.error = error
+        self._lasting = lasting
+
+    def damaged(self, offset: int, error: ProtocolError) -> None:
+        """From `offset` on there is nothing to be read."""
+        message = f"{self.partition} is damaged at offset {offset} ({error}); seek() past it to go on"
+        self.fail(CorruptRecordError(message), lasting=True)
+
+    # --- emptying ----------------------------------------------------------------------------------------------------
+
+    def told(self) -> MusterError:
+        """The error, to be raised now."""
+        assert self.error is not None
+        error = self.error.with_traceback(None)  # one that lasts would grow with each raise
+        if not self._lasting:
+            self.error = None
+        return error
+
+    def take(self, state: PartitionState, max_records: int) -> list[ConsumerRecord]:
+        """Up to `max_records` records, in order; the position moves behind them, and behind what is hidden."""
+        taken: list[ConsumerRecord] = []
+        while len(taken) < max_records:
+            if not self._decoded and not self._decode_next(state):
+                break
+            room = max_records - len(taken)
+            taken += self._decoded[:room]
+            del self._decoded[:room]
+        if taken:
+            state.position = self._decoded[0].offset if self._decoded else self._behind_decoded
+        return taken
+
+    def take_raw(self, state: PartitionState) -> list[FetchedData]:
+        """Everything as it was fetched; the position moves behind it.
+
+        What `take` has begun to hand out is fetched again from where it stopped.
+        """
+        if self._decoded or (self._fetched and self._fetched[0].position):
+            state.move_to(state.position, state.leader_epoch)
+            return []
+        fetched = list(self._fetched)
+        self._fetched.clear()
+        if fetched:
+            state.position, state.leader_epoch = fetched[-1].end_offset, fetched[-1].leader_epoch
+        return fetched
+
+    def _decode_next(self, state: PartitionState) -> bool:
+        """Decode the next batch that waits. False where there is none, or where it is damaged."""
+        while self._fetched:
+            data = self._fetched[0]
+            try:
+                self._decode_batch(state, data)
+            except ProtocolError as error:
+                self._fetched.clear()
+                self.damaged(state.position, error)
+                return False
+            if data.position >= len(data.buffer):
+                self._fetched.popleft()
+            if self._decoded:
+                return True
+        return False
+
+    def _decode_batch(self, state: PartitionState, data: FetchedData) -> None:
+        found = next(iter_headers(data.buffer, data.position), None)
+        if found is None:  # a torn last batch: it comes again with the next fetch
+            data.position = len(data.buffer)
+            return
+        position, header = found
+        if self._check_crcs:
+            check_batch(data.buffer, position, header)
+        if not _is_hidden(header, data):
+            self._decoded.extend(_records(self.partition, data.buffer, position, header, state.position))
+        data.position = position + header.size
+        state.position = self._behind_decoded = max(state.position, header.next_offset)
+        state.leader_epoch = header.partition_leader_epoch  # of hidden batches too: it goes with the position
+
+
+def _is_hidden(header: BatchHeader, data: FetchedData) -> bool:
+    """Whether a batch holds nothing for the user: a control batch, or part of an aborted transaction."""
+    while data.aborted and data.aborted[0][0] <= header.last_offset:
+        data.aborted_producers.add(data.aborted.popleft()[1])
+    if header.is_control:
+        data.aborted_producers.discard(header.producer_id)
+        return True
+    return header.is_transactional and header.producer_id in data.aborted_producers
+
+
+def whole_batches(records: Buffer) -> tuple[int, BatchHeader | None, ProtocolError | None]:
+    """Where the whole batches end, the last of them, and what is wrong with the one behind, if anything is."""
+    end, last = 0, None
+    try:
+        for position, header in iter_headers(records):
+            end, last = position + header.size, header
+    except ProtocolError as error:
+        return end, last, error
+    return end, last, None
+
+
+def _records(
+    partition: TopicPartition, buffer: Buffer, position: int, header: BatchHeader, first: int
+) -> list[ConsumerRecord]:
+    """The records of a batch from offset `first` on: a fetch brings whole batches, the position may be inside one."""
+    topic, number = partition
+    epoch, timestamp_type = header.partition_leader_epoch, header.timestamp_type
+    new, records = ConsumerRecord.__new__, []
+    fields = read_tuples(buffer, position, header)
+    if first > header.base_offset:
+        fields = [found for found in fields if found[0] >= first]
+    for offset, timestamp, key, value, headers in fields:
+        # Filled here: the call of __init__ for each record would cost the loop a third more.
+        record = new(ConsumerRecord)
+        record.topic = topic
+        record.partition = number
+        record.offset = offset
+        record.timestamp = timestamp
+        record.timestamp_type = timestamp_type
+        record.key = key
+        record.value = value
+        record.headers = headers
+        record.leader_epoch = epoch
+        records.append(record)
+    return records
