@@ -16,6 +16,9 @@ CONSUMER_PROTOCOL_TYPE = "consumer"
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 """The internal topic in which coordinators keep groups and their offsets."""
 
+INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, "__transaction_state", "__share_group_state"})
+"""Topics of the brokers' own: listed only when asked for, and written by no client."""
+
 
 class TopicPartition(NamedTuple):
     """One partition of one topic."""

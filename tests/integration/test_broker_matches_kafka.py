@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from muster.errors import UnsupportedVersionError
+from muster.model import GROUP_METADATA_TOPIC
 from muster.protocol import messages as m
 from muster.protocol.api import ADVERTISED, REQUESTS, ApiKey
 from muster.protocol.compression import Compression
@@ -198,6 +199,20 @@ def test_produce_elsewhere(worlds: tuple[World, World]) -> None:
         ("acks of 1", lambda w: by_id(produce(w, batch(), acks=1), w.topic_id)),
     ]
     compare(steps, worlds, versions(ApiKey.PRODUCE))
+
+
+def test_produce_to_an_internal_topic(worlds: tuple[World, World]) -> None:
+    """Neither lets a client write where the coordinator keeps its groups."""
+    for world in worlds:
+        until_ready(world, m.FindCoordinatorRequest(world.prefix), 3)
+    steps: list[Step] = [
+        ("a record", lambda w: produce(w, batch(), topic=GROUP_METADATA_TOPIC)),
+        ("a wrong CRC", lambda w: produce(w, damaged(-1 % len(batch()), 1), topic=GROUP_METADATA_TOPIC)),
+        ("garbage", lambda w: produce(w, b"garbage" * 5, topic=GROUP_METADATA_TOPIC)),
+        ("acks of 5", lambda w: produce(w, batch(), acks=5, topic=GROUP_METADATA_TOPIC)),
+        ("an unknown partition", lambda w: produce(w, batch(), 1 << 20, topic=GROUP_METADATA_TOPIC)),
+    ]
+    compare(steps, worlds, range(3, 13))
 
 
 def fetch(

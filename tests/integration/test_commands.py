@@ -156,6 +156,7 @@ def test_lists_of_groups_look_as_in_kafkas_own_tool(cluster):
         (("consume", "t", "--group", "g", "--partition", "0"), "a group shares out partitions by itself"),
         (("groups", "describe"), "name the groups, or give --all"),
         (("topics", "create", "t", "--config", "retention"), "write it as KEY=VALUE"),
+        (("topics", "delete", "t", "__consumer_offsets"), "__consumer_offsets is the brokers' own"),
         (("topics", "list", "-o", "request.timeout=1"), "did you mean request_timeout_ms"),
     ],
 )

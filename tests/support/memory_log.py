@@ -13,6 +13,11 @@ class Read:
     next_offset: int
 
 
+@dataclass
+class Appended:
+    last_offset: int
+
+
 class MemoryLog:
     """`held` keeps the high watermark back, as a log does whose fsync is still to come."""
 
@@ -36,7 +41,7 @@ class MemoryLog:
     def sync(self) -> None:
         self._durable = self.log_end_offset
 
-    def append(self, batches: bytearray, *, now: int, leader_epoch: int = 0, origin: Any = "client") -> None:
+    def append(self, batches: bytearray, *, now: int, leader_epoch: int = 0, origin: Any = "client") -> Appended:
         if self.fails:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is gone")
         for position, header in iter_headers(batches):
@@ -44,6 +49,7 @@ class MemoryLog:
             self.batches.append((self.log_end_offset, bytes(batches[position : position + header.size])))
             self.log_end_offset += header.record_count
         self.appends += 1
+        return Appended(self.log_end_offset - 1)
 
     def read(self, offset: int, max_bytes: int) -> Read:
         """One batch at a time: readers must go on from `next_offset`."""

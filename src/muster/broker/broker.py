@@ -173,12 +173,8 @@ class Broker:
         )
         topic = self.topics.get(GROUP_METADATA_TOPIC)
         if topic is not None:
-            self.runtime.load_all(
-                index
-                for index in range(topic.partitions)
-                if self._partitions[GROUP_METADATA_TOPIC, index].log_end_offset
-            )
-            self.has_groups = True
+            logs = [self._partitions[GROUP_METADATA_TOPIC, index] for index in range(topic.partitions)]
+            self._serve_groups(topic, [index for index, found in enumerate(logs) if found.log_end_offset])
         self._arm_deadline()
 
     async def _listen(self) -> None:
@@ -215,6 +211,8 @@ class Broker:
         topic = self.topics.create(name, partitions, settings)
         self._open_partitions(topic)
         log.info("created topic %s with %d partition(s)", name, partitions)
+        if name == GROUP_METADATA_TOPIC:
+            self._serve_groups(topic, [])
         return topic
 
     def auto_create(self, name: str) -> Topic | None:
@@ -230,8 +228,15 @@ class Broker:
             return None
 
     def delete_topic(self, topic: Topic) -> None:
-        """Delete a topic, its records and the offsets committed for it. OSError: it is still there."""
+        """Delete a topic, its records and the offsets committed for it. OSError: it is still there.
+
+        With the topic of the groups all groups go at once, and their members are sent away: to the coordinator that
+        comes with the new topic.
+        """
         self.topics.delete(topic)
+        if topic.name == GROUP_METADATA_TOPIC:
+            self.has_groups = False
+            self.runtime.unload_all()
         for index in range(topic.partitions):
             self._partitions.pop((topic.name, index), None)
             self._store.delete(TopicPartition(topic.name, index))
@@ -281,14 +286,16 @@ class Broker:
             topic = self.create_topic(
                 GROUP_METADATA_TOPIC, self.config.integer("offsets.topic.num.partitions"), settings
             )
-            self.runtime.load_all([])
-            self.has_groups = True
         return topic
+
+    def _serve_groups(self, topic: Topic, written: list[int]) -> None:
+        """Begin to coordinate, with the groups in those partitions of the topic that were ever written."""
+        self.runtime.config.offsets_topic_num_partitions = topic.partitions
+        self.runtime.load_all(written)
+        self.has_groups = True
 
     def _group_config(self) -> GroupConfig:
         config = self.config
-        topic = self.topics.get(GROUP_METADATA_TOPIC)
-        wanted = config.integer("offsets.topic.num.partitions")
         return GroupConfig(
             group_min_session_timeout_ms=config.integer("group.min.session.timeout.ms"),
             group_max_session_timeout_ms=config.integer("group.max.session.timeout.ms"),
@@ -297,7 +304,7 @@ class Broker:
             offsets_retention_minutes=config.integer("offsets.retention.minutes"),
             offsets_retention_check_interval_ms=config.integer("offsets.retention.check.interval.ms"),
             offset_metadata_max_bytes=config.integer("offset.metadata.max.bytes"),
-            offsets_topic_num_partitions=topic.partitions if topic is not None else wanted,
+            offsets_topic_num_partitions=config.integer("offsets.topic.num.partitions"),
         )
 
     def _open_group_log(self, partition: int) -> PartitionLog:

@@ -15,12 +15,11 @@ from pathlib import Path
 from muster.broker.files import write_whole
 from muster.broker.identity import random_uuid, uuid_bytes, uuid_text
 from muster.errors import ConfigError
-from muster.model import GROUP_METADATA_TOPIC
+from muster.model import INTERNAL_TOPICS
 from muster.protocol.primitives import ZERO_UUID
 
 FILE = "muster-topics.json"
 MAX_NAME_LENGTH = 249
-INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, "__transaction_state", "__share_group_state"})
 _PARTITION = re.compile(r".+-\d+\Z")
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
 

@@ -8,7 +8,8 @@ from typing import TypeVar
 from muster.cli.common import add_connection, add_timeout, open_admin, pairs, print_json, report_errors, topic_id_text
 from muster.client.admin import Admin
 from muster.client.core.admin import ConfigResource, ConfigResourceType, NewTopic, TopicDescription
-from muster.errors import ErrorCode, KafkaError
+from muster.errors import ConfigError, ErrorCode, KafkaError
+from muster.model import INTERNAL_TOPICS
 
 V = TypeVar("V")
 
@@ -99,6 +100,9 @@ def description(topic: TopicDescription, configs: str) -> list[str]:
 
 
 def _delete(admin: Admin, arguments: argparse.Namespace) -> int:
+    internal = sorted(INTERNAL_TOPICS.intersection(arguments.names))
+    if internal:
+        raise ConfigError(f"{internal[0]} is the brokers' own: all that it keeps, such as groups, would be gone")
     results = admin.delete_topics(arguments.names)
     if arguments.if_exists:
         results = _without(results, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

@@ -242,8 +242,8 @@ class ClassicGroup:
             self._count_protocols(member, -1)
             if member.awaiting_join is not None:
                 self.awaiting_join_count -= 1
-            if member.group_instance_id is not None:
-                del self.static_members[member.group_instance_id]
+            if self.static_members.get(member.group_instance_id or "") == member_id:
+                del self.static_members[member.group_instance_id or ""]
         if member_id == self.leader_id:
             self.leader_id = next(iter(self.members), None)
         self.pending_members.pop(member_id, None)

@@ -26,16 +26,17 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from muster.coordinator.config import GroupConfig
 from muster.coordinator.effects import Effects, GroupEvent, Origin, Reply
 from muster.coordinator.failures import refused, spoiled
+from muster.coordinator.loading import GroupLog, Loading
 from muster.coordinator.shard import GroupShard
 from muster.coordinator.topics import TopicResolver
 from muster.errors import ErrorCode, KafkaError, MusterError
 from muster.model import GROUP_METADATA_TOPIC, UNKNOWN_MEMBER_ID
-from muster.protocol.group_records import decode_record, encode_record
+from muster.protocol.group_records import encode_record
 from muster.protocol.messages import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -60,8 +61,8 @@ from muster.protocol.messages import (
     OffsetFetchResponseTopic,
     SyncGroupRequest,
 )
-from muster.protocol.primitives import Buffer, Request, Response
-from muster.protocol.record_batch import BatchBuilder, iter_headers, read_tuples
+from muster.protocol.primitives import Request, Response
+from muster.protocol.record_batch import BatchBuilder
 
 __all__ = ["Client", "CoordinatorRuntime", "GroupConfig", "GroupLog", "group_partition"]
 
@@ -70,34 +71,13 @@ log = logging.getLogger("muster.groups")
 MAX_BATCH_BYTES = 1024 * 1024
 """A batch that has grown so large is written before the turn ends."""
 
-LOAD_BYTES = 4 * 1024 * 1024
+LOAD_RECORDS = 256
+"""How many records are read at a time."""
+
 RELOAD_AFTER_MS = 1_000
 """How long a shard whose log failed stays away before it is read again."""
 
 Answer = Callable[[Any], None]
-
-
-class GroupLog(Protocol):
-    """What is needed of a partition's log; `muster.log.PartitionLog` is one."""
-
-    @property
-    def log_start_offset(self) -> int: ...
-
-    @property
-    def log_end_offset(self) -> int: ...
-
-    @property
-    def high_watermark(self) -> int:
-        """Records before it are durable."""
-
-    @property
-    def failed(self) -> Exception | None:
-        """Set once writing or syncing has failed: what is not durable by then never will be."""
-
-    def append(self, batches: bytearray, *, now: int, leader_epoch: int = 0, origin: Any = "coordinator") -> Any: ...
-
-    def read(self, offset: int, max_bytes: int) -> Any:
-        """An object with `data` (whole batches, perhaps none) and `next_offset`."""
 
 
 class Client(NamedTuple):
@@ -121,9 +101,13 @@ def group_partition(group_id: str, partitions: int) -> int:
 
 
 class _Home:
-    """A shard with its log, its open batch, and the answers that wait for the log."""
+    """A shard with its log, its open batch, and the answers that wait for the log.
 
-    __slots__ = ("batch", "batch_time", "end", "log", "parked", "partition", "shard")
+    `decided` are answers that wait for the open batch to be written, `parked` those that wait for what was written to
+    be durable, each with the end of the log that it waits for. `written` is the end of the last write.
+    """
+
+    __slots__ = ("batch", "batch_time", "decided", "log", "parked", "partition", "shard", "written")
 
     def __init__(self, partition: int, shard: GroupShard, log: GroupLog) -> None:
         self.partition = partition
@@ -131,8 +115,27 @@ class _Home:
         self.log = log
         self.batch = BatchBuilder()
         self.batch_time = 0
-        self.end = log.log_end_offset
+        self.written = log.log_end_offset
+        self.decided: list[Reply] = []
         self.parked: deque[tuple[int, Reply]] = deque()
+
+    def answer(self, replies: list[Reply]) -> None:
+        """Answer when all that was decided until now is durable."""
+        if self.batch.count:
+            self.decided += replies
+            return
+        self.parked.extend((self.written, reply) for reply in replies)
+        self.release()
+
+    def wrote(self, end: int) -> None:
+        """The open batch is in the log, before the offset `end`: the log says so, for it need not be ours alone."""
+        self.written = end
+        decided, self.decided = self.decided, []
+        self.answer(decided)
+
+    def waiting(self) -> list[Reply]:
+        """The answers that have not gone out, in order."""
+        return [reply for _, reply in self.parked] + self.decided
 
     def release(self) -> None:
         """Answer those whose records, and whatever was decided before, the log has durably."""
@@ -218,12 +221,23 @@ class CoordinatorRuntime:
             # would bring back.
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the end of the log is not durable")
         shard = GroupShard(self.config, self._topics)
-        for key, value in _records(log):
-            shard.apply(decode_record(key, value))
+        self._read(Loading(log, shard), partition)
         home = self._homes[partition] = _Home(partition, shard, log)
         self._away.pop(partition, None)
         now = self._clock()
         self._settle(home, shard.loaded(now), now)
+
+    def _read(self, loading: Loading, partition: int) -> None:
+        while not loading.step(LOAD_RECORDS):
+            pass
+        if loading.passed_over:
+            log.error(
+                "partition %d of %s: %d record(s) or batch(es) were passed over because they cannot be understood; %s",
+                partition,
+                GROUP_METADATA_TOPIC,
+                loading.passed_over,
+                f"the first {loading.first_passed_over}",
+            )
 
     def _try_to_load(self, partition: int) -> None:
         """As `load`; a log that cannot be read leaves its groups without a coordinator until it can."""
@@ -239,6 +253,13 @@ class CoordinatorRuntime:
             return
         self.flush()
         self._state_error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        for home in list(self._homes.values()):
+            self._drop(home, ErrorCode.NOT_COORDINATOR)
+        self._away.clear()
+
+    def unload_all(self) -> None:
+        """The topic is gone: forget its groups, and send away all who wait. `load_all` begins anew."""
+        self._state_error = ErrorCode.NOT_COORDINATOR
         for home in list(self._homes.values()):
             self._drop(home, ErrorCode.NOT_COORDINATOR)
         self._away.clear()
@@ -369,17 +390,11 @@ class CoordinatorRuntime:
         for record in effects.records:
             key, value = encode_record(record)
             batch.append(now, key, value)
-        home.end += len(effects.records)
         home.batch_time = now
         self._dirty.add(home)
 
     def _deliver(self, home: _Home, effects: Effects) -> None:
-        if home.end <= home.log.high_watermark:
-            for reply in effects.replies:
-                reply.ticket(reply.response)
-        else:
-            for reply in effects.replies:
-                home.parked.append((home.end, reply))
+        home.answer(effects.replies)
         for event in effects.events:
             self._on_event(event)
         if self._dirty:
@@ -405,12 +420,12 @@ class CoordinatorRuntime:
         if not batch.count:
             return
         try:
-            home.log.append(batch.build(), now=home.batch_time, origin="coordinator")
+            appended = home.log.append(batch.build(), now=home.batch_time, origin="coordinator")
         except (MusterError, OSError) as error:
             log.error("writing partition %d of %s failed: %s", home.partition, GROUP_METADATA_TOPIC, error)
             self._drop(home, ErrorCode.NOT_COORDINATOR)
         else:
-            home.release()
+            home.wrote(appended.last_offset + 1)
 
     def release_durable(self) -> None:
         """Answer whoever the logs allow to, after somebody else made them durable."""
@@ -429,9 +444,10 @@ class CoordinatorRuntime:
         del self._homes[home.partition]
         self._dirty.discard(home)
         self._away[home.partition] = self._clock() + RELOAD_AFTER_MS
-        replies = [Reply(reply.ticket, spoiled(reply.response, error)) for _, reply in home.parked]
+        replies = [Reply(reply.ticket, spoiled(reply.response, error)) for reply in home.waiting()]
         replies += home.shard.unload(error).replies
         home.parked.clear()
+        home.decided.clear()
         for reply in replies:
             reply.ticket(reply.response)
         return [reply.ticket for reply in replies]
@@ -513,23 +529,6 @@ _DECIDE: dict[type[Any], Callable[[GroupShard, Any, Origin, int], Effects]] = {
     SyncGroupRequest: GroupShard.sync,
     LeaveGroupRequest: GroupShard.leave,
 }
-
-
-def _records(log: GroupLog) -> Iterable[tuple[Buffer | None, Buffer | None]]:
-    """Keys and values of all records of a log, in order.
-
-    Batches of transactions are passed over: nothing here writes them, and whether they were committed is not tracked.
-    """
-    offset = log.log_start_offset
-    while offset < log.high_watermark:
-        read = log.read(offset, LOAD_BYTES)
-        if read.next_offset <= offset:
-            return
-        for position, header in iter_headers(read.data):
-            if not header.is_control and not header.is_transactional:
-                for _, _, key, value, _ in read_tuples(read.data, position, header):
-                    yield key, value
-        offset = read.next_offset
 
 
 def _fetched(groups: list[OffsetFetchResponseGroup], version: int) -> OffsetFetchResponse:

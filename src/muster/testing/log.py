@@ -17,6 +17,12 @@ class LogRead(NamedTuple):
     next_offset: int
 
 
+class LogAppend(NamedTuple):
+    """Where an append ended."""
+
+    last_offset: int
+
+
 class SimLog:
     """Record batches of one partition.
 
@@ -39,7 +45,7 @@ class SimLog:
         """Records before it survive a crash."""
         return self._synced if self.lazy else self.log_end_offset
 
-    def append(self, batches: bytearray, *, now: int, leader_epoch: int = 0, origin: Any = "") -> None:
+    def append(self, batches: bytearray, *, now: int, leader_epoch: int = 0, origin: Any = "") -> LogAppend:
         """Add batches; their offsets are set. Raises KafkaError while `fails` is set."""
         if self.fails:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is gone")
@@ -48,6 +54,7 @@ class SimLog:
             self._bases.append(self.log_end_offset)
             self._batches.append(bytes(batches[position : position + header.size]))
             self.log_end_offset += header.record_count
+        return LogAppend(self.log_end_offset - 1)
 
     def write(self, count: int, now: int) -> None:
         """Append so many small records as one batch."""

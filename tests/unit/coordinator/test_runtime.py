@@ -292,13 +292,81 @@ def test_a_log_that_cannot_be_read_does_not_keep_the_others(broker, caplog):
     broker.commit("g")
     broker.commit("h")
     broker.turn()
-    broken = broker.log_of("g")
-    base, data = broken.batches[0]
-    broken.batches[0] = base, data[:-1] + bytes([data[-1] ^ 0xFF]) + b"garbage"
+
+    def refuse(offset: int, max_bytes: int) -> Any:
+        raise OSError("input/output error")
+
+    broker.log_of("g").read = refuse
     again = Broker(broker.logs).loaded()
     assert code(again.commit("g")) == ErrorCode.NOT_COORDINATOR
     assert again.fetch("h")[0].groups[0].topics[0].partitions[0].committed_offset == 1
     assert f"reading partition {again.runtime.partition_for('g')}" in caplog.text
+
+
+NOT_UNDERSTOOD = {
+    "no key": (None, b"v"),
+    "a key without a kind": (b"\0", b"v"),
+    "a commit without a value's version": (b"\0\1\0\1g\0\1t\0\0\0\0", b"\0"),
+    "a key that is cut short": (b"\0\2\0\x7fg", b"v"),
+    "a group whose members cannot be read": (b"\0\2\0\1g", b"\0\3\0\1c\0\0\0\1"),
+    "a group's id that is no text": (b"\0\2\0\1\xff", None),
+}
+UNKNOWN_KINDS = {
+    "a consumer group of KIP-848": (b"\0\3\0\1g", b"\0\0\0\0\0\5"),
+    "a share group": (b"\0\x0f\0\1g", b"\0\0"),
+    "a kind not invented yet": (b"\x7f\xffwhatever", b"whatever"),
+    "a newer version of a commit": (b"\0\1\0\1g\0\1t\0\0\0\0", b"\0\x63whatever"),
+}
+
+
+@pytest.mark.parametrize("where", ["before", "behind"])
+@pytest.mark.parametrize("record", [*NOT_UNDERSTOOD.values(), *UNKNOWN_KINDS.values()])
+def test_a_record_that_is_not_understood_does_not_take_away_the_groups(broker, caplog, record, where):
+    key, value = record
+    log = broker.logs.setdefault(broker.runtime.partition_for("g"), MemoryLog())
+    foreign = build_batch([(broker.now, key, value, []), (broker.now, key, value, [])])
+    if where == "before":
+        log.append(foreign, now=broker.now)
+    broker.loaded()
+    broker.commit("g", 5)
+    broker.turn()
+    if where == "behind":
+        log.append(foreign, now=broker.now)
+    caplog.clear()
+    again = Broker(broker.logs).loaded()
+    assert again.fetch("g")[0].groups[0].topics[0].partitions[0].committed_offset == 5
+    assert caplog.text.count("passed over") == (record in NOT_UNDERSTOOD.values())
+
+
+def test_a_batch_that_is_spoiled_does_not_take_away_the_others(broker, caplog):
+    for partition in range(3):
+        broker.commit("g", 7, partition)
+        broker.turn()
+    log = broker.log_of("g")
+    for at, change in ((0, lambda data: data[:-1] + bytes([data[-1] ^ 1])), (1, lambda data: b"\xff" * len(data))):
+        base, data = log.batches[at]
+        log.batches[at] = base, change(data)
+    again = Broker(broker.logs).loaded()
+    assert [p.partition_index for p in again.fetch("g")[0].groups[0].topics[0].partitions] == [2]
+    assert caplog.text.count("2 record(s) or batch(es) were passed over") == 1
+
+
+def test_an_answer_waits_for_the_offset_that_the_log_gave(broker):
+    """--fsync always, and somebody else has written to the log: the number of our own records says nothing."""
+    broker.commit(offset=1)
+    broker.turn()
+    log = broker.log_of("g")
+    log.hold()
+    log.append(build_batch([(broker.now, b"\x7f\xff", b"", [])] * 3), now=broker.now)
+    log.sync()
+    answers, fetched = broker.commit(offset=2), broker.fetch("g")
+    broker.turn()
+    broker.runtime.release_durable()
+    assert (answers, fetched) == ([], [])
+    log.sync()
+    broker.runtime.release_durable()
+    assert code(answers) == 0
+    assert fetched[0].groups[0].topics[0].partitions[0].committed_offset == 2
 
 
 def test_a_rule_that_raises_costs_its_shard_only(broker, caplog, monkeypatch):

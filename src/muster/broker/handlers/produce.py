@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from muster.broker.clock import now_ms
 from muster.broker.server import NO_RESPONSE, Call, CloseConnectionError
 from muster.errors import ErrorCode, KafkaError
+from muster.model import INTERNAL_TOPICS
 from muster.protocol.compression import Compression
 from muster.protocol.messages import (
     BatchIndexAndErrorMessage,
@@ -51,6 +52,9 @@ class Wait(NamedTuple):
         return self.log.high_watermark >= self.end or self.log.failed is not None
 
 
+ADMIN_CLIENT_ID = "__admin_client"
+"""The one client that Kafka lets write to internal topics. It is but a name: what is read of them is checked."""
+
 ACKS = (-1, 0, 1)
 """Replicas that a producer may wait for: all, none, the leader."""
 
@@ -65,7 +69,7 @@ def produce(broker: Broker, request: ProduceRequest, call: Call) -> ProduceRespo
         topic = TopicProduceResponse(asked.name, bytes(asked.topic_id))
         response.responses.append(topic)
         for partition in asked.partition_data:
-            result = _append(broker, name, partition, request, call.version, waits)
+            result = _append(broker, name, partition, request, call, waits)
             failed = failed or result.error_code != 0
             topic.partition_responses.append(result)
     if request.acks == 0:
@@ -99,7 +103,7 @@ def _append(
     name: str | None,
     asked: PartitionProduceData,
     request: ProduceRequest,
-    version: int,
+    call: Call,
     waits: list[Wait],
 ) -> PartitionProduceResponse:
     result = PartitionProduceResponse(asked.index, base_offset=-1)
@@ -114,9 +118,12 @@ def _append(
         result.error_code = ErrorCode.INVALID_RECORD
         return result
     try:
-        check_batches(asked.records, version)
+        check_batches(asked.records, call.version)
     except KafkaError as error:
         result.error_code, result.error_message = error.code, error.message
+        return result
+    if name in INTERNAL_TOPICS and call.client_id != ADMIN_CLIENT_ID:
+        result.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
         return result
     try:
         appended = log.append(asked.records, now=now_ms())
