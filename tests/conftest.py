@@ -44,6 +44,13 @@ def kafka_broker(run_folder: Path) -> Iterator[peers.KafkaBroker]:
 
 
 @pytest.fixture(scope="session")
+def kafka_cluster(run_folder: Path) -> Iterator[peers.KafkaCluster]:
+    """Three brokers of Apache Kafka 4.2 as one cluster, shared by all tests of the run, which must not stop a node."""
+    with peers.shared_kafka_cluster(run_folder / "kafka-cluster") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
 def java() -> str:
     """A java command of 17 or newer."""
     return peers.require("Java 17 or newer", peers.find_java(), "Debian: apt-get install openjdk-17-jre-headless")

@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.peers import KafkaBroker, run_kafka_class, shared_kafka
+from tests.support.peers import KafkaBroker, KafkaCluster, run_kafka_class, shared_kafka, shared_kafka_cluster
 
 pytestmark = pytest.mark.slow
 
 TOPIC_COMMAND = "org.apache.kafka.tools.TopicCommand"
 
 
-def topics(broker: KafkaBroker) -> set[str]:
+def topics(broker: KafkaBroker | KafkaCluster) -> set[str]:
     listed = run_kafka_class(TOPIC_COMMAND, "--bootstrap-server", broker.bootstrap, "--list")
     assert listed.returncode == 0, listed.stderr
     return set(listed.stdout.split())
 
 
-def create(broker: KafkaBroker, topic: str) -> None:
+def create(broker: KafkaBroker | KafkaCluster, topic: str) -> None:
     command = ["--bootstrap-server", broker.bootstrap, "--create", "--topic", topic, "--partitions", "2"]
     created = run_kafka_class(TOPIC_COMMAND, *command)
     assert created.returncode == 0, created.stdout + created.stderr
@@ -43,3 +43,21 @@ def test_a_killed_kafka_comes_back_on_its_data_and_ends_with_its_user(tmp_path: 
         assert broker.pid != first
         assert "kept" in topics(broker)
     assert broker.pid is None
+
+
+def test_the_run_shares_one_cluster_of_three(kafka_cluster: KafkaCluster, run_folder: Path) -> None:
+    create(kafka_cluster, "peers-cluster")
+    with shared_kafka_cluster(run_folder / "kafka-cluster") as same:
+        assert same.bootstrap == kafka_cluster.bootstrap
+    described = run_kafka_class(TOPIC_COMMAND, "--bootstrap-server", kafka_cluster.bootstrap, "--describe")
+    assert "ReplicationFactor: 3" in described.stdout
+
+
+def test_a_node_of_a_cluster_is_killed_and_comes_back(tmp_path: Path) -> None:
+    with KafkaCluster(tmp_path / "cluster", size=2) as cluster:
+        create(cluster, "kept")
+        cluster.node(2).kill()
+        assert cluster.node(1).pid is not None
+        cluster.node(2).start()
+        assert "kept" in topics(cluster.node(2))
+    assert cluster.node(1).pid is None

@@ -40,9 +40,9 @@ RECORDS = [
 HEADERS = [("a", b"1"), ("é", None), ("a", b"")]
 
 
-@pytest.fixture(params=["muster", "kafka"])
+@pytest.fixture(params=["shared_muster", "kafka_broker", "kafka_cluster"])
 def bootstrap(request: pytest.FixtureRequest) -> str:
-    found: str = request.getfixturevalue("shared_muster" if request.param == "muster" else "kafka_broker").bootstrap
+    found: str = request.getfixturevalue(request.param).bootstrap
     return found
 
 

@@ -34,6 +34,7 @@ T = TypeVar("T")
 PEERS = Path(__file__).resolve().parents[1] / "peers"
 KAFKA_VERSION = "4.2.0"
 START_TIMEOUT_S = 90.0
+CLUSTER_ID = "bXVzdGVyLXRlc3RzLTAwMQ"
 CHROMIUMS = (
     "chromium",
     "chromium-browser",
@@ -158,6 +159,8 @@ class KafkaBroker:
     settings: Mapping[str, str] = field(default_factory=dict)
     port: int = 0
     heap: str = "512m"
+    users: Path = Path("users")
+    """The file whose shared lock keeps it running (tests/peers/keeper.py); in its folder unless it is absolute."""
 
     @property
     def bootstrap(self) -> str:
@@ -182,8 +185,12 @@ class KafkaBroker:
 
     def start(self) -> None:
         """Start, on the data of an earlier start where there is some, and return when the broker serves."""
+        self.wait_until_started(self.launch())
+
+    def launch(self) -> subprocess.Popen[bytes]:
+        """Start without waiting; `wait_until_started` takes what is returned."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "users").touch()
+        (self.folder / self.users).touch()
         configuration = self.folder / "server.properties"
         if not configuration.exists():
             self._configure(configuration)
@@ -192,9 +199,12 @@ class KafkaBroker:
         keeper = [
             sys.executable,
             str(PEERS / "keeper.py"),
-            *(str(self.folder / name) for name in ("users", "pid", "kafka.log")),
+            *(str(self.folder / name) for name in (self.users, "pid", "kafka.log")),
         ]
-        process = subprocess.Popen([*keeper, *command], stdin=subprocess.DEVNULL, start_new_session=True)
+        return subprocess.Popen([*keeper, *command], stdin=subprocess.DEVNULL, start_new_session=True)
+
+    def wait_until_started(self, process: subprocess.Popen[bytes]) -> None:
+        """Return when the broker serves."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while "Kafka Server started" not in self.log:
             if process.poll() is not None or time.monotonic() > deadline:
@@ -227,8 +237,12 @@ class KafkaBroker:
             **self.settings,
         }
         path.write_text("".join(f"{key}={value}\n" for key, value in configured.items()))
-        cluster_id = "bXVzdGVyLXRlc3RzLTAwMQ"
-        done = run_kafka_class("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(path))
+        if configured["process.roles"] == "broker":  # a JVM less: StorageTool would write just this
+            (self.folder / "data").mkdir()
+            described = f"version=1\ncluster.id={CLUSTER_ID}\nnode.id={configured['node.id']}\n"
+            (self.folder / "data" / "meta.properties").write_text(described)
+            return
+        done = run_kafka_class("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(path))
         if done.returncode:
             raise RuntimeError(f"Kafka's StorageTool failed:\n{done.stdout}{done.stderr}")
 
@@ -246,7 +260,7 @@ class KafkaBroker:
     def __enter__(self) -> KafkaBroker:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._held = contextlib.ExitStack()
-        self._held.enter_context(_locked(self.folder / "users", fcntl.LOCK_SH))
+        self._held.enter_context(_locked(self.folder / self.users, fcntl.LOCK_SH))
         self.start()
         return self
 
@@ -254,6 +268,87 @@ class KafkaBroker:
         self._held.close()
         while self.pid:
             time.sleep(0.02)
+
+
+@dataclass
+class KafkaCluster:
+    """Some real Apache Kafka brokers of one cluster on the loopback interface; the first is the controller, too.
+
+    Topics have as many replicas as there are brokers unless they say otherwise, and rack `r1` is that of node 1. Use it
+    as a context manager where a test kills nodes (never the first: the cluster would have no controller), or through
+    the fixture `kafka_cluster`, which all tests of a run share: those must not stop a node.
+    """
+
+    folder: Path
+    size: int = 3
+    settings: Mapping[str, str] = field(default_factory=dict)
+    ports: list[int] = field(default_factory=list)
+    """Those of the brokers, and the controller's behind them."""
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all brokers."""
+        return ",".join(self.node(node_id).bootstrap for node_id in range(1, self.size + 1))
+
+    def node(self, node_id: int) -> KafkaBroker:
+        """One broker, to be killed and started again; ids count from 1."""
+        port, controller = self.ports[node_id - 1], f"127.0.0.1:{self.ports[-1]}"
+        listeners = f"PLAINTEXT://127.0.0.1:{port}"
+        replicas = str(self.size)
+        settings = {
+            "process.roles": "broker,controller" if node_id == 1 else "broker",
+            "node.id": str(node_id),
+            "broker.rack": f"r{node_id}",
+            "controller.quorum.voters": f"1@{controller}",
+            "listeners": f"{listeners},CONTROLLER://{controller}" if node_id == 1 else listeners,
+            "default.replication.factor": replicas,
+            "offsets.topic.replication.factor": replicas,
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.num.partitions": "5",
+            "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+            # So that three fit into a small machine.
+            "log.cleaner.dedupe.buffer.size": "2097152",
+            "num.network.threads": "2",
+            "num.io.threads": "3",
+            **self.settings,
+        }
+        users = self.folder.resolve() / "users"
+        return KafkaBroker(self.folder / f"node-{node_id}", settings, port, heap="256m", users=users)
+
+    def start(self) -> None:
+        """Start every node that does not run, and return when all of them serve."""
+        self.ports = self.ports or free_ports(self.size + 1)
+        # The first, which has its data formatted by a JVM of its own, comes last: the others start meanwhile.
+        nodes = [node for node_id in range(self.size, 0, -1) if not (node := self.node(node_id)).pid]
+        launched = [(node, node.launch()) for node in nodes]
+        for node, process in launched:
+            node.wait_until_started(process)
+
+    def __enter__(self) -> KafkaCluster:
+        self._held = contextlib.ExitStack()
+        self._held.enter_context(_locked(self.folder / "users", fcntl.LOCK_SH))
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+        while any(self.node(node_id).pid for node_id in range(1, self.size + 1)):
+            time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def shared_kafka_cluster(folder: Path) -> Iterator[KafkaCluster]:
+    """The cluster that all workers of one test run share, like `shared_kafka`."""
+    described = folder / "cluster.json"
+    with contextlib.ExitStack() as held:
+        with _locked(folder / "mutex"):
+            held.enter_context(_locked(folder / "users", fcntl.LOCK_SH))
+            cluster = KafkaCluster(folder)
+            if described.exists():
+                cluster.ports = json.loads(described.read_text())["ports"]
+            cluster.start()
+            described.write_text(json.dumps({"ports": cluster.ports}))
+        yield cluster
 
 
 @contextlib.contextmanager
