@@ -108,7 +108,7 @@ class Muster(Server):
     def command(self) -> list[str]:
         options = [word for setting in SETTINGS.items() for word in ("-o", "=".join(setting))]
         place = ["--port", str(self.address[1]), "--data-dir", str(self.folder / "data")]
-        return [sys.executable, "-m", "muster.cli.main", "serve", *place, "--log-level", "WARNING", *options]
+        return [sys.executable, "-m", "muster", "serve", *place, "--log-level", "WARNING", *options]
 
 
 class Kafka(Server):

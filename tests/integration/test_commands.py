@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -25,7 +26,7 @@ def cluster(request):
 
 
 def command(*arguments: str, bootstrap: str) -> list[str]:
-    return [sys.executable, "-m", "muster.cli.main", *arguments, "--bootstrap", bootstrap]
+    return [sys.executable, "-m", "muster", *arguments, "--bootstrap", bootstrap]
 
 
 def muster(*arguments: str, bootstrap: str, stdin: str = "", code: int = 0) -> str:
@@ -52,9 +53,17 @@ def test_topics(cluster):
     assert described[2] == f"\tTopic: {topic}\tPartition: 1\tLeader: 1\tReplicas: 1\tIsr: 1"
     found = json.loads(muster("topics", "describe", topic, "--json", **at))
     assert [part["partition"] for part in found[topic]["partitions"]] == [0, 1]
-    muster("topics", "delete", topic, **at)
-    assert "UNKNOWN_TOPIC_OR_PARTITION" in muster("topics", "delete", topic, code=1, **at)
-    muster("topics", "delete", topic, "--if-exists", **at)
+    other = f"{topic}-other"
+    muster("topics", "create", other, **at)
+    told = muster("topics", "delete", topic, "not-there", other, code=1, **at)
+    assert told == "muster: topic not-there does not exist. Nothing was deleted; --if-exists passes over it.\n"
+    told = muster("topics", "delete", topic, "__consumer_offsets", code=1, **at)
+    assert "__consumer_offsets" in told
+    assert "Nothing was deleted" in told
+    assert {topic, other} <= set(muster("topics", "list", **at).splitlines())
+    deleted = muster("topics", "delete", topic, other, "not-there", "--if-exists", **at)
+    assert set(deleted.splitlines()) == {f"Deleted topic {topic}.", f"Deleted topic {other}."}
+    assert muster("topics", "delete", topic, "--if-exists", **at) == ""
 
 
 def test_what_goes_in_comes_out(cluster):
@@ -173,6 +182,14 @@ def test_an_unreachable_broker_is_told_with_its_address():
         assert "--bootstrap names another" in told
     told = muster("produce", "t", "-o", "max.block.ms=500", stdin="x\n", code=1, **at)
     assert f"no connection to 127.0.0.1:{port}: refused" in told
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux that is always full")
+def test_a_full_disk_behind_standard_output_is_told_in_a_sentence(shared_muster):
+    with Path("/dev/full").open("w") as full:
+        arguments = command("topics", "list", "--json", bootstrap=shared_muster.bootstrap)
+        done = subprocess.run(arguments, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (1, "muster: No space left on device\n")
 
 
 def test_a_closed_pipe_ends_it_quietly(shared_muster):

@@ -16,7 +16,7 @@ from tests.support.peers import Chromium, find_java, require
 
 LIMIT_S = 600  # against hanging only: it takes about a minute
 
-DEMO = [sys.executable, "-m", "muster.cli.main", "demo", "--quick"]
+DEMO = [sys.executable, "-m", "muster", "demo", "--quick"]
 
 
 def _processes_of(folder: Path) -> list[int]:

@@ -67,7 +67,7 @@ def test_the_folder_is_locked(muster_process: BrokerProcess) -> None:
     command = [
         sys.executable,
         "-m",
-        "muster.cli.main",
+        "muster",
         "serve",
         "--port",
         "0",
@@ -81,7 +81,7 @@ def test_the_folder_is_locked(muster_process: BrokerProcess) -> None:
 
 
 def test_the_port_is_taken(muster_process: BrokerProcess, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "muster.cli.main", "serve", "--port", str(muster_process.port)]
+    command = [sys.executable, "-m", "muster", "serve", "--port", str(muster_process.port)]
     command += ["--data-dir", str(tmp_path / "other")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1

@@ -74,7 +74,7 @@ class BrokerProcess:
 
     def start(self) -> None:
         """Start it and wait until it says that it is ready."""
-        command = [sys.executable, "-m", "muster.cli.main", "serve", "--port", str(self.port)]
+        command = [sys.executable, "-m", "muster", "serve", "--port", str(self.port)]
         command += ["--data-dir", str(self.folder), "--fsync", self._fsync]
         for name, value in self._settings.items():
             command += ["-o", f"{name}={value}"]

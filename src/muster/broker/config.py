@@ -163,12 +163,21 @@ class BrokerConfig:
 
     @property
     def advertised(self) -> tuple[str, int | None]:
-        """Host and port that clients are told. A port of None is the one listened on."""
+        """Host and port that clients are told. A port of None is the one listened on.
+
+        Raises:
+            ConfigError: it comes to an address that no client can connect to, as Kafka refuses it.
+        """
         if self.is_set("advertised.listeners"):
             host, port = parse_listener("advertised.listeners", self.text("advertised.listeners"))
-            return host, port or None
-        host, _ = self.listener
-        return ("127.0.0.1" if host in ("", "0.0.0.0") else "::1" if host == "::" else host), None
+        else:
+            host, port = self.listener[0], 0
+        if host in ("", "0.0.0.0", "::"):
+            raise ConfigError(
+                f"{host or 'an empty host'} means every address of this machine, which clients cannot be told: "
+                "name one that they can reach, by --advertised-host or advertised.listeners"
+            )
+        return host, port or None
 
     @property
     def data_dir(self) -> Path:
@@ -253,7 +262,7 @@ def load(
 
 
 def _check(config: BrokerConfig) -> None:
-    _ = config.listener, config.advertised
+    _ = config.listener
     if "," in config.text("log.dirs"):
         raise ConfigError("log.dirs is one folder here")
     if config.integer("group.min.session.timeout.ms") > config.integer("group.max.session.timeout.ms"):
@@ -270,6 +279,11 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is not TOML: {error}") from None
+    for name in content:
+        if name != "broker":
+            table = isinstance(content[name], dict)
+            what = f"table [{name}]{nearest(f'[{name}]', ['[broker]'])}" if table else f"key {name!r} outside a table"
+            raise ConfigError(f"{file}: there is no {what}; settings stand in [broker]")
     table = content.get("broker", {})
     if not isinstance(table, dict):
         raise ConfigError(f'{file}: [broker] is a table of quoted keys, such as "num.partitions" = 3')

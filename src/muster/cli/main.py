@@ -43,23 +43,41 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.platform == "win32":
         print("muster runs on Linux and macOS. On Windows, use it inside WSL.", file=sys.stderr)
         return 1
-    name = next((word for word in arguments if not word.startswith("-")), None)
     try:
-        parser = _parser(name)
-        parsed = parser.parse_args(arguments)
-        if parsed.command is None:
-            parser.print_help()
-            return 2
-        return int(importlib.import_module(COMMANDS[parsed.command].module).run(parsed))
+        try:
+            return _run(arguments)
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except MusterError as error:
         print(f"muster: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read our output has gone: nothing is to be told, and Python must not try to at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()  # its reader has gone: there is nobody to tell
         return 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"muster: {where}{error.strerror or error}", file=sys.stderr)
+        _give_up_output()
+        return 1
+
+
+def _run(arguments: list[str]) -> int:
+    name = next((word for word in arguments if not word.startswith("-")), None)
+    parser = _parser(name)
+    parsed = parser.parse_args(arguments)
+    if parsed.command is None:
+        parser.print_help()
+        return 2
+    return int(importlib.import_module(COMMANDS[parsed.command].module).run(parsed))
+
+
+def _give_up_output() -> None:
+    """What is still to be written to standard output goes nowhere: Python would try again at exit, and complain."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser(name: str | None) -> argparse.ArgumentParser:
@@ -72,7 +90,3 @@ def _parser(name: str | None) -> argparse.ArgumentParser:
         if command == name:
             importlib.import_module(module).add_arguments(sub)
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from muster.cli.common import add_connection, client_settings, pairs, reaching
+from muster.cli.common import add_connection, client_settings, pairs, reaching, set_up_log
 from muster.client.producer import Producer
 from muster.errors import ConfigError, MusterError
 from muster.model import RecordMetadata
@@ -43,6 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Produce until the input ends; the exit code says whether all of it was acknowledged."""
     if arguments.json and arguments.key_separator:
         raise ConfigError("--json and --key-separator exclude each other: a JSON line has a key of its own")
+    set_up_log(arguments)
     settings = {"max.block.ms": 10_000, "acks": arguments.acks, "compression.type": arguments.compression}
     failures: list[MusterError] = []
     headers = [(name, value.encode()) for name, value in pairs(arguments.headers, "-H").items()]
@@ -76,6 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
 def read_lines(arguments: argparse.Namespace) -> Iterator[Line]:
     """The records of standard input."""
     separator = arguments.key_separator.encode() if arguments.key_separator else None
+    if sys.stdin is None:
+        raise MusterError("standard input is closed: there is nothing to produce")
     for number, raw in enumerate(sys.stdin.buffer, 1):
         text = raw.rstrip(b"\r\n")
         if arguments.json:
@@ -90,28 +94,52 @@ def read_lines(arguments: argparse.Namespace) -> Iterator[Line]:
 
 
 def from_json(text: bytes, number: int) -> Line:
-    """A record as an object. A key or value that is no text is written as JSON itself, null is none."""
+    """A record as an object. A key or value that is no text is written as JSON itself, null is none.
+
+    Bytes that are no text come as base64 in `key_base64` or `value_base64`, a header's as `{"base64": …}`.
+    """
     try:
         found: Any = json.loads(text)
     except ValueError as error:
         raise MusterError(f"line {number} is no JSON: {error}") from None
     if not isinstance(found, dict):
         raise MusterError(f"line {number} is no JSON object")
-    unknown = set(found) - {"key", "value", "headers", "partition", "timestamp"}
+    unknown = set(found) - _NAMES
     if unknown:
         raise MusterError(f"line {number}: {', '.join(sorted(unknown))} means nothing; see --help")
     headers: Any = found.get("headers") or {}
     named = headers.items() if isinstance(headers, dict) else headers
     try:
-        pairs = [(str(name), _bytes(value)) for name, value in named]
+        pairs = [(str(name), _header(value)) for name, value in named]
     except (TypeError, ValueError):
         raise MusterError(f"line {number}: headers are an object, or pairs of a name and a value") from None
     for name in ("partition", "timestamp"):
-        if not isinstance(found.get(name), int | None):
+        if not isinstance(found.get(name), int | None) or isinstance(found.get(name), bool):
             raise MusterError(f"line {number}: {name} is a whole number")
-    return Line(
-        _bytes(found.get("key")), _bytes(found.get("value")), pairs, found.get("partition"), found.get("timestamp")
-    )
+    key, value = (_field(found, name, number) for name in ("key", "value"))
+    return Line(key, value, pairs, found.get("partition"), found.get("timestamp"))
+
+
+# `topic` and `offset` are what `muster consume --json` tells of a record besides: they say nothing here.
+_NAMES = {"key", "key_base64", "value", "value_base64", "headers", "partition", "timestamp", "topic", "offset"}
+
+
+def _field(found: dict[str, Any], name: str, number: int) -> bytes | None:
+    encoded = found.get(f"{name}_base64")
+    if encoded is None:
+        return _bytes(found.get(name))
+    if found.get(name) is not None:
+        raise MusterError(f"line {number}: {name} and {name}_base64 exclude each other")
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except (TypeError, ValueError):
+        raise MusterError(f"line {number}: {name}_base64 is no base64") from None
+
+
+def _header(value: Any) -> bytes | None:
+    if isinstance(value, dict) and value.keys() == {"base64"}:
+        return base64.b64decode(value["base64"], validate=True)
+    return _bytes(value)
 
 
 def _bytes(value: Any) -> bytes | None:

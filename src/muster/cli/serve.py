@@ -17,6 +17,7 @@ from muster import __version__
 from muster.broker import events
 from muster.broker.broker import Broker
 from muster.broker.config import FSYNC_POLICIES, BrokerConfig, listener, load, parse_listener
+from muster.cli.common import add_log_level
 from muster.errors import ConfigError
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="a setting, by Kafka's name"
     )
     parser.add_argument("--events", type=Path, metavar="FILE", help="append what happens to groups, as lines of JSON")
-    parser.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+    add_log_level(parser, "INFO")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -74,6 +75,7 @@ def settings(arguments: argparse.Namespace) -> BrokerConfig:
     config.set("log.dirs", arguments.data_dir or config.text("log.dirs"))
     if arguments.fsync is not None:
         config.set("fsync", arguments.fsync)
+    _ = config.advertised  # refused before the folder is touched
     return config
 
 

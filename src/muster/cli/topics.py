@@ -8,7 +8,7 @@ from typing import TypeVar
 from muster.cli.common import add_connection, add_timeout, open_admin, pairs, print_json, report_errors, topic_id_text
 from muster.client.admin import Admin
 from muster.client.core.admin import ConfigResource, ConfigResourceType, NewTopic, TopicDescription
-from muster.errors import ConfigError, ErrorCode, KafkaError
+from muster.errors import ErrorCode, KafkaError, MusterError
 from muster.model import INTERNAL_TOPICS
 
 V = TypeVar("V")
@@ -100,10 +100,20 @@ def description(topic: TopicDescription, configs: str) -> list[str]:
 
 
 def _delete(admin: Admin, arguments: argparse.Namespace) -> int:
-    internal = sorted(INTERNAL_TOPICS.intersection(arguments.names))
+    """Delete all or nothing: a slip in the last name is not to cost the topics before it."""
+    names = list(dict.fromkeys(arguments.names))
+    internal = sorted(INTERNAL_TOPICS.intersection(names))
     if internal:
-        raise ConfigError(f"{internal[0]} is the brokers' own: all that it keeps, such as groups, would be gone")
-    results = admin.delete_topics(arguments.names)
+        own = f"{internal[0]} is the brokers' own: all that it keeps, such as groups, would be gone"
+        raise MusterError(f"{own}. Nothing was deleted.")
+    known = {topic.name for topic in admin.list_topics()}
+    missing = [name for name in names if name not in known]
+    if missing and not arguments.if_exists:
+        raise MusterError(f"topic {missing[0]} does not exist. Nothing was deleted; --if-exists passes over it.")
+    results = admin.delete_topics([name for name in names if name in known])
+    for name, result in results.items():
+        if not isinstance(result, KafkaError):
+            print(f"Deleted topic {name}.")
     if arguments.if_exists:
         results = _without(results, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     return report_errors(results, "topic")

@@ -130,7 +130,7 @@ class EmbeddedBroker:
     async def start(self) -> None:
         """Start it, the first time on a free port; returns when clients may come."""
         port = self.bootstrap.rpartition(":")[2]
-        command = ["-m", "muster.cli.main", "serve", "--host", "127.0.0.1", "--port", port]
+        command = ["-m", "muster", "serve", "--host", "127.0.0.1", "--port", port]
         command += ["--data-dir", str(self.data_dir), "--events", str(self.events)]
         self._process = await Process.start("the broker", command, self._logs / "broker.log")
         ready = await self._process.read_line(30)

@@ -28,7 +28,7 @@ def test_the_last_source_wins(tmp_path: Path):
     file = tmp_path / "muster.toml"
     file.write_text(
         '[broker]\n"num.partitions" = 2\n"log.retention.hours" = 3\n"group.max.size" = 4\n'
-        '"auto.create.topics.enable" = false\n"fsync" = "always"\n[other]\nx = 1\n'
+        '"auto.create.topics.enable" = false\n"fsync" = "always"\n'
     )
     environment = {"MUSTER_LOG_RETENTION_HOURS": "5", "MUSTER_GROUP_MAX_SIZE": "6", "HOME": "/", "MUSTER_SEEDS": "9"}
     config = load(
@@ -92,6 +92,8 @@ def test_what_is_refused(sources: dict[str, object], sentence: str):
         ("[broker]\n'num.partitons' = 3\n", "did you mean num.partitions?"),
         ("broker = 3\n", "[broker] is a table of quoted keys"),
         ("[broker\n", "is not TOML"),
+        ("[brokr]\n'num.partitions' = 3\n", "there is no table [brokr]; did you mean [broker]?"),
+        ("'num.partitions' = 3\n", "there is no key 'num.partitions' outside a table; settings stand in [broker]"),
         ("[broker]\n'num.partitions' = 1979-05-27\n", "num.partitions cannot be a date"),
     ],
 )
@@ -129,8 +131,7 @@ def test_the_finest_unit_of_time_wins(settings: dict[str, int], retention: int, 
     ("settings", "listener", "advertised"),
     [
         ({}, ("127.0.0.1", 9092), ("127.0.0.1", None)),
-        ({"listeners": "PLAINTEXT://0.0.0.0:1"}, ("0.0.0.0", 1), ("127.0.0.1", None)),
-        ({"listeners": "PLAINTEXT://[::]:1"}, ("::", 1), ("::1", None)),
+        ({"listeners": "PLAINTEXT://0.0.0.0:1", "advertised.listeners": "g:2"}, ("0.0.0.0", 1), ("g", 2)),
         ({"listeners": "h:1", "advertised.listeners": "g:2"}, ("h", 1), ("g", 2)),
         ({"listeners": "h:1", "advertised.listeners": "PLAINTEXT://g:0"}, ("h", 1), ("g", None)),
     ],
@@ -138,6 +139,13 @@ def test_the_finest_unit_of_time_wins(settings: dict[str, int], retention: int, 
 def test_addresses(settings: dict[str, str], listener: tuple[str, int], advertised: tuple[str, int | None]):
     config = BrokerConfig(settings)
     assert (config.listener, config.advertised) == (listener, advertised)
+
+
+@pytest.mark.parametrize("name", ["listeners", "advertised.listeners"])
+@pytest.mark.parametrize("address", ["PLAINTEXT://0.0.0.0:1", "PLAINTEXT://[::]:1", "PLAINTEXT://:1"])
+def test_clients_are_not_told_an_address_that_nobody_can_connect_to(name: str, address: str):
+    with pytest.raises(ConfigError, match=r"every address of this machine.*--advertised-host"):
+        _ = BrokerConfig({name: address}).advertised
 
 
 def test_a_topics_setting_its_brokers_or_the_default():

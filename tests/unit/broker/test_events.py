@@ -92,3 +92,39 @@ def test_events_are_lines_of_json_for_programs(group: GroupHarness, tmp_path: Pa
     ]
     assert told[1]["cause"] == "member joined"
     assert told[2]["duration_ms"] == 3_000
+
+
+def test_events_go_on_in_a_new_file_when_theirs_is_renamed(tmp_path: Path) -> None:
+    """As logrotate does it."""
+    event = RebalanceCompleted("g", 1, 1, 5, None, None)
+    handler = EventFile(tmp_path / "events")
+    record = logging.LogRecord("muster.groups", logging.INFO, "", 0, "", None, None)
+    record.group_event = event
+    try:
+        handler.handle(record)
+        (tmp_path / "events").rename(tmp_path / "events.1")
+        handler.handle(record)
+    finally:
+        handler.close()
+    assert [len((tmp_path / name).read_text().splitlines()) for name in ("events.1", "events")] == [1, 1]
+
+
+def test_events_that_cannot_be_written_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The folder goes away, and comes back."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    handler = EventFile(folder / "events")
+    record = logging.LogRecord("muster.groups", logging.INFO, "", 0, "", None, None)
+    record.group_event = RebalanceCompleted("g", 1, 1, 5, None, None)
+    try:
+        (folder / "events").unlink()
+        folder.rmdir()
+        for _ in range(3):
+            handler.handle(record)
+        assert [line for line in caplog.messages if "events are lost" in line] == caplog.messages
+        assert len(caplog.messages) == 1
+        folder.mkdir()
+        handler.handle(record)
+    finally:
+        handler.close()
+    assert len((folder / "events").read_text().splitlines()) == 1

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from muster import __version__
 from muster.cli import main as command
 
 
 def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    program = [sys.executable, "-m", "muster.cli.main", *arguments]
+    program = [sys.executable, "-m", "muster", *arguments]
     return subprocess.run(program, capture_output=True, text=True, timeout=60, cwd=cwd, check=False)
 
 
@@ -47,6 +49,7 @@ def test_windows_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         (["--config", "none.toml"], "cannot read none.toml"),
         (["--port", "0", "--data-dir", "file"], "cannot use file as the data folder"),
         (["--port", "0", "--host", "256.0.0.1", "--data-dir", "data"], "cannot listen on 256.0.0.1:0"),
+        (["--port", "0", "--host", "0.0.0.0", "--data-dir", "data"], "which clients cannot be told"),
     ],
 )
 def test_a_broker_that_cannot_start_says_why(tmp_path: Path, arguments: list[str], sentence: str):
@@ -57,6 +60,38 @@ def test_a_broker_that_cannot_start_says_why(tmp_path: Path, arguments: list[str
     assert done.stderr.startswith("muster: ")
     assert sentence in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_it_runs_as_a_module_too():
+    done = subprocess.run([sys.executable, "-m", "muster", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"muster {__version__}\n"
+
+
+def test_ctrl_c_amid_the_imports_is_no_traceback(tmp_path: Path):
+    """The interrupt comes while the command's modules are being imported: here one of them sends it."""
+    (tmp_path / "argparse.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    code = "import runpy, signal, sys\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += f"sys.path.insert(0, {str(tmp_path)!r})\nrunpy.run_module('muster', run_name='__main__')"
+    program = [sys.executable, "-c", code]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+@pytest.mark.parametrize("redirection", ["<&-", ">&-"])
+def test_a_closed_stream_is_told_in_a_sentence(redirection: str):
+    """As a shell's `<&-` and `>&-` leave it."""
+    command = {"<&-": "produce t", ">&-": "consume t"}[redirection]
+    shell = f"exec {sys.executable} -m muster {command} --bootstrap 127.0.0.1:1 {redirection}"
+    done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("muster: standard ")
+    assert "is closed" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_levels_of_the_log_are_taken_in_small_letters_too():
+    done = run("serve", "--log-level", "debug", "--config", "none.toml")
+    assert "cannot read none.toml" in done.stderr
 
 
 def test_other_commands_are_not_imported():

@@ -5,6 +5,8 @@ import io
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from muster.cli import common, consume, produce
 from muster.errors import ConfigError, KafkaError, MusterError
@@ -47,6 +49,11 @@ def test_json_lines(monkeypatch):
         (b'{"vlaue":1}', "vlaue means nothing"),
         (b'{"headers":5}', "headers are an object"),
         (b'{"partition":"1"}', "partition is a whole number"),
+        (b'{"timestamp":true}', "timestamp is a whole number"),
+        (b'{"value_base64":"?"}', "value_base64 is no base64"),
+        (b'{"key_base64":1}', "key_base64 is no base64"),
+        (b'{"key":"a","key_base64":"YQ=="}', "exclude each other"),
+        (b'{"headers":{"h":{"base64":"?"}}}', "headers are an object"),
     ],
 )
 def test_json_that_is_no_record(text, message):
@@ -54,12 +61,22 @@ def test_json_that_is_no_record(text, message):
         produce.from_json(text, 7)
 
 
-def test_what_consume_prints_produce_reads():
-    shown = json.loads(consume.as_json(RECORD))
-    line = produce.from_json(
-        json.dumps({name: shown[name] for name in ("key", "value", "headers", "partition", "timestamp")}).encode(), 1
-    )
-    assert line == produce.Line(RECORD.key, RECORD.value, RECORD.headers, RECORD.partition, RECORD.timestamp)
+_BYTES = st.none() | st.binary(max_size=8) | st.text(max_size=8).map(str.encode)
+
+
+@given(key=_BYTES, value=_BYTES, headers=st.lists(st.tuples(st.text(max_size=4), _BYTES), max_size=3))
+def test_what_consume_prints_produce_reads(key, value, headers):
+    """Word for word, whatever the bytes are."""
+    record = ConsumerRecord("flights", 3, 42, 1700000000000, 0, key, value, headers)
+    line = produce.from_json(consume.as_json(record), 1)
+    assert line == produce.Line(key, value, headers, record.partition, record.timestamp)
+
+
+def test_text_is_shown_as_text_and_other_bytes_in_base64():
+    record = ConsumerRecord("t", 0, 0, 0, 0, b"k", b"\xff", [("a", b"x"), ("b", b"\xfe")])
+    shown = json.loads(consume.as_json(record))
+    assert (shown["key"], shown["value_base64"], "value" in shown) == ("k", "/w==", False)
+    assert shown["headers"] == [["a", "x"], ["b", {"base64": "/g=="}]]
 
 
 @pytest.mark.parametrize(

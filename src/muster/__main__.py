@@ -1,0 +1,29 @@
+"""The program `muster`, also `python -m muster`."""
+
+import signal
+import sys
+
+# Imports take longer than a user's second thought: until a command handles Ctrl-C, it ends the process as it ends any
+# program, without a traceback from the middle of an import. A signal that the caller has ignored stays ignored.
+_OURS = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+if _OURS:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def main() -> int:
+    """Run the command line; returns the exit code."""
+    from muster.cli.main import main as run
+
+    try:
+        if _OURS:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        return run()
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        if _OURS:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
