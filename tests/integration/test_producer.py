@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import threading
 import time
@@ -21,9 +22,10 @@ from muster.client.admin import Admin
 from muster.client.core.admin import NewTopic
 from muster.client.core.partitioner import partition_for_key
 from muster.client.producer import AsyncProducer, Producer
-from muster.errors import ErrorCode, KafkaError
+from muster.errors import ErrorCode, KafkaError, MusterError
+from muster.model import RecordMetadata
 from tests.support.brokers import BrokerProcess
-from tests.support.peers import KafkaBroker, run_kafka_class
+from tests.support.peers import KafkaBroker, KafkaCluster, run_kafka_class
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python reads its schemas in a way of older Pythons
@@ -178,14 +180,55 @@ def test_records_without_keys_spread_over_the_partitions(bootstrap):
     assert all(counts), counts
 
 
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_leaving_with_means_that_all_is_written_and_told(bootstrap, idempotent):
+    """The loop of the README. The first records of a producer wait for their topic, and for a producer id."""
+    name = topic(bootstrap, 8)
+    told: list[RecordMetadata | MusterError | None] = []
+    with Producer(bootstrap_servers=bootstrap, enable_idempotence=idempotent) as producer:
+        for number in range(1_000):
+            producer.send(name, b"v", key=b"N%d" % number, on_delivery=lambda found, error: told.append(error or found))
+    places = [(found.partition, found.offset) for found in told if isinstance(found, RecordMetadata)]
+    assert len(told) == len(set(places)) == 1_000
+    assert sum(map(len, read_confluent(bootstrap, name, 8, 1_000))) == 1_000
+
+
+def test_flush_means_that_all_before_it_is_told(bootstrap):
+    name = topic(bootstrap, 8)
+    with Producer(bootstrap_servers=bootstrap, linger_ms=100) as producer:
+        for _ in range(20):
+            futures = [producer.send(name, b"v", key=b"%d" % number) for number in range(50)]
+            producer.flush()
+            assert all(future.done() for future in futures)
+
+
 # --- kill -9 ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["muster", "kafka"])
-def mortal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BrokerProcess | KafkaBroker]:
+class MortalCluster:
+    """Three brokers, of which two are killed in turn: the first is the controller."""
+
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self.bootstrap = cluster.bootstrap
+        self._nodes = itertools.cycle([cluster.node(2), cluster.node(3)])
+        self._killed = cluster.node(2)
+
+    def kill(self) -> None:
+        self._killed = next(self._nodes)
+        self._killed.kill()
+
+    def start(self) -> None:
+        self._killed.start()
+
+
+@pytest.fixture(params=["muster", "kafka", "cluster"])
+def mortal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BrokerProcess | KafkaBroker | MortalCluster]:
     if request.param == "kafka":
         with KafkaBroker(tmp_path / "kafka") as kafka:
             yield kafka
+    elif request.param == "cluster":
+        with KafkaCluster(tmp_path / "cluster") as cluster:
+            yield MortalCluster(cluster)
     else:
         with BrokerProcess(tmp_path / "data") as muster:
             yield muster
