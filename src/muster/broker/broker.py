@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -21,24 +23,35 @@ from muster.broker.durability import Durability
 from muster.broker.events import report
 from muster.broker.fetch_sessions import FetchSessions
 from muster.broker.handlers.fetch import ParkedFetches
-from muster.broker.identity import Identity, load_identity, random_uuid
+from muster.broker.identity import Identity, load_identity, random_uuid, read_identity
 from muster.broker.producer_ids import ProducerIds
 from muster.broker.server import Server
 from muster.broker.settings import Value
-from muster.broker.topics import Topic, TopicCatalogue, refuse_foreign
+from muster.broker.topics import NewTopic, Topic, TopicCatalogue, refuse_foreign
 from muster.coordinator.runtime import CoordinatorRuntime, GroupConfig
 from muster.errors import ConfigError, ErrorCode, KafkaError, MusterError
-from muster.log import CleanupPolicy, FsyncPolicy, LogConfig, LogStore, PartitionLog, TimestampType
+from muster.log import (
+    DISK,
+    CleanupPolicy,
+    Files,
+    FolderLock,
+    FsyncPolicy,
+    LogConfig,
+    LogStore,
+    PartitionLog,
+    TimestampType,
+)
 from muster.model import GROUP_METADATA_TOPIC, Node, TopicPartition
 
 log = logging.getLogger("muster.broker")
 
 
 class Broker:
-    """One broker in this process, on the running event loop."""
+    """One broker in this process, on the running loop. `files` is the disk: tests give one that fails or waits."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, files: Files = DISK) -> None:
         self.config = config
+        self._files = files
         self.identity: Identity
         self.node: Node
         self.topics: TopicCatalogue
@@ -124,23 +137,44 @@ class Broker:
 
     def _open_folder(self) -> None:
         folder = self.config.data_dir
+        node_id = self.config.integer("node.id")
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            # Looked at before anything is written, the lock's file included, and again once nobody else can change it.
+            read_identity(folder, node_id)
             refuse_foreign(folder)
-            self.topics = TopicCatalogue.load(folder)
-            self._store = LogStore.open(
-                folder, now=now_ms(), fsync=self._fsync, defaults=self._log_config({}), configs=self._config_of
-            )
+            lock = FolderLock.take(folder)
+            try:
+                refuse_foreign(folder)
+                self.identity = load_identity(folder, node_id, self._files)
+                self.topics = TopicCatalogue.load(folder, self._files)
+                self.producer_ids = ProducerIds(folder, self._files)
+                self._check_group_topic()
+                self._open_store(folder, lock)
+            except BaseException:
+                lock.release()
+                raise
         except OSError as error:
-            raise MusterError(f"cannot use {folder} as the data folder: {error.strerror or error}") from None
-        try:
-            self.identity = load_identity(folder, self.config.integer("node.id"))
-            self.producer_ids = ProducerIds(folder)
-            self._check_group_topic()
-            self._match_folders()
-        except BaseException:
-            self._store.close()
-            raise
+            where = f"{error.filename}: " if error.filename not in (None, str(folder)) else ""
+            raise MusterError(f"cannot use {folder} as the data folder: {where}{error.strerror or error}") from None
+
+    def _open_store(self, folder: Path, lock: FolderLock) -> None:
+        """Open every topic's partitions, and finish the deletions that a crash interrupted."""
+        self._store = LogStore.open(
+            folder,
+            now=now_ms(),
+            fsync=self._fsync,
+            defaults=self._log_config({}),
+            configs=self._config_of,
+            partitions=[partition for topic in self.topics for partition in topic.topic_partitions],
+            deleted=[partition for topic in self.topics.deleting for partition in topic.topic_partitions],
+            lock=lock,
+            files=self._files,
+        )
+        for topic in self.topics.deleting:
+            self._finish_deletion(topic)
+        for topic in self.topics:
+            self._open_partitions(topic)
 
     def _check_group_topic(self) -> None:
         topic = self.topics.get(GROUP_METADATA_TOPIC)
@@ -150,15 +184,6 @@ class Broker:
                 f"{GROUP_METADATA_TOPIC} has {topic.partitions} partitions in this folder, so "
                 f"offsets.topic.num.partitions cannot be {wanted}: groups would be looked for in the wrong place"
             )
-
-    def _match_folders(self) -> None:
-        """Open every topic's partitions, and remove what a crash left of deleted topics."""
-        for topic in self.topics:
-            self._open_partitions(topic)
-        for found in list(self._store.logs):
-            if found not in self._partitions:
-                log.warning("removing the folder of %s: there is no such topic", found)
-                self._store.delete(found)
 
     def _start_groups(self) -> None:
         self.durability = Durability(self._store, self._fsync, self._flushed)
@@ -208,12 +233,21 @@ class Broker:
 
     def create_topic(self, name: str, partitions: int, settings: dict[str, str]) -> Topic:
         """Create a topic that does not exist. OSError: it could not be stored."""
-        topic = self.topics.create(name, partitions, settings)
-        self._open_partitions(topic)
-        log.info("created topic %s with %d partition(s)", name, partitions)
-        if name == GROUP_METADATA_TOPIC:
-            self._serve_groups(topic, [])
-        return topic
+        return self.create_topics([NewTopic(name, partitions, settings)])[0]
+
+    def create_topics(self, wanted: Sequence[NewTopic]) -> list[Topic]:
+        """Create topics that do not exist, all or none. OSError: they could not be stored."""
+        for new in wanted:
+            if (former := self.topics.deleting_of(new.name)) is not None:
+                self._finish_deletion(former)
+        self._store.make_room(TopicPartition(new.name, index) for new in wanted for index in range(new.partitions))
+        topics = self.topics.create_all(wanted)
+        for topic in topics:
+            self._open_partitions(topic)
+            log.info("created topic %s with %d partition(s)", topic.name, topic.partitions)
+            if topic.name == GROUP_METADATA_TOPIC:
+                self._serve_groups(topic, [])
+        return topics
 
     def auto_create(self, name: str) -> Topic | None:
         """Create a topic because somebody asked for it, if the settings allow that."""
@@ -239,10 +273,15 @@ class Broker:
             self.runtime.unload_all()
         for index in range(topic.partitions):
             self._partitions.pop((topic.name, index), None)
-            self._store.delete(TopicPartition(topic.name, index))
+        self._finish_deletion(topic)
         self.fetches.topic_deleted(topic.name)
         self.runtime.topic_deleted(topic.name)
         log.info("deleted topic %s", topic.name)
+
+    def _finish_deletion(self, topic: Topic) -> None:
+        """Remove the folders of a topic that is gone. What cannot be done now is logged, and done at the next start."""
+        if self._store.delete_all(topic.topic_partitions):
+            self.topics.deleted(topic)
 
     def _open_partitions(self, topic: Topic) -> None:
         config = self._log_config(topic.settings)

@@ -11,8 +11,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from muster.broker.files import write_whole
 from muster.errors import ConfigError
+from muster.log import DISK, Files, write_whole
 
 FILE = "meta.properties"
 
@@ -48,19 +48,30 @@ def uuid_bytes(text: str) -> bytes:
     return raw
 
 
-def load_identity(folder: Path, node_id: int) -> Identity:
+def load_identity(folder: Path, node_id: int, files: Files = DISK) -> Identity:
     """The folder's identity; a new folder is given one.
+
+    Raises:
+        ConfigError: the folder belongs to another node, or its file cannot be understood.
+    """
+    identity = read_identity(folder, node_id)
+    if identity is None:
+        identity = Identity(uuid_text(random_uuid()), node_id, uuid_text(random_uuid()))
+        _write(files, folder / FILE, identity)
+    return identity
+
+
+def read_identity(folder: Path, node_id: int) -> Identity | None:
+    """The folder's identity, None if it has none yet.
 
     Raises:
         ConfigError: the folder belongs to another node, or its file cannot be understood.
     """
     path = folder / FILE
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes().decode(errors="replace")
     except FileNotFoundError:
-        identity = Identity(uuid_text(random_uuid()), node_id, uuid_text(random_uuid()))
-        _write(path, identity)
-        return identity
+        return None
     found = dict(_properties(text))
     try:
         identity = Identity(found["cluster.id"], int(found["node.id"]), found.get("directory.id", ""))
@@ -82,7 +93,7 @@ def _properties(text: str) -> list[tuple[str, str]]:
     return [(name.strip(), value.strip()) for name, _, value in pairs]
 
 
-def _write(path: Path, identity: Identity) -> None:
+def _write(files: Files, path: Path, identity: Identity) -> None:
     lines = ["#", "cluster.id=" + identity.cluster_id, f"directory.id={identity.directory_id}"]
     lines += [f"node.id={identity.node_id}", "version=1", ""]
-    write_whole(path, "\n".join(lines).encode())
+    write_whole(files, path, "\n".join(lines).encode())

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from muster.broker.files import write_whole
 from muster.errors import ConfigError
+from muster.log import DISK, Files, write_whole
 
 FILE = "muster-producer-ids"
 BLOCK = 1_000
@@ -18,14 +18,16 @@ BLOCK = 1_000
 class ProducerIds:
     """Gives out producer ids."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, files: Files = DISK) -> None:
         self._path = folder / FILE
+        self._files = files
         try:
-            self._next = self._reserved = int(self._path.read_text(encoding="ascii"))
+            text = self._path.read_bytes().strip()
         except FileNotFoundError:
-            self._next = self._reserved = 0
-        except ValueError:
-            raise ConfigError(f"{self._path} holds no number") from None
+            text = b"0"
+        if not text.isdigit():
+            raise ConfigError(f"{self._path} holds no number")
+        self._next = self._reserved = int(text)
 
     def take(self) -> int:
         """A new id.
@@ -34,7 +36,7 @@ class ProducerIds:
             OSError: the next block could not be reserved.
         """
         if self._next == self._reserved:
-            write_whole(self._path, str(self._reserved + BLOCK).encode())
+            write_whole(self._files, self._path, str(self._reserved + BLOCK).encode())
             self._reserved += BLOCK
         self._next += 1
         return self._next - 1

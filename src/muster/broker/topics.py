@@ -1,21 +1,23 @@
 """The topic catalogue: names, ids, partition counts and settings, in one file of the data folder.
 
 The catalogue says which topics exist. A topic is there once its line is in the file, and gone once it is not: folders
-of partitions are made after the one and removed after the other, and what a crash left between is put right at start.
+of partitions are made after the one and removed after the other. A topic that goes is noted as `deleting` until its
+folders are gone, so that a start after a crash knows which folders to remove, and takes none for another's.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from muster.broker.files import write_whole
 from muster.broker.identity import random_uuid, uuid_bytes, uuid_text
 from muster.errors import ConfigError
-from muster.model import INTERNAL_TOPICS
+from muster.log import DISK, Files, write_whole
+from muster.model import INTERNAL_TOPICS, TopicPartition
 from muster.protocol.primitives import ZERO_UUID
 
 FILE = "muster-topics.json"
@@ -51,7 +53,7 @@ def refuse_foreign(folder: Path) -> None:
     if (folder / FILE).exists() or not folder.is_dir():
         return
     for entry in folder.iterdir():
-        if _PARTITION.match(entry.name) and any(entry.glob("*.log")):
+        if _PARTITION.match(entry.name) and entry.is_dir() and any(entry.glob("*.log")):
             raise ConfigError(f"{folder} holds {entry.name}, but no {FILE}: this is the data folder of another broker")
 
 
@@ -65,37 +67,54 @@ class Topic:
     settings: dict[str, str] = field(default_factory=dict)
 
     @property
+    def topic_partitions(self) -> list[TopicPartition]:
+        """All its partitions."""
+        return [TopicPartition(self.name, index) for index in range(self.partitions)]
+
+    @property
     def internal(self) -> bool:
         """Whether it is a topic of the broker's own."""
         return self.name in INTERNAL_TOPICS
 
 
+class NewTopic(NamedTuple):
+    """A topic that is to be made."""
+
+    name: str
+    partitions: int
+    settings: dict[str, str]
+
+
 class TopicCatalogue:
     """The topics that exist. Answers the coordinator's questions about them too (`TopicResolver`)."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, files: Files = DISK) -> None:
         self._path = folder / FILE
+        self._files = files
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
         # Metric names know no difference between '.' and '_': Kafka keeps such topics apart.
         self._collisions: dict[str, str] = {}
+        self._deleting: dict[str, Topic] = {}
 
     @classmethod
-    def load(cls, folder: Path) -> TopicCatalogue:
+    def load(cls, folder: Path, files: Files = DISK) -> TopicCatalogue:
         """The folder's catalogue, an empty one if it has none.
 
         Raises:
             ConfigError: the file cannot be understood.
         """
-        catalogue = cls(folder)
+        catalogue = cls(folder, files)
         try:
             content = json.loads(catalogue._path.read_bytes())
             for name, entry in content["topics"].items():
-                topic = Topic(name, uuid_bytes(entry["id"]), entry["partitions"], entry["settings"])
-                catalogue._put(topic)
+                catalogue._put(_topic(name, entry))
+            catalogue._deleting = {name: _topic(name, entry) for name, entry in content.get("deleting", {}).items()}
+            if len(catalogue._by_id) != len(catalogue._by_name):
+                raise ValueError("two topics have one id")
         except FileNotFoundError:
             pass
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(f"{catalogue._path} cannot be understood: {error}") from None
         return catalogue
 
@@ -125,27 +144,52 @@ class TopicCatalogue:
         Raises:
             OSError: the catalogue could not be written; the topic does not exist.
         """
-        topic = Topic(name, random_uuid(), partitions, dict(settings))
-        self._put(topic)
+        return self.create_all([NewTopic(name, partitions, settings)])[0]
+
+    def create_all(self, wanted: Iterable[NewTopic]) -> list[Topic]:
+        """Add topics that do not exist yet, all or none; durable when this returns. Many cost what one does.
+
+        Raises:
+            OSError: the catalogue could not be written; none of them exists.
+        """
+        topics = [Topic(name, random_uuid(), partitions, dict(settings)) for name, partitions, settings in wanted]
+        for topic in topics:
+            self._put(topic)
         try:
             self._save()
         except OSError:
-            self._drop(topic)
+            for topic in topics:
+                self._drop(topic)
             raise
-        return topic
+        return topics
 
     def delete(self, topic: Topic) -> None:
-        """Remove a topic; durable when this returns.
+        """Remove a topic; durable when this returns. It is `deleting` from then on.
 
         Raises:
             OSError: the catalogue could not be written; the topic is still there.
         """
         self._drop(topic)
+        self._deleting[topic.name] = topic
         try:
             self._save()
         except OSError:
+            del self._deleting[topic.name]
             self._put(topic)
             raise
+
+    @property
+    def deleting(self) -> list[Topic]:
+        """Topics that are gone, but whose folders may not be."""
+        return list(self._deleting.values())
+
+    def deleting_of(self, name: str) -> Topic | None:
+        """The topic of that name whose folders are still to be removed."""
+        return self._deleting.get(name)
+
+    def deleted(self, topic: Topic) -> None:
+        """The topic's folders are gone for good. The file forgets it when it is written next."""
+        self._deleting.pop(topic.name, None)
 
     # What the coordinator asks.
 
@@ -175,8 +219,26 @@ class TopicCatalogue:
         self._collisions.pop(topic.name.replace(".", "_"), None)
 
     def _save(self) -> None:
-        topics = {
-            topic.name: {"id": uuid_text(topic.topic_id), "partitions": topic.partitions, "settings": topic.settings}
-            for topic in self
-        }
-        write_whole(self._path, json.dumps({"version": 1, "topics": topics}, indent=1).encode())
+        content: dict[str, Any] = {"version": 1, "topics": _entries(self)}
+        if self._deleting:
+            content["deleting"] = _entries(self._deleting.values())
+        write_whole(self._files, self._path, json.dumps(content, indent=1).encode())
+
+
+def _entries(topics: Iterable[Topic]) -> dict[str, Any]:
+    return {
+        topic.name: {"id": uuid_text(topic.topic_id), "partitions": topic.partitions, "settings": topic.settings}
+        for topic in topics
+    }
+
+
+def _topic(name: str, entry: dict[str, Any]) -> Topic:
+    """A topic as the file has it. Raises ValueError, KeyError, TypeError: a person has been at the file."""
+    partitions, settings = entry["partitions"], entry["settings"]
+    if why := invalid_name(name):
+        raise ValueError(why)
+    if type(partitions) is not int or partitions < 1:
+        raise ValueError(f"{name} has {partitions!r} partitions")
+    if not all(isinstance(value, str) for value in settings.values()):
+        raise ValueError(f"{name} has settings that are not text")
+    return Topic(name, uuid_bytes(entry["id"]), partitions, settings)

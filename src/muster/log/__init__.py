@@ -4,13 +4,18 @@ It knows batches, not groups: bytes go in with `PartitionLog.append` and come ou
 """
 
 from muster.log.config import CleanupPolicy, FsyncPolicy, LogConfig, LogError, LogFailedError, TimestampType
+from muster.log.files import DISK, Files, write_whole
+from muster.log.folder import FolderLock, StoreLockedError
 from muster.log.partition import AppendResult, PartitionLog, ReadResult
-from muster.log.store import FlushResult, LogStore, StoreLockedError
+from muster.log.store import FlushResult, LogStore
 
 __all__ = [
+    "DISK",
     "AppendResult",
     "CleanupPolicy",
+    "Files",
     "FlushResult",
+    "FolderLock",
     "FsyncPolicy",
     "LogConfig",
     "LogError",
@@ -20,4 +25,5 @@ __all__ = [
     "ReadResult",
     "StoreLockedError",
     "TimestampType",
+    "write_whole",
 ]

@@ -13,7 +13,6 @@ The rules are those of Kafka's ProducerAppendInfo and ProducerStateManager, the 
 
 from __future__ import annotations
 
-import os
 import struct
 from collections import deque
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from crc32c import crc32c
 
 from muster.errors import ErrorCode, MusterError
 from muster.log.config import LogError
+from muster.log.files import DISK, put_whole
 from muster.protocol.record_batch import NO_PRODUCER_EPOCH, BatchHeader
 
 BATCHES_TO_RETAIN = 5
@@ -173,16 +173,4 @@ class ProducerState:
 
     def save(self, path: Path) -> None:
         """Writes the snapshot, whole or not at all. Raises OSError."""
-        write_atomically(path, self.encode())
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Puts a small file in place with fsync and rename. Raises OSError."""
-    temporary = path.with_name(path.name + ".tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-        os.write(fd, data)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    os.replace(temporary, path)
+        put_whole(DISK, path, self.encode(), sync=True)

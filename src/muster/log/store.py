@@ -5,41 +5,39 @@
 recovery-point-offset-checkpoint  up to where each log has been synced: before it nothing need be checked after a crash
 log-start-offset-checkpoint       where each log begins, if not at a segment's beginning
 cleaner-offset-checkpoint         up to where each log has been compacted
-TOPIC-PARTITION/                  the segments of one partition
-TOPIC-PARTITION.HEX-delete/       a partition that is being deleted; what a crash leaves of it goes at the next start
+TOPIC-PARTITION/                  the segments of one partition; what else may lie beside it: see folder.py
+
+A checkpoint speaks of partitions by name, so it must not speak of one that was deleted when another of that name is
+made: `make_room` sees to that.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
-import shutil
-import uuid
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from muster.errors import CorruptRecordError, MusterError
+from muster.errors import CorruptRecordError
+from muster.log import folder as names
 from muster.log.config import FsyncPolicy, LogConfig, LogFailedError
+from muster.log.files import DISK, Files, remove_tree, write_whole
+from muster.log.folder import FolderLock
 from muster.log.partition import PartitionLog
-from muster.log.producer_state import write_atomically
 from muster.model import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-LOCK_FILE = ".lock"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 CLEANED_OFFSETS = "cleaner-offset-checkpoint"
-_DELETED = "-delete"
-
-
-class StoreLockedError(MusterError):
-    """Another process has the data directory open."""
+_CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, CLEANED_OFFSETS)
+_NAMES_SHOWN = 5
 
 
 @dataclass(slots=True)
@@ -53,7 +51,7 @@ class FlushResult:
 class LogStore:
     """Every PartitionLog below one directory. `open` is the way in."""
 
-    def __init__(self, root: Path, fsync: FsyncPolicy, defaults: LogConfig, lock_fd: int) -> None:
+    def __init__(self, root: Path, fsync: FsyncPolicy, defaults: LogConfig, lock: FolderLock, files: Files) -> None:
         self.root = root
         self.fsync = fsync
         self.defaults = defaults
@@ -61,7 +59,11 @@ class LogStore:
         """Whether the process before this one shut down cleanly (or there was none)."""
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._dirty: set[PartitionLog] = set()
-        self._lock_fd = lock_fd
+        self._checkpoints: dict[str, dict[TopicPartition, int]] = {}
+        """What the checkpoint files say."""
+        self._checkpoint_lock = threading.Lock()
+        self._lock = lock
+        self._files = files
 
     @classmethod
     def open(
@@ -72,37 +74,77 @@ class LogStore:
         fsync: FsyncPolicy = FsyncPolicy.INTERVAL,
         defaults: LogConfig | None = None,
         configs: Callable[[str], LogConfig] | None = None,
+        partitions: Collection[TopicPartition] | None = None,
+        deleted: Collection[TopicPartition] = (),
+        lock: FolderLock | None = None,
+        files: Files = DISK,
     ) -> LogStore:
-        """Opens the data directory, made if there is none, and all logs in it; recovers them after a crash.
+        """Opens the data directory, made if there is none, and the logs in it; recovers them after a crash.
 
-        `configs` gives a topic's settings where they are not the defaults; `now` is in milliseconds. Raises
-        StoreLockedError, and OSError if the disk fails."""
+        `configs` gives a topic's settings where they are not the defaults; `now` is in milliseconds. `partitions` are
+        those that exist, `deleted` those whose deletion a crash may have interrupted; the folder of any other partition
+        is set aside. Without `partitions` each folder that is called like one is a log. `lock` is the directory's, from
+        now on the store's; without it the store takes it. Raises StoreLockedError; OSError if the disk fails, or a
+        partition is nothing that can be opened."""
         root = Path(root)
         root.mkdir(parents=True, exist_ok=True)
-        store = cls(root, FsyncPolicy(fsync), defaults or LogConfig(), _lock(root))
+        store = cls(root, FsyncPolicy(fsync), defaults or LogConfig(), lock or FolderLock.take(root), files)
         try:
-            store._load(now, configs or (lambda topic: store.defaults))
+            found = store._look_around(partitions, deleted)
+            store._load(found, now, configs or (lambda topic: store.defaults))
         except BaseException:
-            os.close(store._lock_fd)
+            store._lock.release()
             raise
         return store
 
-    def _load(self, now: int, configs: Callable[[str], LogConfig]) -> None:
-        partitions = []
-        for entry in os.scandir(self.root):
-            if not entry.is_dir():
-                continue
-            if entry.name.endswith(_DELETED):
-                shutil.rmtree(entry.path)
-            elif (topic_partition := _parse_folder(entry.name)) is not None:
-                partitions.append(topic_partition)
+    def _look_around(
+        self, partitions: Collection[TopicPartition] | None, deleted: Collection[TopicPartition]
+    ) -> list[TopicPartition]:
+        """The partitions that have a folder. Finishes deletions, sets strays aside, leaves alone what is not ours."""
+        known = None if partitions is None else set(partitions)
+        doomed, found, foreign = set(deleted), [], []
+        interrupted = []
+        for name in sorted(os.listdir(self.root)):
+            path = self.root / name
+            partition = names.parse_partition(name)
+            if names.set_aside_suffix(name) == names.DELETED and path.is_dir() and not path.is_symlink():
+                self._remove(path)
+            elif partition is None:
+                foreign += [name] if not names.is_file_of_ours(name) else []
+            elif partition in doomed:
+                interrupted.append(partition)
+            elif known is not None and partition not in known:
+                foreign += [name] if not self._set_stray_aside(path, partition) else []
+            elif path.is_dir():
+                found.append(partition)
+            elif known is not None:
+                raise NotADirectoryError(20, f"the folder of partition {partition} should be here", str(path))
+        self.delete_all(interrupted)
+        if foreign:
+            shown = ", ".join(foreign[:_NAMES_SHOWN]) + (", ..." if len(foreign) > _NAMES_SHOWN else "")
+            logger.info("%s: left alone %d thing(s) that are not of this broker: %s", self.root, len(foreign), shown)
+        return sorted(found)
+
+    def _set_stray_aside(self, path: Path, partition: TopicPartition) -> bool:
+        """Kafka's answer to a partition that nobody knows: it is kept, under another name. False if it is not surely a
+        partition, and so none of ours."""
+        try:
+            if not names.is_surely_ours(path):
+                return False
+            aside = self.root / names.name_aside(partition, names.STRAY)
+            self._files.replace(path, aside)
+        except OSError as error:
+            logger.warning("%s is of no topic and could not be set aside: %s", path, error.strerror)
+            return True
+        logger.warning("%s is of no topic: set aside as %s, to be looked at and removed by hand", path, aside.name)
+        return True
+
+    def _load(self, found: list[TopicPartition], now: int, configs: Callable[[str], LogConfig]) -> None:
         marker = self.root / CLEAN_SHUTDOWN_FILE
-        clean = marker.exists()
-        self.was_clean = clean or not partitions
-        recovery_points = _read_checkpoint(self.root / RECOVERY_POINTS)
-        starts = _read_checkpoint(self.root / LOG_START_OFFSETS)
-        cleaned = _read_checkpoint(self.root / CLEANED_OFFSETS)
-        for topic_partition in sorted(partitions):
+        clean = marker.is_file()
+        self.was_clean = clean or not found
+        self._checkpoints = {name: _read_checkpoint(self.root / name) for name in _CHECKPOINTS}
+        for topic_partition in found:
             self._logs[topic_partition] = PartitionLog.open(
                 self.root / str(topic_partition),
                 topic_partition,
@@ -110,12 +152,13 @@ class LogStore:
                 now=now,
                 fsync=self.fsync,
                 clean=clean,
-                recovery_point=recovery_points.get(topic_partition, 0),
-                log_start_offset=starts.get(topic_partition, 0),
-                cleaned_to=cleaned.get(topic_partition, 0),
+                recovery_point=self._checkpoints[RECOVERY_POINTS].get(topic_partition, 0),
+                log_start_offset=self._checkpoints[LOG_START_OFFSETS].get(topic_partition, 0),
+                cleaned_to=self._checkpoints[CLEANED_OFFSETS].get(topic_partition, 0),
                 on_dirty=self._dirty.add,
             )
-        marker.unlink(missing_ok=True)
+        if clean:
+            self._files.unlink(marker)
 
     # ---------------------------------------------------------------------------------------------- the logs
 
@@ -127,13 +170,27 @@ class LogStore:
     def get(self, topic_partition: TopicPartition) -> PartitionLog | None:
         return self._logs.get(topic_partition)
 
+    def make_room(self, partitions: Iterable[TopicPartition]) -> None:
+        """To be called before partitions come into being: makes sure that nothing is known of others that had their
+        names. Raises FileExistsError where something has the name of a partition's folder, OSError."""
+        wanted = list(partitions)
+        for partition in wanted:
+            path = self.root / str(partition)
+            if partition not in self._logs and os.path.lexists(path) and not _is_empty_folder(path):
+                raise FileExistsError(17, "something that is not of this topic has the name of its folder", str(path))
+        if any(partition in said for said in self._checkpoints.values() for partition in wanted):
+            self.write_checkpoints()
+
     def create(self, topic_partition: TopicPartition, config: LogConfig | None = None) -> PartitionLog:
         """The partition's log; a new one gets its folder, and its files with the first append. An old one gets the
-        settings that are given. Raises OSError."""
+        settings that are given."""
         log = self._logs.get(topic_partition)
         if log is None:
             directory = self.root / str(topic_partition)
-            directory.mkdir(exist_ok=True)
+            try:
+                directory.mkdir(exist_ok=True)
+            except OSError as error:
+                logger.warning("%s could not be made, and will be with the first record: %s", directory, error.strerror)
             log = PartitionLog(
                 directory, topic_partition, config or self.defaults, fsync=self.fsync, on_dirty=self._dirty.add
             )
@@ -142,17 +199,51 @@ class LogStore:
             log.config = config
         return log
 
-    def delete(self, topic_partition: TopicPartition) -> None:
-        """Deletes the log: at once by name, so that it does not come back after a crash, then its files. Nothing
-        happens if there is none. Raises OSError."""
-        log = self._logs.pop(topic_partition, None)
-        if log is None:
-            return
-        self._dirty.discard(log)
-        doomed = self.root / f"{topic_partition}.{uuid.uuid4().hex}{_DELETED}"
-        log.abandon()
-        os.replace(log.directory, doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+    def delete(self, topic_partition: TopicPartition) -> bool:
+        """As `delete_all`, of one."""
+        return self.delete_all([topic_partition])
+
+    def delete_all(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Deletes logs: at once by name, so that they do not come back after a crash, then their files. What cannot be
+        done is logged; False: a folder still has its name, or may have it again after a power cut."""
+        complete, renamed = True, []
+        for partition in partitions:
+            log = self._logs.pop(partition, None)
+            if log is not None:
+                self._dirty.discard(log)
+                log.abandon()
+            if os.path.lexists(self.root / str(partition)):
+                aside = self._set_doomed_aside(partition)
+                complete = complete and aside is not None
+                renamed += [aside] if aside is not None else []
+        if renamed:
+            complete = self._sync_names() and complete
+        for aside in renamed:
+            self._remove(aside)
+        return complete
+
+    def _set_doomed_aside(self, partition: TopicPartition) -> Path | None:
+        aside = self.root / names.name_aside(partition, names.DELETED)
+        try:
+            self._files.replace(self.root / str(partition), aside)
+        except OSError as error:
+            logger.warning("%s could not be deleted and is left for the next start: %s", partition, error.strerror)
+            return None
+        return aside
+
+    def _sync_names(self) -> bool:
+        try:
+            self._files.sync_folder(self.root)
+        except OSError as error:
+            logger.warning("%s could not be synced: %s", self.root, error.strerror)
+            return False
+        return True
+
+    def _remove(self, aside: Path) -> None:
+        try:
+            remove_tree(self._files, aside)
+        except OSError as error:
+            logger.warning("%s could not be removed and is left for the next start: %s", aside, error)
 
     # ---------------------------------------------------------------------------------------------- durability
 
@@ -192,21 +283,28 @@ class LogStore:
 
     def write_checkpoints(self) -> None:
         """Notes how far each log is synced, begins and is compacted. Raises OSError."""
-        logs = [log for log in list(self._logs.values()) if log.log_end_offset]
-        points = {log.topic_partition: log.flushed_offset for log in logs}
-        _write_checkpoint(self.root / RECOVERY_POINTS, points if self.fsync is not FsyncPolicy.NEVER else {})
-        _write_checkpoint(
-            self.root / LOG_START_OFFSETS,
-            {log.topic_partition: log.log_start_offset for log in logs if log.log_start_offset},
-        )
-        _write_checkpoint(
-            self.root / CLEANED_OFFSETS, {log.topic_partition: log.cleaned_to for log in logs if log.cleaned_to}
-        )
+        with self._checkpoint_lock:
+            logs = [log for log in list(self._logs.values()) if log.log_end_offset]
+            synced = logs if self.fsync is not FsyncPolicy.NEVER else []
+            self._write_checkpoint(RECOVERY_POINTS, {log.topic_partition: log.flushed_offset for log in synced})
+            starts = {log.topic_partition: log.log_start_offset for log in logs if log.log_start_offset}
+            self._write_checkpoint(LOG_START_OFFSETS, starts)
+            cleaned = {log.topic_partition: log.cleaned_to for log in logs if log.cleaned_to}
+            self._write_checkpoint(CLEANED_OFFSETS, cleaned)
+
+    def _write_checkpoint(self, name: str, offsets: dict[TopicPartition, int]) -> None:
+        """Kafka's OffsetCheckpointFile: version, number of lines, then topic, partition and offset a line."""
+        path = self.root / name
+        if self._checkpoints.get(name) == offsets and path.exists():
+            return
+        lines = (f"{topic} {partition} {offset}\n" for (topic, partition), offset in offsets.items())
+        write_whole(self._files, path, f"0\n{len(offsets)}\n{''.join(lines)}".encode())
+        self._checkpoints[name] = offsets
 
     def close(self, *, clean: bool = True) -> None:
         """Closes all logs and lets go of the directory. With `clean` they are synced and marked, so that the next start
         need not check them; without, all stays as a crash would leave it. Logs that fail make it not clean."""
-        if self._lock_fd < 0:
+        if not self._lock.held:
             return
         try:
             for log in self._logs.values():
@@ -220,50 +318,30 @@ class LogStore:
                     clean = False
             if clean:
                 self.write_checkpoints()
-                write_atomically(self.root / CLEAN_SHUTDOWN_FILE, json.dumps({"version": 0}).encode())
+                write_whole(self._files, self.root / CLEAN_SHUTDOWN_FILE, json.dumps({"version": 0}).encode())
+        except OSError as error:
+            logger.error("%s: the next start will look everything over: %s", self.root, error)
         finally:
-            lock_fd, self._lock_fd = self._lock_fd, -1
-            os.close(lock_fd)
+            self._lock.release()
 
 
-def _lock(root: Path) -> int:
-    fd = os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        owner = os.read(fd, 32).decode(errors="replace").strip()
-        os.close(fd)
-        whose = f" (process {owner})" if owner else ""
-        raise StoreLockedError(
-            f"the data directory {root} is open in another process{whose}: stop that one or use another directory"
-        ) from None
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, b"%d\n" % os.getpid(), 0)
-    return fd
-
-
-def _parse_folder(name: str) -> TopicPartition | None:
-    topic, dash, partition = name.rpartition("-")
-    return TopicPartition(topic, int(partition)) if dash and topic and partition.isdecimal() else None
-
-
-def _write_checkpoint(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    """Kafka's OffsetCheckpointFile: version, number of lines, then topic, partition and offset a line."""
-    lines: Iterable[str] = (f"{topic} {partition} {offset}\n" for (topic, partition), offset in offsets.items())
-    write_atomically(path, f"0\n{len(offsets)}\n{''.join(lines)}".encode())
+def _is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not os.listdir(path)
 
 
 def _read_checkpoint(path: Path) -> dict[TopicPartition, int]:
     """What the file says; nothing if it is missing or damaged, which costs time but no data."""
+    if not os.path.lexists(path):
+        return {}
     try:
+        if not path.is_file():  # reading a pipe would wait for ever
+            raise ValueError("not a file")
         version, count, *lines = path.read_text().splitlines()
         fields = [line.split() for line in lines]
         offsets = {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in fields}
         if version != "0" or int(count) != len(offsets):
             raise ValueError("the number of lines is not what it says")
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         logger.warning("%s: ignored: %s", path, error)
         return {}
     return offsets

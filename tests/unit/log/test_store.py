@@ -206,7 +206,7 @@ def test_deleted_logs_do_not_come_back(tmp_path):
         log.append(batch((b"a", b"b")), now=NOW)
     assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert store.create(TP).log_end_offset == 0
-    (tmp_path / f"{TP}.0123-delete").mkdir()
+    (tmp_path / f"{TP}.{'0' * 32}-delete").mkdir()
     (tmp_path / "notes").mkdir()
     store.close()
     store = open_store(tmp_path)

@@ -1,0 +1,109 @@
+"""The data folder itself: who has it open, and which of the things in it are whose.
+
+    TOPIC-PARTITION                    a partition: nothing but the files that a log makes
+    TOPIC-PARTITION.HEX-delete         a partition that is being deleted; goes at the next start
+    TOPIC-PARTITION.HEX-stray          a partition that no topic of the catalogue has, set aside for people to look at
+
+HEX is 32 digits. A topic's name is cut short where the whole would be longer than a file's name may be, as Kafka does.
+Everything else in the folder is not muster's, and is left alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import uuid
+from pathlib import Path
+
+from muster.errors import MusterError
+from muster.model import TopicPartition
+
+LOCK_FILE = ".lock"
+DELETED = "-delete"
+STRAY = "-stray"
+_MAX_NAME_BYTES = 255
+_PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})\Z")
+_SET_ASIDE = re.compile(r".+-[0-9]+\.[0-9a-f]{32}(-delete|-stray)\Z")
+_BESIDE = re.compile(r"\.lock|\.kafka_cleanshutdown|muster-|meta\.properties|[a-z-]+-checkpoint")
+_LOG_FILE = re.compile(r"[0-9]{20}\.log\Z")
+_OUR_FILE = re.compile(
+    r"([0-9]{20}\.(log|index|timeindex|txnindex|snapshot)(\.[a-z]+)*(\.tmp)?"
+    r"|partition\.metadata|leader-epoch-checkpoint)\Z"
+)
+
+
+class StoreLockedError(MusterError):
+    """Another process has the data folder open."""
+
+
+class FolderLock:
+    """Held while a process has the data folder open; the system lets go of it when the process ends."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    @classmethod
+    def take(cls, root: Path) -> FolderLock:
+        """Raises StoreLockedError, OSError."""
+        fd = os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(fd, 32).decode(errors="replace").strip()
+            os.close(fd)
+            whose = f" (process {owner})" if owner else ""
+            raise StoreLockedError(
+                f"the data directory {root} is open in another process{whose}: stop that one or use another directory"
+            ) from None
+        except OSError:
+            os.close(fd)
+            raise
+        try:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+        except OSError:
+            pass  # on a full disk: the number is for people, the lock holds without it
+        return cls(fd)
+
+    @property
+    def held(self) -> bool:
+        return self._fd >= 0
+
+    def release(self) -> None:
+        """Lets go; a second call does nothing."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def parse_partition(name: str) -> TopicPartition | None:
+    """The partition whose folder is called so; None if that is no name for one."""
+    found = _PARTITION.match(name)
+    return TopicPartition(found[1], int(found[2])) if found else None
+
+
+def is_file_of_ours(name: str) -> bool:
+    """Whether a thing that is called so belongs to the data folder, beside the partitions."""
+    return _BESIDE.match(name) is not None or set_aside_suffix(name) is not None
+
+
+def set_aside_suffix(name: str) -> str | None:
+    """DELETED or STRAY if the folder was set aside by a broker, else None."""
+    found = _SET_ASIDE.match(name)
+    return found[1] if found else None
+
+
+def name_aside(topic_partition: TopicPartition, suffix: str) -> str:
+    """A name that nothing has yet, for a partition that is set aside (Kafka's UnifiedLog.logDeleteDirName)."""
+    end = f"-{topic_partition.partition}.{uuid.uuid4().hex}{suffix}"
+    return topic_partition.topic[: _MAX_NAME_BYTES - len(end)] + end
+
+
+def is_surely_ours(folder: Path) -> bool:
+    """Whether the folder has a log's segments, and nothing but what a log or Kafka puts beside them. Raises OSError."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    with os.scandir(folder) as entries:
+        names = [entry.name if entry.is_file(follow_symlinks=False) else "" for entry in entries]
+    return any(map(_LOG_FILE.match, names)) and all(map(_OUR_FILE.match, names))
