@@ -166,6 +166,7 @@ class GroupHarness:
         version: int = 9,
         metadata: str | None = "",
         retention_ms: int = -1,
+        instance: str | None = None,
     ) -> list[int]:
         """An OffsetCommit, without membership if `name` is None. The error code of each partition."""
         epoch = 3 if version >= 6 else -1
@@ -177,6 +178,7 @@ class GroupHarness:
             group_id=self.group_id,
             generation_id_or_member_epoch=number if generation is None else generation,
             member_id="" if name is None else self.ids[name],
+            group_instance_id=instance,
             retention_time_ms=retention_ms,
             topics=[OffsetCommitRequestTopic(t, partitions=ps) for t, ps in topics.items()],
         )

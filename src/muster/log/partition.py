@@ -175,6 +175,11 @@ class PartitionLog:
         return self._durable.offset
 
     @property
+    def closed(self) -> bool:
+        """Whether it was closed, or deleted: what is not durable by then never will be."""
+        return self._closed
+
+    @property
     def size(self) -> int:
         """Bytes of all segments."""
         return sum(segment.size for segment in self._segments)

@@ -49,6 +49,21 @@ def test_whoever_had_the_instance_id_before_is_fenced(statics):
     assert statics.sync("b", group_instance_id="ib").error("b") == ErrorCode.FENCED_INSTANCE_ID
     assert statics.join("b", instance="ib").error("b") == ErrorCode.FENCED_INSTANCE_ID
     assert statics.leave_many(MemberIdentity(statics.ids["b"], "ib")).left() == [0, ErrorCode.FENCED_INSTANCE_ID]
+    assert statics.commit("b", {("t", 0): 5}, instance="ib") == [ErrorCode.FENCED_INSTANCE_ID]
+    assert statics.commit("b", {("t", 0): 5}, instance="other") == [ErrorCode.UNKNOWN_MEMBER_ID]
+    assert statics.committed("t", 0) == -1
+
+
+def test_a_static_member_that_dies_after_a_long_sync_is_missed(statics):
+    """While its SyncGroup waits nothing expires; sent back to join, it has its session timeout, no more and no less."""
+    statics.join("a", instance="ia").join("b", instance="ib").sync("b")
+    for _ in range(4):
+        statics.tick(4_000).heartbeat("a", instance="ia")
+    statics.leave("a")
+    assert statics.error("b") == ErrorCode.REBALANCE_IN_PROGRESS
+    assert statics.tick(9_999).members == ["b"]
+    statics.tick(1)
+    assert (statics.members, statics.state) == ([], GroupState.EMPTY)
 
 
 def test_a_leader_that_comes_back_does_not_assign_again(statics):

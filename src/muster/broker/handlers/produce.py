@@ -49,7 +49,7 @@ class Wait(NamedTuple):
     @property
     def over(self) -> bool:
         """Whether the records are durable, or never will be."""
-        return self.log.high_watermark >= self.end or self.log.failed is not None
+        return self.log.high_watermark >= self.end or self.log.failed is not None or self.log.closed
 
 
 ADMIN_CLIENT_ID = "__admin_client"
@@ -87,9 +87,12 @@ def produce(broker: Broker, request: ProduceRequest, call: Call) -> ProduceRespo
 def _durable(waits: list[Wait], response: ProduceResponse, call: Call) -> None:
     for wait in waits:
         if wait.log.high_watermark < wait.end:
-            wait.result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-            wait.result.error_message = "The records could not be written to disk."
             wait.result.base_offset = -1
+            if wait.log.failed is None:  # closed: the topic was deleted
+                wait.result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                wait.result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+                wait.result.error_message = "The records could not be written to disk."
     call.reply(response)
 
 

@@ -1,0 +1,83 @@
+"""A disk whose syncs can be held back or made to fail, beneath a broker of this process, and calls to its handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from muster.broker import handlers
+from muster.broker.broker import Broker
+from muster.log import segment
+from muster.protocol.primitives import Request, Response
+
+
+class HeldDisk:
+    """Every sync of a segment goes through here."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._sync = segment._sync_data
+        self._gate = threading.Event()
+        self._gate.set()
+        self._error: OSError | None = None
+        monkeypatch.setattr(segment, "_sync_data", self._gated)
+
+    def _gated(self, descriptor: int) -> None:
+        self._gate.wait()
+        if self._error is not None:
+            raise self._error
+        self._sync(descriptor)
+
+    def hold(self) -> None:
+        """No sync ends from now on."""
+        self._gate.clear()
+
+    def release(self) -> None:
+        """The syncs that are held end, and all that come."""
+        self._gate.set()
+
+    def fail(self) -> None:
+        """The syncs that are held end with an error, and all that come."""
+        self._error = OSError(5, "Input/output error")
+        self._gate.set()
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldDisk]:
+    """A disk that a test may hold."""
+    held = HeldDisk(monkeypatch)
+    yield held
+    held.release()
+
+
+class Asked:
+    """A request handed to its handler, without a connection: `answer` is None until it comes."""
+
+    client_host = "/127.0.0.1"
+    peer = "127.0.0.1:1"
+    on_cancel = None
+
+    def __init__(self, broker: Broker, request: Request[Any], version: int, client_id: str = "asker") -> None:
+        self.version = version
+        self.client_id = client_id
+        self.answer: Any = None
+        self._answered = asyncio.Event()
+        api = handlers.table(broker)[type(request).API_KEY]
+        answer = api.handle(request, self)  # type: ignore[arg-type]
+        if answer is not None:
+            self.reply(answer)
+        broker._turn_done()  # as the server does after the requests of one read
+
+    def reply(self, response: Response) -> None:
+        """What a handler calls, once."""
+        assert self.answer is None, "a request is answered twice"
+        self.answer = response
+        self._answered.set()
+
+    async def answered(self) -> Any:
+        """The answer, which has to come."""
+        await asyncio.wait_for(self._answered.wait(), 30)
+        return self.answer
