@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -36,6 +37,31 @@ def test_chromium_shows_three_charts_and_all_their_labels(chromium: Chromium, tm
     assert 'data-wide="false"' in dom
     assert all(f">{member}</text>" in dom for member in MEMBERS)
     assert len(re.findall(r'class="badge"', dom)) == 5
+
+
+NARROW = """<body><script>
+const frame = document.createElement("iframe");
+frame.style.width = "400px"; frame.style.height = "3000px";
+frame.srcdoc = {page};
+frame.onload = () => {{
+  const cut = [...frame.contentDocument.querySelectorAll("td")].filter(
+    cell => cell.getBoundingClientRect().right > frame.contentWindow.innerWidth);
+  document.body.dataset.cut = cut.map(cell => cell.textContent).join("|");
+  document.body.dataset.wide = frame.contentDocument.documentElement.scrollWidth > 400;
+  document.body.dataset.cells = frame.contentDocument.querySelectorAll("td").length;
+}};
+document.body.append(frame);
+</script></body>"""
+
+
+def test_a_phone_shows_every_cell_of_its_tables(chromium: Chromium, tmp_path: Path) -> None:
+    text = render(sample())
+    page = tmp_path / "narrow.html"
+    page.write_text(NARROW.format(page=json.dumps(text).replace("</", "<\\/")), encoding="utf-8")
+    dom = chromium.dom(page)
+    assert f'data-cells="{text.count("<td")}"' in dom
+    assert 'data-cut=""' in dom
+    assert 'data-wide="false"' in dom
 
 
 def test_chromium_paints_it(chromium: Chromium, tmp_path: Path) -> None:

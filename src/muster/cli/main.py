@@ -31,6 +31,7 @@ COMMANDS: dict[str, Command] = {
     "groups": Command("muster.cli.groups", "list, describe and delete consumer groups"),
     "produce": Command("muster.cli.produce", "write the lines of standard input to a topic"),
     "consume": Command("muster.cli.consume", "read topics, alone or as a member of a group"),
+    "completion": Command("muster.cli.completion", "print a script that completes commands in a shell"),
     "demo": Command("muster.cli.demo", "run the main job on real data and check it to the end"),
 }
 
@@ -80,13 +81,18 @@ def _give_up_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _parser(name: str | None) -> argparse.ArgumentParser:
-    """The parser of all commands; only the named one's arguments are filled in."""
+def whole_parser() -> argparse.ArgumentParser:
+    """The parser with the arguments of all commands."""
+    return _parser(*COMMANDS)
+
+
+def _parser(*names: str | None) -> argparse.ArgumentParser:
+    """The parser of all commands; only the arguments of the named ones are filled in."""
     parser = argparse.ArgumentParser(prog=_PROG, description="Kafka consumer groups for Python and Spark.")
     parser.add_argument("--version", action="version", version=f"{_PROG} {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for command, (module, summary) in COMMANDS.items():
         sub = commands.add_parser(command, help=summary, description=summary[0].upper() + summary[1:] + ".")
-        if command == name:
+        if command in names:
             importlib.import_module(module).add_arguments(sub)
     return parser

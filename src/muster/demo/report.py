@@ -225,7 +225,10 @@ def _table(head: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str]]) -> s
 
     def cells(kind: str, content: Iterable[str]) -> str:
         classes = [' class="number"' if numeric else "" for _, numeric in head]
-        return "".join(f"<{kind}{class_}>{cell}</{kind}>" for cell, class_ in zip(content, classes, strict=True))
+        return "".join(
+            f'<{kind}{class_} data-name="{escape(name)}">{cell}</{kind}>'
+            for cell, class_, (name, _) in zip(content, classes, head, strict=True)
+        )
 
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     names = (escape(name) for name, _ in head)

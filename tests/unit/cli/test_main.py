@@ -12,6 +12,7 @@ import pytest
 
 from muster import __version__
 from muster.cli import main as command
+from tools import settings_pages
 
 
 def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -97,3 +98,18 @@ def test_levels_of_the_log_are_taken_in_small_letters_too():
 def test_other_commands_are_not_imported():
     code = "import sys; from muster.cli import main; main.main([]); sys.exit('asyncio' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+def test_a_shell_completes_commands_and_options():
+    """As a user has it: bash reads the script, and is asked what may follow."""
+    script = run("completion", "bash").stdout
+    ask = f"""{script}
+COMP_WORDS=(muster top); COMP_CWORD=1; COMP_LINE="muster top"; _shtab_muster; echo "${{COMPREPLY[@]}}"
+COMP_WORDS=(muster topics create --part); COMP_CWORD=3; _shtab_muster; echo "${{COMPREPLY[@]}}"
+"""
+    done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["topics", "--partitions"]
+
+
+def test_the_page_of_settings_is_up_to_date():
+    assert settings_pages.PAGE.read_text() == settings_pages.page(), "run: python -m tools.settings_pages"

@@ -1,0 +1,186 @@
+"""The samples of the README and the docs, run word for word: each does what the page says of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urlparse
+
+import pytest
+from pyarrow import parquet
+
+from tests.support.peers import free_ports
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+REDIRECT = Path(__file__).parent / "redirect"
+PATIENCE_S = 120.0
+"""Against hanging only."""
+
+
+class Sample(NamedTuple):
+    """A block of a page: Python, or the commands behind its dollar signs."""
+
+    page: str
+    language: str
+    text: str
+
+    @property
+    def commands(self) -> list[str]:
+        return re.findall(r"^\$ (.+)$", self.text, re.MULTILINE)
+
+
+def samples() -> list[Sample]:
+    found = []
+    for page in PAGES:
+        for language, text in re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+            sample = Sample(page.name, language, text)
+            if language == "python" or sample.commands:
+                found.append(sample)
+    return found
+
+
+def sample(page: str, *words: str) -> Sample:
+    """The one sample of a page that has these words."""
+    [found] = [one for one in samples() if one.page == page and all(word in one.text for word in words)]
+    return found
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with contextlib.closing(Place(tmp_path)) as place:
+        yield place
+
+
+class Place:
+    """A folder to run samples in, as a newcomer's: `muster` and `python` are those of this environment."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        [port] = free_ports(1)
+        here = os.environ.get("PYTHONPATH")
+        self._environment = {
+            **os.environ,
+            "MUSTER_SAMPLE_PORT": str(port),
+            "PYTHONPATH": os.pathsep.join([str(REDIRECT), *([here] if here else [])]),
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+            "PYTHONUNBUFFERED": "1",
+        }
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *command: str) -> Callable[[], str]:
+        """Start a program in the background; the function that is returned tells what it has printed so far."""
+        path = self.folder / f"output-{len(self._running)}"
+        with path.open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._running.append(process)
+        return path.read_text
+
+    def wait_for(self, told: Callable[[], str], pattern: str) -> str:
+        """Wait until a program of `start` has printed something."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not re.search(pattern, told()):
+            ended = [process for process in self._running if process.poll() is not None]
+            assert not ended, f"it ended without {pattern!r}:\n{told()}"
+            assert time.monotonic() < deadline, f"no {pattern!r} in:\n{told()}"
+            time.sleep(0.1)
+        return told()
+
+    def run(self, command: str) -> str:
+        """Run a line of a shell to its end; its output."""
+        done = subprocess.run(
+            command,
+            shell=True,
+            cwd=self.folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def python(self, one: Sample) -> Callable[[], str]:
+        """Start a sample as a script."""
+        path = self.folder / f"sample_{len(self._running)}.py"
+        path.write_text(one.text)
+        return self.start(sys.executable, str(path))
+
+    def end_last(self) -> None:
+        """Ctrl-C for the program that was started last."""
+        process = self._running.pop()
+        os.killpg(process.pid, signal.SIGINT)
+        process.wait(PATIENCE_S)
+
+    def close(self) -> None:
+        for process in reversed(self._running):
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def serve(place: Place) -> list[str]:
+    """The broker as the README starts it; the commands that it shows next."""
+    first, *others = sample("README.md", "$ muster serve").commands
+    place.wait_for(place.start(*first.split()), r"^muster \S+ ready on ")
+    return others
+
+
+def test_the_readmes_broker_clients_and_commands(place: Place) -> None:
+    create, describe = serve(place)
+    assert place.run(create) == "Created topic flights.\n"
+    place.wait_for(place.python(sample("README.md", "Producer(", "Consumer(")), r"""\d 0 b'\{"carrier": "UA"\}'""")
+    told = place.run(describe)
+    assert re.search(r"delays +flights +\d +", told), told
+    place.end_last()
+
+
+def test_the_readmes_spark_query(place: Place, java: str) -> None:
+    serve(place)
+    place.run("muster topics create flights --partitions 8")
+    place.run("""echo 'N14228={"carrier": "UA"}' | muster produce flights --key-separator =""")
+    told = place.python(sample("README.md", "muster.spark"))
+    done = place.folder / "out" / "_spark_metadata"  # Spark lists a batch's files there when all of them are whole
+    deadline = time.monotonic() + PATIENCE_S
+    values: list[object] = []
+    while not values:
+        assert time.monotonic() < deadline, told()
+        time.sleep(0.2)
+        for batch in done.glob("[0-9]"):
+            files = [unquote(urlparse(json.loads(line)["path"]).path) for line in batch.read_text().splitlines()[1:]]
+            values += [value for file in files for value in parquet.read_table(file).column("value").to_pylist()]
+    assert values == [b'{"carrier": "UA"}']
+
+
+NOT_RUN: dict[str, str] = {}
+"""Samples that no test runs, by their first line, and why."""
+
+
+def test_no_sample_is_left_out() -> None:
+    text = Path(__file__).read_text()
+    taken = re.findall(r"sample\(([^)]*)\)", text)
+    words = [re.findall(r'"([^"]*)"', arguments) for arguments in taken]
+    for one in samples():
+        is_run = any(found and found[0] == one.page and all(w in one.text for w in found[1:]) for found in words)
+        assert is_run or one.text.splitlines()[0] in NOT_RUN, f"{one.page}: no test runs\n{one.text}"

@@ -1,0 +1,93 @@
+"""Writes docs/settings.md from the tables that broker and clients read. `python -m tools.settings_pages` renews it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+
+from muster.broker.config import SETTINGS
+from muster.broker.settings import Setting, show
+from muster.broker.topic_settings import SETTINGS as TOPIC_SETTINGS
+from muster.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "settings.md"
+
+HEAD = """\
+# Settings
+
+Names, units and defaults are Apache Kafka's where Kafka has the setting. *Unused* means that it is taken and told, so
+that tools which set it work, and changes nothing here. This page is written by `python -m tools.settings_pages` from
+the tables that broker and clients read; a test sees to it that it is up to date.
+
+A name that does not exist is refused, with the nearest one that does.
+
+## The broker
+
+Looked for in this order, the last one found wins: the default; the file of `--config`, in TOML, with quoted keys in its
+table `[broker]` (`"num.partitions" = 3`); the environment, `MUSTER_` and the name in capitals with underscores
+(`MUSTER_NUM_PARTITIONS=3`); `-o num.partitions=3`; the flags of `muster serve`.
+
+"""
+
+TOPICS = """
+## Topics
+
+Given when a topic is created (`muster topics create flights --config retention.ms=60000`); what a topic does not set it
+takes from the broker's setting in the last column.
+
+"""
+
+CLIENTS = """
+## Clients
+
+Keywords of `Consumer`, `Producer`, `Admin` and their `Async…` twins, or a mapping, where Kafka's dotted names are
+understood too: `Consumer({"bootstrap.servers": "localhost:9092"}, group_id="delays")`. Times are in milliseconds, sizes
+in bytes.
+"""
+
+
+def page() -> str:
+    """The text of docs/settings.md."""
+    parts = [HEAD, *_table(("setting", "default", "meaning"), map(_broker, SETTINGS.values())), TOPICS]
+    parts += _table(("setting", "default", "meaning", "broker's setting"), map(_topic, TOPIC_SETTINGS.values()))
+    parts.append(CLIENTS)
+    seen = {field.name for field in fields(ClientConfig)}
+    for title, kind, without in (
+        ("Every client", ClientConfig, set[str]()),
+        ("Consumers", ConsumerConfig, seen),
+        ("Producers", ProducerConfig, seen),
+        ("Admin clients", AdminConfig, seen),
+    ):
+        rows = ((f"`{f.name}`", _code(f.default)) for f in fields(kind) if f.name not in without)
+        parts += [f"\n### {title}\n\n{_paragraphs(kind)}\n\n", *_table(("setting", "default"), rows)]
+    return "".join(parts)
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
+    return [f"| {' | '.join(row)} |\n" for row in (head, tuple("---" for _ in head), *rows)]
+
+
+def _broker(setting: Setting) -> tuple[str, ...]:
+    return f"`{setting.name}`", _code(show(setting.default)), setting.documentation
+
+
+def _topic(setting: Setting) -> tuple[str, ...]:
+    return *_broker(setting), f"`{setting.synonym}`" if setting.synonym else ""
+
+
+def _code(value: object) -> str:
+    if isinstance(value, tuple):
+        value = ",".join(map(str, value))
+    return "" if value in (None, "") else f"`{value}`"
+
+
+def _paragraphs(kind: type) -> str:
+    """The class's own words about its settings, behind its first line."""
+    _, _, rest = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")
+    return rest or inspect.cleandoc(kind.__doc__ or "")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
