@@ -96,3 +96,7 @@ def _parser(*names: str | None) -> argparse.ArgumentParser:
         if command in names:
             importlib.import_module(module).add_arguments(sub)
     return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
