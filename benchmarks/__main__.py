@@ -1,9 +1,10 @@
-"""The benchmarks: `make bench`, or `python -m benchmarks [load | assignors | spark | clients] [ARGUMENTS]`.
+"""The benchmarks: `make bench`, or `python -m benchmarks [load | assignors | spark | clients | hostile] [ARGUMENTS]`.
 
 load       muster and Apache Kafka under the same load, in turn (this is what runs without a word)
 assignors  the assignors beside Kafka's own
 spark      the Spark source beside Spark's own Kafka connector
 clients    the consumer and the producer beside other clients for Python
+hostile    well-behaved clients beside hostile ones
 """
 
 from __future__ import annotations
@@ -14,7 +15,12 @@ import sys
 
 from benchmarks import load
 
-OTHERS = {"assignors": "benchmarks.assignors", "spark": "benchmarks.spark_source", "clients": "benchmarks.clients"}
+OTHERS = {
+    "assignors": "benchmarks.assignors",
+    "spark": "benchmarks.spark_source",
+    "clients": "benchmarks.clients",
+    "hostile": "benchmarks.hostile",
+}
 
 
 def main() -> int:
