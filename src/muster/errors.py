@@ -7,6 +7,7 @@ clients and for bytes that break the protocol.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 
 class ErrorCode(IntEnum):
@@ -201,7 +202,12 @@ _RETRIABLE = frozenset(
 
 
 class MusterError(Exception):
-    """Whatever muster raises on purpose."""
+    """Whatever muster raises on purpose.
+
+    What Kafka, or the way to it, did not do is a `KafkaError`, with the error code that Kafka has for it:
+    `KafkaTimeoutError` and `KafkaConnectionError` are two of them. What is wrong on this side, in the call, the
+    settings or the state of the client, is not.
+    """
 
 
 class ProtocolError(MusterError):
@@ -221,12 +227,15 @@ class ConfigError(MusterError):
 
 
 class KafkaError(MusterError):
-    """A broker answered with an error code."""
+    """A broker answered with an error code, or did not answer."""
 
     def __init__(self, code: ErrorCode | int, message: str | None = None) -> None:
         self.code = error_code(code)
         self.message = message
         super().__init__(f"{self.code.name}: {message}" if message else self.code.name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.code, self.message)
 
     @property
     def retriable(self) -> bool:
@@ -234,12 +243,29 @@ class KafkaError(MusterError):
         return self.code.retriable
 
 
-class KafkaTimeoutError(MusterError):
+class _NoAnswerError(KafkaError):
+    """An error that no broker told: its text is the message alone."""
+
+    _CODE = ErrorCode.UNKNOWN_SERVER_ERROR
+
+    def __init__(self, message: str) -> None:
+        super().__init__(self._CODE, message)
+        self.args = (message,)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message,)
+
+
+class KafkaTimeoutError(_NoAnswerError):
     """A call did not finish in the time it was given. Nothing is known of what the broker did with it."""
 
+    _CODE = ErrorCode.REQUEST_TIMED_OUT
 
-class KafkaConnectionError(MusterError):
+
+class KafkaConnectionError(_NoAnswerError):
     """No broker could be reached, or the connection broke while a call was under way."""
+
+    _CODE = ErrorCode.NETWORK_EXCEPTION
 
 
 class CommitFailedError(KafkaError):
@@ -251,6 +277,10 @@ class CommitFailedError(KafkaError):
 
 class ClosedError(MusterError):
     """The client was closed before or during the call."""
+
+
+class IllegalArgumentError(MusterError, ValueError):
+    """A value that no request can carry, whatever the broker: a negative offset, text that is no UTF-8."""
 
 
 class IllegalStateError(MusterError):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from muster.assignors import MemberAssignment
-from muster.client.core.assignment import Leading
+from muster.client.core.assignment import Assignors
 from muster.client.core.commits import Commits
 from muster.client.core.membership import Membership
 from muster.client.core.subscription_state import PartitionState, SubscriptionState
@@ -62,15 +62,15 @@ def test_a_coordinator_whose_generations_go_back_after_a_restart(monkeypatch):
 
 
 def test_a_leader_that_gives_a_partition_to_two(monkeypatch):
-    real = Leading.assign
+    real = Assignors.assign
 
-    def generous(leading: Leading, *arguments: Any) -> dict[str, MemberAssignment]:
-        shares = real(leading, *arguments)
+    def generous(assignors: Assignors, *arguments: Any) -> dict[str, MemberAssignment]:
+        shares = real(assignors, *arguments)
         everything = [partition for share in shares.values() for partition in share.partitions]
         first = next(iter(shares))
         return shares | {first: MemberAssignment(everything)}
 
-    monkeypatch.setattr(Leading, "assign", generous)
+    monkeypatch.setattr(Assignors, "assign", generous)
     assert_caught(r"generation \d+ gives")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from muster.cli.common import add_connection, client_settings, reaching, set_up_log
 from muster.client.sync import Consumer
-from muster.errors import ConfigError, ErrorCode, KafkaError, MusterError
+from muster.errors import ConfigError, ErrorCode, KafkaConnectionError, KafkaError, KafkaTimeoutError, MusterError
 from muster.model import ConsumerRecord, TopicPartition
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
@@ -76,6 +76,8 @@ def _look(consumer: Consumer, topics: list[str]) -> None:
     for topic in topics:
         try:
             consumer.partitions_for(topic, 10_000)
+        except (KafkaConnectionError, KafkaTimeoutError):
+            raise
         except KafkaError as error:
             print(f"muster: waiting for topic {topic}: {error.code.name}", file=sys.stderr)
 

@@ -28,7 +28,6 @@ from muster.errors import (
     ConfigError,
     ErrorCode,
     IllegalStateError,
-    KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
     MusterError,
@@ -350,8 +349,8 @@ class AsyncConsumer:
 
     def seek(self, partition: TopicPartition, offset: OffsetAndMetadata | int) -> None:
         """Read on from an offset. Raises IllegalStateError where the partition is not assigned."""
-        self._drop_buffered([partition])
         self._core.subscription.seek(partition, offset)
+        self._drop_buffered([partition])  # once the position is another
         self._loop.wakeup()
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
@@ -388,6 +387,7 @@ class AsyncConsumer:
             return buffered.offset
         subscription = self._core.subscription
         until = self._until(timeout_ms)
+        # The partition may be given up meanwhile: then this raises, as it would have before.
         await self._wait(lambda: subscription.position(partition) is not None or self._has_fatal(), until)
         found = subscription.position(partition)
         if found is None:
@@ -553,7 +553,7 @@ class AsyncConsumer:
         except TimeoutError:
             return None
         if isinstance(reply, Failure) and not reply.retriable:
-            raise KafkaConnectionError(reply.message)
+            raise reply.error()
         return reply
 
     # --- the group ---------------------------------------------------------------------------------------------------

@@ -87,10 +87,8 @@ class BrokerCalls:
                 return
             if not isinstance(reply, Failure):
                 future.set_result(reply)
-            elif reply.retriable:
-                future.set_exception(KafkaConnectionError(reply.message))
             else:
-                future.set_exception(UnsupportedVersionError(reply.message))
+                future.set_exception(reply.error())
 
         self._driver.dispatch([Send(node_id, request_type, build, on_reply, newest_version=newest_version)])
         return await future

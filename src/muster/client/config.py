@@ -48,10 +48,7 @@ class ClientConfig:
         for address in self.bootstrap_servers:
             parse_address(address)
         for setting in fields(self):
-            value = getattr(self, setting.name)
-            if isinstance(value, int) and not isinstance(value, bool) and value < _MINIMUM.get(setting.name, 0):
-                least = _MINIMUM.get(setting.name, 0)
-                raise ConfigError(f"{setting.name} is {value}; it must be at least {least}")
+            _check_range(setting.name, getattr(self, setting.name))
         self._check()
 
     def _check(self) -> None:
@@ -201,6 +198,18 @@ class AdminConfig(ClientConfig):
     retries: int = _MAX_INT
 
 
+_SENT_TO_BROKERS = frozenset(
+    {
+        "request_timeout_ms",
+        "session_timeout_ms",
+        "max_poll_interval_ms",
+        "fetch_min_bytes",
+        "fetch_max_bytes",
+        "fetch_max_wait_ms",
+        "max_partition_fetch_bytes",
+    }
+)
+
 _MINIMUM = {
     "request_timeout_ms": 1,
     "session_timeout_ms": 1,
@@ -215,6 +224,22 @@ _MINIMUM = {
     "compression_gzip_level": -1,
     "compression_zstd_level": -131_072,
 }
+
+
+def _check_range(name: str, value: Any) -> None:
+    """Whether a value fits where it is used; text is sent as UTF-8, numbers that are sent have 32 bits."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"{name} is {value!r}, which cannot be written as UTF-8") from None
+    if not isinstance(value, int) or isinstance(value, bool):
+        return
+    least = _MINIMUM.get(name, 0)
+    if value < least:
+        raise ConfigError(f"{name} is {value}; it must be at least {least}")
+    if name in _SENT_TO_BROKERS and value > _MAX_INT:
+        raise ConfigError(f"{name} is {value}; it must be at most {_MAX_INT}")
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -214,6 +214,10 @@ class Connection(asyncio.BufferedProtocol):
             text = f"{self.node} cannot be asked that: {error}"
             self._owner.deliver(send, Failure(FailureKind.UNSUPPORTED_VERSION, text))
             return False
+        except Exception as error:  # what a caller passed in may be anything; others share this connection
+            text = f"a value in {send.request_type.__name__} cannot be sent: {type(error).__name__}: {error}"
+            self._owner.deliver(send, Failure(FailureKind.UNENCODABLE, text))
+            return False
         return True
 
     def _frame(self, waiting: Waiting, request: Request[Any]) -> list[Buffer]:

@@ -19,7 +19,7 @@ from muster.client.connection import Connection, ConnectionState
 from muster.client.core.backoff import Backoff
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import LEAST_LOADED, AnySend, Channel, Failure, FailureKind
-from muster.errors import ClosedError
+from muster.errors import ClosedError, MusterError
 from muster.model import Node
 
 log = logging.getLogger("muster.client")
@@ -345,7 +345,7 @@ class CoreLoop:
         if predicate():
             return True
         if self.error is not None:
-            raise self.error
+            raise self._failure()
         if self._closed:
             raise ClosedError("the client is closed")
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -385,8 +385,13 @@ class CoreLoop:
 
     def _check_waiters(self) -> None:
         for waiter, predicate in list(self._waiters.items()):
-            if not waiter.done() and predicate():
-                waiter.set_result(None)
+            if waiter.done():
+                continue
+            try:
+                if predicate():
+                    waiter.set_result(None)
+            except Exception as error:  # the waiter's own affair: what it waits for cannot be any more
+                waiter.set_exception(error)
 
     def _arm(self) -> None:
         if self._timer is not None:
@@ -402,9 +407,15 @@ class CoreLoop:
         log.error("a client core failed", exc_info=error)
         self.error = error
         self._closed = True
-        self._fail_waiters(error)
+        self._fail_waiters(self._failure())
 
-    def _fail_waiters(self, error: Exception) -> None:
+    def _failure(self) -> MusterError:
+        """Why nothing works any more."""
+        failure = MusterError(f"the client has stopped at an error inside it, and has to be made anew: {self.error!r}")
+        failure.__cause__ = self.error
+        return failure
+
+    def _fail_waiters(self, error: MusterError) -> None:
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(error)

@@ -19,7 +19,7 @@ from typing import Any, TextIO
 from muster.client.driver import wall_clock_ms
 from muster.client.listener import RebalanceListener
 from muster.client.sync import Consumer
-from muster.errors import CommitFailedError, KafkaError, KafkaTimeoutError
+from muster.errors import KafkaError
 from muster.model import OffsetAndMetadata, TopicPartition
 
 
@@ -88,7 +88,7 @@ def commit(consumer: Consumer, book: Book, offsets: dict[TopicPartition, int]) -
     numbers = {str(partition.partition): offset for partition, offset in offsets.items()}
     try:
         consumer.commit({partition: OffsetAndMetadata(offset) for partition, offset in offsets.items()})
-    except (CommitFailedError, KafkaTimeoutError, KafkaError) as error:
+    except KafkaError as error:
         book.note("commit_failed", offsets=numbers, error=str(error))
     else:
         book.note("committed", offsets=numbers)

@@ -23,7 +23,7 @@ from muster.client.core.events import WARNING, CallbackKind, Event, Fatal, Note,
 from muster.client.core.member_state import MemberState, Step
 from muster.client.core.offsets import OffsetQuery
 from muster.client.core.sends import AnySend
-from muster.errors import KafkaError, MusterError
+from muster.errors import KafkaError, KafkaTimeoutError, MusterError
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from muster.spark.claims import QueryClaims
@@ -233,7 +233,7 @@ class QueryCore:
         def on_done(found: dict[TopicPartition, OffsetAndMetadata | None] | MusterError, now: int) -> None:
             self._fetching -= set(wanted)
             if isinstance(found, MusterError):
-                if not (isinstance(found, KafkaError) and found.retriable):
+                if isinstance(found, KafkaTimeoutError) or not (isinstance(found, KafkaError) and found.retriable):
                     self.notes.append(Note(WARNING, f"committed offsets are looked up again: {found}"))
                 return
             for partition, committed in found.items():

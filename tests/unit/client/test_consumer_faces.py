@@ -13,8 +13,8 @@ import pytest
 from muster.client.aio import AsyncConsumer
 from muster.client.listener import RebalanceListener
 from muster.client.sync import Consumer
-from muster.errors import ClosedError, ConfigError, IllegalStateError, KafkaTimeoutError
-from muster.model import ConsumerRecord, TopicPartition
+from muster.errors import ClosedError, ConfigError, IllegalArgumentError, IllegalStateError, KafkaTimeoutError
+from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
 NOWHERE = "127.0.0.1:1"
 ZERO = TopicPartition("flights", 0)
@@ -81,6 +81,41 @@ def test_without_a_broker_calls_end_with_their_time():
         with pytest.raises(KafkaTimeoutError):
             consumer.partitions_for("flights", timeout_ms=100)
         consumer.close(timeout_ms=100)
+
+
+def test_one_bad_value_ends_one_call():
+    with Consumer(bootstrap_servers=NOWHERE, group_id="g") as consumer:
+        consumer.assign([ZERO])
+        calls = [
+            lambda: consumer.seek(ZERO, 2**63),
+            lambda: consumer.seek(ZERO, -1),
+            lambda: consumer.assign([TopicPartition("\ud800", 0)]),
+            lambda: consumer.committed([TopicPartition("\ud800", 0)]),
+            lambda: consumer.commit({ZERO: 2**63}),
+            lambda: consumer.commit({ZERO: OffsetAndMetadata(1, 0, "\ud800")}),
+            lambda: consumer.commit_async({TopicPartition("\ud800", 0): 1}),
+            lambda: consumer.end_offsets([TopicPartition("\ud800", 0)]),
+            lambda: consumer.offsets_for_times({ZERO: 2**63}),
+        ]
+        for call in calls:
+            with pytest.raises(IllegalArgumentError):
+                call()
+        consumer.seek(ZERO, 7)
+        assert consumer.position(ZERO) == 7
+        assert consumer.poll(50) == {}
+        consumer.close(timeout_ms=100)
+
+
+async def test_a_position_that_is_waited_for_while_the_partition_is_given_up():
+    consumer = AsyncConsumer(bootstrap_servers=NOWHERE)
+    consumer.assign([ZERO])
+    waiting = asyncio.create_task(consumer.position(ZERO, 60_000))
+    await asyncio.sleep(0.05)
+    consumer.assign([TopicPartition("flights", 1)])
+    with pytest.raises(IllegalStateError, match="flights-0 is not assigned"):
+        await waiting
+    assert await consumer.poll(50) == {}
+    await consumer.close(100)
 
 
 def test_after_closing_every_call_says_so():

@@ -10,7 +10,7 @@ from muster.client.config import ClientConfig
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import LEAST_LOADED, Channel, Failure, FailureKind, Send
 from muster.client.driver import CoreLoop, Driver
-from muster.errors import ClosedError, ErrorCode
+from muster.errors import ClosedError, ErrorCode, IllegalArgumentError, MusterError
 from muster.model import Node
 from muster.protocol.messages import (
     HeartbeatRequest,
@@ -101,6 +101,21 @@ async def test_the_newest_common_version_is_used():
         await made.ask(HeartbeatRequest("g", 1, "m"))
         await made.ask(HeartbeatRequest("g", 1, "m"), newest=1)
     assert seen == [3, 1]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [HeartbeatRequest("\ud800", 1, "m"), HeartbeatRequest("g", 2**31, "m"), HeartbeatRequest("g", 1, 5)],  # type: ignore[arg-type]
+)
+async def test_what_cannot_be_encoded_fails_its_own_request_and_no_other(request_):
+    async with scripted(echo) as (_, made):
+        before, bad, after = (made.begin(r) for r in (HeartbeatRequest("g"), request_, HeartbeatRequest("g")))
+        assert isinstance(await before, HeartbeatResponse)
+        message = failed(await bad, FailureKind.UNENCODABLE)
+        assert "a value in HeartbeatRequest cannot be sent" in message
+        assert isinstance(Failure(FailureKind.UNENCODABLE, message).error(), IllegalArgumentError)
+        assert isinstance(await after, HeartbeatResponse)
+        assert made.loop.error is None
 
 
 async def test_an_older_broker_is_spoken_to_in_its_own_version():
@@ -475,10 +490,19 @@ async def test_a_defect_in_a_core_is_raised_where_somebody_waits():
     async with scripted() as (_, made):
         loop = CoreLoop(made.driver, [Broken()])
         await loop.start()
-        with pytest.raises(ZeroDivisionError):
-            await loop.wait_for(lambda: False)
-        with pytest.raises(ZeroDivisionError):
-            await loop.wait_for(lambda: False)
+        for _ in range(2):
+            with pytest.raises(MusterError, match="has to be made anew: ZeroDivisionError") as caught:
+                await loop.wait_for(lambda: False)
+            assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+async def test_a_question_that_raises_is_its_askers_affair():
+    """A position is waited for; the partition is given up meanwhile, so that it cannot be asked for any more."""
+    async with scripted() as (_, made):
+        answers = [False]
+        with pytest.raises(IndexError):
+            await made.loop.wait_for(lambda: answers.pop())
+        assert await made.loop.wait_for(lambda: made.metadata.version > 0)
 
 
 async def test_waiting_ends_in_time():

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from muster.assignors import Assignor, MemberAssignment
+from muster.assignors import Assignor, MemberAssignment, RangeAssignor
 from muster.client.core.group_requests import MAX_REASON_LENGTH
 from muster.client.core.member_state import MemberState, Step
 from muster.client.core.sends import Channel, FailureKind
@@ -247,6 +247,88 @@ def test_an_assignor_that_raises_is_the_users_error():
     consumer.accept_join()
     error = consumer.fatal()
     assert "broken raised LookupError: no idea" in str(error)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        None,
+        {},
+        {"m1": None},
+        {"m1": MemberAssignment([TopicPartition("flights", -1)])},
+        {"m1": MemberAssignment([TopicPartition("\ud800", 0)])},
+        {"m1": MemberAssignment(tps(ALL), "no bytes")},  # type: ignore[arg-type]
+    ],
+)
+def test_an_assignor_that_makes_no_assignment_is_the_users_error_and_tried_again_later(result):
+    class Broken(Assignor):
+        name = "broken"
+
+        def assign(self, partitions_per_topic, members):
+            return result
+
+    consumer = manual(partition_assignment_strategy=(Broken(),))
+    consumer.subscribe()
+    waits = []
+    for _ in range(3):
+        consumer.accept_join()
+        assert isinstance(consumer.fatal(), MusterError)
+        assert consumer.sent(SyncGroupRequest) == []
+        consumer.enter_poll()
+        failed_at = consumer.now
+        while not consumer.sent(JoinGroupRequest):
+            consumer.tick(10)
+        waits.append(consumer.now - failed_at)
+    assert 80 <= waits[0] < waits[1] < waits[2]
+    result = {"m1": MemberAssignment(tps(ALL))}
+    consumer.accept_join()
+    consumer.accept_sync(ALL)
+    assert consumer.callback() == ("assigned", tps(ALL))
+
+
+def test_an_assignor_whose_data_cannot_be_had_is_the_users_error():
+    class Shy(RangeAssignor):
+        name = "shy"
+
+        def subscription_user_data(self, topics):
+            raise LookupError("no data")
+
+    consumer = manual(partition_assignment_strategy=(Shy(),))
+    consumer.subscribe()
+    assert "assignor shy raised LookupError: no data" in str(consumer.fatal())
+    assert consumer.core.member_state is MemberState.UNJOINED
+
+
+@pytest.mark.parametrize("listening", [True, False])
+def test_an_assignor_that_fails_to_hear_of_its_assignment_does_not_stop_it(listening):
+    """As with Kafka's own client: the assignment stands, and poll raises once."""
+
+    class Deaf(RangeAssignor):
+        name = "deaf"
+
+        def on_assignment(self, assignment, generation_id):
+            raise RuntimeError("one hiccup")
+
+    consumer = manual(partition_assignment_strategy=(Deaf(),), listening=listening)
+    consumer.subscribe()
+    consumer.accept_join()
+    consumer.accept_sync(ALL)
+    assert "assignor deaf raised RuntimeError: one hiccup" in str(consumer.fatal())
+    if listening:
+        assert consumer.finish_callback() == ("assigned", tps(ALL))
+    assert consumer.events == []
+    assert consumer.core.subscription.assignment() == tps(ALL)
+    assert consumer.core.member_state is MemberState.STABLE
+    consumer.tick(1_000)
+    assert consumer.sent(JoinGroupRequest) == []
+
+
+def test_a_follower_is_told_where_the_group_chose_what_it_never_offered():
+    consumer = manual()
+    consumer.subscribe()
+    consumer.accept_join(leader="other", protocol="mystery")
+    consumer.accept_sync(ALL)
+    assert "'mystery', which was not offered" in str(consumer.fatal())
 
 
 def test_a_users_assignor_is_asked_and_told():

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
-from muster.client.core.subscription_state import OffsetReset, SubscriptionState
-from muster.errors import IllegalStateError
+from muster.client.core.subscription_state import OffsetReset, SubscriptionKind, SubscriptionState
+from muster.errors import IllegalArgumentError, IllegalStateError
 from muster.model import OffsetAndMetadata, TopicPartition
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
@@ -105,7 +106,43 @@ def test_partitions_that_are_not_assigned_are_refused(state: SubscriptionState, 
         calls[call]()
 
 
-def test_offsets_are_not_negative(state: SubscriptionState) -> None:
+@pytest.mark.parametrize(
+    ("offset", "message"),
+    [
+        (-1, "at least 0"),
+        (2**63, "at most 9223372036854775807"),
+        (1.5, "whole number"),
+        (None, "whole number"),
+        (True, "whole number"),
+        ("7", "whole number"),
+        (OffsetAndMetadata(-1), "at least 0"),
+        (OffsetAndMetadata(1, 2**31), "leader epoch"),
+        (OffsetAndMetadata(1, 0, "\ud800"), "UTF-8"),
+    ],
+)
+def test_there_are_no_such_offsets(state: SubscriptionState, offset: Any, message: str) -> None:
     state.assign([P0])
-    with pytest.raises(IllegalStateError, match="at least 0"):
-        state.seek(P0, -1)
+    state.seek(P0, 5)
+    with pytest.raises(IllegalArgumentError, match=message):
+        state.seek(P0, offset)
+    assert state.position(P0) == 5
+    state.seek(P0, 2**63 - 1)
+    assert state.position(P0) == 2**63 - 1
+
+
+@pytest.mark.parametrize("topic", ["", "\ud800", "x" * 40_000, None, 5, b"t"])
+def test_there_are_no_such_topics(state: SubscriptionState, topic: Any) -> None:
+    with pytest.raises(IllegalArgumentError, match="topic"):
+        state.subscribe(["t", topic])
+    with pytest.raises(IllegalArgumentError, match="topic"):
+        state.assign([P0, TopicPartition(topic, 0)])
+    assert state.kind is SubscriptionKind.NONE
+    state.assign([P0])
+
+
+@pytest.mark.parametrize("number", [-1, 2**31, "0", None])
+def test_there_are_no_such_partitions(state: SubscriptionState, number: Any) -> None:
+    with pytest.raises(IllegalArgumentError, match="the partition of t"):
+        state.assign([TopicPartition("t", number)])
+    with pytest.raises(IllegalArgumentError, match="no partition"):
+        state.assign(["t-0"])  # type: ignore[list-item]

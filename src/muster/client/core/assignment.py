@@ -1,16 +1,31 @@
-"""The leader's part of a rebalance: from what all members said to what each of them gets (J4)."""
+"""The assignors of a member, and the leader's part of a rebalance: from what all said to what each gets (J4).
+
+A strategy may be the user's own: whatever it raises, or returns that is no assignment, becomes a `MusterError` that
+names it. The member goes on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
-from muster.assignors import Assignor, MemberAssignment, MemberSubscription, RebalanceProtocol
+from muster.assignors import Assignor, MemberAssignment, MemberSubscription, RebalanceProtocol, common_protocol
+from muster.client.core.checks import check_partitions
+from muster.client.core.member_state import Generation
 from muster.client.core.metadata import ClusterMetadata
 from muster.errors import IllegalStateError, MusterError
 from muster.model import TopicPartition
-from muster.protocol.messages import JoinGroupResponse, JoinGroupResponseMember
-from muster.protocol.subscription import decode_subscription
+from muster.protocol.messages import (
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    SyncGroupRequestAssignment,
+)
+from muster.protocol.subscription import Subscription, decode_subscription, encode_assignment, encode_subscription
+
+T = TypeVar("T")
 
 COOPERATIVE_STICKY = "cooperative-sticky"
 
@@ -42,26 +57,91 @@ class Leading:
             return True
         return all(topic in metadata.topics or metadata.topic_error(topic) for topic in self.topics)
 
-    def assign(
-        self, assignors: Mapping[str, Assignor], metadata: ClusterMetadata, protocol: RebalanceProtocol
-    ) -> dict[str, MemberAssignment]:
-        """Have the group's assignor share out the partitions.
+
+class Assignors:
+    """The strategies that a member offers to its group, the most wanted first."""
+
+    def __init__(self, assignors: Iterable[Assignor]) -> None:
+        self._by_name = {assignor.name: assignor for assignor in assignors}
+        self.protocol = common_protocol(list(self._by_name.values()))
+
+    def offered(self, name: str | None) -> Assignor:
+        """The strategy that the group has chosen.
 
         Raises:
-            MusterError: the group chose an assignor that this member does not have, or a user's assignor failed.
+            IllegalStateError: it was not offered.
         """
-        assignor = assignors.get(self.protocol_name)
-        if assignor is None:
-            raise IllegalStateError(f"the coordinator chose assignor {self.protocol_name!r}, which was not offered")
+        found = self._by_name.get(name or "")
+        if found is None:
+            raise IllegalStateError(f"the coordinator chose assignor {name!r}, which was not offered")
+        return found
+
+    def protocols(
+        self, topics: list[str], owned: list[TopicPartition], generation: Generation, rack: str
+    ) -> list[JoinGroupRequestProtocol]:
+        """What a JoinGroup says of each strategy.
+
+        Raises:
+            MusterError: one of them failed.
+        """
+
+        def protocol(assignor: Assignor) -> JoinGroupRequestProtocol:
+            user_data = assignor.subscription_user_data(topics)
+            said = Subscription(topics, owned, generation.generation_id, rack_id=rack or None, user_data=user_data)
+            return JoinGroupRequestProtocol(assignor.name, encode_subscription(said))
+
+        return [_asked(assignor, partial(protocol, assignor)) for assignor in self._by_name.values()]
+
+    def assign(self, leading: Leading, metadata: ClusterMetadata) -> dict[str, MemberAssignment]:
+        """Have the group's strategy share out the partitions.
+
+        Raises:
+            MusterError: it failed, or left a member out, or gave away what another member has not let go of.
+        """
+        assignor = self.offered(leading.protocol_name)
         counts = {name: len(topic.partitions) for name, topic in metadata.topics.items()}
+
+        def shares() -> dict[str, MemberAssignment]:
+            found = assignor.assign(counts, leading.members)
+            check_shares(assignor.name, leading.members, found, self.protocol)
+            return found
+
+        return _asked(assignor, shares)
+
+    def encode(self, leading: Leading, shares: Mapping[str, MemberAssignment]) -> list[SyncGroupRequestAssignment]:
+        """The shares as a SyncGroup has them.
+
+        Raises:
+            MusterError: there are no such partitions.
+        """
+
+        def encoded() -> list[SyncGroupRequestAssignment]:
+            return [
+                SyncGroupRequestAssignment(
+                    member_id, encode_assignment(check_partitions(share.partitions), share.user_data)
+                )
+                for member_id, share in shares.items()
+            ]
+
+        return _asked(self.offered(leading.protocol_name), encoded)
+
+    def tell(self, assignment: MemberAssignment, generation: Generation) -> MusterError | None:
+        """Tell the group's strategy what this member was assigned; what went wrong there."""
         try:
-            shares = assignor.assign(counts, self.members)
-        except MusterError:
-            raise
-        except Exception as error:
-            raise MusterError(f"assignor {assignor.name} raised {type(error).__name__}: {error}") from error
-        check_shares(assignor.name, self.members, shares, protocol)
-        return shares
+            assignor = self.offered(generation.protocol_name)
+            _asked(assignor, lambda: assignor.on_assignment(assignment, generation.generation_id))
+        except MusterError as error:
+            return error
+        return None
+
+
+def _asked(assignor: Assignor, question: Callable[[], T]) -> T:
+    try:
+        return question()
+    except MusterError:
+        raise
+    except Exception as error:
+        raise MusterError(f"assignor {assignor.name} raised {type(error).__name__}: {error}") from error
 
 
 def _subscription(member: JoinGroupResponseMember) -> MemberSubscription:

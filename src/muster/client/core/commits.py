@@ -43,7 +43,6 @@ from muster.errors import (
     KafkaError,
     KafkaTimeoutError,
     MusterError,
-    UnsupportedVersionError,
 )
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.protocol.messages import OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse
@@ -272,7 +271,7 @@ class Commits:
         if isinstance(reply, Failure):
             if epoch == self._lookup.epoch:
                 self._lookup.failed(reply, now)
-            error: MusterError | None = _on_wire(reply)
+            error: MusterError | None = reply.error()
         else:
             error = self._judge_commit(commit, sent, epoch, reply, now)
         if commit.done:
@@ -391,7 +390,7 @@ class Commits:
         if isinstance(reply, Failure):
             if epoch == self._lookup.epoch:
                 self._lookup.failed(reply, now)
-            result: Committed | MusterError = _on_wire(reply)
+            result: Committed | MusterError = reply.error()
         else:
             code, answers = fetch_answers(reply, self._metadata)
             if epoch == self._lookup.epoch:
@@ -405,12 +404,6 @@ class Commits:
     def _finish_fetch(self, fetch: _Fetch, result: Committed | MusterError, now: int) -> None:
         self._fetches.remove(fetch)
         fetch.on_done(result, now)
-
-
-def _on_wire(failure: Failure) -> MusterError:
-    if failure.retriable:
-        return KafkaError(ErrorCode.NETWORK_EXCEPTION, failure.message)
-    return UnsupportedVersionError(failure.message)
 
 
 def _judge_fetch(

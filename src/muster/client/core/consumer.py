@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from muster.assignors import Assignor, get_assignors
 from muster.client.config import ConsumerConfig
+from muster.client.core.checks import check_offsets, check_partitions
 from muster.client.core.commits import Commits, Committed, Offsets
 from muster.client.core.coordinator import CoordinatorLookup
 from muster.client.core.events import DEBUG, WARNING, Event, Fatal, Note
@@ -292,10 +293,7 @@ class ConsumerCore:
         fence: Mapping[TopicPartition, int] | None = None,
     ) -> None:
         """Commit offsets; see `Commits.commit`."""
-        for partition, offset in offsets.items():
-            if offset.offset < 0:
-                raise IllegalStateError(f"the offset of {partition} is {offset.offset}; it must be at least 0")
-        self.group.commits.commit(offsets, on_done, until=until, fence=fence)
+        self.group.commits.commit(check_offsets(offsets), on_done, until=until, fence=fence)
 
     def fetch_committed(
         self,
@@ -305,7 +303,7 @@ class ConsumerCore:
         until: int | None = None,
     ) -> None:
         """Ask what the group has committed; see `Commits.fetch`."""
-        self.group.commits.fetch(partitions, on_done, until=until)
+        self.group.commits.fetch(check_partitions(partitions), on_done, until=until)
 
     def commit_for_close(self, on_done: OnDone, until: int) -> None:
         """The last auto commit, where it is on: tried again up to `until`."""

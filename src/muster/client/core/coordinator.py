@@ -14,7 +14,7 @@ from muster.client.core.backoff import Backoff
 from muster.client.core.events import INFO, Event, Note
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import LEAST_LOADED, AnySend, Failure, Send
-from muster.errors import ErrorCode, KafkaError, MusterError, UnsupportedVersionError, error_code
+from muster.errors import ErrorCode, KafkaError, MusterError, error_code
 from muster.model import Node
 from muster.protocol.messages import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
@@ -77,7 +77,7 @@ class CoordinatorLookup:
         if isinstance(reply, Failure):
             self.failures += 1
             if not reply.retriable:
-                self.error = UnsupportedVersionError(reply.message)
+                self.error = reply.error()
             self._back_off(now)
             self._metadata.request_update(now)
             return

@@ -163,7 +163,7 @@ class Fetcher:
             node.retry_at = now + self._config.retry_backoff_ms
             self._metadata.request_update(now)
             if not reply.retriable:
-                self._errors.append(MusterError(reply.message))
+                self._errors.append(reply.error())
             return
         error = error_code(reply.error_code)
         node.session.on_response(error, reply.session_id)

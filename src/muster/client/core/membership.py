@@ -37,32 +37,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from muster.assignors import Assignor, MemberAssignment, RebalanceProtocol, common_protocol
+from muster.assignors import Assignor, MemberAssignment, RebalanceProtocol
 from muster.client.config import ConsumerConfig
 from muster.client.core import group_requests as requests
-from muster.client.core.assignment import Leading
+from muster.client.core.assignment import Assignors, Leading
 from muster.client.core.backoff import Backoff
 from muster.client.core.coordinator import CoordinatorLookup
-from muster.client.core.events import ERROR, INFO, WARNING, CallbackKind, Event
+from muster.client.core.events import ERROR, INFO, WARNING, CallbackKind, Event, Fatal
 from muster.client.core.group_member import GroupMember
 from muster.client.core.member_state import Generation, MemberState, Step
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import AnySend, Channel, Failure, send
 from muster.client.core.subscription_state import SubscriptionKind, SubscriptionState
-from muster.errors import ErrorCode, KafkaError, MusterError, UnsupportedVersionError, error_code
+from muster.errors import ErrorCode, KafkaError, MusterError, error_code
 from muster.model import CONSUMER_PROTOCOL_TYPE, TopicPartition
 from muster.protocol.messages import (
-    JoinGroupRequestProtocol,
     JoinGroupResponse,
     SyncGroupRequestAssignment,
     SyncGroupResponse,
 )
 from muster.protocol.subscription import (
     Assignment,
-    Subscription,
     decode_assignment,
-    encode_assignment,
-    encode_subscription,
 )
 
 _TRY_AGAIN_AT_ONCE = frozenset(
@@ -98,14 +94,14 @@ class Membership(GroupMember):
     ) -> None:
         super().__init__(group_id, config, subscription, lookup, events, seed)
         self.is_leader = False
-        self.protocol = common_protocol(assignors)
         self.commit_consumed: CommitConsumed | None = None
         """How auto commit is done before partitions are given up; None where it is off."""
         self.on_assigned: Callable[[int], None] = lambda _now: None
         """Told when an assignment is in force."""
-        self._assignors = {assignor.name: assignor for assignor in assignors}
+        self._assignors = Assignors(assignors)
         self._metadata = metadata
         self._commit_backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, seed)
+        self._assignor_failures = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, seed)
         self._attempt = 0
         self._epoch_sent = 0
         self._retry_at = 0
@@ -223,7 +219,7 @@ class Membership(GroupMember):
         if self.commit_consumed is None or self.generation_if_stable is None:
             self._give_up_before_join(now)
             return
-        if self.protocol is RebalanceProtocol.EAGER:
+        if self._assignors.protocol is RebalanceProtocol.EAGER:
             # Nothing more is handed out, or the position would run ahead of what is being committed.
             self._subscription.mark_pending_revocation(self._subscription.assignment())
         self._commit_then(Step.COMMITTING, self._give_up_before_join, now)
@@ -272,7 +268,7 @@ class Membership(GroupMember):
                 self._after_giving_up([], now)
                 return
             self._call(CallbackKind.LOST, owned, partial(self._after_giving_up, []), now)
-        elif self.protocol is RebalanceProtocol.EAGER:
+        elif self._assignors.protocol is RebalanceProtocol.EAGER:
             self._call(CallbackKind.REVOKED, owned, partial(self._after_giving_up, []), now)
         else:
             kept = [partition for partition in owned if partition.topic in self._subscription.topics]
@@ -306,26 +302,20 @@ class Membership(GroupMember):
         node_id = self._lookup.need()
         if node_id is None:
             return  # `_maybe_rejoin` comes back when it is found
+        topics, owned = sorted(self._subscription.topics), self._subscription.assignment()
+        try:
+            protocols = self._assignors.protocols(topics, owned, self.generation, self._config.client_rack)
+        except MusterError as error:
+            self._failed(error, now)
+            return
         self.state = MemberState.PREPARING_REBALANCE
         self.step = Step.JOINING
         self._joined_topics = set(self._subscription.topics)
         self._begin_attempt()
-        protocols = [self._protocol(assignor) for assignor in self._assignors.values()]
         request = requests.join(self.group_id, self.generation, self._config, protocols, self.rejoin_reason)
         timeout = requests.join_timeout_ms(self._config)
         on_reply = partial(self._on_join, self._attempt, self.generation)
         self._outbox.append(send(node_id, request, on_reply, channel=Channel.COORDINATOR, timeout_ms=timeout))
-
-    def _protocol(self, assignor: Assignor) -> JoinGroupRequestProtocol:
-        topics = sorted(self._subscription.topics)
-        subscription = Subscription(
-            topics,
-            self._subscription.assignment(),
-            self.generation.generation_id,
-            rack_id=self._config.client_rack or None,
-            user_data=assignor.subscription_user_data(topics),
-        )
-        return JoinGroupRequestProtocol(assignor.name, encode_subscription(subscription))
 
     def _begin_attempt(self) -> None:
         self._attempt += 1
@@ -392,22 +382,17 @@ class Membership(GroupMember):
         self._leading = None
         self._match_pattern(now)
         self.is_leader = True
-        shares: dict[str, MemberAssignment] = {}
+        assignments: list[SyncGroupRequestAssignment] = []
         if not leading.skip_assignment:  # else a static leader came back, and the old assignment stands (KIP-814)
             try:
-                shares = leading.assign(self._assignors, self._metadata, self.protocol)
+                shares = self._assignors.assign(leading, self._metadata)
+                assignments = self._assignors.encode(leading, shares)
             except MusterError as error:
                 self._failed(error, now)
                 return
             self._tell_assignment(leading, shares)
         self._watch(leading.topics)
-        self._sync(
-            [
-                SyncGroupRequestAssignment(member_id, encode_assignment(share.partitions, share.user_data))
-                for member_id, share in shares.items()
-            ],
-            now,
-        )
+        self._sync(assignments, now)
 
     def _tell_assignment(self, leading: Leading, shares: Mapping[str, MemberAssignment]) -> None:
         assigned = {partition.topic for share in shares.values() for partition in share.partitions}
@@ -464,10 +449,7 @@ class Membership(GroupMember):
 
     def _failed_on_wire(self, failure: Failure, now: int) -> None:
         self._lookup.failed(failure, now)
-        if failure.retriable:
-            self._failed(KafkaError(ErrorCode.NETWORK_EXCEPTION, failure.message), now)
-        else:
-            self._failed(UnsupportedVersionError(failure.message), now)
+        self._failed(failure.error(), now)
 
     def _failed(self, error: MusterError, now: int) -> None:
         """An attempt is over without success: again at once, after a backoff, or when the user has seen the error."""
@@ -483,6 +465,10 @@ class Membership(GroupMember):
         elif code is not None and code.retriable:
             self._retry_at = now + self._config.retry_backoff_ms
         else:
+            if code is None:
+                # An assignor failed, and will again. Each try costs the whole group a rebalance: not as often as the
+                # user polls.
+                self._retry_at = now + self._assignor_failures.next_wait_ms()
             self._report(error)
 
     # --- the join succeeds -------------------------------------------------------------------------------------------
@@ -491,6 +477,7 @@ class Membership(GroupMember):
         self.state = MemberState.STABLE
         self.rejoin_needed = False
         self.rejoin_reason = ""
+        self._assignor_failures.reset()
         self._refresh_wanted = None
         if not self.is_leader:
             self._watched = None  # only the leader minds the metadata
@@ -545,13 +532,14 @@ class Membership(GroupMember):
     def _take(self, share: Assignment, joined: Generation, now: int) -> None:
         self.step = Step.ASSIGNING
         self._follow_leader({partition.topic for partition in share.partitions})
-        told = MemberAssignment(share.partitions, share.user_data)
-        self._assignors[joined.protocol_name or ""].on_assignment(told, joined.generation_id)
+        error = self._assignors.tell(MemberAssignment(share.partitions, share.user_data), joined)
         owned = set(self._subscription.assignment())
         added = [partition for partition in sorted(share.partitions) if partition not in owned]
         self._own(sorted(share.partitions))
         self.on_assigned(now)
         self._call(CallbackKind.ASSIGNED, added, self._after_assigned, now)
+        if error is not None:  # the assignment stands all the same
+            self._events.append(Fatal(error))
 
     def _follow_leader(self, topics: set[str]) -> None:
         """The leader may know topics that match this member's pattern and that this member has not seen yet."""

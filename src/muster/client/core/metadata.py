@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from muster.client.config import ClientConfig
 from muster.client.core.backoff import Backoff
 from muster.client.core.sends import LEAST_LOADED, AnySend, Failure, Send
-from muster.errors import ErrorCode, KafkaConnectionError, KafkaError, MusterError, UnsupportedVersionError, error_code
+from muster.errors import ErrorCode, KafkaConnectionError, KafkaError, MusterError, error_code
 from muster.model import NO_LEADER_EPOCH, Node, TopicPartition
 from muster.protocol.messages import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseTopic
 from muster.protocol.primitives import ZERO_UUID
@@ -244,8 +244,7 @@ class ClusterMetadata:
     def _on_reply(self, reply: MetadataResponse | Failure, now: int, asked: frozenset[str] | None) -> None:
         self._in_flight = False
         if isinstance(reply, Failure):
-            error = KafkaConnectionError if reply.retriable else UnsupportedVersionError
-            self._failed(error(reply.message), now)
+            self._failed(reply.error(), now)
         elif reply.error_code:
             if reply.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
                 self.rebootstrap()

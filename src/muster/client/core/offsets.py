@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from muster.client.config import ConsumerConfig
+from muster.client.core.checks import MAX_OFFSET, check_number, check_partition
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import AnySend, Failure, send
 from muster.client.core.subscription_state import OffsetReset, PositionState, SubscriptionState
-from muster.errors import ErrorCode, KafkaError, MusterError, UnsupportedVersionError, error_code
+from muster.errors import ErrorCode, KafkaError, MusterError, error_code
 from muster.model import OffsetAndTimestamp, TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED
 from muster.protocol.messages import (
@@ -24,6 +25,9 @@ from muster.protocol.messages import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+
+_LEAST_TIMESTAMP = -6
+"""Below 0 are those with a meaning of their own, such as `LATEST_TIMESTAMP`."""
 
 _RESET_TIMESTAMP = {OffsetReset.EARLIEST: EARLIEST_TIMESTAMP, OffsetReset.LATEST: LATEST_TIMESTAMP}
 
@@ -57,7 +61,7 @@ class OffsetQuery:
         return self.error is not None or not self.open
 
 
-_OnPartition = Callable[[TopicPartition, ListOffsetsPartitionResponse | ErrorCode, int], None]
+_OnPartition = Callable[[TopicPartition, ListOffsetsPartitionResponse | MusterError, int], None]
 
 
 class OffsetLookup:
@@ -74,8 +78,14 @@ class OffsetLookup:
 
     def query(self, timestamps: Mapping[TopicPartition, int]) -> OffsetQuery:
         """Ask for the first offset at or after each timestamp (or `LATEST_TIMESTAMP`, `EARLIEST_TIMESTAMP`)."""
-        query = OffsetQuery(dict(timestamps))
-        self._metadata.add_interest({partition.topic for partition in timestamps})
+        checked = {
+            (p := check_partition(partition)): check_number(
+                f"the timestamp of {p}", timestamp, _LEAST_TIMESTAMP, MAX_OFFSET
+            )
+            for partition, timestamp in timestamps.items()
+        }
+        query = OffsetQuery(checked)
+        self._metadata.add_interest({partition.topic for partition in checked})
         self._queries.append(query)
         return query
 
@@ -120,16 +130,16 @@ class OffsetLookup:
                 due[partition] = _RESET_TIMESTAMP[state.reset]
                 strategies[partition] = state.reset
 
-        def finish(partition: TopicPartition, answer: ListOffsetsPartitionResponse | ErrorCode, now: int) -> None:
+        def finish(partition: TopicPartition, answer: ListOffsetsPartitionResponse | MusterError, now: int) -> None:
             self._resets_in_flight.discard(partition)
-            if not isinstance(answer, ErrorCode):
+            if not isinstance(answer, MusterError):
                 self._subscription.finish_reset(partition, strategies[partition], answer.offset, answer.leader_epoch)
                 return
             state = self._subscription.find(partition)
             if state is not None:
                 state.retry_at = now + self._config.retry_backoff_ms
-            if not answer.retriable:
-                self._errors.append(KafkaError(answer, f"the position of {partition} could not be reset"))
+            if not _may_heal(answer):
+                self._errors.append(answer)
 
         for request, partitions in self._requests(due, finish, now):
             self._resets_in_flight.update(partitions)
@@ -144,20 +154,16 @@ class OffsetLookup:
         if query.retry_at > now:
             return
 
-        def finish(partition: TopicPartition, answer: ListOffsetsPartitionResponse | ErrorCode, now: int) -> None:
+        def finish(partition: TopicPartition, answer: ListOffsetsPartitionResponse | MusterError, now: int) -> None:
             query.in_flight.discard(partition)
-            if not isinstance(answer, ErrorCode):
+            if not isinstance(answer, MusterError):
                 query.open.pop(partition, None)
                 found = OffsetAndTimestamp(answer.offset, answer.timestamp, answer.leader_epoch)
                 query.results[partition] = found if answer.offset >= 0 else None
-            elif answer is ErrorCode.UNSUPPORTED_VERSION:
-                query.error = UnsupportedVersionError(
-                    "the broker does not speak a version of ListOffsets that can say this"
-                )
-            elif answer.retriable:
+            elif _may_heal(answer):
                 query.retry_at = now + self._config.retry_backoff_ms
             else:
-                query.error = KafkaError(answer, f"the offsets of {partition} could not be looked up")
+                query.error = answer
 
         due = {p: timestamp for p, timestamp in query.open.items() if p not in query.in_flight}
         for request, partitions in self._requests(due, finish, now):
@@ -200,9 +206,8 @@ class OffsetLookup:
     ) -> None:
         if isinstance(reply, Failure):
             self._metadata.request_update(now)
-            code = ErrorCode.NETWORK_EXCEPTION if reply.retriable else ErrorCode.UNSUPPORTED_VERSION
             for partition in asked:
-                finish(partition, code, now)
+                finish(partition, reply.error(), now)
             return
         answers = {
             TopicPartition(topic.name, answer.partition_index): answer
@@ -217,4 +222,8 @@ class OffsetLookup:
                 continue
             if code in _STALE_METADATA:
                 self._metadata.request_update(now)
-            finish(partition, code, now)
+            finish(partition, KafkaError(code, f"the offsets of {partition} could not be looked up"), now)
+
+
+def _may_heal(error: MusterError) -> bool:
+    return isinstance(error, KafkaError) and error.retriable

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
+from muster.errors import IllegalArgumentError, KafkaConnectionError, MusterError, UnsupportedVersionError
 from muster.protocol.primitives import Request, Response
 
 R = TypeVar("R", bound=Response)
@@ -42,6 +43,8 @@ class FailureKind(Enum):
     """No response in time; the connection was closed for it."""
     UNSUPPORTED_VERSION = "unsupported version"
     """The broker speaks no version of the request that can carry it. Trying again does not help."""
+    UNENCODABLE = "unencodable"
+    """A value in the request does not fit into the protocol: nothing was sent. Trying again does not help."""
     GARBLED = "garbled"
     """The response could not be decoded; the connection was closed for it."""
 
@@ -56,7 +59,16 @@ class Failure:
     @property
     def retriable(self) -> bool:
         """Whether the same request may succeed later."""
-        return self.kind is not FailureKind.UNSUPPORTED_VERSION
+        return self.kind not in (FailureKind.UNSUPPORTED_VERSION, FailureKind.UNENCODABLE)
+
+    def error(self) -> MusterError:
+        """The same as an exception for the user."""
+        match self.kind:
+            case FailureKind.UNSUPPORTED_VERSION:
+                return UnsupportedVersionError(self.message)
+            case FailureKind.UNENCODABLE:
+                return IllegalArgumentError(self.message)
+        return KafkaConnectionError(self.message)
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from muster.client.core.checks import check_offset, check_partitions, check_topic
 from muster.errors import IllegalStateError
 from muster.model import NO_LEADER_EPOCH, OffsetAndMetadata, TopicPartition
 
@@ -97,8 +98,8 @@ class SubscriptionState:
 
     def subscribe(self, topics: Iterable[str]) -> bool:
         """Subscribe by name, in place of an earlier subscription. Returns whether anything changed."""
+        wanted = {check_topic(topic) for topic in topics}
         self._become(SubscriptionKind.TOPICS)
-        wanted = set(topics)
         changed = wanted != self.topics
         self.topics = wanted
         return changed
@@ -118,8 +119,9 @@ class SubscriptionState:
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Assign by hand, in place of an earlier assignment by hand (J7). Positions of retained ones are kept."""
+        wanted = check_partitions(partitions)
         self._become(SubscriptionKind.MANUAL)
-        self._replace(list(partitions))
+        self._replace(wanted)
         self.topics = {partition.topic for partition in self._assigned}
 
     def unsubscribe(self) -> None:
@@ -202,12 +204,14 @@ class SubscriptionState:
         }
 
     def seek(self, partition: TopicPartition, offset: OffsetAndMetadata | int) -> None:
-        """Go on from an offset. Raises IllegalStateError where the partition is not assigned."""
-        if isinstance(offset, int):
-            offset = OffsetAndMetadata(offset)
-        if offset.offset < 0:
-            raise IllegalStateError(f"an offset is at least 0, not {offset.offset}")
-        self.state(partition).move_to(offset.offset, offset.leader_epoch)
+        """Go on from an offset.
+
+        Raises:
+            IllegalStateError: the partition is not assigned.
+            IllegalArgumentError: there are no such offsets.
+        """
+        wanted = check_offset(partition, offset)
+        self.state(partition).move_to(wanted.offset, wanted.leader_epoch)
 
     def set_position(self, partition: TopicPartition, offset: int, leader_epoch: int = NO_LEADER_EPOCH) -> None:
         """Start at the committed offset; does nothing where the user has sought, or lost the partition, meanwhile."""

@@ -1,0 +1,88 @@
+"""What a caller passes in, looked at before a request is made of it.
+
+A value that does not fit into the protocol fails the request that carries it, and others may share that request: one
+bad topic name would end all updates of the metadata. So it is refused where it comes in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from muster.errors import IllegalArgumentError
+from muster.model import OffsetAndMetadata, TopicPartition
+
+MAX_OFFSET = 2**63 - 1
+MAX_INT = 2**31 - 1
+MAX_TEXT_BYTES = 2**15 - 1
+"""What the oldest versions of the requests can carry."""
+
+
+def check_text(what: str, text: Any) -> str:
+    """Text that goes over the wire.
+
+    Raises:
+        IllegalArgumentError: it is none, or cannot be written as UTF-8, or is longer than a request can carry.
+    """
+    if not isinstance(text, str):
+        raise IllegalArgumentError(f"{what} is {text!r}; it must be text")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise IllegalArgumentError(f"{what} is {text!r}, which cannot be written as UTF-8") from None
+    if size > MAX_TEXT_BYTES:
+        raise IllegalArgumentError(f"{what} has {size} bytes; {MAX_TEXT_BYTES} can be sent")
+    return text
+
+
+def check_topic(topic: Any) -> str:
+    """A topic's name, as far as it matters here: what names are allowed the broker says."""
+    if not check_text("a topic", topic):
+        raise IllegalArgumentError("a topic has an empty name")
+    return str(topic)
+
+
+def check_partition(partition: Any) -> TopicPartition:
+    """A partition, also as a plain pair."""
+    try:
+        topic, number = partition
+    except (TypeError, ValueError):
+        raise IllegalArgumentError(f"{partition!r} is no partition: give TopicPartition(topic, number)") from None
+    check_topic(topic)
+    return TopicPartition(topic, check_number(f"the partition of {topic}", number, 0, MAX_INT))
+
+
+def check_partitions(partitions: Iterable[Any]) -> list[TopicPartition]:
+    """Several partitions."""
+    return [check_partition(partition) for partition in partitions]
+
+
+def check_number(what: str, number: Any, least: int, most: int) -> int:
+    """A whole number within bounds; of other types, those that count as whole numbers (`__index__`).
+
+    Raises:
+        IllegalArgumentError: it is none, or out of bounds.
+    """
+    if isinstance(number, bool) or not hasattr(number, "__index__"):
+        raise IllegalArgumentError(f"{what} is {number!r}; it must be a whole number")
+    found = int(number.__index__())
+    if not least <= found <= most:
+        raise IllegalArgumentError(f"{what} is {found}; it must be at least {least} and at most {most}")
+    return found
+
+
+def check_offset(partition: TopicPartition, offset: Any) -> OffsetAndMetadata:
+    """A position, as a number or with the rest of it."""
+    what = f"the offset of {partition}"
+    if not isinstance(offset, OffsetAndMetadata):
+        return OffsetAndMetadata(check_number(what, offset, 0, MAX_OFFSET))
+    return OffsetAndMetadata(
+        check_number(what, offset.offset, 0, MAX_OFFSET),
+        check_number(f"the leader epoch of {partition}", offset.leader_epoch, -1, MAX_INT),
+        check_text(f"the metadata of {partition}", offset.metadata),
+    )
+
+
+def check_offsets(offsets: Mapping[Any, Any]) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Offsets to be committed."""
+    return {(p := check_partition(partition)): check_offset(p, offset) for partition, offset in offsets.items()}
