@@ -169,6 +169,17 @@ def test_what_waits_is_dropped_by_a_seek_and_by_a_loss() -> None:
     assert [r.offset for r in broker.fetcher.collect(500)[P0]] == [3]
 
 
+def test_what_waits_is_dropped_by_a_loss_though_the_partition_came_back() -> None:
+    broker = OneBroker({P0: [4, 4]})
+    broker.exchange()
+    broker.subscription.assign([])
+    broker.subscription.assign([P0])
+    broker.subscription.seek(P0, 4)
+    assert broker.fetcher.collect(500) == {}
+    broker.exchange()
+    assert [r.offset for r in broker.fetcher.collect(500)[P0]] == [4, 5, 6, 7]
+
+
 def test_paused_partitions_keep_what_was_fetched() -> None:
     broker = OneBroker({P0: [2, 2]})
     broker.exchange()

@@ -185,9 +185,7 @@ class Fetcher:
                 partition = TopicPartition(name, data.partition_index)
                 asked = sent.get(partition)
                 state = self._subscription.find(partition)
-                # Each fetch goes on where the one before ended. When the leader moves, two brokers may be asked for
-                # the same place; the second answer is for one that has been left.
-                if asked is not None and state is not None and asked == (state.epoch, state.fetch_position):
+                if asked is not None and state is not None and _is_next(state, asked):
                     self._on_partition(partition, state, data, asked[1], now)
 
     def _note_nodes(self, reply: FetchResponse) -> None:
@@ -367,3 +365,11 @@ class Fetcher:
         for partition in void:
             del self._queues[partition]
             self._turn.remove(partition)
+
+
+def _is_next(state: PartitionState, asked: tuple[int, int]) -> bool:
+    """Whether an answer goes on where the one before ended.
+
+    When the leader moves, two brokers may be asked for the same place: the second answer is for one that is left.
+    """
+    return asked == (state.epoch, state.fetch_position)
