@@ -156,7 +156,6 @@ class LogStore:
                 log_start_offset=self._checkpoints[LOG_START_OFFSETS].get(topic_partition, 0),
                 cleaned_to=self._checkpoints[CLEANED_OFFSETS].get(topic_partition, 0),
                 on_dirty=self._dirty.add,
-                files=self._files,
             )
         if clean:
             self._files.unlink(marker)
@@ -189,16 +188,11 @@ class LogStore:
         if log is None:
             directory = self.root / str(topic_partition)
             try:
-                self._files.make_folders(directory)
+                directory.mkdir(exist_ok=True)
             except OSError as error:
                 logger.warning("%s could not be made, and will be with the first record: %s", directory, error.strerror)
             log = PartitionLog(
-                directory,
-                topic_partition,
-                config or self.defaults,
-                fsync=self.fsync,
-                on_dirty=self._dirty.add,
-                files=self._files,
+                directory, topic_partition, config or self.defaults, fsync=self.fsync, on_dirty=self._dirty.add
             )
             self._logs[topic_partition] = log
         elif config is not None:

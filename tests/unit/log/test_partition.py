@@ -1,5 +1,6 @@
 """One partition's log: append, read, times, retention, durability, failures."""
 
+import os
 import threading
 
 import pytest
@@ -14,10 +15,10 @@ from muster.log import (
     PartitionLog,
     TimestampType,
 )
+from muster.log.segment import Segment
 from muster.model import TopicPartition
 from muster.protocol.compression import Compression
 from muster.protocol.record_batch import RecordFields, build_batch, read_header, read_records
-from tests.support.faulty_disk import FaultyDisk
 from tests.support.java_batches import BATCHES
 from tests.support.logs import NOW, batch, read_all, read_headers
 
@@ -25,16 +26,11 @@ TP = TopicPartition("topic", 3)
 
 
 @pytest.fixture
-def disk():
-    return FaultyDisk()
-
-
-@pytest.fixture
-def make(tmp_path, disk):
+def make(tmp_path):
     made = []
 
     def make(fsync=FsyncPolicy.INTERVAL, **settings):
-        made.append(PartitionLog(tmp_path / "topic-3", TP, LogConfig(**settings), fsync=fsync, files=disk))
+        made.append(PartitionLog(tmp_path / "topic-3", TP, LogConfig(**settings), fsync=fsync))
         return made[-1]
 
     yield make
@@ -328,23 +324,6 @@ def test_always_means_that_only_synced_records_can_be_read(make):
     assert len(read_all(log)) == 13
 
 
-@pytest.mark.parametrize("rolls", [False, True])
-def test_what_is_appended_while_a_sync_runs_is_not_durable_with_it(make, disk, rolls):
-    log = make(FsyncPolicy.ALWAYS, segment_bytes=500 if rolls else 50_000)
-    fill(log, 2)
-    with disk.held_syncs():
-        thread = threading.Thread(target=log.flush)
-        thread.start()
-        disk.wait_for_sync()
-        fill(log, 10)
-        assert log.high_watermark == 0
-    thread.join()
-    assert (log.high_watermark, log.log_end_offset) == (2, 12)
-    assert len(read_all(log)) == 2
-    log.flush()
-    assert len(read_all(log)) == 12
-
-
 def test_a_segment_that_was_synced_and_then_compacted_is_read_to_its_new_end(make):
     log = make(FsyncPolicy.ALWAYS, segment_bytes=600, cleanup_policy=CleanupPolicy.COMPACT)
     for _ in range(5):
@@ -385,14 +364,21 @@ def test_flushing_while_appending(make):
     assert [at for at, _, _ in read_all(log, max_bytes=5_000)] == list(range(2_000))
 
 
-def test_a_full_disk_fails_the_log_and_leaves_no_torn_batch(make, disk):
+def test_a_full_disk_fails_the_log_and_leaves_no_torn_batch(make, monkeypatch):
     log = make()
     fill(log, 3)
     size = log.segments[-1].path.stat().st_size
-    disk.fill_up(20)
+    real = os.pwrite
+
+    def full(fd, data, position):
+        if len(data) > 20:
+            return real(fd, memoryview(data)[:20], position)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("muster.log.segment.os.pwrite", full)
     with pytest.raises(LogFailedError, match="No space left"):
         fill(log, 1)
-    disk.mend()
+    monkeypatch.undo()
     assert log.segments[-1].path.stat().st_size == size
     assert refused(log, batch((b"a", b"b"))) is ErrorCode.KAFKA_STORAGE_ERROR
     assert len(read_all(log)) == 3
@@ -401,10 +387,14 @@ def test_a_full_disk_fails_the_log_and_leaves_no_torn_batch(make, disk):
         log.close()
 
 
-def test_a_failed_sync_fails_the_log(make, disk):
+def test_a_failed_sync_fails_the_log(make, monkeypatch):
     log = make(FsyncPolicy.ALWAYS)
     fill(log, 3)
-    disk.fail_syncs()
+
+    def broken(self):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Segment, "sync", broken)
     assert not log.flush()
     assert log.high_watermark == 0
     assert refused(log, batch((b"a", b"b"))) is ErrorCode.KAFKA_STORAGE_ERROR

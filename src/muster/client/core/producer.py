@@ -425,7 +425,9 @@ class ProducerCore:
             batch.retry_at = now + self._config.retry_backoff_ms
             self._requeue(batch)
         elif not failure.retriable:
-            self._fail(batch, ErrorCode.UNSUPPORTED_VERSION, UnsupportedVersionError(failure.message), fate_known=True)
+            too_old = failure.kind is FailureKind.UNSUPPORTED_VERSION
+            code = ErrorCode.UNSUPPORTED_VERSION if too_old else ErrorCode.INVALID_REQUEST
+            self._fail(batch, code, failure.error(), fate_known=True)
         elif batch.attempts < self._config.retries:
             self._retry(batch, now)
         else:
