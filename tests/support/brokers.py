@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from muster.broker.broker import Broker
 from muster.broker.config import BrokerConfig
+from muster.log import DISK, Files
 from muster.protocol import framing
 from muster.protocol.primitives import Request, Response
 
@@ -38,9 +39,11 @@ def broker_config(folder: Path, settings: Mapping[str, object] | None = None) ->
 
 
 @contextlib.asynccontextmanager
-async def running(folder: Path, settings: Mapping[str, object] | None = None) -> AsyncIterator[Broker]:
-    """A broker on this event loop; `broker.bootstrap` is its address."""
-    async with Broker(broker_config(folder, settings)) as broker:
+async def running(
+    folder: Path, settings: Mapping[str, object] | None = None, files: Files = DISK
+) -> AsyncIterator[Broker]:
+    """A broker on this event loop; `broker.bootstrap` is its address. `files` is its disk (see `FaultyDisk`)."""
+    async with Broker(broker_config(folder, settings), files) as broker:
         yield broker
 
 

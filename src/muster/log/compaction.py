@@ -20,13 +20,13 @@ keeps it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from muster.log.config import MAX_OFFSETS_OF_A_SEGMENT, LogConfig
+from muster.log.files import DISK, Files
 from muster.log.segment import Segment, segment_name
 from muster.protocol.record_batch import BatchBuilder, BatchHeader, RecordTuple, read_header, read_tuples
 
@@ -71,7 +71,12 @@ class _KeyMap(NamedTuple):
 
 
 def clean(
-    sealed: list[Segment], config: LogConfig, now: int, cleaned_to: int, last_offsets: Mapping[int, int]
+    sealed: list[Segment],
+    config: LogConfig,
+    now: int,
+    cleaned_to: int,
+    last_offsets: Mapping[int, int],
+    files: Files = DISK,
 ) -> Result | None:
     """Writes the compacted form of `sealed` beside it. None if nothing is dirty. Raises OSError, CorruptRecordError.
 
@@ -81,7 +86,7 @@ def clean(
     if keys is None:
         return None
     result = Result([], keys.end_offset)
-    cleaner = _Cleaner(keys, config, now, last_offsets, result.statistics)
+    cleaner = _Cleaner(keys, config, now, last_offsets, result.statistics, files)
     for group in _groups([s for s in sealed if s.base_offset < keys.end_offset], config):
         result.replacements.append(Replacement(cleaner.rewrite(group), group))
     return result
@@ -148,7 +153,9 @@ class _Cleaner:
         now: int,
         last_offsets: Mapping[int, int],
         statistics: Statistics,
+        files: Files,
     ) -> None:
+        self._files = files
         self._keys = keys
         self._config = config
         self._now = now
@@ -157,8 +164,8 @@ class _Cleaner:
 
     def rewrite(self, group: list[Segment]) -> Segment:
         first = group[0]
-        new = Segment(first.path.parent, first.base_offset, self._now, suffix=".cleaned")
-        new.path.unlink(missing_ok=True)
+        new = Segment(first.path.parent, first.base_offset, self._now, suffix=".cleaned", files=self._files)
+        self._files.unlink_if_there(new.path)
         new.open_for_append()
         for segment in group:
             self._statistics.bytes_before += segment.size
@@ -227,11 +234,11 @@ def swap(replacement: Replacement) -> Segment:
     """Puts the new segment in place of the old ones and returns it. Raises OSError."""
     new, directory = replacement.new, replacement.new.path.parent
     decided = directory / segment_name(new.base_offset, ".log.swap")
-    os.replace(new.path, decided)
+    new.files.replace(new.path, decided)
     new.close()
     for old in replacement.old:
         old.close_file()
-    _exchange(decided, [old.base_offset for old in replacement.old])
+    _exchange(new.files, decided, [old.base_offset for old in replacement.old])
     new.path = directory / segment_name(new.base_offset, ".log")
     new.seal()
     return new
@@ -240,30 +247,30 @@ def swap(replacement: Replacement) -> Segment:
 def discard(replacement: Replacement) -> None:
     """Forgets a new segment that is not wanted any more."""
     replacement.new.close()
-    replacement.new.path.unlink(missing_ok=True)
+    replacement.new.files.unlink_if_there(replacement.new.path)
 
 
-def _exchange(decided: Path, old_bases: list[int]) -> None:
+def _exchange(files: Files, decided: Path, old_bases: list[int]) -> None:
     directory, base = decided.parent, int(decided.name[:20])
     for old in {base, *old_bases}:
         for suffix in (".index", ".timeindex"):
-            (directory / segment_name(old, suffix)).unlink(missing_ok=True)
+            files.unlink_if_there(directory / segment_name(old, suffix))
     for old in sorted(old_bases):  # from the old end: a tombstone must not go before what it deletes
         if old != base:
-            (directory / segment_name(old, ".log")).unlink(missing_ok=True)
-    os.replace(decided, directory / segment_name(base, ".log"))
+            files.unlink_if_there(directory / segment_name(old, ".log"))
+    files.replace(decided, directory / segment_name(base, ".log"))
 
 
-def finish_swaps(directory: Path, names: list[str]) -> None:
+def finish_swaps(files: Files, directory: Path, names: list[str]) -> None:
     """Before a folder is loaded: deletes what was not decided, finishes what was. Raises OSError."""
     for name in names:
         if name.endswith(".cleaned"):
-            (directory / name).unlink()
+            files.unlink(directory / name)
     for name in sorted(name for name in names if name.endswith(".log.swap")):
         end = _end_of(directory / name)
         base = int(name[:20])
         logs = [int(other[:20]) for other in names if other.endswith(".log")]
-        _exchange(directory / name, [other for other in logs if base <= other < end])
+        _exchange(files, directory / name, [other for other in logs if base <= other < end])
 
 
 def _end_of(path: Path) -> int:

@@ -1,6 +1,6 @@
 """The disk, as all that writes into the data folder sees it: the few operations, and the few ways to combine them.
 
-`DISK` is the real one, and costs nothing: its methods are those of `os`. Tests give another in its place: one that
+`DISK` is the real one, which adds a call to each. Tests give another in its place: one that
 notes every operation to play power cuts, or whose syncs wait or fail.
 
 What a power cut may take back, and so what the rest of this package is written against:
@@ -10,27 +10,60 @@ What a power cut may take back, and so what the rest of this package is written 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
+Data = bytes | bytearray | memoryview
+_sync = getattr(os, "fdatasync", os.fsync)
+
 
 class Files:
-    """The operations. All raise OSError."""
+    """The operations, named as in `os`. All raise OSError."""
 
-    open = staticmethod(os.open)
-    close = staticmethod(os.close)
-    pwrite = staticmethod(os.pwrite)
-    truncate = staticmethod(os.ftruncate)
-    sync = staticmethod(getattr(os, "fdatasync", os.fsync))
-    """What was written to the file is durable; its name may not be."""
-    replace = staticmethod(os.replace)
-    unlink = staticmethod(os.unlink)
-    mkdir = staticmethod(os.mkdir)
-    rmdir = staticmethod(os.rmdir)
+    def open(self, path: Path, flags: int) -> int:
+        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def pwrite(self, fd: int, data: Data, position: int) -> int:
+        """Returns how much was written, which may be less."""
+        return os.pwrite(fd, data, position)
+
+    def truncate(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def sync(self, fd: int) -> None:
+        """What was written to the file is durable; its name may not be."""
+        _sync(fd)
+
+    def replace(self, source: Path, target: Path) -> None:
+        os.replace(source, target)
+
+    def unlink(self, path: Path) -> None:
+        os.unlink(path)
+
+    def mkdir(self, path: Path) -> None:
+        os.mkdir(path)
+
+    def rmdir(self, path: Path) -> None:
+        os.rmdir(path)
+
+    def unlink_if_there(self, path: Path) -> None:
+        """Removes the name, if there is one."""
+        with contextlib.suppress(FileNotFoundError):
+            self.unlink(path)
+
+    def make_folders(self, folder: Path) -> None:
+        """Makes the folder, and those it is in, where they are missing."""
+        if not folder.is_dir():
+            self.make_folders(folder.parent)
+            self.mkdir(folder)
 
     def sync_folder(self, folder: Path) -> None:
         """What was made, renamed and removed in the folder until now is durable."""
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = self.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
         finally:
@@ -51,7 +84,7 @@ def put_whole(files: Files, path: Path, data: bytes, *, sync: bool) -> None:
     """As `write_whole`, but after a power cut the old file may be there; without `sync` also a damaged one. For what
     can be done without. Raises OSError."""
     temporary = path.with_name(path.name + ".tmp")
-    fd = files.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    fd = files.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         view, position = memoryview(data), 0
         while position < len(view):
@@ -73,5 +106,5 @@ def remove_tree(files: Files, folder: Path) -> None:
             if entry.is_dir(follow_symlinks=False):
                 remove_tree(files, Path(entry.path))
             else:
-                files.unlink(entry.path)
+                files.unlink(Path(entry.path))
     files.rmdir(folder)

@@ -19,6 +19,8 @@ from array import array
 from bisect import bisect_left, bisect_right
 from pathlib import Path
 
+from muster.log.files import DISK, Files
+
 _TIME_ENTRY = struct.Struct(">qi")
 _OFFSET_ENTRY_SIZE = 8
 
@@ -26,10 +28,11 @@ _OFFSET_ENTRY_SIZE = 8
 class OffsetIndex:
     """Offset to position."""
 
-    __slots__ = ("_offsets", "_positions", "_saved", "path")
+    __slots__ = ("_files", "_offsets", "_positions", "_saved", "path")
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, files: Files = DISK) -> None:
         self.path = path
+        self._files = files
         self._offsets = array("i")
         self._positions = array("i")
         self._saved = 0
@@ -77,17 +80,18 @@ class OffsetIndex:
             new.append(self._positions[slot])
         if sys.byteorder == "little":
             new.byteswap()
-        _save(self.path, new.tobytes(), self._saved * _OFFSET_ENTRY_SIZE)
+        _save(self._files, self.path, new.tobytes(), self._saved * _OFFSET_ENTRY_SIZE)
         self._saved = end
 
 
 class TimeIndex:
     """Timestamp to offset."""
 
-    __slots__ = ("_offsets", "_saved", "_timestamps", "path")
+    __slots__ = ("_files", "_offsets", "_saved", "_timestamps", "path")
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, files: Files = DISK) -> None:
         self.path = path
+        self._files = files
         self._timestamps = array("q")
         self._offsets = array("i")
         self._saved = 0
@@ -131,7 +135,7 @@ class TimeIndex:
         end = len(self._offsets)
         pack = _TIME_ENTRY.pack
         data = b"".join(pack(self._timestamps[slot], self._offsets[slot]) for slot in range(self._saved, end))
-        _save(self.path, data, self._saved * _TIME_ENTRY.size)
+        _save(self._files, self.path, data, self._saved * _TIME_ENTRY.size)
         self._saved = end
 
 
@@ -147,13 +151,14 @@ def _rises(values: array[int]) -> bool:
     return all(map(int.__lt__, values, values[1:])) and not (values and values[0] < 0)
 
 
-def _save(path: Path, data: bytes, position: int) -> None:
+def _save(files: Files, path: Path, data: bytes, position: int) -> None:
     """Puts `data` at `position` and lets the file end there. Creates the file though there is nothing to write: a
     segment without its index files is one whose indexes must be built again."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+    fd = files.open(path, os.O_WRONLY | os.O_CREAT)
     try:
-        if data:
-            os.pwrite(fd, data, position)
-        os.ftruncate(fd, position + len(data))
+        written = 0
+        while written < len(data):
+            written += files.pwrite(fd, data[written:], position + written)
+        files.truncate(fd, position + len(data))
     finally:
-        os.close(fd)
+        files.close(fd)

@@ -17,7 +17,6 @@ Failure
 
 from __future__ import annotations
 
-import os
 import threading
 from bisect import bisect_right
 from collections.abc import Callable
@@ -36,6 +35,7 @@ from muster.log.config import (
     LogFailedError,
     TimestampType,
 )
+from muster.log.files import DISK, Files
 from muster.log.producer_state import ProducedBatch, ProducerState
 from muster.log.segment import Segment, segment_name
 from muster.log.validation import examine
@@ -93,6 +93,7 @@ class PartitionLog:
         *,
         fsync: FsyncPolicy = FsyncPolicy.INTERVAL,
         on_dirty: Callable[[PartitionLog], None] | None = None,
+        files: Files = DISK,
     ) -> None:
         self.directory = directory
         self.topic_partition = topic_partition
@@ -111,6 +112,7 @@ class PartitionLog:
         self._closed = False
         self._positions: dict[int, tuple[Segment, int]] = {}
         self._on_dirty = on_dirty
+        self._files = files
         self._lock = threading.Lock()
         self._sync_lock = threading.Lock()
 
@@ -128,10 +130,11 @@ class PartitionLog:
         log_start_offset: int = 0,
         cleaned_to: int = 0,
         on_dirty: Callable[[PartitionLog], None] | None = None,
+        files: Files = DISK,
     ) -> PartitionLog:
         """The log as its files tell. Unless the shutdown was `clean`, everything from `recovery_point` on is checked,
         and cut off at the first batch that is torn or corrupt. Raises OSError."""
-        log = cls(directory, topic_partition, config, fsync=fsync, on_dirty=on_dirty)
+        log = cls(directory, topic_partition, config, fsync=fsync, on_dirty=on_dirty, files=files)
         loaded = recovery.load(
             directory,
             config,
@@ -139,6 +142,7 @@ class PartitionLog:
             clean=clean,
             recovery_point=recovery_point,
             sync=fsync is FsyncPolicy.ALWAYS,
+            files=files,
         )
         if loaded.segments:
             log._segments = tuple(loaded.segments)
@@ -256,7 +260,7 @@ class PartitionLog:
     def _active(self, size: int, placed: list[BatchHeader], now: int) -> Segment:
         """The segment to write to: the last one, or a new one where Kafka would begin one."""
         if not self._segments:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            self._files.make_folders(self.directory)
             return self._add_segment(placed[0].base_offset, now)
         active = self._segments[-1]
         latest = max(header.max_timestamp for header in placed)
@@ -277,11 +281,11 @@ class PartitionLog:
             active.close_file()
         else:
             self._unsynced.append(active)
-        self.producers.save(self.directory / segment_name(self._log_end_offset, ".snapshot"))
+        self.producers.save(self.directory / segment_name(self._log_end_offset, ".snapshot"), self._files)
         return self._add_segment(self._log_end_offset, now)
 
     def _add_segment(self, base_offset: int, now: int) -> Segment:
-        segment = Segment(self.directory, base_offset, now)
+        segment = Segment(self.directory, base_offset, now, files=self._files)
         segment.open_for_append()
         self._segments = (*self._segments, segment)
         self._new_files = True
@@ -408,8 +412,8 @@ class PartitionLog:
                 for segment in (*sealed, active):
                     segment.sync()
                 if new_files:
-                    _sync_directory(self.directory)
-                    _sync_directory(self.directory.parent)
+                    self._files.sync_folder(self.directory)
+                    self._files.sync_folder(self.directory.parent)
                 with self._lock:
                     for segment in sealed:
                         segment.close_file()
@@ -434,7 +438,7 @@ class PartitionLog:
             try:
                 if self._segments and self.failed is None:
                     self._segments[-1].save_indexes()
-                    self.producers.save(self.directory / segment_name(self._log_end_offset, ".snapshot"))
+                    self.producers.save(self.directory / segment_name(self._log_end_offset, ".snapshot"), self._files)
             except OSError as error:
                 raise self._fail("closing", error) from error
             finally:
@@ -490,7 +494,7 @@ class PartitionLog:
                 self._forget_positions()
                 for segment in doomed:
                     segment.delete()
-                    (self.directory / segment_name(segment.base_offset, ".snapshot")).unlink(missing_ok=True)
+                    self._files.unlink_if_there(self.directory / segment_name(segment.base_offset, ".snapshot"))
             except OSError as error:
                 raise self._fail("deleting from", error) from error
             return count
@@ -535,7 +539,7 @@ class PartitionLog:
             except OSError as error:
                 raise LogFailedError(f"reading the log of {self.topic_partition} failed: {error}") from error
         try:
-            result = compaction.clean(sealed, self.config, now, self.cleaned_to, last_offsets)
+            result = compaction.clean(sealed, self.config, now, self.cleaned_to, last_offsets, self._files)
             if result is None:
                 return None
             for replacement in result.replacements:
@@ -568,11 +572,3 @@ def _writable(batches: bytes | bytearray | memoryview) -> bytearray | memoryview
     if isinstance(batches, bytes) or (isinstance(batches, memoryview) and batches.readonly):
         return bytearray(batches)
     return batches
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -23,7 +23,7 @@ from crc32c import crc32c
 
 from muster.errors import ErrorCode, MusterError
 from muster.log.config import LogError
-from muster.log.files import DISK, put_whole
+from muster.log.files import DISK, Files, put_whole
 from muster.protocol.record_batch import NO_PRODUCER_EPOCH, BatchHeader
 
 BATCHES_TO_RETAIN = 5
@@ -171,6 +171,7 @@ class ProducerState:
             raise CorruptSnapshotError(f"a producer snapshot is cut off: {error}") from None
         return state
 
-    def save(self, path: Path) -> None:
-        """Writes the snapshot, whole or not at all. Raises OSError."""
-        put_whole(DISK, path, self.encode(), sync=True)
+    def save(self, path: Path, files: Files = DISK) -> None:
+        """Writes the snapshot. Not synced: one that a power cut damaged is known by its CRC, and the log has all that
+        it says. Raises OSError."""
+        put_whole(files, path, self.encode(), sync=False)

@@ -19,6 +19,7 @@ from pathlib import Path
 from muster.errors import CorruptRecordError
 from muster.log import compaction
 from muster.log.config import LogConfig
+from muster.log.files import DISK, Files
 from muster.log.producer_state import CorruptSnapshotError, ProducerState
 from muster.log.segment import Segment, segment_name
 from muster.protocol.record_batch import check_batch, read_header
@@ -34,7 +35,16 @@ class Loaded:
     producers: ProducerState = field(default_factory=ProducerState)
 
 
-def load(directory: Path, config: LogConfig, *, now: int, clean: bool, recovery_point: int, sync: bool) -> Loaded:
+def load(
+    directory: Path,
+    config: LogConfig,
+    *,
+    now: int,
+    clean: bool,
+    recovery_point: int,
+    sync: bool,
+    files: Files = DISK,
+) -> Loaded:
     """Segments and producers of the partition in `directory`, which need not exist. Segments that end before
     `recovery_point` were synced before the crash and are believed like those of a clean shutdown. With `sync` the
     others are synced now: a killed process may have left them in the system's memory only. Raises OSError."""
@@ -42,11 +52,11 @@ def load(directory: Path, config: LogConfig, *, now: int, clean: bool, recovery_
     names = _names(directory)
     if not names:
         return loaded
-    compaction.finish_swaps(directory, names)
+    compaction.finish_swaps(files, directory, names)
     names = _names(directory)
     bases = sorted(_offset(name) for name in names if name.endswith(".log"))
     for at, base in enumerate(bases):
-        segment = Segment(directory, base, now)
+        segment = Segment(directory, base, now, files=files)
         segment.created_ms = int(segment.path.stat().st_mtime * 1000)
         is_last = at + 1 == len(bases)
         end = None if is_last else bases[at + 1]
@@ -56,12 +66,12 @@ def load(directory: Path, config: LogConfig, *, now: int, clean: bool, recovery_
             continue
         whole = recover(segment, config, sync=sync)
         if not whole:
-            _delete_from(directory, bases[at + 1 :], now)
+            _delete_from(files, directory, bases[at + 1 :], now)
             break
         if not is_last:
             segment.seal()
-    _delete_strays(directory, names, {segment.base_offset for segment in loaded.segments})
-    _load_producers(directory, loaded)
+    _delete_strays(files, directory, names, {segment.base_offset for segment in loaded.segments})
+    _load_producers(files, directory, loaded)
     return loaded
 
 
@@ -116,21 +126,21 @@ def _offset(name: str) -> int:
     return int(name[:20])
 
 
-def _delete_from(directory: Path, bases: list[int], now: int) -> None:
+def _delete_from(files: Files, directory: Path, bases: list[int], now: int) -> None:
     for base in bases:
         logger.warning("%s: deleted, because the segment before it was cut", directory / segment_name(base, ".log"))
-        Segment(directory, base, now).delete()
+        Segment(directory, base, now, files=files).delete()
 
 
-def _delete_strays(directory: Path, names: list[str], bases: set[int]) -> None:
+def _delete_strays(files: Files, directory: Path, names: list[str], bases: set[int]) -> None:
     """Indexes without a segment, and what was being written when the process died."""
     for name in names:
         is_index = name.endswith((".index", ".timeindex"))
         if name.endswith((".tmp", ".deleted")) or (is_index and _offset(name) not in bases):
-            (directory / name).unlink(missing_ok=True)
+            files.unlink_if_there(directory / name)
 
 
-def _load_producers(directory: Path, loaded: Loaded) -> None:
+def _load_producers(files: Files, directory: Path, loaded: Loaded) -> None:
     if not loaded.segments:
         return
     end = loaded.segments[-1].next_offset
@@ -145,7 +155,7 @@ def _load_producers(directory: Path, loaded: Loaded) -> None:
                 break
         except CorruptSnapshotError as error:
             logger.warning("%s: %s", path, error)
-        path.unlink()
+        files.unlink(path)
     for segment in loaded.segments:
         if segment.next_offset <= start or not segment.size:
             continue

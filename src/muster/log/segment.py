@@ -19,14 +19,13 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+from muster.log.files import DISK, Files
 from muster.log.index import OffsetIndex, TimeIndex
 from muster.protocol.record_batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header, read_tuples
 
 _COPY_LIMIT = 64 * 1024
 _BATCH_POSITION = struct.Struct(">qi11xi")
 """base_offset, batch_length, (epoch, magic, crc, attributes), last_offset_delta."""
-
-_sync_data = getattr(os, "fdatasync", os.fsync)
 
 
 def segment_name(offset: int, suffix: str) -> str:
@@ -44,6 +43,7 @@ class Segment:
         "_view",
         "base_offset",
         "created_ms",
+        "files",
         "first_timestamp",
         "index",
         "max_timestamp",
@@ -54,11 +54,12 @@ class Segment:
         "time_index",
     )
 
-    def __init__(self, directory: Path, base_offset: int, now: int, suffix: str = "") -> None:
+    def __init__(self, directory: Path, base_offset: int, now: int, suffix: str = "", files: Files = DISK) -> None:
+        self.files = files
         self.base_offset = base_offset
         self.path = directory / segment_name(base_offset, ".log" + suffix)
-        self.index = OffsetIndex(directory / segment_name(base_offset, ".index"))
-        self.time_index = TimeIndex(directory / segment_name(base_offset, ".timeindex"))
+        self.index = OffsetIndex(directory / segment_name(base_offset, ".index"), files)
+        self.time_index = TimeIndex(directory / segment_name(base_offset, ".timeindex"), files)
         self.size = 0
         self.next_offset = base_offset
         self.max_timestamp = -1
@@ -75,18 +76,19 @@ class Segment:
     def open_for_append(self) -> None:
         """Creates the file if there is none. Raises OSError."""
         if self._fd < 0:
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._fd = self.files.open(self.path, os.O_RDWR | os.O_CREAT)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Puts `data` behind the end, without taking note of it: that is `note`. Raises OSError; then nothing of it
         stays."""
         self.open_for_append()
+        pwrite = self.files.pwrite
         try:
-            written = os.pwrite(self._fd, data, self.size)
+            written = pwrite(self._fd, data, self.size)
             while written < len(data):
-                written += os.pwrite(self._fd, memoryview(data)[written:], self.size + written)
+                written += pwrite(self._fd, memoryview(data)[written:], self.size + written)
         except OSError:
-            os.ftruncate(self._fd, self.size)
+            self.files.truncate(self._fd, self.size)
             raise
 
     def note(self, header: BatchHeader, index_interval_bytes: int) -> None:
@@ -122,13 +124,13 @@ class Segment:
     def sync(self) -> None:
         """fsync, if this process wrote to it. Raises OSError."""
         if self._fd >= 0:
-            _sync_data(self._fd)
+            self.files.sync(self._fd)
 
     def close_file(self) -> None:
         """Closes the file for writing; views and reading go on."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            os.close(fd)
+            self.files.close(fd)
 
     def close(self) -> None:
         """Closes the file and lets go of the map, which ends with the last view of it."""
@@ -139,7 +141,7 @@ class Segment:
         """Removes the files. Views that somebody holds stay good."""
         self.close()
         for path in (self.index.path, self.time_index.path, self.path):
-            path.unlink(missing_ok=True)
+            self.files.unlink_if_there(path)
 
     # ---------------------------------------------------------------------------------------------- loading
 
@@ -172,13 +174,15 @@ class Segment:
         self.next_offset = self.base_offset
         self.max_timestamp = self.offset_of_max_timestamp = self.first_timestamp = -1
         self._bytes_since_index = 0
-        self.index = OffsetIndex(self.index.path)
-        self.time_index = TimeIndex(self.time_index.path)
+        self.index = OffsetIndex(self.index.path, self.files)
+        self.time_index = TimeIndex(self.time_index.path, self.files)
 
     def truncate_file(self) -> None:
         """Cuts the file at the end known here. Only for recovery, before anybody reads."""
         self.close()
-        os.truncate(self.path, self.size)
+        self.open_for_append()
+        self.files.truncate(self._fd, self.size)
+        self.close_file()
 
     # ---------------------------------------------------------------------------------------------- reading
 

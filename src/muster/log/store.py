@@ -156,6 +156,7 @@ class LogStore:
                 log_start_offset=self._checkpoints[LOG_START_OFFSETS].get(topic_partition, 0),
                 cleaned_to=self._checkpoints[CLEANED_OFFSETS].get(topic_partition, 0),
                 on_dirty=self._dirty.add,
+                files=self._files,
             )
         if clean:
             self._files.unlink(marker)
@@ -188,11 +189,16 @@ class LogStore:
         if log is None:
             directory = self.root / str(topic_partition)
             try:
-                directory.mkdir(exist_ok=True)
+                self._files.make_folders(directory)
             except OSError as error:
                 logger.warning("%s could not be made, and will be with the first record: %s", directory, error.strerror)
             log = PartitionLog(
-                directory, topic_partition, config or self.defaults, fsync=self.fsync, on_dirty=self._dirty.add
+                directory,
+                topic_partition,
+                config or self.defaults,
+                fsync=self.fsync,
+                on_dirty=self._dirty.add,
+                files=self._files,
             )
             self._logs[topic_partition] = log
         elif config is not None:

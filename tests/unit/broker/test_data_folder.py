@@ -174,10 +174,10 @@ class Stubborn(Files):
 
     stubborn = True
 
-    def replace(self, source, target):  # type: ignore[override]
-        if self.stubborn and Path(source).is_dir():
+    def replace(self, source: Path, target: Path) -> None:
+        if self.stubborn and source.is_dir():
             raise OSError(16, "Device or resource busy")
-        os.replace(source, target)
+        super().replace(source, target)
 
 
 async def test_a_deletion_that_is_held_up_neither_fails_nor_lets_old_records_into_a_new_topic(tmp_path: Path):

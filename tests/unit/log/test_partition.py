@@ -1,6 +1,5 @@
 """One partition's log: append, read, times, retention, durability, failures."""
 
-import os
 import threading
 
 import pytest
@@ -15,10 +14,10 @@ from muster.log import (
     PartitionLog,
     TimestampType,
 )
-from muster.log.segment import Segment
 from muster.model import TopicPartition
 from muster.protocol.compression import Compression
 from muster.protocol.record_batch import RecordFields, build_batch, read_header, read_records
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.java_batches import BATCHES
 from tests.support.logs import NOW, batch, read_all, read_headers
 
@@ -26,11 +25,16 @@ TP = TopicPartition("topic", 3)
 
 
 @pytest.fixture
-def make(tmp_path):
+def disk():
+    return FaultyDisk()
+
+
+@pytest.fixture
+def make(tmp_path, disk):
     made = []
 
     def make(fsync=FsyncPolicy.INTERVAL, **settings):
-        made.append(PartitionLog(tmp_path / "topic-3", TP, LogConfig(**settings), fsync=fsync))
+        made.append(PartitionLog(tmp_path / "topic-3", TP, LogConfig(**settings), fsync=fsync, files=disk))
         return made[-1]
 
     yield make
@@ -324,6 +328,23 @@ def test_always_means_that_only_synced_records_can_be_read(make):
     assert len(read_all(log)) == 13
 
 
+@pytest.mark.parametrize("rolls", [False, True])
+def test_what_is_appended_while_a_sync_runs_is_not_durable_with_it(make, disk, rolls):
+    log = make(FsyncPolicy.ALWAYS, segment_bytes=500 if rolls else 50_000)
+    fill(log, 2)
+    with disk.held_syncs():
+        thread = threading.Thread(target=log.flush)
+        thread.start()
+        disk.wait_for_sync()
+        fill(log, 10)
+        assert log.high_watermark == 0
+    thread.join()
+    assert (log.high_watermark, log.log_end_offset) == (2, 12)
+    assert len(read_all(log)) == 2
+    log.flush()
+    assert len(read_all(log)) == 12
+
+
 def test_a_segment_that_was_synced_and_then_compacted_is_read_to_its_new_end(make):
     log = make(FsyncPolicy.ALWAYS, segment_bytes=600, cleanup_policy=CleanupPolicy.COMPACT)
     for _ in range(5):
@@ -364,21 +385,14 @@ def test_flushing_while_appending(make):
     assert [at for at, _, _ in read_all(log, max_bytes=5_000)] == list(range(2_000))
 
 
-def test_a_full_disk_fails_the_log_and_leaves_no_torn_batch(make, monkeypatch):
+def test_a_full_disk_fails_the_log_and_leaves_no_torn_batch(make, disk):
     log = make()
     fill(log, 3)
     size = log.segments[-1].path.stat().st_size
-    real = os.pwrite
-
-    def full(fd, data, position):
-        if len(data) > 20:
-            return real(fd, memoryview(data)[:20], position)
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("muster.log.segment.os.pwrite", full)
+    disk.fill_up(20)
     with pytest.raises(LogFailedError, match="No space left"):
         fill(log, 1)
-    monkeypatch.undo()
+    disk.mend()
     assert log.segments[-1].path.stat().st_size == size
     assert refused(log, batch((b"a", b"b"))) is ErrorCode.KAFKA_STORAGE_ERROR
     assert len(read_all(log)) == 3
@@ -387,14 +401,10 @@ def test_a_full_disk_fails_the_log_and_leaves_no_torn_batch(make, monkeypatch):
         log.close()
 
 
-def test_a_failed_sync_fails_the_log(make, monkeypatch):
+def test_a_failed_sync_fails_the_log(make, disk):
     log = make(FsyncPolicy.ALWAYS)
     fill(log, 3)
-
-    def broken(self):
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(Segment, "sync", broken)
+    disk.fail_syncs()
     assert not log.flush()
     assert log.high_watermark == 0
     assert refused(log, batch((b"a", b"b"))) is ErrorCode.KAFKA_STORAGE_ERROR

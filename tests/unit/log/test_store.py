@@ -9,16 +9,17 @@ import sys
 import pytest
 
 from muster.errors import ErrorCode
-from muster.log import FsyncPolicy, LogConfig, LogError, LogStore, StoreLockedError
+from muster.log import DISK, FsyncPolicy, LogConfig, LogError, LogStore, StoreLockedError
 from muster.model import TopicPartition
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import NOW, batch, read_all
 
 TP = TopicPartition("a-topic.with-dashes", 0)
 SMALL = LogConfig(segment_bytes=600, index_interval_bytes=150)
 
 
-def open_store(root, fsync=FsyncPolicy.INTERVAL):
-    return LogStore.open(root, now=NOW, fsync=fsync, defaults=SMALL)
+def open_store(root, fsync=FsyncPolicy.INTERVAL, files=DISK):
+    return LogStore.open(root, now=NOW, fsync=fsync, defaults=SMALL, files=files)
 
 
 def fill(log, count=20, start=0):
@@ -230,15 +231,14 @@ def test_flush_tells_what_advanced(tmp_path):
     store.close()
 
 
-def test_never_does_not_sync(tmp_path, monkeypatch):
-    def forbidden(fd):
-        raise AssertionError("synced")
-
-    store = open_store(tmp_path, FsyncPolicy.NEVER)
-    monkeypatch.setattr("muster.log.segment._sync_data", forbidden)
+def test_never_does_not_sync(tmp_path):
+    disk = FaultyDisk()
+    store = open_store(tmp_path, FsyncPolicy.NEVER, disk)
+    disk.fail_syncs()
     fill(store.create(TP))
     assert store.flush().advanced == []
     assert not store.dirty()
+    disk.mend()
     store.close()
     store = open_store(tmp_path, FsyncPolicy.NEVER)
     assert store.get(TP).log_end_offset == 20
