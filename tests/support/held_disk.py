@@ -66,6 +66,7 @@ class Asked:
     def __init__(self, broker: Broker, request: Request[Any], version: int, client_id: str = "asker") -> None:
         self.version = version
         self.client_id = client_id
+        self.blocks = False
         self.answer: Any = None
         self._answered = asyncio.Event()
         api = handlers.table(broker)[type(request).API_KEY]

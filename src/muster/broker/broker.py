@@ -27,6 +27,7 @@ from muster.broker.identity import Identity, load_identity, random_uuid, read_id
 from muster.broker.producer_ids import ProducerIds
 from muster.broker.server import Server
 from muster.broker.settings import Value
+from muster.broker.side_thread import SideThread
 from muster.broker.topics import NewTopic, Topic, TopicCatalogue, refuse_foreign
 from muster.coordinator.runtime import CoordinatorRuntime, GroupConfig
 from muster.errors import ConfigError, ErrorCode, KafkaError, MusterError
@@ -60,6 +61,7 @@ class Broker:
         self.runtime: CoordinatorRuntime
         self.loop: asyncio.AbstractEventLoop
         self.fetches = ParkedFetches()
+        self.side_thread = SideThread()
         self.sessions = FetchSessions(config.integer("max.incremental.fetch.session.cache.slots"))
         self.max_fetch_bytes = config.integer("fetch.max.bytes")
         self._clock = SteadyClock()
@@ -108,6 +110,7 @@ class Broker:
         if self._deadline is not None:
             self._deadline.cancel()
         self._server.stop_listening()
+        self.side_thread.stop()
         self._flush_groups()
         await self.durability.stop()
         self.runtime.release_durable()

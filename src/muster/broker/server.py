@@ -84,7 +84,7 @@ class Call:
     before that.
     """
 
-    __slots__ = ("_connection", "api", "client_id", "correlation_id", "frame", "held", "on_cancel", "version")
+    __slots__ = ("_connection", "api", "blocks", "client_id", "correlation_id", "frame", "held", "on_cancel", "version")
 
     def __init__(self, connection: Connection, api: Api, version: int, correlation_id: int, client_id: str) -> None:
         self._connection = connection
@@ -95,6 +95,8 @@ class Call:
         self.frame: list[Buffer] | None = None
         self.held = 0
         self.on_cancel: Callable[[], None] | None = None
+        self.blocks = not api.pipelined
+        """Whether the frames behind it wait until it is answered. A handler may set it."""
 
     @property
     def client_host(self) -> str:
@@ -110,6 +112,10 @@ class Call:
         """Answer the request. After the connection's end this does nothing."""
         self.frame = self.encode(response)
         self._connection.completed(self)
+
+    def close(self, reason: str) -> None:
+        """End the connection without an answer: what CloseConnectionError does while the handler runs."""
+        self._connection.close(reason)
 
     def encode(self, response: Response) -> list[Buffer]:
         """The frame of a response, an empty list for NO_RESPONSE."""
@@ -305,7 +311,7 @@ class Connection(asyncio.BufferedProtocol):
             self.server.release_memory(call.held)
             return
         self._slots.append(call)
-        if call.frame is None and not call.api.pipelined:
+        if call.frame is None and call.blocks:
             self._blocking = call
 
     def _decode_client_id(self, frame: bytes | memoryview, length: int) -> str:

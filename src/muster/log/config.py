@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
@@ -71,7 +72,11 @@ class LogConfig:
 
 
 class LogError(KafkaError):
-    """An append or read that is refused; `code` is what the client is to be told. The log goes on."""
+    """An append or read that is refused; `code` is what the client is to be told. The log goes on.
+
+    `record_errors` are index and sentence of each record because of which a batch was refused."""
+
+    record_errors: Sequence[tuple[int, str]] = ()
 
 
 class LogFailedError(LogError):

@@ -37,15 +37,16 @@ from muster.log.config import (
 )
 from muster.log.files import DISK, Files
 from muster.log.producer_state import ProducedBatch, ProducerState
+from muster.log.record_walk import first_of_time
 from muster.log.segment import Segment, segment_name
-from muster.log.validation import examine
+from muster.log.validation import Examined, examine
 from muster.model import TopicPartition
 from muster.protocol.record_batch import (
     NO_TIMESTAMP,
     BatchHeader,
     assign_offset,
     read_header,
-    set_log_append_time,
+    set_times,
 )
 
 Origin = Literal["client", "coordinator"]
@@ -202,20 +203,23 @@ class PartitionLog:
         now: int,
         leader_epoch: int = 0,
         origin: Origin = "client",
+        examined: Examined | None = None,
     ) -> AppendResult:
         """Writes batches (of a client exactly one) behind the end, in one piece, and gives them their offsets.
 
+        They are looked through first, unless `examined` says that they were.
         Offsets and leader epoch are patched into `batches` itself where it can be written to. Raises LogError with what
         the client is to be told: CORRUPT_MESSAGE, INVALID_RECORD, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
         INVALID_TIMESTAMP, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH; LogFailedError if the disk fails or
         has failed."""
         buffer = _writable(batches)
-        headers = examine(buffer, self.config, now, origin)
+        if examined is None:
+            examined = examine(buffer, self.config, now, origin, self.topic_partition)
         with self._lock:
             self._refuse_if_failed()
-            if origin == "client" and (duplicate := self._duplicate(headers[0])):
+            if origin == "client" and (duplicate := self._duplicate(examined.headers[0])):
                 return AppendResult(duplicate.first_offset, duplicate.last_offset, duplicate.timestamp, True)
-            placed = self._place(buffer, headers, now, leader_epoch)
+            placed = self._place(buffer, examined, now, leader_epoch)
             base_offset, last_offset = placed[0].base_offset, placed[-1].last_offset
             self._write(buffer, placed, now)
         if self._on_dirty is not None:
@@ -227,16 +231,17 @@ class PartitionLog:
         return self.producers.check(header) if header.producer_id >= 0 else None
 
     def _place(
-        self, buffer: bytearray | memoryview, headers: list[BatchHeader], now: int, leader_epoch: int
+        self, buffer: bytearray | memoryview, examined: Examined, now: int, leader_epoch: int
     ) -> list[BatchHeader]:
-        """Patches offset, epoch and, with LogAppendTime, time into the batches; returns the headers they have then."""
+        """Patches offset, epoch and, with LogAppendTime or where the header lies, time into the batches; returns the
+        headers they have then."""
         stamp = self.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
         placed = []
         position, offset = 0, self._log_end_offset
-        for header in headers:
+        for header, latest in zip(*examined, strict=True):
             assign_offset(buffer, position, offset, leader_epoch)
-            if stamp:
-                set_log_append_time(buffer, position, header, now)
+            if stamp or header.timestamp_type or header.max_timestamp != latest:
+                set_times(buffer, position, header, now if stamp else latest, stamp)
                 header = read_header(buffer, position)
             else:
                 header = BatchHeader(offset, header.batch_length, leader_epoch, *header[3:])
@@ -376,18 +381,39 @@ class PartitionLog:
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
         """Offset and timestamp of the first record that is not earlier than `timestamp` (milliseconds); None if there
-        is none. Raises CorruptRecordError, LogFailedError."""
-        with self._lock:
-            try:
-                for segment in self._segments:
-                    if segment.max_timestamp >= timestamp:
-                        self._readable(segment)
-                        found = segment.first_at_or_after(timestamp, self._log_start_offset, self._limit(segment))
-                        if found:
-                            return found
-            except OSError as error:
-                raise LogFailedError(f"reading the log of {self.topic_partition} failed: {error}") from error
-        return None
+        is none. Raises CorruptRecordError, LogFailedError.
+
+        Looking into a batch may take long: call it from another thread than append and read, which it does not keep
+        waiting."""
+        segment, position = None, 0
+        while True:
+            with self._lock:
+                try:
+                    if segment not in self._segments:
+                        # The first one, or the one looked through was replaced or deleted meanwhile.
+                        segment, position = self._segment_of_time(timestamp, -1)
+                    if segment is None:
+                        return None
+                    start_offset, end = self._log_start_offset, self._limit(self._readable(segment))
+                    batch, stop = segment.batch_of_time(position, end, timestamp, start_offset)
+                except OSError as error:
+                    raise LogFailedError(f"reading the log of {self.topic_partition} failed: {error}") from error
+                if batch is None and stop == position:
+                    segment, position = self._segment_of_time(timestamp, segment.base_offset)
+                    if segment is None:
+                        return None
+                    continue
+            position = stop
+            if batch is not None and (found := first_of_time(batch, timestamp, start_offset)):
+                return found
+
+    def _segment_of_time(self, timestamp: int, base_offset: int) -> tuple[Segment | None, int]:
+        """The first segment behind the one at `base_offset` that may have records from `timestamp` on, and where."""
+        for segment in self._segments:
+            if segment.base_offset > base_offset and segment.max_timestamp >= timestamp:
+                self._readable(segment)
+                return segment, segment.position_before_time(timestamp, self._log_start_offset)
+        return None, 0
 
     def max_timestamp(self) -> tuple[int, int] | None:
         """Offset and timestamp of the first record with the largest timestamp; None if the log is empty."""

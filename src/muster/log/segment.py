@@ -17,13 +17,15 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from muster.log.files import DISK, Files
 from muster.log.index import OffsetIndex, TimeIndex
-from muster.protocol.record_batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header, read_tuples
+from muster.protocol.record_batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header
 
 _COPY_LIMIT = 64 * 1024
+_BATCHES_AT_A_TIME = 256
 _BATCH_POSITION = struct.Struct(">qi11xi")
 """base_offset, batch_length, (epoch, magic, crc, attributes), last_offset_delta."""
 
@@ -262,15 +264,20 @@ class Segment:
         """Bytes of the batch that begins there."""
         return int.from_bytes(self.view(position + 8, position + 12), "big") + LOG_OVERHEAD
 
-    def first_at_or_after(self, timestamp: int, start_offset: int, end: int) -> tuple[int, int] | None:
-        """Offset and timestamp of the first record from `start_offset` on, and before position `end`, that is not
-        earlier than `timestamp`."""
-        relative = max(self.time_index.offset_before(timestamp), start_offset - self.base_offset)
-        for position, header in self.headers(self.index.position_before(relative), end):
-            if header.max_timestamp < timestamp or header.last_offset < start_offset:
-                continue
-            batch = self.view(position, position + header.size)
-            for found, time, *_ in read_tuples(batch, 0, header):
-                if time >= timestamp and found >= start_offset:
-                    return found, time
-        return None
+    def position_before_time(self, timestamp: int, start_offset: int) -> int:
+        """Where to begin to look for the first record from `start_offset` on that is not earlier than `timestamp`."""
+        return self.index.position_before(
+            max(self.time_index.offset_before(timestamp), start_offset - self.base_offset)
+        )
+
+    def batch_of_time(
+        self, position: int, end: int, timestamp: int, start_offset: int
+    ) -> tuple[memoryview | None, int]:
+        """The next batch before `end` that may hold such a record, and where it ends: looked for among a few batches
+        from `position` on. None if it is not one of them, and where they end."""
+        stop = position
+        for start, header in islice(self.headers(position, end), _BATCHES_AT_A_TIME):
+            stop = start + header.size
+            if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
+                return self.view(start, stop), stop
+        return None, stop

@@ -1,88 +1,205 @@
-"""What is checked of batches before they are written: the rules of Kafka's LogValidator and UnifiedLog, in their order.
+"""What is checked of batches before they are written: the rules of Kafka's UnifiedLog and LogValidator, in their order.
 
-A batch is judged by its header and CRC; its records are looked at only where the topic is compacted, because there each
-needs a key. (Kafka also looks at each record's own timestamp; here the header's largest speaks for them.)
+A client's batch is judged by its header and CRC, and by its records, which are walked through (`record_walk`), of a
+compressed batch too: Kafka does so, and a batch that is not what it says would stop whoever reads the partition. What
+the header says of the largest timestamp is put right where the records say something else, also as in Kafka.
+
+Looking into a compressed batch can cost more than its bytes let expect; `is_costly` tells beforehand which those are.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from muster.errors import CorruptRecordError, ErrorCode
 from muster.log.config import LogConfig, LogError, TimestampType
-from muster.protocol.record_batch import BatchHeader, UnsupportedMagicError, check_batch, read_header, read_tuples
+from muster.log.record_walk import MAX_ERRORS, RecordLengthError, Rules, Walk, walk
+from muster.model import TopicPartition
+from muster.protocol.compression import MAX_DECOMPRESSED_SIZE, Compression, TooLargeError
+from muster.protocol.record_batch import (
+    HEADER_SIZE,
+    BatchHeader,
+    UnsupportedMagicError,
+    check_batch,
+    read_header,
+    record_bytes,
+    unpack_header,
+)
+
+Buffer = bytes | bytearray | memoryview
+
+MAX_RECORDS = 1_000_000
+"""More than so many records in one batch are too many for whoever has to keep all of them in memory at once."""
+
+CHEAP_RECORDS = 10_000
+CHEAP_COMPRESSED_RECORDS = 2_000
+CHEAP_COMPRESSED_BYTES = 16 * 1024
+_CHEAP_DECOMPRESSED_BYTES = 1024 * 1024
+"""What is looked into at once. Beyond that it takes milliseconds, which others may be waiting for."""
+
+_SMALLEST_RECORD = 7
+_ANY_TIME = Rules(False, -(1 << 63), (1 << 63) - 1)
 
 
-def examine(buffer: bytes | bytearray | memoryview, config: LogConfig, now: int, origin: str) -> list[BatchHeader]:
-    """The headers of the batches that `buffer` holds. Raises LogError if they must not be written.
+class Examined(NamedTuple):
+    """Batches that may be written: their headers, and for each the largest timestamp of its records."""
 
-    A client sends exactly one batch. The coordinator's, which were built here, are believed."""
+    headers: list[BatchHeader]
+    latest: list[int]
+
+
+class CostlyError(CorruptRecordError):
+    """A batch holds more than is looked into at once."""
+
+
+def is_costly(batch: Buffer) -> bool:
+    """Whether looking into a client's batch may take long."""
+    if len(batch) < HEADER_SIZE:
+        return False
+    header = unpack_header(batch)
+    if not header.attributes & 7:
+        return header.record_count > CHEAP_RECORDS
+    return header.record_count > CHEAP_COMPRESSED_RECORDS or header.size > CHEAP_COMPRESSED_BYTES
+
+
+def examine(
+    buffer: Buffer, config: LogConfig, now: int, origin: str, where: TopicPartition, *, at_once: bool = False
+) -> Examined:
+    """The batches that `buffer` holds, of a client exactly one. The coordinator's, which were built here, are believed.
+
+    Raises:
+        LogError: they must not be written.
+        CostlyError: `at_once` was asked for, and it would take long.
+    """
     try:
-        headers = _headers(buffer)
-        for header in headers:
-            if header.size > config.max_message_bytes and origin == "client":
-                raise LogError(
-                    ErrorCode.MESSAGE_TOO_LARGE,
-                    f"a record batch of {header.size} bytes exceeds the maximum of {config.max_message_bytes}",
-                )
-        if len(buffer) > config.segment_bytes:
-            raise LogError(
-                ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"{len(buffer)} bytes exceed the segment size of {config.segment_bytes}",
-            )
         if origin == "client":
-            _check_client_batch(buffer, headers, config, now)
+            examined = _of_client(buffer, config, now, where, at_once)
+        else:
+            headers = _headers(buffer)
+            examined = Examined(headers, [header.max_timestamp for header in headers])
     except UnsupportedMagicError as error:
         raise LogError(ErrorCode.INVALID_RECORD, str(error)) from None
+    except CostlyError:
+        raise
     except CorruptRecordError as error:
         raise LogError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
-    return headers
+    if len(buffer) > config.segment_bytes:
+        raise LogError(
+            ErrorCode.RECORD_LIST_TOO_LARGE, f"{len(buffer)} bytes exceed the segment size of {config.segment_bytes}"
+        )
+    return examined
 
 
-def _headers(buffer: bytes | bytearray | memoryview) -> list[BatchHeader]:
+def _headers(buffer: Buffer) -> list[BatchHeader]:
     headers, position, end = [], 0, len(buffer)
     while position < end:
         header = read_header(buffer, position)
         position += header.size
         headers.append(header)
-    if position != end:
+    if position != end or not headers:
         raise CorruptRecordError(f"the last batch is cut off: {position - end} bytes are missing")
-    if not headers:
-        raise LogError(ErrorCode.INVALID_RECORD, "a produce request must have a record batch for each partition")
     return headers
 
 
-def _check_client_batch(
-    buffer: bytes | bytearray | memoryview, headers: list[BatchHeader], config: LogConfig, now: int
-) -> None:
-    if len(headers) != 1:
-        raise _invalid(f"{len(headers)} record batches for a partition: exactly one is allowed")
-    header = headers[0]
+def _of_client(buffer: Buffer, config: LogConfig, now: int, where: TopicPartition, at_once: bool) -> Examined:
+    if not buffer:
+        raise _invalid("a produce request must have a record batch for each partition")
+    header = unpack_header(buffer)
+    if header.size < len(buffer):
+        raise _invalid("exactly one record batch is allowed for a partition")
     if header.base_offset:
         raise _invalid(f"the base offset of a record batch should be 0, but it is {header.base_offset}")
+    if header.size > config.max_message_bytes:
+        raise LogError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a record batch of {header.size} bytes exceeds the maximum of {config.max_message_bytes}",
+        )
     check_batch(buffer, 0, header)
-    if header.last_offset_delta + 1 != header.record_count or not header.record_count:
+    if header.attributes & 7 > Compression.ZSTD:
+        raise LogError(ErrorCode.UNKNOWN_SERVER_ERROR, f"unknown compression type {header.attributes & 7}")
+    _check_header(header)
+    found = _walk(buffer, header, config, now, at_once)
+    _check_records(found, header, config, now, where)
+    return Examined([header], [found.max_timestamp])
+
+
+def _check_header(header: BatchHeader) -> None:
+    if header.last_offset_delta < 0 or header.record_count <= 0 or header.last_offset_delta + 1 != header.record_count:
         raise _invalid(f"a batch of {header.record_count} records has {header.last_offset_delta + 1} offsets")
     if header.is_control:
         raise _invalid("clients are not allowed to write control records")
-    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
-        raise _invalid(f"sequence {header.base_sequence} or epoch {header.producer_epoch} of a producer is negative")
+    if header.has_producer_id and header.base_sequence < 0:
+        raise _invalid(f"sequence {header.base_sequence} of a producer is negative")
     if header.is_transactional:
         raise LogError(ErrorCode.INVALID_TXN_STATE, "the record batch is not part of an ongoing transaction")
-    _check_timestamp(header, config, now)
-    if config.cleanup_policy.compacts and any(record[2] is None for record in read_tuples(buffer, 0, header)):
-        raise _invalid("a compacted topic cannot accept a record without a key")
 
 
-def _check_timestamp(header: BatchHeader, config: LogConfig, now: int) -> None:
-    if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
+def _walk(buffer: Buffer, header: BatchHeader, config: LogConfig, now: int, at_once: bool) -> Walk:
+    rules = _ANY_TIME
+    if config.message_timestamp_type is TimestampType.CREATE_TIME:
+        earliest, latest = now - config.message_timestamp_before_max_ms, now + config.message_timestamp_after_max_ms
+        rules = Rules(False, max(earliest, _ANY_TIME.earliest), min(latest, _ANY_TIME.latest))
+    rules = rules._replace(needs_key=config.cleanup_policy.compacts)
+    compressed = bool(header.attributes & 7)
+    try:
+        data = record_bytes(buffer, 0, header, _CHEAP_DECOMPRESSED_BYTES if at_once else MAX_DECOMPRESSED_SIZE)
+    except TooLargeError as error:
+        if at_once:
+            raise CostlyError(str(error)) from None
+        raise LogError(ErrorCode.MESSAGE_TOO_LARGE, str(error)) from None
+    except CorruptRecordError as error:
+        raise LogError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from None
+    if header.record_count * _SMALLEST_RECORD > len(data):
+        raise _invalid(f"{header.record_count} records do not fit into {len(data)} bytes")
+    if header.record_count > MAX_RECORDS:
+        raise LogError(ErrorCode.MESSAGE_TOO_LARGE, f"a record batch of more than {MAX_RECORDS} records")
+    try:
+        found = walk(data, header, rules)
+    except RecordLengthError as error:
+        code = ErrorCode.INVALID_RECORD if compressed else ErrorCode.UNKNOWN_SERVER_ERROR
+        raise LogError(code, str(error)) from None
+    except CorruptRecordError as error:
+        raise _invalid(str(error)) from None
+    if compressed and not found.in_sequence and not found.bad_count:
+        raise LogError(ErrorCode.UNKNOWN_SERVER_ERROR, "the offsets of a compressed batch do not count up from 0")
+    return found
+
+
+def _check_records(found: Walk, header: BatchHeader, config: LogConfig, now: int, where: TopicPartition) -> None:
+    """Kafka's sentences for records that are whole, and yet not allowed."""
+    errors = []
+    untimely = any(record.timestamp is not None for record in found.bad)
+    for record in found.bad:
+        if record.timestamp is None:
+            text = f"Compacted topic cannot accept message without key in topic partition {where}"
+        else:
+            earliest, latest = now - config.message_timestamp_before_max_ms, now + config.message_timestamp_after_max_ms
+            text = (
+                f"Timestamp {record.timestamp} of message with offset {record.offset_delta} is out of range. The "
+                f"timestamp should be within [{earliest}, {latest}]"
+            )
+        errors.append((record.at, text))
+    if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME and header.timestamp_type:
+        untimely = True
+        text = "Invalid timestamp type in message. Producer should not set timestamp type to LogAppendTime."
+        errors = errors or [(index, text) for index in range(min(header.record_count, MAX_ERRORS))]
+    if not errors:
         return
-    if header.timestamp_type:
-        raise LogError(ErrorCode.INVALID_TIMESTAMP, "a producer's records must have CreateTime")
-    late = header.max_timestamp - now
-    if late > config.message_timestamp_after_max_ms or -late > config.message_timestamp_before_max_ms:
-        raise LogError(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"timestamp {header.max_timestamp} is too far from the broker's time {now}",
-        )
+    if untimely:
+        message = "One or more records have been rejected due to invalid timestamp"
+        raise _refusal(ErrorCode.INVALID_TIMESTAMP, message, errors)
+    shown = ", ".join(f"RecordError(batchIndex={index}, message='{text}')" for index, text in errors[:3])
+    message = (
+        f"One or more records have been rejected due to {found.bad_count} record errors in total, and only showing the "
+        f"first three errors at most: [{shown}]"
+    )
+    raise _refusal(ErrorCode.INVALID_RECORD, message, errors)
+
+
+def _refusal(code: ErrorCode, message: str, errors: list[tuple[int, str]]) -> LogError:
+    error = LogError(code, message)
+    error.record_errors = errors
+    return error
 
 
 def _invalid(message: str) -> LogError:

@@ -34,6 +34,10 @@ MAX_DECOMPRESSED_SIZE = 128 * 1024 * 1024
 """The most bytes that one batch may decompress to, unless the caller says otherwise."""
 
 
+class TooLargeError(CorruptRecordError):
+    """More would come out of a batch than the caller allows. Whether it is broken further on is not known."""
+
+
 class Compression(IntEnum):
     """The codec in the lowest three bits of a batch's attributes."""
 
@@ -71,6 +75,8 @@ def decompress(codec: Compression, data: Buffer, max_size: int = MAX_DECOMPRESSE
         case Compression.LZ4:
             return _grow(cramjam.lz4.decompress_into, codec, data, _lz4_size(data), max_size, ratio=256)
         case Compression.ZSTD:
+            if not data:
+                return b""  # no frame at all is a stream too
             return _grow(cramjam.zstd.decompress_into, codec, data, _zstd_size(data), max_size, ratio=None)
 
 
@@ -85,25 +91,37 @@ def _grow(
 ) -> bytes:
     """Decompresses into a buffer of the declared size, else into ever larger ones until it fits or must not be larger.
 
-    cramjam reports a buffer that is too small as it reports a broken stream, so a broken stream costs a few attempts
-    more; `ratio`, the codec's best possible compression, keeps those small.
+    cramjam has one error for a buffer that is too small and for a broken stream. What can only mean the latter is known
+    by its text; else a larger buffer is tried. `ratio`, the codec's best possible compression, bounds that.
     """
     limit = max_size if ratio is None else min(max_size, len(data) * ratio + 1_024)
     size = min(limit, 4 * len(data) + 4_096) if declared is None else declared
+    name = codec.name.lower()
+    exceeded = TooLargeError if limit == max_size else CorruptRecordError
     if size > limit:
-        raise CorruptRecordError(f"{codec.name.lower()} data declares {size} bytes, more than the {limit} allowed")
+        raise exceeded(f"{name} data declares {size} bytes, more than the {limit} allowed")
     while True:
         target = bytearray(size)
         try:
             written = decompress_into(data, target)
         except cramjam.DecompressionError as error:
+            if any(text in str(error) for text in _BROKEN):
+                raise CorruptRecordError(f"{name} data is broken: {error}") from None
             if size >= limit:
-                raise CorruptRecordError(
-                    f"{codec.name.lower()} data is broken or holds more than {limit} bytes: {error}"
-                ) from None
+                raise exceeded(f"{name} data is broken or holds more than {limit} bytes: {error}") from None
             size = min(limit, max(size * 4, 4_096))
             continue
         return bytes(memoryview(target)[:written])
+
+
+_BROKEN = (
+    "invalid gzip header",
+    "unexpected end of file",
+    "corrupt deflate stream",
+    "lz4: ",
+    "Unknown frame descriptor",
+    "incomplete frame",
+)
 
 
 def _gzip_size(data: Buffer) -> int | None:
@@ -180,7 +198,7 @@ def _decompress_snappy(data: Buffer, max_size: int) -> bytes:
     try:
         for block in _xerial_blocks(view) if framed else (view,):
             if (size := cramjam.snappy.decompress_raw_len(block)) > left:
-                raise CorruptRecordError(f"snappy data holds more than the {max_size} bytes allowed")
+                raise TooLargeError(f"snappy data holds more than the {max_size} bytes allowed")
             left -= size
             parts.append(memoryview(cramjam.snappy.decompress_raw(block)))
     except cramjam.DecompressionError as error:

@@ -56,6 +56,7 @@ _TIMESTAMP_TYPE_FLAG = 0x08
 _TRANSACTIONAL_FLAG = 0x10
 _CONTROL_FLAG = 0x20
 _DELETE_HORIZON_FLAG = 0x40
+_KNOWN_ATTRIBUTES = _COMPRESSION_MASK | _TRANSACTIONAL_FLAG | _CONTROL_FLAG | _DELETE_HORIZON_FLAG
 
 _MIN_RECORD_SIZE = 7
 
@@ -158,6 +159,19 @@ class Record:
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """The header at `position`. Raises CorruptRecordError if it is cut off or cannot be one, UnsupportedMagicError
     (one of those) for magic 0 and 1. The batch's bytes need not be there: only `check_batch` looks at them."""
+    header = unpack_header(buffer, position)
+    if (
+        header.batch_length < HEADER_SIZE - LOG_OVERHEAD
+        or header.record_count < 0
+        or header.last_offset_delta < 0
+        or header.base_offset < 0
+    ):
+        raise CorruptRecordError(f"a batch header makes no sense: {header}")
+    return header
+
+
+def unpack_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """As `read_header`, of a batch that may say what makes no sense."""
     try:
         header = BatchHeader._make(_HEADER.unpack_from(buffer, position))
     except struct.error:
@@ -166,13 +180,6 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         raise CorruptRecordError(f"a batch header is cut off: {max(len(buffer) - position, 0)} bytes") from None
     if header.magic != MAGIC:
         raise _wrong_magic(header.magic)
-    if (
-        header.batch_length < HEADER_SIZE - LOG_OVERHEAD
-        or header.record_count < 0
-        or header.last_offset_delta < 0
-        or header.base_offset < 0
-    ):
-        raise CorruptRecordError(f"a batch header makes no sense: {header}")
     return header
 
 
@@ -215,12 +222,18 @@ def assign_offset(buffer: bytearray | memoryview, position: int, base_offset: in
     _PREFIX.pack_into(buffer, position, base_offset, length, leader_epoch)
 
 
-def set_log_append_time(buffer: bytearray | memoryview, position: int, header: BatchHeader, now: int) -> None:
-    """Makes `now` the time of every record of the batch (LogAppendTime) and computes the CRC again, in place."""
+def set_times(buffer: bytearray | memoryview, position: int, header: BatchHeader, latest: int, append: bool) -> None:
+    """Makes `latest` the batch's largest time, with `append` (LogAppendTime) that of every record, and computes the CRC
+    again, in place. Kafka's brokers clear the attributes that they do not know when they do so."""
     end = position + header.batch_length + LOG_OVERHEAD
-    struct.pack_into(">h", buffer, position + _CRC_START, header.attributes | _TIMESTAMP_TYPE_FLAG)
-    struct.pack_into(">q", buffer, position + 35, now)
+    attributes = header.attributes & _KNOWN_ATTRIBUTES | (_TIMESTAMP_TYPE_FLAG if append else 0)
+    struct.pack_into(">hiqq", buffer, position + _CRC_START, attributes, *header[6:8], latest)
     _CRC.pack_into(buffer, position + 17, crc32c(memoryview(buffer)[position + _CRC_START : end]))
+
+
+def set_log_append_time(buffer: bytearray | memoryview, position: int, header: BatchHeader, now: int) -> None:
+    """Makes `now` the time of every record of the batch (LogAppendTime), as `set_times`."""
+    set_times(buffer, position, header, now, True)
 
 
 def set_producer(

@@ -7,6 +7,8 @@ v2: isolation level. v4: leader epochs. v7: the record with the largest timestam
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from muster.broker.handlers.fetch import check_leader_epoch
@@ -42,10 +44,18 @@ _SINCE = {
 """The version that first knows each special timestamp."""
 
 
-def list_offsets(broker: Broker, request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse:
-    """The offset for each partition's timestamp."""
+Search = Callable[[], None]
+"""Looks into batches for a time, and fills in a result."""
+
+
+def list_offsets(broker: Broker, request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse | None:
+    """The offset for each partition's timestamp.
+
+    To find a time, batches are looked into, which may take long: that is done by a thread.
+    """
     times = Counter((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
     response = ListOffsetsResponse()
+    searches: list[Search] = []
     for topic in request.topics:
         answer = ListOffsetsTopicResponse(topic.name)
         response.topics.append(answer)
@@ -56,39 +66,59 @@ def list_offsets(broker: Broker, request: ListOffsetsRequest, call: Call) -> Lis
             try:
                 if times[topic.name, asked.partition_index] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST)
-                _find(broker, topic.name, asked, call.version, result)
+                search = _find(broker, topic.name, asked, call.version, result)
+                if search is not None:
+                    searches.append(search)
             except KafkaError as error:
                 result.error_code = error.code
-            except CorruptRecordError:
-                result.error_code = ErrorCode.CORRUPT_MESSAGE
-    return response
+    if not searches:
+        return response
+
+    def search_all() -> None:
+        for search in searches:
+            search()
+
+    broker.side_thread.run(search_all, lambda: call.reply(response))
+    return None
 
 
 def _find(
     broker: Broker, topic: str, asked: ListOffsetsPartition, version: int, result: ListOffsetsPartitionResponse
-) -> None:
-    """Fill in what is found. Raises KafkaError."""
+) -> Search | None:
+    """Fill in what is known, or give back the search for it. Raises KafkaError."""
     if asked.timestamp < 0 and version < _SINCE.get(asked.timestamp, 1 << 15):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     log = broker.partition(topic, asked.partition_index)
     if log is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     check_leader_epoch(asked.current_leader_epoch)
-    found = _offset(log, asked.timestamp)
+    if asked.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return None
+    if asked.timestamp == LATEST_TIMESTAMP:
+        _fill_in(result, (log.high_watermark, -1), version)
+    elif asked.timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL):
+        _fill_in(result, (log.log_start_offset, -1), version)
+    else:
+        return partial(_search, log, asked.timestamp, version, result)
+    return None
+
+
+def _search(log: PartitionLog, timestamp: int, version: int, result: ListOffsetsPartitionResponse) -> None:
+    result.error_code = ErrorCode.UNKNOWN_SERVER_ERROR  # until it is known: the answer goes out whatever happens
+    try:
+        found = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
+    except KafkaError as error:
+        result.error_code = error.code
+    except CorruptRecordError:
+        result.error_code = ErrorCode.CORRUPT_MESSAGE
+    else:
+        result.error_code = ErrorCode.NONE
+        _fill_in(result, found, version)
+
+
+def _fill_in(result: ListOffsetsPartitionResponse, found: tuple[int, int] | None, version: int) -> None:
+    """Offset and timestamp, which is -1 for the special offsets."""
     if found is not None:
         result.offset, result.timestamp = found
         if version >= 4:
             result.leader_epoch = LEADER_EPOCH
-
-
-def _offset(log: PartitionLog, timestamp: int) -> tuple[int, int] | None:
-    """Offset and timestamp; the special offsets have timestamp -1."""
-    if timestamp == LATEST_TIMESTAMP:
-        return log.high_watermark, -1
-    if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL):
-        return log.log_start_offset, -1
-    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return None
-    if timestamp == MAX_TIMESTAMP:
-        return log.max_timestamp()
-    return log.offset_for_timestamp(timestamp)

@@ -7,12 +7,14 @@ the records durable.
 
 from __future__ import annotations
 
+import logging
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from muster.broker.clock import now_ms
 from muster.broker.server import NO_RESPONSE, Call, CloseConnectionError
 from muster.errors import ErrorCode, KafkaError
+from muster.log import LogError, validation
 from muster.model import INTERNAL_TOPICS
 from muster.protocol.compression import Compression
 from muster.protocol.messages import (
@@ -25,12 +27,16 @@ from muster.protocol.messages import (
     TopicProduceResponse,
 )
 from muster.protocol.primitives import Buffer
-from muster.protocol.record_batch import LOG_OVERHEAD
+from muster.protocol.record_batch import HEADER_SIZE, LOG_OVERHEAD
 
 if TYPE_CHECKING:
     from muster.broker.broker import Broker
     from muster.log import PartitionLog
+
+log = logging.getLogger("muster.broker")
+
 _SIZE = Struct(">i")
+_INT8 = Struct(">b")
 _MAGIC = 16
 _ATTRIBUTES = 22
 _SMALLEST = 14
@@ -59,23 +65,87 @@ ACKS = (-1, 0, 1)
 """Replicas that a producer may wait for: all, none, the leader."""
 
 
+class Append:
+    """A partition's batch on its way into the log. `result` is its part of the answer."""
+
+    __slots__ = ("batch", "examined", "log", "result")
+
+    def __init__(self, log: PartitionLog, batch: Buffer, result: PartitionProduceResponse) -> None:
+        self.log = log
+        self.batch = batch
+        self.result = result
+        self.examined: validation.Examined | LogError | None = None
+
+    def examine(self, at_once: bool) -> None:
+        """Look into the batch, here and now or, if that would take long, not yet."""
+        if at_once and validation.is_costly(self.batch):
+            return
+        try:
+            self.examined = validation.examine(
+                self.batch, self.log.config, now_ms(), "client", self.log.topic_partition, at_once=at_once
+            )
+        except validation.CostlyError:
+            pass
+        except LogError as error:
+            self.examined = error
+        except Exception:
+            log.exception("a batch for %s could not be looked into", self.log.topic_partition)
+            self.examined = LogError(ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
 def produce(broker: Broker, request: ProduceRequest, call: Call) -> ProduceResponse | None:
-    """Append each partition's batches; answer when they are durable."""
-    waits: list[Wait] = []
-    failed = False
+    """Append each partition's batch; answer when they are durable.
+
+    A batch that takes long to look into is looked into by a thread. The connection waits for it as it would with Kafka:
+    what comes behind must not overtake it.
+    """
+    appends: list[Append] = []
     response = ProduceResponse()
     for asked in request.topic_data:
         name = _topic_name(broker, asked, call.version)
-        topic = TopicProduceResponse(asked.name, bytes(asked.topic_id))
-        response.responses.append(topic)
-        for partition in asked.partition_data:
-            result = _append(broker, name, partition, request, call, waits)
-            failed = failed or result.error_code != 0
-            topic.partition_responses.append(result)
+        results = [_accept(broker, name, partition, request, call, appends) for partition in asked.partition_data]
+        response.responses.append(TopicProduceResponse(asked.name, bytes(asked.topic_id), results))
+    for append in appends:
+        append.examine(at_once=True)
+    if all(append.examined is not None for append in appends):
+        return _write(broker, request, call, response, appends)
+    _examine_beside(broker, request, call, response, appends)
+    return None
+
+
+def _examine_beside(
+    broker: Broker, request: ProduceRequest, call: Call, response: ProduceResponse, appends: list[Append]
+) -> None:
+    """Have the thread look into what was not looked into yet, and then write all."""
+    call.blocks = True
+
+    def examine() -> None:
+        for append in appends:
+            if append.examined is None:
+                append.examine(at_once=False)
+
+    def write() -> None:
+        try:
+            answer = _write(broker, request, call, response, appends)
+        except CloseConnectionError as error:
+            call.close(str(error))
+        else:
+            if answer is not None:
+                call.reply(answer)
+
+    broker.side_thread.run(examine, write)
+
+
+def _write(
+    broker: Broker, request: ProduceRequest, call: Call, response: ProduceResponse, appends: list[Append]
+) -> ProduceResponse | None:
+    waits: list[Wait] = []
+    for append in appends:
+        _append(broker, append, request, waits)
     if request.acks == 0:
         # Nobody waits for these records, but with fsync=always they cannot be read before they are synced.
         broker.durability.want()
-        if failed:
+        if any(result.error_code for topic in response.responses for result in topic.partition_responses):
             raise CloseConnectionError("a produce with acks=0 failed; closing is the only way to tell")
         return NO_RESPONSE  # type: ignore[return-value]
     if all(wait.over for wait in waits):
@@ -101,49 +171,59 @@ def _topic_name(broker: Broker, asked: TopicProduceData, version: int) -> str | 
     return asked.name if version < 13 else broker.topics.topic_name(bytes(asked.topic_id))
 
 
-def _append(
+def _accept(
     broker: Broker,
     name: str | None,
     asked: PartitionProduceData,
     request: ProduceRequest,
     call: Call,
-    waits: list[Wait],
+    appends: list[Append],
 ) -> PartitionProduceResponse:
+    """Kafka's first look at what a partition is sent; what passes goes to `appends`."""
     result = PartitionProduceResponse(asked.index, base_offset=-1)
     if request.acks not in ACKS:
         result.error_code = ErrorCode.INVALID_REQUIRED_ACKS
         return result
-    log = broker.partition(name, asked.index) if name is not None else None
-    if log is None:
+    found = broker.partition(name, asked.index) if name is not None else None
+    if found is None:
         result.error_code = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return result
     if asked.records is None or isinstance(asked.records, list):
         result.error_code = ErrorCode.INVALID_RECORD
         return result
     try:
-        check_batches(asked.records, call.version)
+        size = check_batches(asked.records, call.version)
     except KafkaError as error:
         result.error_code, result.error_message = error.code, error.message
         return result
     if name in INTERNAL_TOPICS and call.client_id != ADMIN_CLIENT_ID:
         result.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
         return result
-    try:
-        appended = log.append(asked.records, now=now_ms())
-    except KafkaError as error:
-        _refused(result, error, log, request.transactional_id)
-        return result
-    end = appended.last_offset + 1
-    broker.fetches.appended(log.topic_partition.topic, asked.index, len(asked.records), end)
-    result.base_offset = appended.base_offset
-    result.log_append_time_ms = appended.log_append_time
-    result.log_start_offset = log.log_start_offset
-    waits.append(Wait(log, end, result))
+    # What follows the batch and is none is left out, as Kafka does.
+    batch = asked.records if size == len(asked.records) else memoryview(asked.records)[:size]
+    appends.append(Append(found, batch, result))
     return result
 
 
-def check_batches(records: Buffer, version: int) -> None:
-    """Kafka's first look at what a partition is sent: exactly one batch of magic 2 with a codec of that version.
+def _append(broker: Broker, append: Append, request: ProduceRequest, waits: list[Wait]) -> None:
+    partition_log, result = append.log, append.result
+    try:
+        if isinstance(append.examined, LogError):
+            raise append.examined
+        appended = partition_log.append(append.batch, now=now_ms(), examined=append.examined)
+    except KafkaError as error:
+        _refused(result, error, partition_log, request.transactional_id)
+        return
+    end = appended.last_offset + 1
+    broker.fetches.appended(partition_log.topic_partition.topic, result.index, len(append.batch), end)
+    result.base_offset = appended.base_offset
+    result.log_append_time_ms = appended.log_append_time
+    result.log_start_offset = partition_log.log_start_offset
+    waits.append(Wait(partition_log, end, result))
+
+
+def check_batches(records: Buffer, version: int) -> int:
+    """The size of the one batch, of magic 2 and with a codec of that version, that a partition is sent.
 
     Raises:
         KafkaError: INVALID_RECORD, CORRUPT_MESSAGE or UNSUPPORTED_COMPRESSION_TYPE.
@@ -151,11 +231,13 @@ def check_batches(records: Buffer, version: int) -> None:
     size = _batch_size(records, 0)
     if size is None or records[_MAGIC] != 2:
         raise KafkaError(ErrorCode.INVALID_RECORD)
-    codec = records[_ATTRIBUTES] & 7 if size > _ATTRIBUTES else 0
-    if codec == Compression.ZSTD and version < _ZSTD_SINCE:
+    if size < HEADER_SIZE:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE)
+    if records[_ATTRIBUTES] & 7 == Compression.ZSTD and version < _ZSTD_SINCE:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
     if _batch_size(records, size) is not None:
         raise KafkaError(ErrorCode.INVALID_RECORD)
+    return size
 
 
 def _batch_size(records: Buffer, position: int) -> int | None:
@@ -170,8 +252,8 @@ def _batch_size(records: Buffer, position: int) -> int | None:
         )
     if left <= _MAGIC:
         return None
-    magic = records[position + _MAGIC]
-    if magic > 2:
+    (magic,) = _INT8.unpack_from(records, position + _MAGIC)
+    if not 0 <= magic <= 2:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"Invalid magic found in record: {magic}")
     return int(size) + LOG_OVERHEAD if left >= size + LOG_OVERHEAD else None
 
@@ -181,6 +263,7 @@ _KNOWN_START = (
     ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_TIMESTAMP,
     ErrorCode.INVALID_RECORD,
+    ErrorCode.UNKNOWN_SERVER_ERROR,
 )
 """Errors that Kafka finds inside the log, and so answers with the log's start."""
 
@@ -195,8 +278,8 @@ def _refused(
         result.error_code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if transactional_id is None else known
     if error.code in _KNOWN_START:
         result.log_start_offset = log.log_start_offset
-    if error.code is ErrorCode.INVALID_TIMESTAMP:
-        result.record_errors = [BatchIndexAndErrorMessage(0, error.message)]
-        result.error_message = "One or more records have been rejected due to invalid timestamp"
+    if isinstance(error, LogError) and error.record_errors:
+        result.record_errors = [BatchIndexAndErrorMessage(index, text) for index, text in error.record_errors]
+        result.error_message = error.message
     elif error.code is ErrorCode.KAFKA_STORAGE_ERROR:
         result.error_message = error.message

@@ -1,0 +1,119 @@
+"""Walking through records finds what decoding them finds, in runs and one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from muster.errors import CorruptRecordError
+from muster.log.record_walk import MAX_ERRORS, BadRecord, Rules, first_of_time, walk
+from muster.protocol.record_batch import HEADER_SIZE, BatchBuilder, build_batch, read_header, read_tuples
+
+NOW = 1_700_000_000_000
+ANY = Rules(False, -(1 << 63), (1 << 63) - 1)
+
+alike = st.tuples(st.integers(1, 300), st.integers(0, 20), st.none() | st.integers(0, 200), st.integers(0, 3000))
+"""Number, bytes of key and value, and milliseconds between two: what makes records that are alike."""
+
+odd = st.tuples(
+    st.integers(-5000, 5000),
+    st.none() | st.binary(max_size=70),
+    st.none() | st.binary(max_size=70),
+    st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=2),
+)
+pieces = st.lists(st.one_of(alike, odd), min_size=1, max_size=6)
+
+
+def build(given_pieces: list[Any], base: int = NOW) -> bytes:
+    records = []
+    time = base
+    for piece in given_pieces:
+        if len(piece) == 4 and isinstance(piece[3], list):
+            delta, key, value, headers = piece
+            records.append((time + delta, key, value, headers))
+        else:
+            count, key_size, value_size, step = piece
+            for _ in range(count):
+                time += step
+                records.append((time, b"k" * key_size, None if value_size is None else b"v" * value_size, []))
+    return bytes(build_batch(records))
+
+
+@given(pieces)
+@example([(2000, 1, 1, 1)])
+@example([(500, 1, 1, 100)])
+@example([(9000, 1, 1, 0)])
+@example([(300, 3, 3, 7), (-1, b"kkk", b"vvv", []), (300, 3, 3, 7)])
+def test_a_batch_that_is_as_it_says(given_pieces):
+    batch = build(given_pieces)
+    header = read_header(batch)
+    found = walk(batch[HEADER_SIZE:], header, ANY)
+    decoded = read_tuples(batch)
+    assert found.max_timestamp == max(time for _, time, *_ in decoded) == header.max_timestamp
+    assert (found.in_sequence, found.bad, found.bad_count) == (True, [], 0)
+    bounds = Rules(True, NOW, NOW + 4000)
+    bad = [
+        BadRecord(at, at, None if key is None else time)
+        for at, (_, time, key, *_) in enumerate(decoded)
+        if key is None or not bounds.earliest <= time <= bounds.latest
+    ]
+    found = walk(batch[HEADER_SIZE:], header, bounds)
+    assert (found.bad, found.bad_count) == (bad[:MAX_ERRORS], len(bad))
+
+
+@given(pieces, st.data())
+def test_a_broken_batch_is_refused_if_it_cannot_be_read(given_pieces, data):
+    batch = bytearray(build(given_pieces))
+    for _ in range(data.draw(st.integers(1, 2))):
+        batch[data.draw(st.integers(HEADER_SIZE, len(batch) - 1))] = data.draw(st.integers(0, 255))
+    header = read_header(batch)
+    try:
+        decoded = read_tuples(batch, 0, header)
+    except CorruptRecordError:
+        with pytest.raises(CorruptRecordError):
+            walk(bytes(batch[HEADER_SIZE:]), header, ANY)
+        return
+    try:
+        found = walk(bytes(batch[HEADER_SIZE:]), header, ANY)
+    except CorruptRecordError:
+        return  # Kafka's bounds for numbers are narrower in places
+    assert found.in_sequence == ([offset for offset, *_ in decoded] == list(range(len(decoded))))
+    if all(-(1 << 63) <= time < 1 << 63 for _, time, *_ in decoded):
+        assert found.max_timestamp == max(time for _, time, *_ in decoded)
+
+
+@pytest.mark.parametrize("at", [0, 1, 17, 63, 64, 65, 1000, 8191, 8192, 9999])
+@pytest.mark.parametrize("where", [0, 1, 4, 6, 8])
+def test_one_byte_among_many_records_that_are_alike(at, where):
+    """Every byte that says how long something is, changed in one of ten thousand records."""
+    builder = BatchBuilder()
+    for _ in range(10_000):
+        builder.append(NOW, b"k", b"v")
+    batch = builder.build()
+    data = bytearray(batch[HEADER_SIZE:])
+    start = sum(9 + (n >= 64) + (n >= 8192) for n in range(at))
+    position = start + where + (where > 2) * ((at >= 64) + (at >= 8192))
+    data[position] ^= 0x04
+    header = read_header(batch)
+    if where == 1:  # the record's attributes mean nothing
+        walk(bytes(data), header, ANY)
+    else:
+        with pytest.raises(CorruptRecordError):
+            walk(bytes(data), header, ANY)
+
+
+@pytest.mark.parametrize("count", [9_999, 10_001])
+def test_a_count_that_is_wrong(count):
+    batch = build([(10_000, 1, 1, 0)])
+    with pytest.raises(CorruptRecordError):
+        walk(batch[HEADER_SIZE:], read_header(batch)._replace(record_count=count), ANY)
+
+
+@given(pieces, st.integers(-6000, 6000), st.integers(0, 10))
+def test_the_first_record_of_a_time(given_pieces, delta, start):
+    batch = build(given_pieces)
+    matching = ((offset, time) for offset, time, *_ in read_tuples(batch) if time >= NOW + delta and offset >= start)
+    assert first_of_time(batch, NOW + delta, start) == next(matching, None)
