@@ -285,3 +285,13 @@ def test_a_rebalance_that_is_overtaken_is_timed_from_its_beginning(group):
     group.join("a").join("b").sync_all()
     assert [e.cause for e in group.events_of(RebalanceStarted)[1:]] == [Cause.LEADER_REJOINED, Cause.MEMBER_JOINED]
     assert group.events_of(RebalanceCompleted)[-1].duration_ms == 3000
+
+
+def test_an_id_that_nobody_came_back_with_is_forgotten_without_a_generation(group):
+    """KIP-394: a client is told its id and gone; its group is empty, and stays as it is."""
+    group.join_once("a")
+    assert group.error("a") == ErrorCode.MEMBER_ID_REQUIRED
+    written = list(group.log)
+    group.tick(group.session_timeout_ms)
+    assert (group.state, group.generation, group.log, group.events) == (GroupState.EMPTY, 0, written, [])
+    assert not group.group.pending_members

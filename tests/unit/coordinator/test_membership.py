@@ -5,8 +5,9 @@ import pytest
 from muster.coordinator.effects import Cause, ExpiryKind, MemberExpired, MemberLeft, RebalanceStarted
 from muster.coordinator.group import GroupState
 from muster.errors import ErrorCode
-from muster.protocol.group_records import GroupMetadataRecord
-from muster.protocol.messages import MemberIdentity
+from muster.protocol import codec
+from muster.protocol.group_records import GroupMetadataRecord, encode_record
+from muster.protocol.messages import GroupMetadataValue, MemberIdentity
 from tests.support.group_harness import GroupHarness
 
 # ------------------------------------------------------------------------------------------------ heartbeat and session
@@ -394,3 +395,24 @@ def test_delete(group):
     assert group.leave("a").delete() == ErrorCode.NONE
     assert group.shard.groups == group.replayed().groups == {}
     assert group.committed("t", 0) == -1
+
+
+def test_a_member_of_the_oldest_record_waits_for_its_session_timeout(group):
+    """Version 0 of the record has no rebalance timeout."""
+    group.stable_with("a", session_timeout_ms=7_000, rebalance_timeout_ms=60_000)
+    record = next(record for record in reversed(group.records) if isinstance(record, GroupMetadataRecord))
+    assert record.value is not None
+    record.value.members[0].rebalance_timeout = -1
+    key, _ = encode_record(record)
+    value = bytearray(b"\0\0")
+    codec.encoder(GroupMetadataValue, 0)(record.value, value.extend)
+    group.log = [(key, bytes(value))]
+    group.restart()
+    assert [m.rebalance_timeout_ms for m in group.group.members.values()] == [7_000]
+
+
+def test_the_topics_of_members_of_another_protocol_are_not_known(group):
+    """Kafka Connect's members speak of something else, though it may look like a Subscription by chance."""
+    group.join("a", protocol_type="connect").tick(3_000).sync_leader()
+    assert group.state is GroupState.STABLE
+    assert group.group.subscribed_topics is None

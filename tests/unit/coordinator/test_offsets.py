@@ -226,3 +226,16 @@ def test_subscriptions_are_known_again_after_a_restart(group):
     assert DEFAULT_PROTOCOLS["range"]
     group.stable_with("a").restart()
     assert group.group.subscribed_topics == {"t"}
+
+
+@pytest.mark.parametrize(("version", "error"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)])
+def test_only_a_negative_generation_makes_a_group_that_does_not_exist(group, version, error):
+    assert group.commit(None, {("t", 0): 5}, generation=0, version=version) == [error]
+    assert group.commit(None, {("t", 0): 5}, generation=-1, version=version) == [ErrorCode.NONE]
+
+
+def test_a_group_whose_last_offset_is_gone_leaves_nothing(group):
+    group.commit(None, {("t", 0): 5, ("u", 0): 6})
+    group.delete()
+    assert not group.shard.offsets.by_group
+    assert not list(group.shard.offsets)

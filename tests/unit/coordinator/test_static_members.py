@@ -136,3 +136,11 @@ def test_a_static_member_that_falls_silent_makes_room_for_its_name(statics):
     statics.tick(1)
     assert statics.join("b2", member_id="", instance="ib").waits("b2")
     assert statics.join("a", instance="ia").joined("a") == (2, "a", ["a", "b2"])
+
+
+def test_a_static_member_that_was_the_last_to_be_missed_ends_the_wait_when_it_comes_back(statics):
+    """Restarted amid a rebalance, under a new id: nobody waits for the rebalance timeout of the id that is gone."""
+    statics.join("c").join("a", instance="ia")
+    assert statics.waits("a")
+    statics.join("b2", member_id="", instance="ib")
+    assert statics.joined("b2")[:2] == statics.joined("a")[:2] == statics.joined("c")[:2] == (2, "a")
