@@ -9,9 +9,16 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
+from muster.model import OffsetAndMetadata
+
 
 class ErrorCode(IntEnum):
-    """Error codes as Apache Kafka 4.2 numbers them. `retriable` says whether the same request may succeed later."""
+    """Error codes as Apache Kafka 4.2 numbers them.
+
+    What a client makes of one is said here once, with Kafka's own classes: `retriable`, the same request may succeed
+    later; `stale_metadata`, by then at another broker, so that the metadata is asked for first; `stale_coordinator`,
+    so that the coordinator is looked up first. Every other one is the caller's.
+    """
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -151,8 +158,18 @@ class ErrorCode(IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """Whether Kafka classes the error as transient."""
+        """Whether Kafka classes the error as transient (`RetriableException`)."""
         return self in _RETRIABLE
+
+    @property
+    def stale_metadata(self) -> bool:
+        """Whether the client has asked the wrong broker, or knows too little (`InvalidMetadataException`)."""
+        return self in STALE_METADATA
+
+    @property
+    def stale_coordinator(self) -> bool:
+        """Whether the broker that answered does not coordinate the group (any more)."""
+        return self in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 def error_code(value: int) -> ErrorCode:
@@ -163,15 +180,28 @@ def error_code(value: int) -> ErrorCode:
         return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-_RETRIABLE = frozenset(
+STALE_METADATA = frozenset(
     {
-        ErrorCode.CORRUPT_MESSAGE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.LEADER_NOT_AVAILABLE,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.REPLICA_NOT_AVAILABLE,
         ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.LISTENER_NOT_FOUND,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        ErrorCode.ELECTION_NOT_NEEDED,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+)
+
+_RETRIABLE = STALE_METADATA | frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.NOT_COORDINATOR,
@@ -179,20 +209,12 @@ _RETRIABLE = frozenset(
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         ErrorCode.NOT_CONTROLLER,
         ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
         ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-        ErrorCode.LISTENER_NOT_FOUND,
-        ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.UNKNOWN_LEADER_EPOCH,
         ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-        ErrorCode.ELECTION_NOT_NEEDED,
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
         ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
         ErrorCode.SHARE_SESSION_NOT_FOUND,
         ErrorCode.INVALID_SHARE_SESSION_EPOCH,
@@ -266,6 +288,21 @@ class KafkaConnectionError(_NoAnswerError):
     """No broker could be reached, or the connection broke while a call was under way."""
 
     _CODE = ErrorCode.NETWORK_EXCEPTION
+
+
+class LogTruncationError(KafkaError):
+    """The log lost records that this consumer has read: a leader without them was elected (KIP-320).
+
+    Raised where `auto_offset_reset` is "none"; `divergent` is where the logs part, None where nobody knows. Seek to go
+    on.
+    """
+
+    def __init__(self, message: str, divergent: OffsetAndMetadata | None = None) -> None:
+        super().__init__(ErrorCode.OFFSET_OUT_OF_RANGE, message)
+        self.divergent = divergent
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message, self.divergent)
 
 
 class CommitFailedError(KafkaError):

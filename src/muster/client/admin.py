@@ -27,13 +27,9 @@ from muster.client.core.admin import (
     TopicDescription,
     TopicListing,
 )
-from muster.client.core.metadata import STALE
 from muster.client.core.sends import LEAST_LOADED
 from muster.client.loop import LoopThread
-from muster.errors import (
-    ErrorCode,
-    KafkaError,
-)
+from muster.errors import STALE_METADATA, ErrorCode, KafkaError
 from muster.model import Node, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 from muster.protocol.api import READ_COMMITTED, READ_UNCOMMITTED
 from muster.protocol.messages import (
@@ -170,7 +166,7 @@ class AsyncAdmin:
                 found |= await self._list_offsets(leader, owned, isolation)
             return found
 
-        return await self._calls.settle(timestamps, attempt, STALE - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+        return await self._calls.settle(timestamps, attempt, STALE_METADATA - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
     async def _list_offsets(
         self, leader: int, timestamps: dict[TopicPartition, int], isolation: int

@@ -2,60 +2,142 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, PENDING, RUNNING
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from muster.client import forks
 from muster.model import RecordMetadata
 
 _making = threading.Lock()
 """Held for an instant by whoever makes a DeliveryFuture's condition, or settles one that has none."""
 
 
+def _in_child() -> None:
+    global _making
+    _making = threading.Lock()  # a thread that is not here may have held the old one
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
 class DeliveryFuture(Future[RecordMetadata]):
-    """A `concurrent.futures.Future` whose condition and lists are made when somebody waits for it.
+    """A `concurrent.futures.Future` whose condition and lists are made when somebody needs them.
 
     Most are looked at when they are done, or never. Made at once, a dozen objects for each record under way cost more
     time than all else of `send`, much of it in the garbage collector.
 
-    The race that `_making` decides: a thread calls `result` while the producer settles. If it made the condition
-    first, the settling thread sees that and notifies; else it finds the future done.
+    `result` and `exception` do without the condition: an interrupt in the middle of `Condition.__enter__` leaves it
+    locked, and the thread that settles the future would wait for it for ever. They wait for a lock of their own, which
+    that thread releases. The race that `_making` decides: either the waiting thread has added its lock before the
+    future is settled, or it finds it settled.
+
+    In a forked child nobody will settle what the parent's producer has under way: there such a future fails with
+    IllegalStateError as soon as somebody looks at it.
     """
 
     def __init__(self) -> None:
-        # Not super's: it makes what __getattr__ makes later.
+        # Not super's: it makes what `_condition` makes later.
         self._state = PENDING
         self._result: RecordMetadata | None = None
         self._exception: BaseException | None = None
-        self._awaited = False
+        self.seen = False
+        """Whether anybody has asked for the outcome, or waits for it."""
+        self._locks: list[Any] | None = None
+        self._made: threading.Condition | None = None
+        self._forks = forks.count
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in ("_condition", "_waiters", "_done_callbacks"):
-            raise AttributeError(f"a future has no attribute {name!r}")
+    def _get_condition(self) -> threading.Condition:
+        """What every other method of a future begins with."""
+        self.seen = True
         with _making:
-            if not self._awaited:
+            self._look_for_fork()
+            if self._made is None:
                 self._waiters: list[Any] = []
                 self._done_callbacks: list[Any] = []
-                self._condition = threading.Condition()
-                self._awaited = True
-        return self.__dict__[name]
+                self._made = threading.Condition()
+            return self._made
+
+    if not TYPE_CHECKING:
+        _condition = property(_get_condition)
+
+    def _look_for_fork(self) -> None:
+        if self._forks == forks.count:
+            return
+        self._forks = forks.count
+        self._made = None  # a thread that is not here may hold it
+        if self._state in (PENDING, RUNNING):
+            self._exception = forks.orphaned("future")
+            self._state = FINISHED
 
     def done(self) -> bool:
         """Whether it is settled or cancelled."""
+        self._look_for_fork()
         return self._state not in (PENDING, RUNNING)
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Where the record is; waits `timeout` seconds at most, for ever if None."""
+        self._wait(timeout)
         if self._state == FINISHED and self._result is not None:
             return self._result
-        return super().result(timeout)
+        return super().result(0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Why the record is not written, None if it is; waits like `result`."""
+        self._wait(timeout)
+        return super().exception(0)
+
+    def cancel(self) -> bool:
+        """Take no interest in the outcome any more. The record is sent all the same."""
+        try:
+            return super().cancel()
+        finally:
+            self._release()
 
     def set_result(self, result: RecordMetadata) -> None:
         """Settle it: for the producer alone."""
         with _making:
-            if not self._awaited and self._state == PENDING:
+            settled = self._made is None and self._state == PENDING
+            if settled:
                 self._result = result
                 self._state = FINISHED
+        try:
+            if not settled:
+                super().set_result(result)
+        finally:  # a callback may have raised
+            if self._locks is not None:
+                self._release()
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """Settle it: for the producer alone."""
+        with _making:
+            settled = self._made is None and self._state == PENDING
+            if settled:
+                self._exception = exception
+                self._state = FINISHED
+        try:
+            if not settled:
+                super().set_exception(exception)
+        finally:  # a callback may have raised
+            if self._locks is not None:
+                self._release()
+
+    def _wait(self, timeout: float | None) -> None:
+        self.seen = True
+        if self.done():
+            return
+        lock = threading.Lock()
+        lock.acquire()
+        with _making:
+            if self.done():
                 return
-        super().set_result(result)
+            self._locks = [*(self._locks or ()), lock]
+        lock.acquire(timeout=-1 if timeout is None else max(0, timeout))
+
+    def _release(self) -> None:
+        with _making:
+            locks, self._locks = self._locks, None
+        for lock in locks or ():
+            lock.release()

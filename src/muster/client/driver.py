@@ -186,11 +186,26 @@ class Driver:
             await asyncio.sleep(wait_ms / 1000)
         try:
             async with asyncio.timeout(address.setup_timeout.next_wait_ms() / 1000):
-                transport, _ = await self._event_loop().create_connection(lambda: connection, node.host, node.port)
-        except (OSError, TimeoutError, UnicodeError) as error:
+                transport = await self._open(connection)
+        except (OSError, TimeoutError, UnicodeError, RuntimeError) as error:
             connection.close(Failure(FailureKind.UNREACHABLE, _why_unreachable(node, error)))
             return
         self._set_options(transport)
+
+    async def _open(self, connection: Connection) -> asyncio.BaseTransport:
+        loop, node = self._event_loop(), connection.node
+        try:
+            return (await loop.create_connection(lambda: connection, node.host, node.port))[0]
+        except RuntimeError as error:
+            # At the end of the interpreter asyncio has no thread any more to look up a name in, and what is left to be
+            # sent may need it still: nothing is in the way of looking it up here.
+            failure: OSError | RuntimeError = error
+        for *_, address in socket.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM):
+            try:
+                return (await loop.create_connection(lambda: connection, str(address[0]), node.port))[0]
+            except OSError as error:
+                failure = error
+        raise failure
 
     def _set_options(self, transport: asyncio.BaseTransport) -> None:
         # TCP_NODELAY is set by asyncio itself.

@@ -31,6 +31,7 @@ class ApiKey(IntEnum):
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
     INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_CONFIGS = 32
     DELETE_GROUPS = 42
     DESCRIBE_CLUSTER = 60
@@ -54,7 +55,9 @@ REQUESTS: dict[int, type[Request[Any]]] = {
 """The class of each request, by its key."""
 
 ADVERTISED: dict[ApiKey, tuple[int, int]] = {
-    ApiKey(key): (cls.MIN_VERSION, cls.MAX_VERSION) for key, cls in sorted(REQUESTS.items())
+    ApiKey(key): (cls.MIN_VERSION, cls.MAX_VERSION)
+    for key, cls in sorted(REQUESTS.items())
+    if key != ApiKey.OFFSET_FOR_LEADER_EPOCH  # asked by our consumers only: muster's logs are never cut back
 } | {
     # Kafka 4 reads Produce from v3 on, but says 0: old versions of librdkafka offer compression
     # only to brokers that say so (KAFKA-18659).

@@ -441,6 +441,25 @@ response InitProducerIdResponse key=22 versions=0-6 flexible=2+
     ongoing_txn_producer_id int64 6+ default=-1
     ongoing_txn_producer_epoch int16 6+ default=-1
 
+request OffsetForLeaderEpochRequest key=23 versions=2-4 flexible=4+
+    replica_id int32 3+ default=-2 ignorable
+    topics []OffsetForLeaderTopic
+        topic string
+        partitions []OffsetForLeaderPartition
+            partition int32
+            current_leader_epoch int32 2+ default=-1 ignorable
+            leader_epoch int32
+
+response OffsetForLeaderEpochResponse key=23 versions=2-4 flexible=4+
+    throttle_time_ms int32 2+ ignorable
+    topics []OffsetForLeaderTopicResult
+        topic string
+        partitions []EpochEndOffset
+            error_code int16
+            partition int32
+            leader_epoch int32 1+ default=-1 ignorable
+            end_offset int64 default=-1
+
 request DescribeConfigsRequest key=32 versions=1-4 flexible=4+
     resources []DescribeConfigsResource
         resource_type int8

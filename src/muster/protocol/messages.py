@@ -137,7 +137,7 @@ class ProduceResponse(Response):
         self.node_endpoints = [] if node_endpoints is EMPTY else node_endpoints
 
 
-class EpochEndOffset(Struct):
+class FetchResponseEpochEndOffset(Struct):
     __slots__ = ("epoch", "end_offset",)
 
     def __init__(
@@ -195,7 +195,7 @@ class PartitionData(Struct):
         high_watermark: int = 0,
         last_stable_offset: int = -1,
         log_start_offset: int = -1,
-        diverging_epoch: EpochEndOffset | None = None,
+        diverging_epoch: FetchResponseEpochEndOffset | None = None,
         current_leader: FetchResponseLeaderIdAndEpoch | None = None,
         snapshot_id: SnapshotId | None = None,
         aborted_transactions: list[AbortedTransaction] | None = EMPTY,
@@ -969,6 +969,50 @@ class InitProducerIdResponse(Response):
         self.producer_epoch = producer_epoch
         self.ongoing_txn_producer_id = ongoing_txn_producer_id
         self.ongoing_txn_producer_epoch = ongoing_txn_producer_epoch
+
+
+class OffsetForLeaderEpochResponseEpochEndOffset(Struct):
+    __slots__ = ("error_code", "partition", "leader_epoch", "end_offset",)
+
+    def __init__(
+        self,
+        error_code: int = 0,
+        partition: int = 0,
+        leader_epoch: int = -1,
+        end_offset: int = -1,
+    ) -> None:
+        self.error_code = error_code
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.end_offset = end_offset
+
+
+class OffsetForLeaderTopicResult(Struct):
+    __slots__ = ("topic", "partitions",)
+
+    def __init__(
+        self,
+        topic: str = "",
+        partitions: list[OffsetForLeaderEpochResponseEpochEndOffset] = EMPTY,
+    ) -> None:
+        self.topic = topic
+        self.partitions = [] if partitions is EMPTY else partitions
+
+
+class OffsetForLeaderEpochResponse(Response):
+    MIN_VERSION = 2
+    MAX_VERSION = 4
+    FIRST_FLEXIBLE_VERSION = 4
+    API_KEY = 23
+    __slots__ = ("throttle_time_ms", "topics",)
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        topics: list[OffsetForLeaderTopicResult] = EMPTY,
+    ) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.topics = [] if topics is EMPTY else topics
 
 
 class DescribeConfigsSynonym(Struct):
@@ -2018,6 +2062,49 @@ class InitProducerIdRequest(Request["InitProducerIdResponse"]):
         self.producer_epoch = producer_epoch
         self.enable2_pc = enable2_pc
         self.keep_prepared_txn = keep_prepared_txn
+
+
+class OffsetForLeaderPartition(Struct):
+    __slots__ = ("partition", "current_leader_epoch", "leader_epoch",)
+
+    def __init__(
+        self,
+        partition: int = 0,
+        current_leader_epoch: int = -1,
+        leader_epoch: int = 0,
+    ) -> None:
+        self.partition = partition
+        self.current_leader_epoch = current_leader_epoch
+        self.leader_epoch = leader_epoch
+
+
+class OffsetForLeaderTopic(Struct):
+    __slots__ = ("topic", "partitions",)
+
+    def __init__(
+        self,
+        topic: str = "",
+        partitions: list[OffsetForLeaderPartition] = EMPTY,
+    ) -> None:
+        self.topic = topic
+        self.partitions = [] if partitions is EMPTY else partitions
+
+
+class OffsetForLeaderEpochRequest(Request["OffsetForLeaderEpochResponse"]):
+    MIN_VERSION = 2
+    MAX_VERSION = 4
+    FIRST_FLEXIBLE_VERSION = 4
+    API_KEY = 23
+    RESPONSE = OffsetForLeaderEpochResponse
+    __slots__ = ("replica_id", "topics",)
+
+    def __init__(
+        self,
+        replica_id: int = -2,
+        topics: list[OffsetForLeaderTopic] = EMPTY,
+    ) -> None:
+        self.replica_id = replica_id
+        self.topics = [] if topics is EMPTY else topics
 
 
 class DescribeConfigsResource(Struct):

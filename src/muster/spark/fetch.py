@@ -26,19 +26,6 @@ log = logging.getLogger("muster.spark")
 _NEWEST_BY_NAME = 12  # from 13 on topics go by id
 READ_COMMITTED = 1
 
-_STALE = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # also said by a broker that is just starting
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-    }
-)
-
 
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
@@ -128,7 +115,7 @@ class RangeReader:
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:
             self._out_of_range()
             return None
-        if code in _STALE or (code is not ErrorCode.NONE and code.retriable):
+        if code.retriable:  # UNKNOWN_TOPIC_OR_PARTITION as well: a broker that is just starting says it
             raise RetriableError(f"{self._partition} cannot be fetched: {code.name}")
         if code is not ErrorCode.NONE:
             raise KafkaError(code, f"{self._partition} cannot be fetched")

@@ -45,9 +45,13 @@ from muster.protocol.messages import (
     OffsetFetchRequestGroup,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
     PartitionData,
     SyncGroupRequest,
 )
+from muster.protocol.messages import OffsetForLeaderEpochResponseEpochEndOffset as EpochEnd
 from muster.protocol.primitives import ZERO_UUID, Request, Response
 from muster.testing.clock import Timer, VirtualClock
 from muster.testing.invariants import Invariants
@@ -333,6 +337,8 @@ class SimBrokers:
             reply(self._find_coordinator(request))
         elif isinstance(request, ListOffsetsRequest):
             reply(self._list_offsets(request, node_id))
+        elif isinstance(request, OffsetForLeaderEpochRequest):
+            reply(self._epoch_ends(request, node_id))
         elif isinstance(request, FetchRequest):
             self._fetch(request, node_id, reply)
         else:
@@ -409,6 +415,21 @@ class SimBrokers:
         parked, self._parked = self._parked, []
         for request, node_id, reply in parked:
             self._try_fetch(request, node_id, reply)
+
+    def _epoch_ends(self, request: OffsetForLeaderEpochRequest, node_id: int) -> OffsetForLeaderEpochResponse:
+        """No log is ever cut back: every epoch ends where the log does, as far as a reader can tell."""
+        topics = []
+        for topic in request.topics:
+            ends = []
+            for asked in topic.partitions:
+                partition = TopicPartition(topic.topic, asked.partition)
+                log = self.topics.logs.get(partition)
+                if log is None or self.leader(partition)[0] != node_id:
+                    ends.append(EpochEnd(ErrorCode.NOT_LEADER_OR_FOLLOWER, asked.partition))
+                else:
+                    ends.append(EpochEnd(0, asked.partition, asked.leader_epoch, log.high_watermark))
+            topics.append(OffsetForLeaderTopicResult(topic.topic, ends))
+        return OffsetForLeaderEpochResponse(topics=topics)
 
     def _fetch(self, request: FetchRequest, node_id: int, reply: Callable[[Response], None]) -> None:
         if self._try_fetch(request, node_id, reply):

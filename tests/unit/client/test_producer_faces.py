@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from muster.client import outbox
+from muster.client import producer as producers
 from muster.client.admin import Admin, AsyncAdmin
 from muster.client.core.metadata import PartitionMetadata, TopicMetadata
 from muster.client.producer import AsyncProducer, Producer
@@ -59,15 +61,123 @@ def producer():
     [
         (("t", "text"), {}, TypeError, "the value is str, not bytes"),
         (("t", b"", 5), {}, TypeError, "give a key_serializer"),
-        (("", b""), {}, ValueError, "topic is empty"),
+        (("", b""), {}, ValueError, "a topic has an empty name"),
         (("t", b""), {"partition": -1}, ValueError, "partition is -1"),
+        (("t", b""), {"partition": 2**31}, ValueError, "partition is 2147483648; .* at most 2147483647"),
+        (("t", b""), {"partition": "0"}, ValueError, "partition is '0'; it must be a whole number"),
         (("t", b""), {"timestamp_ms": -1}, ValueError, "timestamp_ms is -1"),
+        (("t", b""), {"timestamp_ms": 2**63}, ValueError, "timestamp_ms is 9223372036854775808"),
+        (("t", b""), {"timestamp_ms": 1.5}, ValueError, "timestamp_ms is 1.5; it must be a whole number"),
+        (("bad\ud800name", b""), {}, ValueError, "cannot be written as UTF-8"),
+        (("t" * 40_000, b""), {}, ValueError, "40000 bytes"),
+        ((None, b""), {}, ValueError, "must be text"),
+        (("t", b""), {"headers": [("h\ud800", b"")]}, ValueError, "header's name .* cannot be written as UTF-8"),
+        (("t", b""), {"headers": [(b"h", b"")]}, TypeError, "a header's name is b'h', not str"),
+        (("t", b""), {"headers": {"h": "text"}}, TypeError, "the header 'h' is str, not bytes"),
+        (("t", b""), {"headers": [("h", b"", b"")]}, TypeError, "neither a mapping nor pairs"),
+        (("t", b""), {"headers": 5}, TypeError, "headers are 5"),
+        (("t", b""), {"on_delivery": "call me"}, TypeError, "on_delivery is 'call me'"),
         (("t", bytes(3000)), {}, KafkaError, "buffer_memory allows 2000"),
     ],
 )
 def test_what_cannot_be_sent_is_refused_at_once(producer, arguments, named, error, message):
     with pytest.raises(error, match=message):
         producer.send(*arguments, **named)
+    assert producer.metrics()["buffered_bytes"] == 0
+
+
+@pytest.mark.parametrize("raised", [RuntimeError("broken"), KeyboardInterrupt(), SystemExit(3)])
+def test_what_callbacks_raise_harms_no_other_record(raised, caplog):
+    """Callbacks of records and of futures, and a partitioner, in the producer's own thread."""
+    told = []
+
+    def fail(*_):
+        raise raised
+
+    with Producer(bootstrap_servers=NOWHERE, max_block_ms=100) as producer:
+        first = producer.send("t", b"v", on_delivery=fail)
+        second = producer.send("t", b"v")
+        second.add_done_callback(fail)
+        third = producer.send("t", b"v", on_delivery=lambda metadata, error: told.append(error))
+        for future in (first, second, third):
+            assert isinstance(future.exception(30), KafkaTimeoutError)
+        assert isinstance(producer.send("t", b"v").exception(30), KafkaTimeoutError)
+    assert told == [third.exception()]
+    with Producer(bootstrap_servers=NOWHERE, max_block_ms=100, partitioner=fail) as producer:
+        producer._engine.metadata.topics["t"] = TopicMetadata("t", bytes(16), {0: PartitionMetadata(1)})
+        assert "the partitioner failed" in str(producer.send("t", b"v").exception(30))
+        assert isinstance(producer.send("other", b"v").exception(30), KafkaTimeoutError)
+
+
+def test_a_serializer_that_raises_is_the_callers_affair():
+    def fail(content):
+        raise KeyboardInterrupt
+
+    with Producer(bootstrap_servers=NOWHERE, max_block_ms=100, key_serializer=fail) as producer:
+        with pytest.raises(KeyboardInterrupt):
+            producer.send("t", b"v", b"k")
+        assert producer.metrics()["buffered_bytes"] == 0
+
+
+@pytest.mark.filterwarnings("always::ResourceWarning")
+def test_a_dropped_producer_warns_settles_its_records_and_frees_its_thread(monkeypatch):
+    monkeypatch.setattr(outbox, "UNCLOSED_MS", 50)
+    threads = threading.active_count()
+    held = [Producer(bootstrap_servers=NOWHERE)]
+    future = held[0].send("t", b"v")
+    with pytest.warns(ResourceWarning, match="a Producer was dropped without close"):
+        held.clear()
+    assert isinstance(future.exception(30), ClosedError)
+    for thread in threading.enumerate():
+        if thread.name == "muster-producer":
+            thread.join(30)
+    assert threading.active_count() == threads
+    assert not outbox._open
+
+
+@pytest.mark.filterwarnings("always::ResourceWarning")
+async def test_a_dropped_async_producer_warns_and_settles_its_records(monkeypatch):
+    monkeypatch.setattr(producers, "UNCLOSED_MS", 50)
+    held = [AsyncProducer(bootstrap_servers=NOWHERE)]
+    await held[0].start()
+    future = await held[0].send("t", b"v")
+    with pytest.warns(ResourceWarning, match="an AsyncProducer was dropped without close"):
+        held.clear()
+    with pytest.raises(ClosedError):
+        await asyncio.wait_for(future, 30)
+
+
+async def test_leaving_async_with_raises_what_nobody_was_told_of():
+    async def send_some():
+        async with AsyncProducer(bootstrap_servers=NOWHERE, max_block_ms=50) as producer:
+            for _ in range(2):
+                await producer.send("t", b"v")
+            seen = await producer.send("t", b"v")
+            with pytest.raises(KafkaTimeoutError):
+                await seen
+            await producer.send("t", b"v", on_delivery=lambda metadata, error: None)
+
+    with pytest.raises(KafkaTimeoutError, match="was not found") as raised:
+        await send_some()
+    assert raised.value.__notes__ == ["the first of 2 records that were not delivered"]
+
+
+async def test_closing_an_async_producer_twice_at_once_waits_for_the_one_end():
+    producer = AsyncProducer(bootstrap_servers=NOWHERE)
+    await producer.start()
+    future = await producer.send("t", b"v")
+    await asyncio.gather(producer.close(), producer.close(10))
+    assert isinstance(future.exception(), ClosedError)
+
+
+async def test_a_cancelled_close_gives_up_and_tells():
+    producer = AsyncProducer(bootstrap_servers=NOWHERE)
+    await producer.start()
+    future = await producer.send("t", b"v")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(producer.close(), 0.05)
+    assert isinstance(future.exception(), ClosedError)
+    await producer.close()
 
 
 def test_an_unreachable_cluster_fails_the_future_with_the_reason(producer):
@@ -86,14 +196,19 @@ def test_an_unreachable_cluster_fails_the_future_with_the_reason(producer):
 
 
 def test_full_buffer_memory_blocks_for_max_block_ms(producer):
-    producer.start()
-    with producer._lock:
-        producer._buffered = 1900
+    outbox, core = producer._outbox, producer._engine.core
+    core.buffered_bytes = 1900
     with pytest.raises(KafkaTimeoutError, match="buffer_memory stayed full"):
         producer.send("t", bytes(200))
-    waiting = threading.Timer(0.02, producer._freed, [1900])
+
+    def free():
+        core.buffered_bytes = 0
+        outbox._on_told()
+
+    waiting = threading.Timer(0.02, free)
     waiting.start()
-    producer.send("t", bytes(200))
+    with pytest.raises(KafkaTimeoutError, match="was not found"):
+        producer.send("t", bytes(200)).result(30)
     waiting.join()
 
 
@@ -105,17 +220,17 @@ def test_a_delivery_callback_may_send_but_does_not_wait():
 
         def on_delivery(metadata, error):
             outcomes.append(producer.send("t", b"from a callback"))
-            producer._buffered += producer._engine.config.buffer_memory
+            producer._engine.core.buffered_bytes += producer._engine.config.buffer_memory
             try:
                 producer.send("t", b"no room")
             except KafkaTimeoutError as refused:
                 outcomes.append(refused)
-            producer._buffered -= producer._engine.config.buffer_memory
+            producer._engine.core.buffered_bytes -= producer._engine.config.buffer_memory
             finished.set()
 
         producer.send("t", b"v", on_delivery=on_delivery)
         assert finished.wait(30)
-    assert "was not found" in str(outcomes[0].exception(30))
+        assert "was not found" in str(outcomes[0].exception(30))
     assert "cannot wait for room" in str(outcomes[1])
 
 

@@ -77,13 +77,13 @@ def test_a_looked_up_position_does_not_undo_a_seek_or_another_reset(state: Subsc
     state.assign([P0])
     assert state.request_reset(P0)
     state.seek(P0, 5)
-    state.finish_reset(P0, OffsetReset.EARLIEST, 0, 0)
+    state.finish_reset(P0, OffsetReset.EARLIEST, 0)
     assert state.position(P0) == 5
     state.request_reset(P0, OffsetReset.LATEST)
     assert state.position(P0) is None
-    state.finish_reset(P0, OffsetReset.EARLIEST, 0, 0)
+    state.finish_reset(P0, OffsetReset.EARLIEST, 0)
     assert state.needs_reset() == [P0]
-    state.finish_reset(P0, OffsetReset.LATEST, 9, 1)
+    state.finish_reset(P0, OffsetReset.LATEST, 9)
     assert state.position(P0) == 9
 
 

@@ -32,6 +32,7 @@ from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.offsets import OffsetLookup
 from muster.client.core.sends import AnySend
 from muster.client.core.subscription_state import SubscriptionKind, SubscriptionState
+from muster.client.core.validation import PositionValidation
 from muster.errors import ConfigError, ErrorCode, IllegalStateError, KafkaError, MusterError
 from muster.model import ConsumerRecord, GroupMetadata, OffsetAndMetadata, TopicPartition
 
@@ -55,6 +56,7 @@ class ConsumerCore:
         self.subscription = SubscriptionState(config.auto_offset_reset)
         self.offsets = OffsetLookup(config, self.subscription, self.metadata)
         self.fetcher = Fetcher(config, self.subscription, self.metadata) if fetch else None
+        self.validation = PositionValidation(config, self.subscription, self.metadata, self.events)
         self._group = _Group(config, self, seed) if config.group_id is not None else None
         self._auto_commits = self._group is not None and config.enable_auto_commit and fetch
         self._auto_commit_at = 0
@@ -190,6 +192,7 @@ class ConsumerCore:
             self._reset_new_partitions()
         sends += self.offsets.poll(now)
         if self.fetcher is not None:
+            sends += self.validation.poll(now)
             sends += self.fetcher.poll(now)
         self._collect_errors()
         return sends
@@ -198,7 +201,7 @@ class ConsumerCore:
         """When to poll again, if nothing arrives before."""
         times: list[int | None] = [self.offsets.next_deadline(now)]
         if self.fetcher is not None:
-            times.append(self.fetcher.next_deadline(now))
+            times += [self.fetcher.next_deadline(now), self.validation.next_deadline(now)]
         if self._group is not None:
             group = self._group
             times += [
@@ -247,7 +250,7 @@ class ConsumerCore:
             self.events.append(Fatal(error))
 
     def _collect_errors(self) -> None:
-        errors = self.offsets.take_errors()
+        errors = self.offsets.take_errors() + self.validation.take_errors()
         if self.fetcher is not None:
             errors += self.fetcher.take_errors()
         if self._seen_refresh != self.metadata.refreshes:

@@ -21,8 +21,6 @@ from muster.protocol.messages import Coordinator, FindCoordinatorRequest, FindCo
 GROUP_KEY_TYPE = 0
 _FIRST_WITH_KEYS = 4
 
-_GIVE_UP = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
-
 
 class CoordinatorLookup:
     """Who coordinates the group, as far as is known."""
@@ -120,7 +118,7 @@ class CoordinatorLookup:
 
     def refused(self, code: ErrorCode, now: int) -> bool:
         """Whether an error of a coordinator's answer means that it is none; it is given up then."""
-        if code in _GIVE_UP:
+        if code.stale_coordinator:
             self.mark_dead(f"it answered {code.name}", now)
             return True
         self.mark_alive()

@@ -5,6 +5,10 @@ raw, in a queue for each partition; batches are decoded when they are handed out
 a partition is left out of the next fetch only while `max.partition.fetch.bytes` of it wait already, so that the network
 and the user's code work at the same time and memory stays bounded.
 
+A leader may name a follower that is nearer (KIP-392, with `client.rack`): that one is fetched from for
+`metadata.max.age.ms`, and given up for the leader as soon as it fails in any way. A leader that goes on naming one that
+fails is asked again only after a backoff.
+
 The sequence that `PartitionState.epoch` guards against: a fetch is sent; the user seeks; the answer to the old fetch
 arrives. The answer carries the epoch of its sending and is dropped, its records would be from the wrong place.
 """
@@ -41,19 +45,6 @@ The sequence: partition A waits whole, so only B is fetched; B is at its end, an
 `fetch.max.wait.ms`; the user handles what there is of A; and A cannot be asked for, as one fetch is under way.
 """
 
-_STALE_METADATA = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-    }
-)
-
 
 @dataclass(slots=True)
 class _NodeState:
@@ -89,7 +80,7 @@ class Fetcher:
         for node_id, wanted in self._wanted(now).items():
             node = self._nodes.setdefault(node_id, _NodeState())
             if not node.in_flight and node.retry_at <= now:
-                sends.append(self._fetch(node_id, node, wanted))
+                sends.append(self._fetch(node_id, node, wanted, now))
         return sends
 
     def next_deadline(self, now: int) -> int | None:
@@ -98,7 +89,7 @@ class Fetcher:
         for partition, state in self._subscription.states():
             if not self._fetchable(partition, state):
                 continue
-            node_id = self._metadata.leader(partition)
+            node_id = self._source(partition, state, now)
             node = self._nodes.get(node_id) if node_id is not None else None
             if node_id is not None and not (node and node.in_flight):
                 times.append(max(state.retry_at, node.retry_at if node else 0))
@@ -119,7 +110,7 @@ class Fetcher:
         for partition, state in self._subscription.states():
             if not self._fetchable(partition, state) or state.retry_at > now:
                 continue
-            node_id = self._metadata.leader(partition)
+            node_id = self._source(partition, state, now)
             if node_id is None:
                 self._metadata.request_update(now)
                 continue
@@ -128,21 +119,32 @@ class Fetcher:
             wanted.setdefault(node_id, {})[partition] = spec
         return wanted
 
+    def _source(self, partition: TopicPartition, state: PartitionState, now: int) -> int | None:
+        """The broker to fetch from: the preferred replica while it is one, else the leader."""
+        preferred = state.preferred_replica
+        if preferred is not None and now < state.preferred_until and self._metadata.has_replica(partition, preferred):
+            return preferred
+        return self._metadata.leader(partition)
+
     def _fetchable(self, partition: TopicPartition, state: PartitionState) -> bool:
         if state.state is not PositionState.FETCHING or state.paused or state.pending_revocation:
             return False
         queue = self._queues.get(partition)
         return queue is None or (queue.error is None and queue.waiting_bytes < self._config.max_partition_fetch_bytes)
 
-    def _holds_back(self, node_id: int) -> bool:
+    def _holds_back(self, node_id: int, now: int) -> bool:
         """Whether partitions of this broker are left out because enough of them waits already."""
         limit = self._config.max_partition_fetch_bytes
-        return any(q.waiting_bytes >= limit and self._metadata.leader(p) == node_id for p, q in self._queues.items())
+        return any(
+            queue.waiting_bytes >= limit
+            and self._source(partition, self._subscription.state(partition), now) == node_id
+            for partition, queue in self._queues.items()
+        )
 
-    def _fetch(self, node_id: int, node: _NodeState, wanted: dict[TopicPartition, FetchSpec]) -> AnySend:
+    def _fetch(self, node_id: int, node: _NodeState, wanted: dict[TopicPartition, FetchSpec], now: int) -> AnySend:
         request = node.session.request(wanted, self._config.max_partition_fetch_bytes)
         request.max_wait_ms = self._config.fetch_max_wait_ms
-        if self._holds_back(node_id):
+        if self._holds_back(node_id, now):
             request.max_wait_ms = min(request.max_wait_ms, HELD_BACK_WAIT_MS)
         request.min_bytes = self._config.fetch_min_bytes
         request.max_bytes = self._config.fetch_max_bytes
@@ -162,6 +164,7 @@ class Fetcher:
             node.session.reset()
             node.retry_at = now + self._config.retry_backoff_ms
             self._metadata.request_update(now)
+            self._leave_replica(node_id, now)
             if not reply.retriable:
                 self._errors.append(reply.error())
             return
@@ -170,11 +173,22 @@ class Fetcher:
         if error is not ErrorCode.NONE:
             if error not in SESSION_ERRORS:
                 node.retry_at = now + self._config.retry_backoff_ms
-            if error in _STALE_METADATA:
+            if error.stale_metadata or error is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR:
                 self._metadata.request_update(now)
             return
         self._note_nodes(reply)
         self._take_in(sent, reply, now)
+
+    def _leave_replica(self, node_id: int, now: int) -> None:
+        """A broker does not answer: those of its partitions that it does not lead are asked for at their leaders."""
+        for _, state in self._subscription.states():
+            if state.preferred_replica == node_id:
+                self._leave_preferred(state, now)
+
+    def _leave_preferred(self, state: PartitionState, now: int) -> None:
+        state.preferred_replica = None
+        # The leader may name the same one again.
+        state.retry_at = max(state.retry_at, now + self._config.retry_backoff_ms)
 
     def _take_in(self, sent: _Sent, reply: FetchResponse, now: int) -> None:
         for topic in reply.responses:
@@ -208,21 +222,41 @@ class Fetcher:
             return  # asked for before the error was found; nothing may come behind it
         error = error_code(data.error_code)
         if error is ErrorCode.NONE:
-            state.high_watermark = data.high_watermark
-            state.last_stable_offset = data.last_stable_offset
-            state.log_start_offset = data.log_start_offset
+            self._note_ends(state, data)
             self._keep(partition, state, data, offset)
+            if data.preferred_read_replica >= 0:
+                self._prefer(partition, state, data.preferred_read_replica, now)
+        elif error is ErrorCode.OFFSET_OUT_OF_RANGE and state.preferred_replica is not None:
+            self._leave_preferred(state, now)  # a follower may be behind; the leader knows
         elif error is ErrorCode.OFFSET_OUT_OF_RANGE:
             self._on_out_of_range(partition, state, offset, now)
         elif error is ErrorCode.CORRUPT_MESSAGE:
             state.retry_at = now + self._config.retry_backoff_max_ms
             self._fail(partition, state, KafkaError(error, f"{partition} is damaged at offset {offset}"))
-        elif error in _STALE_METADATA or error.retriable:
-            state.retry_at = now + self._config.retry_backoff_ms
+        elif error.retriable or error is ErrorCode.UNKNOWN_SERVER_ERROR:
+            # UNKNOWN_LEADER_EPOCH is a broker that has not heard of its leader yet; the others have moved, or will.
+            self._leave_preferred(state, now)
             self._metadata.request_update(now)
         else:
             state.retry_at = now + self._config.retry_backoff_max_ms
             self._fail(partition, state, KafkaError(error, f"{partition} cannot be fetched"))
+
+    def _note_ends(self, state: PartitionState, data: PartitionData) -> None:
+        if data.high_watermark >= 0:
+            state.high_watermark = data.high_watermark
+        if data.last_stable_offset >= 0:
+            state.last_stable_offset = data.last_stable_offset
+        if data.log_start_offset >= 0:
+            state.log_start_offset = data.log_start_offset
+
+    def _prefer(self, partition: TopicPartition, state: PartitionState, node_id: int, now: int) -> None:
+        """The leader names a replica to fetch from."""
+        if not self._metadata.has_replica(partition, node_id):
+            self._metadata.request_update(now)
+            self._leave_preferred(state, now)
+        elif state.preferred_replica != node_id or state.preferred_until <= now:
+            state.preferred_replica = node_id
+            state.preferred_until = now + self._config.metadata_max_age_ms
 
     def _on_out_of_range(self, partition: TopicPartition, state: PartitionState, offset: int, now: int) -> None:
         if state.position != offset and self._queues.get(partition):

@@ -23,23 +23,6 @@ from muster.protocol.primitives import ZERO_UUID
 
 NO_LEADER = -1
 
-STALE = frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.LISTENER_NOT_FOUND,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-        ErrorCode.BROKER_NOT_AVAILABLE,
-    }
-)
-"""Errors in an answer that make the client ask again."""
-
 
 @dataclass(slots=True)
 class PartitionMetadata:
@@ -155,6 +138,11 @@ class ClusterMetadata:
         if found is None or found.leader_id == NO_LEADER or found.leader_id not in self.brokers:
             return None
         return found.leader_id
+
+    def has_replica(self, partition: TopicPartition, node_id: int) -> bool:
+        """Whether a broker that is known has a replica of a partition, and can be reached as far as is known."""
+        found = self._partition(partition)
+        return found is not None and node_id in self.brokers and node_id in found.replicas
 
     def leader_epoch(self, partition: TopicPartition) -> int:
         """The epoch of the known leader, -1 if there is none."""
@@ -290,10 +278,10 @@ class ClusterMetadata:
             code = error_code(answer.error_code)
             if code is not ErrorCode.NONE:
                 errors[name] = code
-                stale = stale or code in STALE
+                stale = stale or code.stale_metadata
                 continue
             topics[name] = self._topic(answer, name)
-            stale = stale or any(partition.error_code in STALE for partition in topics[name].partitions.values())
+            stale = stale or any(partition.error_code.stale_metadata for partition in topics[name].partitions.values())
         if asked is not None:
             # What became interesting while this request was under way is asked for next; what is known of it stays.
             kept = self._interest or set()

@@ -31,19 +31,6 @@ _LEAST_TIMESTAMP = -6
 
 _RESET_TIMESTAMP = {OffsetReset.EARLIEST: EARLIEST_TIMESTAMP, OffsetReset.LATEST: LATEST_TIMESTAMP}
 
-_STALE_METADATA = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    }
-)
-
 
 @dataclass(slots=True)
 class OffsetQuery:
@@ -133,7 +120,7 @@ class OffsetLookup:
         def finish(partition: TopicPartition, answer: ListOffsetsPartitionResponse | MusterError, now: int) -> None:
             self._resets_in_flight.discard(partition)
             if not isinstance(answer, MusterError):
-                self._subscription.finish_reset(partition, strategies[partition], answer.offset, answer.leader_epoch)
+                self._subscription.finish_reset(partition, strategies[partition], answer.offset)
                 return
             state = self._subscription.find(partition)
             if state is not None:
@@ -220,7 +207,7 @@ class OffsetLookup:
             if found is not None and code is ErrorCode.NONE:
                 finish(partition, found, now)
                 continue
-            if code in _STALE_METADATA:
+            if code.retriable:
                 self._metadata.request_update(now)
             finish(partition, KafkaError(code, f"the offsets of {partition} could not be looked up"), now)
 

@@ -53,20 +53,6 @@ from muster.protocol.record_batch import HEADER_SIZE
 _LAST_VERSION_BY_NAME = 12
 _MAX_INT = 2**31 - 1
 
-_STALE = frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.LISTENER_NOT_FOUND,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-    }
-)
-
 _FATAL = frozenset(
     {
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
@@ -425,7 +411,9 @@ class ProducerCore:
             batch.retry_at = now + self._config.retry_backoff_ms
             self._requeue(batch)
         elif not failure.retriable:
-            self._fail(batch, ErrorCode.UNSUPPORTED_VERSION, UnsupportedVersionError(failure.message), fate_known=True)
+            too_old = failure.kind is FailureKind.UNSUPPORTED_VERSION
+            code = ErrorCode.UNSUPPORTED_VERSION if too_old else ErrorCode.INVALID_REQUEST
+            self._fail(batch, code, failure.error(), fate_known=True)
         elif batch.attempts < self._config.retries:
             self._retry(batch, now)
         else:
@@ -435,7 +423,7 @@ class ProducerCore:
         self, batch: ProducerBatch, answer: PartitionProduceResponse, nodes: dict[int, Node], now: int
     ) -> None:
         code = error_code(answer.error_code)
-        if code in _STALE:
+        if code.stale_metadata:
             self._learn_leader(batch.partition, answer, nodes)
             self._metadata.request_update(now)
         if batch.done:

@@ -1,15 +1,19 @@
 """What a consumer is subscribed to, what it is assigned, and where it stands in each partition.
 
 Theory. A subscription is by topic names, by a pattern (both make the group assign partitions), or by hand (J7: no
-group takes part). An assigned partition goes through three states:
+group takes part). An assigned partition goes through four states:
 
-    INITIALIZING --committed offset found--> FETCHING <--reset looked up-- AWAIT_RESET
-         |                                      |                             ^
-         +------------no offset committed-------+------offset out of range----+
+                                     +-> AWAIT_VALIDATION --truncated, nobody knows where--+
+                          new leader |       | the log is as it was, or                     |
+                                     |       v truncated: back to where the logs part       v
+    INITIALIZING --committed offset--+-> FETCHING <-------reset looked up-------------- AWAIT_RESET
+         |                                      |                                           ^
+         +------------no offset committed-------+------offset out of range------------------+
 
-Only FETCHING partitions have a position: the offset of the next record that the user gets. `fetch_position` runs ahead
-of it by what is fetched and not yet handed out; a seek, a reset or a loss changes `epoch`, so that an answer to an
-older fetch is recognised and dropped, also if the partition has come back since.
+FETCHING partitions have a position that is known to be good: the offset of the next record that the user gets.
+`fetch_position` runs ahead of it by what is fetched and not yet handed out; a seek, a reset, a loss or a new leader
+changes `epoch`, so that an answer to an older fetch is recognised and dropped, also if the partition has come back
+since. A position in AWAIT_VALIDATION is committed all the same (`all_consumed`): the records before it were handled.
 """
 
 from __future__ import annotations
@@ -38,6 +42,7 @@ class PositionState(Enum):
 
     INITIALIZING = "initializing"
     AWAIT_RESET = "await reset"
+    AWAIT_VALIDATION = "await validation"
     FETCHING = "fetching"
 
 
@@ -56,6 +61,7 @@ class PartitionState:
     state: PositionState = PositionState.INITIALIZING
     position: int = -1
     leader_epoch: int = NO_LEADER_EPOCH
+    """Of the record before the position (KIP-320)."""
     fetch_position: int = -1
     epoch: int = 0
     reset: OffsetReset = OffsetReset.NONE
@@ -66,12 +72,28 @@ class PartitionState:
     log_start_offset: int = -1
     retry_at: int = 0
     """Not fetched or looked up before this time: the backoff after an error."""
+    leader: tuple[int, int] | None = None
+    """The leader and its epoch for which the position was found, or taken to be, good."""
+    seen_version: int = -1
+    """Of the metadata, when `leader` was last compared with it."""
+    preferred_replica: int | None = None
+    """A follower that the leader has named to fetch from, as it is nearer (KIP-392), until `preferred_until`."""
+    preferred_until: int = 0
 
     def move_to(self, offset: int, leader_epoch: int) -> None:
         """Stand at an offset; whatever was fetched or is being fetched is void."""
         self.state = PositionState.FETCHING
         self.position = self.fetch_position = offset
         self.leader_epoch = leader_epoch
+        self.epoch += 1
+        self.retry_at = 0
+        self.leader = None
+        self.seen_version = -1
+
+    def validate(self) -> None:
+        """Fetch nothing more before the leader has said that the position is good. What is fetched is void."""
+        self.state = PositionState.AWAIT_VALIDATION
+        self.fetch_position = self.position
         self.epoch += 1
         self.retry_at = 0
 
@@ -200,7 +222,7 @@ class SubscriptionState:
         return {
             partition: OffsetAndMetadata(state.position, state.leader_epoch)
             for partition, state in self._assigned.items()
-            if state.state is PositionState.FETCHING
+            if state.state in (PositionState.FETCHING, PositionState.AWAIT_VALIDATION)
         }
 
     def seek(self, partition: TopicPartition, offset: OffsetAndMetadata | int) -> None:
@@ -241,11 +263,11 @@ class SubscriptionState:
         """Partitions whose position has to be looked up."""
         return [p for p, state in self._assigned.items() if state.state is PositionState.AWAIT_RESET]
 
-    def finish_reset(self, partition: TopicPartition, strategy: OffsetReset, offset: int, leader_epoch: int) -> None:
+    def finish_reset(self, partition: TopicPartition, strategy: OffsetReset, offset: int) -> None:
         """Take the looked-up position, unless the partition went or was sought meanwhile."""
         state = self._assigned.get(partition)
         if state is not None and state.state is PositionState.AWAIT_RESET and state.reset is strategy:
-            state.move_to(offset, leader_epoch)
+            state.move_to(offset, NO_LEADER_EPOCH)  # it is the leader's own word: there is nothing to validate
 
     # --- pausing -----------------------------------------------------------------------------------------------------
 

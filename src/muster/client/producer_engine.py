@@ -1,0 +1,316 @@
+"""What both faces of a producer are built on: a core, its driver, and telling the outcome of each record.
+
+Each record that the core takes is told exactly once, whatever happens: by the broker's answer, by a timeout, by the
+close, or, when the cores' loop ends in any other way, by `_watch`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, InvalidStateError
+from typing import Any
+
+from muster.client.config import ProducerConfig
+from muster.client.core.accumulator import Completion, OutgoingRecord, record_size
+from muster.client.core.checks import MAX_INT, check_number, check_text, check_topic
+from muster.client.core.metadata import ClusterMetadata
+from muster.client.core.partitioner import Partitioner
+from muster.client.core.producer import ProducerCore
+from muster.client.delivery import DeliveryFuture
+from muster.client.driver import CoreLoop, Driver, wall_clock_ms
+from muster.errors import ClosedError, KafkaTimeoutError, MusterError
+from muster.model import RecordMetadata
+
+log = logging.getLogger("muster.client")
+
+Serializer = Callable[[Any], bytes | None]
+Headers = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
+OnDelivery = Callable[[RecordMetadata | None, MusterError | None], None]
+"""Called once for each record: with where it is, or with why it is not there."""
+
+_MAX_TIMESTAMP = 2**63 - 1
+_UNSEEN = 1_000
+
+_Future = Future[RecordMetadata] | asyncio.Future[RecordMetadata]
+
+
+class Receipt:
+    """Whom to tell about one record where that is not its future alone."""
+
+    __slots__ = ("future", "on_delivery")
+
+    def __init__(self, future: _Future, on_delivery: OnDelivery) -> None:
+        self.future = future
+        self.on_delivery = on_delivery
+
+
+class Engine:
+    """Everything but `encode` belongs to the event loop. `on_told` is called after each round of telling."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        key_serializer: Serializer | None,
+        value_serializer: Serializer | None,
+        partitioner: Partitioner | None,
+        on_told: Callable[[], None],
+        *,
+        in_callers_loop: bool,
+    ) -> None:
+        self.config = config
+        self.metadata = ClusterMetadata(config, seed=random.getrandbits(31))
+        self.core = ProducerCore(config, self.metadata, partitioner, seed=random.getrandbits(31))
+        self.driver = Driver(config, self.metadata)
+        self.loop = CoreLoop(self.driver, [self.metadata, self.core], lambda now: self._tell_all())
+        self._key_serializer = key_serializer
+        self._value_serializer = value_serializer
+        self._on_told = on_told
+        self._in_callers_loop = in_callers_loop
+        self._watching: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._in_haste = False
+        self._failed: list[tuple[_Future, MusterError]] = []
+        """What failed with nobody told as far as is known: no callback was given, and nobody has asked the future."""
+        self._failed_besides = 0
+        self._giving_up = False
+
+    # --- records -----------------------------------------------------------------------------------------------------
+
+    def encode(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers | None,
+    ) -> OutgoingRecord:
+        """Serialize and check a record: what is wrong with it is its sender's affair alone. Used from any thread."""
+        key_bytes = _serialize("key", self._key_serializer, key)
+        value_bytes = _serialize("value", self._value_serializer, value)
+        check_topic(topic)
+        if partition is not None:
+            partition = check_number("partition", partition, 0, MAX_INT)
+        if timestamp_ms is None:
+            timestamp_ms = wall_clock_ms()
+        else:
+            timestamp_ms = check_number("timestamp_ms", timestamp_ms, 0, _MAX_TIMESTAMP)
+        pairs = () if headers is None else _pairs(headers)
+        size = record_size(key_bytes, value_bytes, pairs)
+        error = self.core.check_size(size)
+        if error is not None:
+            raise error
+        return OutgoingRecord(topic, partition, key_bytes, value_bytes, pairs, timestamp_ms, None, size)
+
+    def append(self, record: OutgoingRecord, now: int) -> bool:
+        """Give a record to the core; whether that made it busy. Raises what the producer died of."""
+        if self.core.fatal is not None:
+            raise self.core.fatal
+        if self.loop.error is not None:
+            raise MusterError(f"the producer failed: {self.loop.error!r}") from self.loop.error
+        news = self.core.append(record, now)
+        if news:
+            self.loop.wakeup()
+        return news
+
+    def take(self, record: OutgoingRecord, now: int) -> None:
+        """The same for a record whose sender has gone on: what is wrong is told as its outcome."""
+        try:
+            self.append(record, now)
+        except BaseException as error:  # a user's partitioner may raise anything
+            failure = error if isinstance(error, MusterError) else MusterError(f"the partitioner failed: {error!r}")
+            self._tell(record.receipt, None, failure)
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin to turn the core, in the running event loop."""
+        await self.loop.start()
+        self._watching = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        """Settle what is left when the cores' loop ends by an error, or the event loop with everything in it."""
+        try:
+            await self.loop.wait_for(lambda: False)
+        except asyncio.CancelledError:
+            self._give_up(ClosedError("the producer's event loop has ended"))
+            raise
+        except Exception as error:
+            if not self._in_haste:
+                self._give_up(MusterError(f"the producer failed: {error!r}"))
+
+    async def flush(self, timeout_ms: float | None = None) -> None:
+        """Wait until what was given so far is settled.
+
+        Raises:
+            KafkaTimeoutError: it took longer than `timeout_ms`.
+            ClosedError: the producer was closed meanwhile without waiting for it.
+        """
+        done = self.core.begin_flush()
+        try:
+            limit = None if timeout_ms is None else int(timeout_ms)
+            if not await self.loop.wait_for(lambda: done() or self._in_haste, limit):
+                raise KafkaTimeoutError(f"not all records were acknowledged within {timeout_ms:g} ms")
+            if not done():
+                raise ClosedError("the producer was closed before all records were acknowledged")
+        finally:
+            self.core.end_flush()
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        """The partitions of a topic, waiting for it for `max_block_ms`."""
+        check_topic(topic)
+        self.metadata.add_interest((topic,))
+        limit = self.config.max_block_ms
+        if not await self.loop.wait_for(lambda: self.metadata.partition_count(topic) is not None, limit):
+            why = self.metadata.last_error or self.metadata.topic_error(topic).name
+            raise KafkaTimeoutError(f"topic {topic} was not found within max_block_ms ({limit}): {why}")
+        return self.metadata.partitions(topic)
+
+    async def close(self) -> None:
+        """Flush until `hurry` is called, give up the rest, and close the connections."""
+        try:
+            await self.flush()
+        except Exception:
+            log.debug("the last flush of a producer did not end well", exc_info=True)
+        finally:
+            self._in_haste = self._giving_up = True
+            why = f": {self.metadata.last_error}" if self.metadata.last_error else ""
+            self._give_up(ClosedError(f"the producer was closed before the record was acknowledged{why}"))
+            await self.loop.close()
+
+    def close_unattended(self, timeout_ms: int) -> None:
+        """Close, in the event loop, what its owner has dropped."""
+        self._closing = asyncio.create_task(self._close_and_warn())
+        asyncio.get_running_loop().call_later(timeout_ms / 1000, self.hurry)
+
+    async def _close_and_warn(self) -> None:
+        await self.close()
+        self.warn_of_unseen()
+
+    def hurry(self) -> None:
+        """Have a `close` that is under way wait for nothing any more."""
+        self._in_haste = True
+        self.loop.wakeup()
+
+    # --- telling -----------------------------------------------------------------------------------------------------
+
+    def _give_up(self, error: MusterError) -> None:
+        try:
+            self.core.abort(error)
+        finally:
+            self._tell_all()
+
+    def _tell_all(self) -> None:
+        for completion in self.core.take_completions():
+            for receipt, metadata, error in _outcomes(completion):
+                self._tell(receipt, metadata, error)
+        self._on_told()
+
+    def _tell(self, receipt: _Future | Receipt, metadata: RecordMetadata | None, error: MusterError | None) -> None:
+        """Settle a record. Whatever the user's callbacks raise, the others are told as well."""
+        future = receipt.future if isinstance(receipt, Receipt) else receipt
+        try:
+            if metadata is not None:
+                future.set_result(metadata)
+            elif error is not None:
+                future.set_exception(error)
+                self._on_failed(future, error, isinstance(receipt, Receipt))
+        except (InvalidStateError, asyncio.InvalidStateError):
+            pass  # its holder cancelled it, perhaps this moment
+        except BaseException as raised:  # out of a callback of the future
+            self._on_raised(raised)
+        if isinstance(receipt, Receipt):
+            try:
+                receipt.on_delivery(metadata, error)
+            except BaseException as raised:
+                self._on_raised(raised)
+
+    def _on_raised(self, raised: BaseException) -> None:
+        log.error("a delivery callback failed", exc_info=raised)
+        if self._in_callers_loop and isinstance(raised, KeyboardInterrupt | SystemExit):
+            asyncio.get_running_loop().call_soon(_raise, raised)  # it is for the caller, once all are told
+
+    def _on_failed(self, future: _Future, error: MusterError, told: bool) -> None:
+        if told and not self._giving_up:
+            if not isinstance(future, DeliveryFuture):
+                future.exception()  # or asyncio would complain that nobody has asked
+            return
+        if len(self._failed) >= _UNSEEN:
+            self._failed = [(future, error) for future, error in self._failed if not _is_seen(future)]
+        if len(self._failed) < _UNSEEN:
+            self._failed.append((future, error))
+        else:
+            self._failed_besides += 1
+
+    def take_unseen(self) -> MusterError | None:
+        """What a record failed of that nobody has been told of, with a note of how many there are; once."""
+        unseen = [(future, error) for future, error in self._failed if not _is_seen(future)]
+        for future, _ in unseen:
+            future.exception()  # it is seen now
+        count = len(unseen) + self._failed_besides if unseen else 0
+        self._failed, self._failed_besides = [], 0
+        if not unseen:
+            return None
+        error = unseen[0][1]
+        if count > 1:
+            error.add_note(f"the first of {count} records that were not delivered")
+        return error
+
+    def warn_of_unseen(self) -> None:
+        """The same as a line in the log."""
+        error = self.take_unseen()
+        if error is not None:
+            log.warning("records were not delivered: %s", "; ".join([str(error), *getattr(error, "__notes__", ())]))
+
+
+def _outcomes(completion: Completion) -> Iterator[tuple[Any, RecordMetadata | None, MusterError | None]]:
+    topic, partition = completion.partition
+    error, base, appended = completion.error, completion.base_offset, completion.log_append_time_ms
+    if error is not None:
+        for index, receipt in enumerate(completion.receipts):
+            yield receipt, None, completion.record_errors.get(index, error)
+        return
+    offset, step = (base, 1) if base >= 0 else (-1, 0)
+    for receipt, timestamp in zip(completion.receipts, completion.timestamps, strict=True):
+        yield receipt, RecordMetadata(topic, partition, offset, appended if appended >= 0 else timestamp), None
+        offset += step
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _is_seen(future: _Future) -> bool:
+    if isinstance(future, DeliveryFuture):
+        return future.seen
+    return not getattr(future, "_log_traceback", False)  # asyncio's own mark
+
+
+def _serialize(what: str, serializer: Serializer | None, content: Any) -> bytes | None:
+    if serializer is not None:
+        content = serializer(content)
+    if content is None or isinstance(content, bytes):
+        return content
+    if isinstance(content, bytearray | memoryview):
+        return bytes(content)
+    raise TypeError(f"the {what} is {type(content).__name__}, not bytes: encode it, or give a {what}_serializer")
+
+
+def _pairs(headers: Headers) -> list[tuple[str, bytes | None]]:
+    given: Any = headers.items() if isinstance(headers, Mapping) else headers
+    try:
+        pairs: list[tuple[Any, Any]] = [(name, content) for name, content in given]
+    except (TypeError, ValueError):
+        raise TypeError(f"headers are {headers!r}, neither a mapping nor pairs of a name and bytes") from None
+    for index, (name, content) in enumerate(pairs):
+        if not isinstance(name, str):
+            raise TypeError(f"a header's name is {name!r}, not str")
+        check_text("a header's name", name)
+        if isinstance(content, bytearray | memoryview):
+            pairs[index] = name, bytes(content)
+        elif content is not None and not isinstance(content, bytes):
+            raise TypeError(f"the header {name!r} is {type(content).__name__}, not bytes: encode it")
+    return pairs
