@@ -24,9 +24,9 @@ from tests.support.faces import Cluster, Recorder, flat, numbers, read, until
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(params=["muster", "kafka"])
+@pytest.fixture(params=["muster", "kafka", "cluster"])
 def cluster(request):
-    fixture = "shared_muster" if request.param == "muster" else "kafka_broker"
+    fixture = {"muster": "shared_muster", "kafka": "kafka_broker", "cluster": "kafka_cluster"}[request.param]
     return Cluster(request.getfixturevalue(fixture).bootstrap)
 
 

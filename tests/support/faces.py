@@ -115,7 +115,7 @@ class Cluster:
     def topic(self, partitions: int = 4, name: str | None = None) -> str:
         """A new topic."""
         name = name or f"t-{uuid.uuid4().hex[:8]}"
-        for future in self._admin.create_topics([NewTopic(name, partitions, 1)]).values():
+        for future in self._admin.create_topics([NewTopic(name, partitions)]).values():
             future.result(30)
         return name
 

@@ -1,0 +1,229 @@
+"""Consumers on a cluster of three Kafka brokers: reading from the nearest replica, and brokers that die under load."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from muster.client import Admin, Consumer, NewTopic
+from muster.errors import KafkaError, LogTruncationError
+from muster.model import TopicPartition
+from tests.support.faces import PATIENCE_S, Cluster, numbers, read, until
+from tests.support.peers import KafkaCluster
+
+pytestmark = pytest.mark.slow
+
+PARTITIONS = 3
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+@pytest.mark.parametrize("way", ["poll", "poll_arrow"])
+def test_every_partition_is_read_from_the_replica_in_the_rack(kafka_cluster, face, way):
+    """KIP-392: with one replica in each rack, all leaders send the reader to node 3."""
+    cluster = Cluster(kafka_cluster.bootstrap)
+    topic = cluster.topic(PARTITIONS)
+    cluster.produce(topic, 300, partitions=PARTITIONS)
+    settings = cluster.settings(group_id=None, enable_auto_commit=False, client_rack="r3")
+    with cluster.consumer(face, **settings) as consumer:
+        places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+        consumer.assign(places)
+        seen = 0
+        deadline = time.monotonic() + PATIENCE_S
+        while seen < 300:
+            assert time.monotonic() < deadline
+            found = getattr(consumer, way)(100)
+            seen += sum(len(records) for records in found.values())
+        inner = consumer.consumer if face == "async" else consumer._consumer
+        assert seen == 300
+        assert {state.preferred_replica for _, state in inner._core.subscription.states()} <= {3, None}
+        leaders = {place: inner._core.metadata.leader(place) for place in places}
+        for place, leader in leaders.items():
+            assert inner._core.subscription.state(place).preferred_replica == (None if leader == 3 else 3)
+        # Compared with a rack that nobody is in: the leaders serve.
+    with cluster.consumer(face, **settings | {"client_rack": "nowhere"}) as consumer:
+        consumer.assign(places)
+        assert numbers(read(consumer, 300)) == list(range(300))
+
+
+class Load:
+    """Writes numbered records until it is stopped; `acknowledged` are those that the cluster has."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.acknowledged: set[int] = set()
+        self._stopped = threading.Event()
+        self._topic = topic
+        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5})
+        self._thread = threading.Thread(target=self._write)
+        self._thread.start()
+
+    def _write(self) -> None:
+        number = 0
+        while not self._stopped.is_set():
+            self._send(number)
+            number += 1
+            self._producer.poll(0)
+            time.sleep(0.001)
+        self._producer.flush(PATIENCE_S)
+
+    def _send(self, number: int) -> None:
+        def told(error: Any, _message: Any) -> None:
+            if error is None:
+                self.acknowledged.add(number)
+
+        self._producer.produce(self._topic, str(number).encode(), partition=number % PARTITIONS, on_delivery=told)
+
+    def stop(self) -> None:
+        """Write no more, and wait until all is settled."""
+        self._stopped.set()
+        self._thread.join()
+
+
+class Reader:
+    """Reads in a thread of its own, and writes down in which order the offsets came."""
+
+    def __init__(self, way: str, **settings: Any) -> None:
+        self.values: set[int] = set()
+        self.offsets: dict[TopicPartition, list[int]] = defaultdict(list)
+        self.errors: list[KafkaError] = []
+        self._way = way
+        self._stopped = threading.Event()
+        self._consumer = Consumer(**settings)
+        self._thread = threading.Thread(target=self._read)
+
+    def start(self, topic: str) -> None:
+        """Begin."""
+        self._consumer.subscribe([topic])
+        self._thread.start()
+
+    def _read(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._poll()
+            except KafkaError as error:
+                self.errors.append(error)
+
+    def _poll(self) -> None:
+        if self._way == "poll":
+            for partition, records in self._consumer.poll(200).items():
+                self.values |= {int(record.value or b"-1") for record in records}
+                self.offsets[partition] += [record.offset for record in records]
+        else:
+            for partition, table in self._consumer.poll_arrow(200, columns=["value", "offset"]).items():
+                rows = table.to_pydict()
+                self.values |= {int(value) for value in rows["value"]}
+                self.offsets[partition] += rows["offset"]
+
+    def stop(self) -> dict[TopicPartition, int]:
+        """What is committed when it has ended."""
+        self._stopped.set()
+        self._thread.join()
+        self._consumer.commit()
+        found = self._consumer.committed(list(self.offsets))
+        self._consumer.close()
+        return {partition: offset.offset for partition, offset in found.items() if offset is not None}
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory):
+    """Three brokers whose second and third the tests here kill, and start again."""
+    with KafkaCluster(tmp_path_factory.mktemp("cluster")) as found:
+        yield found
+
+
+def test_brokers_die_under_load_and_nothing_is_lost_or_read_twice(brokers):
+    """J2, KIP-320, KIP-392: brokers that lead, coordinate and are read from in their rack are killed."""
+    brokers.start()
+    topic = f"t-{uuid.uuid4().hex[:8]}"
+    cluster = Cluster(brokers.bootstrap)
+    cluster.topic(PARTITIONS, topic)
+    settings = cluster.settings(auto_commit_interval_ms=200)
+    readers = [
+        Reader("poll", **settings | {"client_rack": "r2", "group_id": f"{topic}-rack2"}),
+        Reader("poll_arrow", **settings | {"client_rack": "r3", "group_id": f"{topic}-rack3"}),
+        Reader("poll", **settings | {"group_id": f"{topic}-leaders"}),
+    ]
+    places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+
+    def progress(more: int) -> None:
+        """Everybody reads on, all partitions."""
+        marks = [{place: len(reader.offsets[place]) + more for place in places} for reader in readers]
+        until(
+            lambda: all(
+                len(reader.offsets[place]) >= mark
+                for reader, mine in zip(readers, marks, strict=True)
+                for place, mark in mine.items()
+            ),
+            lambda: time.sleep(0.05),
+        )
+
+    with contextlib.ExitStack() as ended:
+        load = Load(brokers.bootstrap, topic)
+        ended.callback(load.stop)
+        for reader in readers:
+            reader.start(topic)
+        progress(50)
+        brokers.node(2).kill()
+        progress(100)
+        brokers.start()
+        brokers.node(3).kill()
+        progress(100)
+    until(lambda: all(load.acknowledged <= reader.values for reader in readers), lambda: time.sleep(0.05))
+    for reader in readers:
+        committed = reader.stop()
+        for partition, offsets in reader.offsets.items():
+            assert offsets == sorted(set(offsets)), f"{partition} was read twice, or out of order"
+            assert committed[partition] == offsets[-1] + 1
+        assert reader.errors == []
+
+
+def partition_of(admin, topic):
+    """What the cluster says of the first partition."""
+    described = admin.describe_topics([topic])[topic]
+    assert not isinstance(described, KafkaError), described
+    return described.partitions[0]
+
+
+def test_a_log_that_lost_what_was_read_is_noticed(brokers):
+    """KIP-320: a follower that was away is elected, and what it lacks is written anew."""
+    brokers.start()
+    topic = f"t-{uuid.uuid4().hex[:8]}"
+    zero = TopicPartition(topic, 0)
+    cluster = Cluster(brokers.bootstrap)
+    with Admin(bootstrap_servers=brokers.node(1).bootstrap) as admin:
+        configs = {"unclean.leader.election.enable": "true"}
+        assert not isinstance(
+            admin.create_topics([NewTopic(topic, assignments={0: [2, 3]}, configs=configs)])[topic], KafkaError
+        )
+        settings = cluster.settings(group_id=None, enable_auto_commit=False)
+        cluster.produce(topic, 10, partitions=1)
+        with (
+            cluster.consumer("sync", **settings) as follows,
+            cluster.consumer("sync", **settings | {"auto_offset_reset": "none"}) as insists,
+        ):
+            for consumer in (follows, insists):
+                consumer.assign([zero])
+                consumer.seek(zero, 0)
+                assert numbers(read(consumer, 10)) == list(range(10))
+            brokers.node(3).kill()
+            until(lambda: partition_of(admin, topic).isr == [2], lambda: time.sleep(0.1))
+            cluster.produce(topic, 10, partitions=1, start=10)
+            for consumer in (follows, insists):
+                assert numbers(read(consumer, 10)) == list(range(10, 20))
+            brokers.node(2).kill()
+            brokers.node(3).start()
+            until(lambda: partition_of(admin, topic).leader_id == 3, lambda: time.sleep(0.1))
+            cluster.produce(topic, 15, partitions=1, start=100)  # up to offset 25: the old position is within it
+            assert numbers(read(follows, 15)) == list(range(100, 115))
+            with pytest.raises(LogTruncationError) as caught:
+                read(insists, 1)
+            assert caught.value.divergent is not None
+            assert caught.value.divergent.offset == 10
+            insists.seek(zero, caught.value.divergent)
+            assert numbers(read(insists, 15)) == list(range(100, 115))
