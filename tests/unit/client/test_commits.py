@@ -16,6 +16,9 @@ from muster.protocol.messages import (
     FindCoordinatorResponse,
     JoinGroupRequest,
     OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
@@ -161,6 +164,26 @@ def test_what_does_not_heal_is_told(member, code):
     member.accept_commit(code)
     assert [error.code for error in outcome] == [code]
     assert not isinstance(outcome[0], CommitFailedError)
+
+
+def test_an_answer_that_leaves_a_partition_out_is_no_success(member):
+    outcome = member.commit({"flights-0": 1, "flights-1": 2}, until=member.now + 1_000)
+    [request] = member.sent(OffsetCommitRequest)
+    [topic] = request.topics
+    parts = [OffsetCommitResponsePartition(0, 0)]
+    answer = OffsetCommitResponse(topics=[OffsetCommitResponseTopic(topic.name, topic.topic_id, parts)])
+    member.answer(OffsetCommitRequest, answer)
+    assert code_of(outcome[0]) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert "flights-1" in str(outcome[0])
+
+
+def test_a_member_may_commit_what_it_was_not_assigned(member):
+    """As with Kafka's own client: the group checks the generation, not who owns what (J7)."""
+    outcome = member.commit({"other-7": 5})
+    request = member.accept_commit()
+    assert request.generation_id_or_member_epoch == 1
+    assert [topic.name for topic in request.topics] == ["other"]
+    assert outcome == [None]
 
 
 def test_rebalance_in_progress_makes_the_member_join(member):
@@ -430,12 +453,35 @@ def test_the_answer_for_a_former_ownership_is_dropped():
     consumer.heartbeat(ErrorCode.UNKNOWN_MEMBER_ID)
     consumer.accept_join(3, member_id="m2", leader="m2")
     consumer.accept_sync("flights-0")
-    part = OffsetFetchResponsePartitions(0, 4)
-    stale = OffsetFetchResponse(
-        groups=[OffsetFetchResponseGroup(GROUP, [OffsetFetchResponseTopics("", topic_id("flights"), [part])])]
-    )
-    old.on_reply(stale, consumer.now)
+    old.on_reply(committed_at(4), consumer.now)
     assert consumer.core.subscription.position(tp("flights-0")) is None
+
+
+def test_the_answer_for_a_former_ownership_is_dropped_while_the_listener_is_told_of_the_new_one():
+    """Nothing new has been asked yet: the listener may seek. The coordinator has moved meanwhile, so that the answer of
+    the old one comes after those of the new one."""
+    consumer = ConsumerHarness(enable_auto_commit=False)
+    consumer.auto.discard(OffsetFetchRequest)
+    consumer.stable("flights-0")
+    [old] = [send for send, request in consumer.pending if isinstance(request, OffsetFetchRequest)]
+    consumer.tick(3_000)
+    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    assert consumer.finish_callback()[0] == "revoked"
+    consumer.accept_join(2)
+    consumer.accept_sync("flights-0")
+    assert consumer.callback()[0] == "assigned"
+    old.on_reply(committed_at(4), consumer.now)
+    assert consumer.core.subscription.position(tp("flights-0")) is None
+    consumer.pending = [(send, request) for send, request in consumer.pending if send is not old]
+    consumer.finish_callback()
+    consumer.answer(OffsetFetchRequest, committed_at(9))
+    assert consumer.core.subscription.position(tp("flights-0")) == 9
+
+
+def committed_at(offset):
+    """The answer to an OffsetFetch of flights-0."""
+    topic = OffsetFetchResponseTopics("", topic_id("flights"), [OffsetFetchResponsePartitions(0, offset)])
+    return OffsetFetchResponse(groups=[OffsetFetchResponseGroup(GROUP, [topic])])
 
 
 # --- no coordinator --------------------------------------------------------------------------------------------------

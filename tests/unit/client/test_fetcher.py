@@ -330,6 +330,15 @@ def test_a_damaged_batch_is_told_at_each_turn_and_stops_only_its_partition() -> 
     assert broker.subscription.all_consumed()[P0].offset == 2
 
 
+def test_what_others_have_is_handed_out_before_the_error_is_raised() -> None:
+    broker = OneBroker({P0: [2], P1: [2]})
+    flipped(broker, P1, 0)
+    broker.exchange()
+    assert {p: len(records) for p, records in broker.fetcher.collect(500).items()} == {P0: 2}
+    with pytest.raises(CorruptRecordError, match="t-1 is damaged at offset 0"):
+        broker.fetcher.collect(500)
+
+
 @pytest.mark.parametrize(
     "at", [pytest.param(17, id="crc"), pytest.param(16, id="magic"), pytest.param(8, id="length"), -1]
 )

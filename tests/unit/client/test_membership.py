@@ -981,6 +981,26 @@ def test_that_commit_is_tried_again_until_the_rebalance_is_out_of_time():
     assert consumer.callback()[0] == "revoked"
 
 
+def test_that_commit_is_waited_for_no_longer_though_it_is_not_answered():
+    """Where request_timeout_ms is longer than the rebalance may take."""
+    consumer = ConsumerHarness(auto_commit_interval_ms=10**9, max_poll_interval_ms=6_000)
+    consumer.stable()
+    consumer.tick(3_000)
+    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    assert len(consumer.sent(OffsetCommitRequest)) == 1
+    start = consumer.now
+    while not consumer.events:
+        consumer.tick(50)
+        for _ in consumer.sent(HeartbeatRequest):
+            consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+        assert consumer.now <= start + 6_100
+    assert consumer.now - start == pytest.approx(6_000, abs=100)
+    assert consumer.finish_callback()[0] == "revoked"
+    assert len(consumer.sent(JoinGroupRequest)) == 1
+    consumer.accept_commit()  # too late to mean anything
+    assert len(consumer.sent(JoinGroupRequest)) == 1
+
+
 def test_a_commit_that_cannot_be_does_not_hold_the_join_up():
     consumer = ConsumerHarness(auto_commit_interval_ms=10**9)
     consumer.stable()
@@ -1062,6 +1082,31 @@ def test_the_answer_to_a_join_that_was_given_up_is_dropped():
     assert consumer.sent(SyncGroupRequest) == []
     consumer.tick(100)
     assert len(consumer.sent(JoinGroupRequest)) == 1
+
+
+@pytest.mark.parametrize("how", ["answered", "failed"])
+def test_a_join_of_a_former_subscription_means_nothing_to_the_one_that_waits(how):
+    """The user unsubscribes amid a rebalance and subscribes again: two joins wait, and the older one comes back."""
+    consumer = manual()
+    consumer.stable()
+    consumer.tick(3_000)
+    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    consumer.finish_callback()
+    leave(consumer)
+    consumer.subscribe()
+    assert len(consumer.sent(JoinGroupRequest)) == 2
+    lookups = consumer.lookups
+    if how == "answered":
+        consumer.accept_join(2)
+    else:
+        consumer.fail(JoinGroupRequest)
+    assert len(consumer.sent(JoinGroupRequest)) == 1
+    assert consumer.sent(SyncGroupRequest) == []
+    assert consumer.lookups == lookups
+    consumer.accept_join(3, member_id="m9", leader="m9")
+    consumer.accept_sync(ALL)
+    assert consumer.finish_callback() == ("assigned", tps(ALL))
+    assert consumer.member.generation.member_id == "m9"
 
 
 def test_tokens_of_the_past_mean_nothing():
