@@ -24,14 +24,18 @@ class FaultyDisk(Files):
         self._go_on.set()
         self._waiting = threading.Semaphore(0)
         self._sync_error = 0
+        self._good_syncs = 0
         self._space: int | None = None
         self._no_descriptors = False
+        self.refused = 0
+        """Files and folders that could not be opened."""
 
     # ------------------------------------------------------------------------------------------- what is asked for
 
-    def fail_syncs(self, error: int = errno.EIO) -> None:
-        """Each sync of a file or folder fails."""
+    def fail_syncs(self, error: int = errno.EIO, *, after: int = 0) -> None:
+        """Each sync of a file or folder fails, but for the first `after`."""
         self._sync_error = error
+        self._good_syncs = after
 
     @contextmanager
     def held_syncs(self) -> Iterator[None]:
@@ -65,6 +69,7 @@ class FaultyDisk(Files):
 
     def open(self, path: Path, flags: int) -> int:
         if self._no_descriptors:
+            self.refused += 1
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
         if self._space == 0 and flags & os.O_CREAT and not path.exists():
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
@@ -92,5 +97,6 @@ class FaultyDisk(Files):
         if not self._go_on.is_set():
             self._waiting.release()
             assert self._go_on.wait(60), "a sync was held and forgotten"
-        if self._sync_error:
+        self._good_syncs -= 1
+        if self._sync_error and self._good_syncs < 0:
             raise OSError(self._sync_error, os.strerror(self._sync_error))

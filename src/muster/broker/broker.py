@@ -78,6 +78,8 @@ class Broker:
         self._arming = False
         self._group_flush_due = False
         self._started = False
+        self.broken = asyncio.Event()
+        """Set when a sync has failed: nothing that was not synced before is acknowledged any more. To be stopped."""
 
     # ------------------------------------------------------------------------------------- start and stop
 
@@ -189,7 +191,7 @@ class Broker:
             )
 
     def _start_groups(self) -> None:
-        self.durability = Durability(self._store, self._fsync, self._flushed)
+        self.durability = Durability(self._store, self._fsync, self._flushed, self._disk_failed)
         self.runtime = CoordinatorRuntime(
             self._group_config(),
             self._open_group_log,
@@ -400,6 +402,12 @@ class Broker:
             self.loop.call_soon(self._deadlines_moved)
         if self._fsync is not FsyncPolicy.ALWAYS:
             self.fetches.wake(self.partition)
+
+    def _disk_failed(self, reason: str) -> None:
+        """A sync failed. Kafka ends when its only log directory does, and so does `muster serve`."""
+        if not self.broken.is_set():
+            log.critical("%s; only a start that reads anew what the disk has can tell what is left", reason)
+            self.broken.set()
 
     def _flushed(self) -> None:
         """The logs were synced."""

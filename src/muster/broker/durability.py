@@ -2,6 +2,9 @@
 
 With `--fsync always` a sync begins as soon as somebody waits; all that is appended while it runs shares the next one
 (group commit). With `interval` there is a sync every second, for which nobody waits; with `never` none.
+
+Retention and compaction have a thread of their own, so that no sync waits for them. They rest as long as they work, in
+short turns: Python runs one thread at a time, and it is the loop that answers.
 """
 
 from __future__ import annotations
@@ -9,16 +12,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from muster.broker.clock import now_ms
-from muster.log import FsyncPolicy, LogStore
+from muster.log import CompactionStopped, FlushResult, FsyncPolicy, LogStore
 
 log = logging.getLogger("muster.broker")
 
 INTERVAL_S = 1.0
+RETRY_S = 0.1
+"""What could not be synced for want of a file descriptor is tried again after this time."""
+
+WORK_S = REST_S = 0.005
 
 
 class Waiting(Protocol):
@@ -30,15 +39,26 @@ class Waiting(Protocol):
 
 
 class Durability:
-    """Syncs the store's logs and tells when it has. `on_flushed` is called in the loop after each sync."""
+    """Syncs the store's logs and tells when it has. `on_flushed` is called in the loop after each sync; `on_failed`
+    when one failed, with the reason: what was written since the last good one may be lost."""
 
-    def __init__(self, store: LogStore, policy: FsyncPolicy, on_flushed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: LogStore,
+        policy: FsyncPolicy,
+        on_flushed: Callable[[], None],
+        on_failed: Callable[[str], None] = lambda reason: None,
+    ) -> None:
         self._store = store
         self._policy = policy
         self._on_flushed = on_flushed
+        self._on_failed = on_failed
         self._waiting: list[tuple[Sequence[Waiting], Callable[[], None]]] = []
         self._wanted = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "muster-disk")
+        self._keeper = ThreadPoolExecutor(1, "muster-keeper")
+        self._stopping = threading.Event()
+        self._rested_at = 0.0
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, housekeeping_ms: int) -> None:
@@ -49,14 +69,17 @@ class Durability:
         self._tasks.append(loop.create_task(self._keep_house(housekeeping_ms / 1000)))
 
     async def stop(self) -> None:
-        """End; a sync that runs is waited for."""
+        """End; a sync that runs is waited for, a compaction is broken off."""
+        self._stopping.set()
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._keeper, lambda: None)
         await loop.run_in_executor(self._thread, self._store.flush)
+        self._keeper.shutdown()
         self._thread.shutdown()
         self._settle()
 
@@ -78,11 +101,20 @@ class Durability:
             else:
                 await asyncio.sleep(INTERVAL_S)
             try:
-                await loop.run_in_executor(self._thread, self._store.flush)
+                flushed = await loop.run_in_executor(self._thread, self._store.flush)
             except Exception:
                 log.exception("the logs could not be synced")
+            else:
+                self._look_after(flushed, loop)
             self._settle()
             self._tell(self._on_flushed)
+
+    def _look_after(self, flushed: FlushResult, loop: asyncio.AbstractEventLoop) -> None:
+        for one in flushed.failed:
+            reason = str(one.failed)
+            self._tell(lambda reason=reason: self._on_failed(reason))  # type: ignore[misc]
+        if self._store.dirty():
+            loop.call_later(RETRY_S, self._wanted.set)
 
     def _settle(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -104,6 +136,16 @@ class Durability:
         while True:
             await asyncio.sleep(every_s)
             try:
-                await loop.run_in_executor(self._thread, self._store.housekeeping, now_ms())
+                await loop.run_in_executor(self._keeper, self._store.housekeeping, now_ms(), self._breathe)
+            except CompactionStopped:
+                return
             except Exception:
                 log.exception("retention and compaction failed; they are tried again in %.0f s", every_s)
+
+    def _breathe(self) -> None:
+        """Called by long work between small pieces."""
+        if self._stopping.is_set():
+            raise CompactionStopped
+        if time.monotonic() - self._rested_at > WORK_S:
+            time.sleep(REST_S)
+            self._rested_at = time.monotonic()

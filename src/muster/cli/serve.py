@@ -41,13 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the broker; returns when a signal stopped it."""
+    """Run the broker; returns when a signal stopped it, or (1) when its disk failed."""
     logging.basicConfig(level=arguments.log_level, format=LOG_FORMAT, stream=sys.stderr)
     config = settings(arguments)
     if arguments.events is not None:
         write_events(arguments.events)
-    asyncio.run(serve(config))
-    return 0
+    return asyncio.run(serve(config))
 
 
 def write_events(path: Path) -> None:
@@ -88,8 +87,11 @@ def allow_many_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def serve(config: BrokerConfig) -> None:
-    """Run a broker until SIGINT or SIGTERM; one line on standard output says that it is ready."""
+async def serve(config: BrokerConfig) -> int:
+    """Run a broker until SIGINT or SIGTERM, or until its disk fails; returns the exit code.
+
+    One line on standard output says that it is ready.
+    """
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -98,8 +100,12 @@ async def serve(config: BrokerConfig) -> None:
         # What is there now stays. Looking it over again and again stops everything for tens of milliseconds each time.
         gc.freeze()
         print(ready_line(broker), flush=True)
-        await stopped.wait()
+        ends = [asyncio.ensure_future(event.wait()) for event in (stopped, broker.broken)]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for end in ends:
+            end.cancel()
         logging.getLogger("muster.broker").info("stopping")
+        return 1 if broker.broken.is_set() else 0
 
 
 def ready_line(broker: Broker) -> str:

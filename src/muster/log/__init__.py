@@ -3,16 +3,19 @@
 It knows batches, not groups: bytes go in with `PartitionLog.append` and come out of `PartitionLog.read` as they are.
 """
 
+from muster.log.compaction import CompactionStopped
 from muster.log.config import CleanupPolicy, FsyncPolicy, LogConfig, LogError, LogFailedError, TimestampType
 from muster.log.files import DISK, Files, write_whole
 from muster.log.folder import FolderLock, StoreLockedError
-from muster.log.partition import AppendResult, PartitionLog, ReadResult
+from muster.log.partition import PartitionLog
+from muster.log.results import AppendResult, ReadResult
 from muster.log.store import FlushResult, LogStore
 
 __all__ = [
     "DISK",
     "AppendResult",
     "CleanupPolicy",
+    "CompactionStopped",
     "Files",
     "FlushResult",
     "FolderLock",

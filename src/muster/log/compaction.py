@@ -5,23 +5,28 @@
 1. Read the dirty part and note the last offset of each key.
 2. Read everything from the start and copy it, without records whose key comes again later, records without a key, and
    tombstones (records without a value) whose time is over. Small neighbours become one segment.
-3. Exchange new for old.
+3. Exchange new for old. A group of neighbours is exchanged before the next is read, from the old end on, so that no
+   tombstone is gone before what it deletes.
+
+Only segments that are synced take part: a value must not go for a newer one that a power cut takes back.
 
 A tombstone stays for `delete_retention_ms` after compaction has met it first, so that a reader who is on his way learns
 that the key is gone. That time is written into the batch itself, the delete horizon (KIP-534). A batch that loses
 records keeps its base and last offset, and its sequences; the last batch of an idempotent producer stays even when
 empty, so that the producer's state can be built from the log (as Kafka's Cleaner has it).
 
-Step 3 must survive a crash at any point: the new segment is written and synced as `X.log.cleaned`; the rename to
-`X.log.swap` decides; then the indexes of the old segments and their files, but the one named X, are deleted; the
+Step 3 must survive a crash, and a power cut, at any point: the new segment is written and synced as `X.log.cleaned`;
+the rename to `X.log.swap` decides, once the folder is synced; then the indexes of the old segments and their files, but
+the one named X, are deleted, and the folder is synced again: an old segment must not come back beside `X.log`; the
 rename to `X.log` replaces that one. `finish_swaps` goes on where a crash stopped it. Who has mapped an old segment
 keeps it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,12 +60,16 @@ class Replacement:
 
 
 @dataclass(slots=True)
-class Result:
-    """What is to be swapped in, and where the dirty part begins afterwards."""
+class Run:
+    """What is to be swapped in, made one by one as they are asked for, and where the dirty part begins when all are."""
 
-    replacements: list[Replacement]
+    replacements: Iterator[Replacement]
     cleaned_to: int
-    statistics: Statistics = field(default_factory=Statistics)
+    statistics: Statistics
+
+
+class CompactionStopped(Exception):  # noqa: N818 - it is no error
+    """Whoever asked for the compaction does not want it any more."""
 
 
 class _KeyMap(NamedTuple):
@@ -76,20 +85,22 @@ def clean(
     now: int,
     cleaned_to: int,
     last_offsets: Mapping[int, int],
+    *,
     files: Files = DISK,
-) -> Result | None:
-    """Writes the compacted form of `sealed` beside it. None if nothing is dirty. Raises OSError, CorruptRecordError.
+    breathe: Callable[[], None] = lambda: None,
+) -> Run | None:
+    """What the compacted form of `sealed` is. None if nothing is dirty. Raises OSError, CorruptRecordError.
 
-    `last_offsets` has the last offset of each idempotent producer."""
+    `last_offsets` has the last offset of each idempotent producer. `breathe` is called between batches; it may wait,
+    and raise CompactionStopped."""
     sealed = _old_enough(sealed, config, now)
-    keys = _read_keys(sealed, cleaned_to)
+    keys = _read_keys(sealed, cleaned_to, breathe)
     if keys is None:
         return None
-    result = Result([], keys.end_offset)
-    cleaner = _Cleaner(keys, config, now, last_offsets, result.statistics, files)
-    for group in _groups([s for s in sealed if s.base_offset < keys.end_offset], config):
-        result.replacements.append(Replacement(cleaner.rewrite(group), group))
-    return result
+    statistics = Statistics()
+    cleaner = _Cleaner(keys, config, now, last_offsets, statistics, files, breathe)
+    groups = _groups([s for s in sealed if s.base_offset < keys.end_offset], config)
+    return Run((Replacement(cleaner.rewrite(group), group) for group in groups), keys.end_offset, statistics)
 
 
 def _old_enough(sealed: list[Segment], config: LogConfig, now: int) -> list[Segment]:
@@ -102,7 +113,7 @@ def _old_enough(sealed: list[Segment], config: LogConfig, now: int) -> list[Segm
     return sealed
 
 
-def _read_keys(sealed: list[Segment], cleaned_to: int) -> _KeyMap | None:
+def _read_keys(sealed: list[Segment], cleaned_to: int, breathe: Callable[[], None]) -> _KeyMap | None:
     offsets: dict[bytes, int] = {}
     end_offset, memory = -1, 0
     for segment in sealed:
@@ -111,6 +122,7 @@ def _read_keys(sealed: list[Segment], cleaned_to: int) -> _KeyMap | None:
         if end_offset >= 0 and memory > KEY_MEMORY:
             break
         for _, header, batch in _batches(segment):
+            breathe()
             if header.last_offset < cleaned_to or header.is_control:
                 continue
             for offset, _, key, _, _ in read_tuples(batch, 0, header):
@@ -154,8 +166,10 @@ class _Cleaner:
         last_offsets: Mapping[int, int],
         statistics: Statistics,
         files: Files,
+        breathe: Callable[[], None],
     ) -> None:
         self._files = files
+        self._breathe = breathe
         self._keys = keys
         self._config = config
         self._now = now
@@ -165,17 +179,24 @@ class _Cleaner:
     def rewrite(self, group: list[Segment]) -> Segment:
         first = group[0]
         new = Segment(first.path.parent, first.base_offset, self._now, suffix=".cleaned", files=self._files)
-        self._files.unlink_if_there(new.path)
-        new.open_for_append()
-        for segment in group:
-            self._statistics.bytes_before += segment.size
-            for _, header, batch in _batches(segment):
-                kept = self._filter(header, batch)
-                if kept is not None:
-                    new.write(kept)
-                    new.note(read_header(kept), self._config.index_interval_bytes)
-        new.sync()
-        new.close_file()
+        new.create()
+        try:
+            for segment in group:
+                self._statistics.bytes_before += segment.size
+                for _, header, batch in _batches(segment):
+                    self._breathe()
+                    kept = self._filter(header, batch)
+                    if kept is not None:
+                        new.write(kept)
+                        new.note(read_header(kept), self._config.index_interval_bytes)
+            new.sync()
+            new.map_whole()
+        except BaseException:
+            discard(new)
+            raise
+        finally:
+            new.close_file()
+        new.seal()
         new.next_offset = group[-1].next_offset
         new.created_ms = group[-1].created_ms
         self._statistics.bytes_after += new.size
@@ -230,24 +251,33 @@ class _Cleaner:
 # ------------------------------------------------------------------------------------------------- the exchange
 
 
-def swap(replacement: Replacement) -> Segment:
-    """Puts the new segment in place of the old ones and returns it. Raises OSError."""
-    new, directory = replacement.new, replacement.new.path.parent
-    decided = directory / segment_name(new.base_offset, ".log.swap")
-    new.files.replace(new.path, decided)
+def decide(replacement: Replacement) -> None:
+    """The new segment is what holds from now on, also after a crash. Raises OSError; then the old ones are."""
+    new = replacement.new
+    try:
+        decided = new.path.with_suffix(".swap")
+        new.files.replace(new.path, decided)
+        new.path = decided
+        new.files.sync_folder(decided.parent)
+    except OSError:
+        discard(new)
+        raise
+
+
+def finish(replacement: Replacement) -> None:
+    """Removes the old segments and gives the new one its name. To be called again if it raises OSError."""
+    new = replacement.new
+    if new.path.suffix == ".swap":
+        _exchange(new.files, new.path, [old.base_offset for old in replacement.old])
+        new.path = new.path.with_suffix("")
+    new.save_indexes(sync=True)
+
+
+def discard(new: Segment) -> None:
+    """Forgets a new segment that is not wanted any more. What cannot be removed goes at the next start."""
     new.close()
-    for old in replacement.old:
-        old.close_file()
-    _exchange(new.files, decided, [old.base_offset for old in replacement.old])
-    new.path = directory / segment_name(new.base_offset, ".log")
-    new.seal()
-    return new
-
-
-def discard(replacement: Replacement) -> None:
-    """Forgets a new segment that is not wanted any more."""
-    replacement.new.close()
-    replacement.new.files.unlink_if_there(replacement.new.path)
+    with contextlib.suppress(OSError):
+        new.files.unlink_if_there(new.path)
 
 
 def _exchange(files: Files, decided: Path, old_bases: list[int]) -> None:
@@ -258,6 +288,7 @@ def _exchange(files: Files, decided: Path, old_bases: list[int]) -> None:
     for old in sorted(old_bases):  # from the old end: a tombstone must not go before what it deletes
         if old != base:
             files.unlink_if_there(directory / segment_name(old, ".log"))
+    files.sync_folder(directory)
     files.replace(decided, directory / segment_name(base, ".log"))
 
 

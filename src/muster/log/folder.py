@@ -28,7 +28,7 @@ _SET_ASIDE = re.compile(r".+-[0-9]+\.[0-9a-f]{32}(-delete|-stray)\Z")
 _BESIDE = re.compile(r"\.lock|\.kafka_cleanshutdown|muster-|meta\.properties|[a-z-]+-checkpoint")
 _LOG_FILE = re.compile(r"[0-9]{20}\.log\Z")
 _OUR_FILE = re.compile(
-    r"([0-9]{20}\.(log|index|timeindex|txnindex|snapshot)(\.[a-z]+)*(\.tmp)?"
+    r"([0-9]{20}\.(log|index|timeindex|txnindex|snapshot)(\.[a-z0-9]+)*"
     r"|partition\.metadata|leader-epoch-checkpoint)\Z"
 )
 

@@ -5,21 +5,20 @@
 `.timeindex`  timestamp int64, (offset - base offset) int32: the largest timestamp up to there, and the last offset of
               the first batch that has it. Timestamps rise strictly from entry to entry.
 
-In memory an index is a pair of arrays that bisect finds its way in. New entries are written out by `save`, when the log
-is flushed and when the segment is closed. After a crash nobody trusts what stands in the files: recovery
-builds them again from the batches.
+In memory an index is a pair of arrays that bisect finds its way in. `save` writes it whole, when the segment is sealed
+or the log closed: a file is as it was at one moment or not there, and whoever builds a segment from it must know that
+nothing was added since.
 """
 
 from __future__ import annotations
 
-import os
 import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from pathlib import Path
 
-from muster.log.files import DISK, Files
+from muster.log.files import DISK, Files, put_whole
 
 _TIME_ENTRY = struct.Struct(">qi")
 _OFFSET_ENTRY_SIZE = 8
@@ -28,14 +27,13 @@ _OFFSET_ENTRY_SIZE = 8
 class OffsetIndex:
     """Offset to position."""
 
-    __slots__ = ("_files", "_offsets", "_positions", "_saved", "path")
+    __slots__ = ("_files", "_offsets", "_positions", "path")
 
     def __init__(self, path: Path, files: Files = DISK) -> None:
         self.path = path
         self._files = files
         self._offsets = array("i")
         self._positions = array("i")
-        self._saved = 0
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -51,7 +49,7 @@ class OffsetIndex:
         offsets, positions = entries[0::2], entries[1::2]
         if not _rises(offsets) or not _rises(positions) or (positions and positions[-1] >= segment_size):
             return False
-        self._offsets, self._positions, self._saved = offsets, positions, len(offsets)
+        self._offsets, self._positions = offsets, positions
         return True
 
     def append(self, relative_offset: int, position: int) -> None:
@@ -71,30 +69,25 @@ class OffsetIndex:
     def last_position(self) -> int:
         return self._positions[-1] if self._positions else 0
 
-    def save(self) -> None:
-        """Appends to the file what is new since the last time."""
-        end = len(self._offsets)
-        new = array("i")
-        for slot in range(self._saved, end):
-            new.append(self._offsets[slot])
-            new.append(self._positions[slot])
+    def save(self, *, sync: bool) -> None:
+        """Writes the file. Raises OSError."""
+        entries = array("i", bytes(_OFFSET_ENTRY_SIZE * len(self._offsets)))
+        entries[0::2], entries[1::2] = self._offsets, self._positions
         if sys.byteorder == "little":
-            new.byteswap()
-        _save(self._files, self.path, new.tobytes(), self._saved * _OFFSET_ENTRY_SIZE)
-        self._saved = end
+            entries.byteswap()
+        put_whole(self._files, self.path, entries.tobytes(), sync=sync)
 
 
 class TimeIndex:
     """Timestamp to offset."""
 
-    __slots__ = ("_files", "_offsets", "_saved", "_timestamps", "path")
+    __slots__ = ("_files", "_offsets", "_timestamps", "path")
 
     def __init__(self, path: Path, files: Files = DISK) -> None:
         self.path = path
         self._files = files
         self._timestamps = array("q")
         self._offsets = array("i")
-        self._saved = 0
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -110,7 +103,7 @@ class TimeIndex:
             offsets.append(offset)
         if not _rises(timestamps) or not _rises(offsets):
             return False
-        self._timestamps, self._offsets, self._saved = timestamps, offsets, len(offsets)
+        self._timestamps, self._offsets = timestamps, offsets
         return True
 
     def append(self, timestamp: int, relative_offset: int) -> None:
@@ -130,35 +123,19 @@ class TimeIndex:
             return self._offsets[slot]
         return self._offsets[slot - 1] if slot else 0
 
-    def save(self) -> None:
-        """Appends to the file what is new since the last time."""
-        end = len(self._offsets)
-        pack = _TIME_ENTRY.pack
-        data = b"".join(pack(self._timestamps[slot], self._offsets[slot]) for slot in range(self._saved, end))
-        _save(self._files, self.path, data, self._saved * _TIME_ENTRY.size)
-        self._saved = end
+    def save(self, *, sync: bool) -> None:
+        """Writes the file. Raises OSError."""
+        data = b"".join(map(_TIME_ENTRY.pack, self._timestamps, self._offsets))
+        put_whole(self._files, self.path, data, sync=sync)
 
 
 def _read(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
-    except FileNotFoundError:
+        return path.read_bytes() if path.is_file() else None
+    except OSError:  # not there, or nothing that can be read: it is built again
         return None
 
 
 def _rises(values: array[int]) -> bool:
     """Whether each value is larger than the one before and none is negative."""
     return all(map(int.__lt__, values, values[1:])) and not (values and values[0] < 0)
-
-
-def _save(files: Files, path: Path, data: bytes, position: int) -> None:
-    """Puts `data` at `position` and lets the file end there. Creates the file though there is nothing to write: a
-    segment without its index files is one whose indexes must be built again."""
-    fd = files.open(path, os.O_WRONLY | os.O_CREAT)
-    try:
-        written = 0
-        while written < len(data):
-            written += files.pwrite(fd, data[written:], position + written)
-        files.truncate(fd, position + len(data))
-    finally:
-        files.close(fd)

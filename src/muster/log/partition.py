@@ -6,23 +6,27 @@ Records before log_start_offset are gone (retention, DeleteRecords). Those befor
 acknowledged: all that are written, but under FsyncPolicy.ALWAYS only those that have been synced.
 
 Threads
-    One thread appends and reads (the broker's loop), another may call `flush`, `enforce_retention`, `compact` and
-    `close`. `_lock` guards the segments and is only held for microseconds; a sync or the rewriting of a segment runs
-    outside it. `_sync_lock` keeps files open while they are synced and is always taken first.
+    One thread appends and reads (the broker's loop), another may call `flush`, a third `enforce_retention` and
+    `compact`; `close` any. `_lock` guards the segments and is only held for microseconds; a sync, the rewriting of a
+    segment and the exchange of files run outside it. `_sync_lock` keeps files open while they are synced and is always
+    taken first; what is not synced yet belongs to `flush`, and compaction leaves it alone.
 
 Failure
-    After a failed write or sync nobody knows what the disk holds: the log is `failed`, refuses all appends with
-    KAFKA_STORAGE_ERROR and stays readable. Opening the store again recovers it.
+    A write that fails is cut off again and refused with KAFKA_STORAGE_ERROR; the log goes on when there is space, or a
+    file descriptor, again. Indexes, snapshots and compaction can be done without: what fails there is logged, and done
+    later. But after a failed sync nobody knows what the disk holds, and the system may call later syncs good although
+    the data is gone: the log is `failed`, refuses all appends and acknowledges nothing that was not synced before.
+    Opening the store again recovers it.
 """
 
 from __future__ import annotations
 
+import errno
+import logging
 import threading
-from bisect import bisect_right
 from collections.abc import Callable
-from operator import attrgetter
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from muster.errors import ErrorCode
 from muster.log import compaction, recovery
@@ -35,52 +39,27 @@ from muster.log.config import (
     LogFailedError,
     TimestampType,
 )
-from muster.log.files import DISK, Files
+from muster.log.files import DISK, Files, put_whole
+from muster.log.placing import place, writable
+from muster.log.positions import Positions, readable
 from muster.log.producer_state import ProducedBatch, ProducerState
 from muster.log.record_walk import first_of_time
-from muster.log.segment import Segment, segment_name
+from muster.log.results import AppendResult, Durable, ReadResult, Sealed
+from muster.log.segment import FileCutError, Segment, segment_name
 from muster.log.validation import Examined, examine
 from muster.model import TopicPartition
 from muster.protocol.record_batch import (
     NO_TIMESTAMP,
     BatchHeader,
-    assign_offset,
-    read_header,
-    set_times,
 )
+
+logger = logging.getLogger(__name__)
 
 Origin = Literal["client", "coordinator"]
 
-_REMEMBERED_POSITIONS = 64
 _EMPTY = memoryview(b"")
-
-
-class AppendResult(NamedTuple):
-    """Where an append went. `log_append_time` (milliseconds) is -1 with CreateTime. A duplicate of an idempotent
-    producer was not written again and has the offsets of the first time."""
-
-    base_offset: int
-    last_offset: int
-    log_append_time: int
-    duplicate: bool
-
-
-class ReadResult(NamedTuple):
-    """Whole batches, perhaps none. The first may begin before the offset that was asked for. The view stays valid
-    for as long as somebody holds it; `next_offset` is where to read on."""
-
-    data: memoryview
-    next_offset: int
-    high_watermark: int
-    log_start_offset: int
-
-
-class _Durable(NamedTuple):
-    """Up to where the log may be read: an offset, and its place."""
-
-    offset: int
-    segment_base: int
-    position: int
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Why a file or folder could not be opened to be synced: nothing was tried, so nothing is lost."""
 
 
 class PartitionLog:
@@ -107,11 +86,15 @@ class PartitionLog:
         self._segments: tuple[Segment, ...] = ()
         self._log_start_offset = 0
         self._log_end_offset = 0
-        self._durable = _Durable(0, 0, 0)
-        self._unsynced: list[Segment] = []
+        self._durable = Durable(0, 0, 0)
+        self._sealed: list[Sealed] = []
+        """To be synced, and to get their indexes and snapshots."""
         self._new_files = False
+        self._exchanged: list[compaction.Replacement] = []
+        """Compacted segments that hold already, and whose predecessors could not be removed yet."""
+        self._in_trouble = False
         self._closed = False
-        self._positions: dict[int, tuple[Segment, int]] = {}
+        self._positions = Positions()
         self._on_dirty = on_dirty
         self._files = files
         self._lock = threading.Lock()
@@ -142,17 +125,19 @@ class PartitionLog:
             now=now,
             clean=clean,
             recovery_point=recovery_point,
-            sync=fsync is FsyncPolicy.ALWAYS,
+            log_start_offset=log_start_offset,
+            cleaned_to=cleaned_to,
+            sync=fsync is not FsyncPolicy.NEVER,
             files=files,
         )
         if loaded.segments:
             log._segments = tuple(loaded.segments)
             log.producers = loaded.producers
-            log._log_end_offset = log._segments[-1].next_offset
+            log._log_end_offset = loaded.end_offset
             log._log_start_offset = max(log._segments[0].base_offset, min(log_start_offset, log._log_end_offset))
             log.cleaned_to = min(max(cleaned_to, log._log_start_offset), log._log_end_offset)
             active = log._segments[-1]
-            log._durable = _Durable(log._log_end_offset, active.base_offset, active.size)
+            log._durable = Durable(log._log_end_offset, active.base_offset, active.size)
         return log
 
     # ---------------------------------------------------------------------------------------------- what it is
@@ -176,8 +161,14 @@ class PartitionLog:
 
     @property
     def flushed_offset(self) -> int:
-        """Records before it have been synced, or were there when the log was opened."""
+        """Records before it have been synced (but with FsyncPolicy.NEVER)."""
         return self._durable.offset
+
+    @property
+    def recovery_point(self) -> int:
+        """What lies before it need not be checked after a crash: it is synced, and its indexes are."""
+        with self._lock:
+            return min([self._durable.offset, *(sealed.segment.base_offset for sealed in self._sealed)])
 
     @property
     def closed(self) -> bool:
@@ -212,14 +203,14 @@ class PartitionLog:
         the client is to be told: CORRUPT_MESSAGE, INVALID_RECORD, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
         INVALID_TIMESTAMP, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH; LogFailedError if the disk fails or
         has failed."""
-        buffer = _writable(batches)
+        buffer = writable(batches)
         if examined is None:
             examined = examine(buffer, self.config, now, origin, self.topic_partition)
         with self._lock:
             self._refuse_if_failed()
             if origin == "client" and (duplicate := self._duplicate(examined.headers[0])):
                 return AppendResult(duplicate.first_offset, duplicate.last_offset, duplicate.timestamp, True)
-            placed = self._place(buffer, examined, now, leader_epoch)
+            placed = place(buffer, examined, self._log_end_offset, self.config, now, leader_epoch)
             base_offset, last_offset = placed[0].base_offset, placed[-1].last_offset
             self._write(buffer, placed, now)
         if self._on_dirty is not None:
@@ -230,32 +221,18 @@ class PartitionLog:
     def _duplicate(self, header: BatchHeader) -> ProducedBatch | None:
         return self.producers.check(header) if header.producer_id >= 0 else None
 
-    def _place(
-        self, buffer: bytearray | memoryview, examined: Examined, now: int, leader_epoch: int
-    ) -> list[BatchHeader]:
-        """Patches offset, epoch and, with LogAppendTime or where the header lies, time into the batches; returns the
-        headers they have then."""
-        stamp = self.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
-        placed = []
-        position, offset = 0, self._log_end_offset
-        for header, latest in zip(*examined, strict=True):
-            assign_offset(buffer, position, offset, leader_epoch)
-            if stamp or header.timestamp_type or header.max_timestamp != latest:
-                set_times(buffer, position, header, now if stamp else latest, stamp)
-                header = read_header(buffer, position)
-            else:
-                header = BatchHeader(offset, header.batch_length, leader_epoch, *header[3:])
-            placed.append(header)
-            offset = header.next_offset
-            position += header.size
-        return placed
-
     def _write(self, buffer: bytearray | memoryview, placed: list[BatchHeader], now: int) -> None:
         try:
             segment = self._active(len(buffer), placed, now)
             segment.write(buffer)
-        except OSError as error:
+        except FileCutError as error:
             raise self._fail("writing", error) from error
+        except OSError as error:
+            self._report("refuses records", error)
+            raise LogFailedError(f"writing the log of {self.topic_partition} failed: {error}") from error
+        if self._in_trouble:
+            self._in_trouble = False
+            logger.info("%s takes records again", self.topic_partition)
         for header in placed:
             segment.note(header, self.config.index_interval_bytes)
             if header.producer_id >= 0:
@@ -279,19 +256,16 @@ class PartitionLog:
         return active
 
     def _roll(self, now: int) -> Segment:
-        """Seals the active segment and begins the next at the log's end. Raises OSError."""
+        """Seals the active segment and begins the next at the log's end. Raises OSError; then nothing has changed."""
         active = self._segments[-1]
+        new = self._add_segment(self._log_end_offset, now)
         active.seal()
-        if self.fsync is FsyncPolicy.NEVER:
-            active.close_file()
-        else:
-            self._unsynced.append(active)
-        self.producers.save(self.directory / segment_name(self._log_end_offset, ".snapshot"), self._files)
-        return self._add_segment(self._log_end_offset, now)
+        self._sealed.append(Sealed(active, self._log_end_offset, self.producers.encode()))
+        return new
 
     def _add_segment(self, base_offset: int, now: int) -> Segment:
         segment = Segment(self.directory, base_offset, now, files=self._files)
-        segment.open_for_append()
+        segment.create()
         self._segments = (*self._segments, segment)
         self._new_files = True
         return segment
@@ -304,7 +278,18 @@ class PartitionLog:
 
     def _fail(self, what: str, error: OSError) -> LogFailedError:
         self.failed = LogFailedError(f"{what} the log of {self.topic_partition} failed: {error}")
+        logger.error("%s; it takes no more records until it is opened again", self.failed.message)
         return self.failed
+
+    def _unreadable(self, error: OSError) -> LogFailedError:
+        self._report("cannot be read", error)
+        return LogFailedError(f"reading the log of {self.topic_partition} failed: {error}")
+
+    def _report(self, what: str, error: OSError) -> None:
+        """Once, until all is well again: trouble that lasts would fill the disk with lines."""
+        if not self._in_trouble:
+            self._in_trouble = True
+            logger.error("%s %s: %s", self.topic_partition, what, error)
 
     # ---------------------------------------------------------------------------------------------- read
 
@@ -325,7 +310,7 @@ class PartitionLog:
             if offset >= high_watermark:
                 return empty
             try:
-                found = self._find(offset)
+                found = self._positions.find(self._segments, offset)
                 if found is None:
                     return empty
                 segment, position = found
@@ -336,28 +321,10 @@ class PartitionLog:
                 if end <= position:
                     return empty
                 data = segment.view(position, end)
-                next_offset = self._offset_at(segment, position, end)
+                next_offset = self._positions.offset_at(segment, end)
             except OSError as error:
-                raise LogFailedError(f"reading the log of {self.topic_partition} failed: {error}") from error
+                raise self._unreadable(error) from error
         return ReadResult(data, next_offset, high_watermark, self._log_start_offset)
-
-    def _find(self, offset: int) -> tuple[Segment, int] | None:
-        """Segment and position of the first batch whose last offset is not below `offset`. Compaction leaves gaps, so
-        that may be in a later segment."""
-        if (known := self._positions.get(offset)) and known[1] < known[0].size:
-            return known
-        at = max(bisect_right(self._segments, offset, key=attrgetter("base_offset")) - 1, 0)
-        for segment in self._segments[at:]:
-            position = self._readable(segment).position_of(offset)
-            if position < segment.size:
-                return segment, position
-        return None
-
-    def _readable(self, segment: Segment) -> Segment:
-        """A sealed segment is mapped before it is read, once: its file may be closed, or gone, by the next time."""
-        if segment is not self._segments[-1]:
-            segment.map_whole()
-        return segment
 
     def _limit(self, segment: Segment) -> int:
         """The position up to which the segment may be read."""
@@ -367,17 +334,6 @@ class PartitionLog:
         if self.fsync is not FsyncPolicy.ALWAYS or segment.next_offset <= durable.offset:
             return segment.size
         return durable.position if segment.base_offset == durable.segment_base else 0
-
-    def _offset_at(self, segment: Segment, position: int, end: int) -> int:
-        """The offset behind the batch that ends at `end`, and a note for the reader who will ask for it."""
-        # The next batch's base is larger than the last offset + 1 only where compaction left a gap.
-        last = end == segment.size
-        next_offset = segment.next_offset if last else int.from_bytes(segment.view(end, end + 8), "big")
-        positions = self._positions
-        if len(positions) >= _REMEMBERED_POSITIONS:
-            del positions[next(iter(positions))]
-        positions[next_offset] = (segment, end)
-        return next_offset
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
         """Offset and timestamp of the first record that is not earlier than `timestamp` (milliseconds); None if there
@@ -394,15 +350,14 @@ class PartitionLog:
                         segment, position = self._segment_of_time(timestamp, -1)
                     if segment is None:
                         return None
-                    start_offset, end = self._log_start_offset, self._limit(self._readable(segment))
+                    start_offset, end = self._log_start_offset, self._limit(readable(segment, self._segments))
                     batch, stop = segment.batch_of_time(position, end, timestamp, start_offset)
+                    if batch is None and stop == position:
+                        segment, stop = self._segment_of_time(timestamp, segment.base_offset)
+                        if segment is None:
+                            return None
                 except OSError as error:
-                    raise LogFailedError(f"reading the log of {self.topic_partition} failed: {error}") from error
-                if batch is None and stop == position:
-                    segment, position = self._segment_of_time(timestamp, segment.base_offset)
-                    if segment is None:
-                        return None
-                    continue
+                    raise self._unreadable(error) from error
             position = stop
             if batch is not None and (found := first_of_time(batch, timestamp, start_offset)):
                 return found
@@ -411,7 +366,7 @@ class PartitionLog:
         """The first segment behind the one at `base_offset` that may have records from `timestamp` on, and where."""
         for segment in self._segments:
             if segment.base_offset > base_offset and segment.max_timestamp >= timestamp:
-                self._readable(segment)
+                readable(segment, self._segments)
                 return segment, segment.position_before_time(timestamp, self._log_start_offset)
         return None, 0
 
@@ -422,53 +377,90 @@ class PartitionLog:
 
     # ---------------------------------------------------------------------------------------------- durability
 
-    def flush(self) -> bool:
-        """Syncs everything that was appended until now, and writes the indexes. Returns whether that moved anything.
+    @property
+    def _promises(self) -> bool:
+        """Whether anything is said about power cuts."""
+        return self.fsync is not FsyncPolicy.NEVER
 
-        May run in another thread than append and read. After a failure `failed` is set."""
+    def flush(self) -> bool:
+        """Syncs everything that was appended until now, and writes the indexes of sealed segments. Returns whether that
+        moved anything. With FsyncPolicy.NEVER it only writes.
+
+        May run in another thread than append and read. After a failed sync `failed` is set; what failed otherwise is
+        tried again with the next call."""
         with self._sync_lock:
             with self._lock:
                 if self.failed is not None or self._closed or not self._segments:
                     return False
                 active = self._segments[-1]
-                target = _Durable(self._log_end_offset, active.base_offset, active.size)
-                sealed, self._unsynced = self._unsynced, []
+                target = Durable(self._log_end_offset, active.base_offset, active.size)
+                sealed = tuple(self._sealed)
                 new_files, self._new_files = self._new_files, False
-            try:
-                for segment in (*sealed, active):
-                    segment.sync()
-                if new_files:
-                    self._files.sync_folder(self.directory)
-                    self._files.sync_folder(self.directory.parent)
-                with self._lock:
-                    for segment in sealed:
-                        segment.close_file()
-                    if active is self._segments[-1]:
-                        active.save_indexes()
-            except OSError as error:
+            moved = False
+            if self._promises:
+                if not self._sync_files((*sealed, active), new_files):
+                    return False
+                moved = target.offset > self._durable.offset
+                self._durable = target
+            self._save_sealed(sealed)
+            return moved
+
+    def _sync_files(self, written: tuple[Sealed | Segment, ...], new_files: bool) -> bool:
+        try:
+            for one in written:
+                (one.segment if isinstance(one, Sealed) else one).sync()
+            if new_files:
+                self._files.sync_folder(self.directory)
+                self._files.sync_folder(self.directory.parent)
+        except OSError as error:
+            if error.errno not in _PASSING:
                 self._fail("syncing", error)
                 return False
-            moved = target.offset > self._durable.offset
-            self._durable = target
-            return moved
+            self._report("could not be synced", error)
+            self._new_files = self._new_files or new_files
+            if self._on_dirty is not None:
+                self._on_dirty(self)
+            return False
+        return True
+
+    def _save_sealed(self, sealed: tuple[Sealed, ...]) -> None:
+        """Writes indexes and snapshots of segments that are synced. They can be done without, but the segments are read
+        through after a crash until they have them."""
+        try:
+            for segment, offset, snapshot in sealed:
+                segment.save_indexes(sync=self._promises)
+                put_whole(self._files, self.directory / segment_name(offset, ".snapshot"), snapshot, sync=False)
+            if sealed and self._promises:
+                self._files.sync_folder(self.directory)
+        except OSError as error:
+            self._report("could not write the indexes of a segment", error)
+            return
+        with self._lock:
+            for one in sealed:
+                one.segment.close_file()
+            self._sealed = [one for one in self._sealed if one not in sealed]
 
     def close(self) -> None:
         """Syncs (but with FsyncPolicy.NEVER), writes indexes and producer snapshot, and closes the files. Views that
         were given out stay good. Raises LogFailedError if something could not be written."""
-        if self.fsync is not FsyncPolicy.NEVER:
-            self.flush()
+        self.flush()
         with self._sync_lock, self._lock:
             if self._closed:
                 return
             self._closed = True
             try:
                 if self._segments and self.failed is None:
-                    self._segments[-1].save_indexes()
-                    self.producers.save(self.directory / segment_name(self._log_end_offset, ".snapshot"), self._files)
+                    if self._sealed or (self._durable.offset < self._log_end_offset and self._promises):
+                        raise OSError("not all could be written")
+                    self._segments[-1].save_indexes(sync=self._promises)
+                    snapshot = self.directory / segment_name(self._log_end_offset, ".snapshot")
+                    self.producers.save(snapshot, self._files)
+                    if self._promises:
+                        self._files.sync_folder(self.directory)
             except OSError as error:
                 raise self._fail("closing", error) from error
             finally:
-                self._forget_positions()
+                self._positions.clear()
                 for segment in self._segments:
                     segment.close()
         if self.failed is not None:
@@ -478,12 +470,9 @@ class PartitionLog:
         """Closes the files without writing anything: what was appended stays as a crash would leave it."""
         with self._sync_lock, self._lock:
             self._closed = True
-            self._forget_positions()
+            self._positions.clear()
             for segment in self._segments:
                 segment.close()
-
-    def _forget_positions(self) -> None:
-        self._positions.clear()
 
     # ---------------------------------------------------------------------------------------------- what goes away
 
@@ -503,27 +492,43 @@ class PartitionLog:
         are too old or too much. Returns how many. Forgets idempotent producers that have been silent too long.
 
         The active segment goes too when it is due; then the log is empty. Raises LogFailedError."""
+        doomed = self.retire(now)
+        self.remove(doomed)
+        return len(doomed)
+
+    def retire(self, now: int) -> list[Segment]:
+        """The first half of `enforce_retention`: takes the segments out of the log. Before the second half the new
+        start should be made durable: else a power cut can leave a hole. Raises LogFailedError."""
         with self._sync_lock, self._lock:
-            if self.failed is not None or self._closed or not self._segments:
-                return 0
+            if self.failed is not None or self._closed or not self._segments or self._exchanged:
+                return []
             self.producers.expire(now, self.config.producer_id_expiration_ms)
             count = self._count_deletable(now)
             if not count:
-                return 0
+                return []
             try:
                 if count == len(self._segments):
                     self._roll(now)
-                doomed, self._segments = self._segments[:count], self._segments[count:]
-                self._log_start_offset = max(self._log_start_offset, self._segments[0].base_offset)
-                self.cleaned_to = max(self.cleaned_to, self._log_start_offset)
-                self._unsynced = [segment for segment in self._unsynced if segment not in doomed]
-                self._forget_positions()
-                for segment in doomed:
-                    segment.delete()
-                    self._files.unlink_if_there(self.directory / segment_name(segment.base_offset, ".snapshot"))
+                    if self._promises:
+                        self._files.sync_folder(self.directory)
             except OSError as error:
-                raise self._fail("deleting from", error) from error
-            return count
+                self._report("could not begin a new segment", error)
+                return []
+            doomed, self._segments = list(self._segments[:count]), self._segments[count:]
+            self._log_start_offset = max(self._log_start_offset, self._segments[0].base_offset)
+            self.cleaned_to = max(self.cleaned_to, self._log_start_offset)
+            self._sealed = [one for one in self._sealed if one.segment not in doomed]
+            self._positions.clear()
+            return doomed
+
+    def remove(self, doomed: list[Segment]) -> None:
+        """The second half of `enforce_retention`: deletes the files. What cannot be deleted goes at the next start."""
+        try:
+            for segment in doomed:
+                segment.delete()
+                self._files.unlink_if_there(self.directory / segment_name(segment.base_offset, ".snapshot"))
+        except OSError as error:
+            self._report("could not remove a segment", error)
 
     def _count_deletable(self, now: int) -> int:
         config, count = self.config, 0
@@ -549,52 +554,58 @@ class PartitionLog:
         dirty = sum(segment.size for segment in sealed if segment.next_offset > self.cleaned_to)
         return dirty > 0 and dirty >= self.config.min_cleanable_dirty_ratio * total
 
-    def compact(self, now: int) -> compaction.Statistics | None:
+    def compact(self, now: int, breathe: Callable[[], None] = lambda: None) -> compaction.Statistics | None:
         """Rewrites the sealed segments so that of each key only the last record stays (and tombstones for
         `delete_retention_ms` after they are first met). Offsets stay. None if there is nothing to do.
 
-        Runs long: call it from another thread than append and read. Raises LogFailedError, CorruptRecordError."""
-        with self._sync_lock, self._lock:
-            sealed = [segment for segment in self._segments[:-1] if segment.next_offset <= self.high_watermark]
+        Runs long: call it from another thread than append, read and flush. `breathe` is called all the time; it may
+        wait, and raise CompactionStopped. Raises OSError, CorruptRecordError; the log is as good as before."""
+        self._finish_exchanges()
+        with self._lock:
+            limit = self._durable.offset if self._promises else self._log_end_offset
+            sealed = [segment for segment in self._segments[:-1] if segment.next_offset <= limit]
             if self.failed is not None or self._closed or not sealed:
                 return None
             last_offsets = {pid: self.producers.last_offset(pid) for pid in self.producers.producers}
-            try:
-                for segment in sealed:
-                    segment.map_whole()
-            except OSError as error:
-                raise LogFailedError(f"reading the log of {self.topic_partition} failed: {error}") from error
-        try:
-            result = compaction.clean(sealed, self.config, now, self.cleaned_to, last_offsets, self._files)
-            if result is None:
+            for segment in sealed:
+                segment.map_whole()
+        run = compaction.clean(
+            sealed, self.config, now, self.cleaned_to, last_offsets, files=self._files, breathe=breathe
+        )
+        if run is None:
+            return None
+        for replacement in run.replacements:
+            if not self._swap(replacement):
                 return None
-            for replacement in result.replacements:
-                self._swap(replacement)
-        except OSError as error:
-            raise self._fail("compacting", error) from error
-        self.cleaned_to = result.cleaned_to
-        return result.statistics
+        self.cleaned_to = max(self.cleaned_to, run.cleaned_to)
+        return run.statistics
 
-    def _swap(self, replacement: compaction.Replacement) -> None:
-        with self._sync_lock, self._lock:
-            # Retention may have deleted some of them while they were rewritten: then the old ones that are left stay.
-            present = [segment for segment in self._segments if segment in replacement.old]
-            if self._closed or len(present) != len(replacement.old):
-                compaction.discard(replacement)
-                return
-            new = compaction.swap(replacement)
-            at = self._segments.index(present[0])
-            self._segments = (*self._segments[:at], new, *self._segments[at + len(present) :])
-            self._unsynced = [segment for segment in self._unsynced if segment not in present]
-            self._forget_positions()
+    def _swap(self, replacement: compaction.Replacement) -> bool:
+        if not self._has(replacement.old):
+            compaction.discard(replacement.new)
+            return False
+        compaction.decide(replacement)
+        with self._lock:
+            # Closed or deleted meanwhile: the exchange is finished by the next start, or goes with the folder.
+            if not self._has(replacement.old):
+                replacement.new.close()
+                return False
+            at = self._segments.index(replacement.old[0])
+            self._segments = (*self._segments[:at], replacement.new, *self._segments[at + len(replacement.old) :])
+            self._sealed = [one for one in self._sealed if one.segment not in replacement.old]
+            self._exchanged.append(replacement)
+            self._positions.clear()
+        self._finish_exchanges()
+        return True
+
+    def _has(self, segments: list[Segment]) -> bool:
+        return not self._closed and all(segment in self._segments for segment in segments)
+
+    def _finish_exchanges(self) -> None:
+        while self._exchanged and not self._closed:
+            compaction.finish(self._exchanged[0])
+            del self._exchanged[0]
 
 
 def _latest(segment: Segment) -> int:
     return segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
-
-
-def _writable(batches: bytes | bytearray | memoryview) -> bytearray | memoryview:
-    """The batches themselves where they can be patched, else a copy."""
-    if isinstance(batches, bytes) or (isinstance(batches, memoryview) and batches.readonly):
-        return bytearray(batches)
-    return batches

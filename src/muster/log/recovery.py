@@ -1,38 +1,56 @@
 """From files to segments: after a clean shutdown by their indexes, after a crash by reading every batch.
 
 What a crash can leave, and what is done about it:
-- a torn or corrupt batch at the end: the segment is cut behind the last good batch, later segments are deleted;
+- a torn or corrupt batch: the segment is cut behind the last good one before it (see `_Recovery`);
 - indexes that are missing, old or cut off: built again while the batches are read;
 - `.cleaned` files of a compaction that did not finish: deleted, the old segments are still there;
 - a `.swap` file: compaction was done and only the exchange was interrupted; it is finished (see compaction.py);
-- a producer snapshot that is torn or from behind the new end: ignored, the state is built from older ones and the log.
+- a producer snapshot that is torn, or that may speak of batches that are gone: removed, the state is built from an
+  older one and the log;
+- segments before the log's start, which retention was removing: removed.
+
+Two rules hold whatever is found. An offset that was given once is not given again: where the log is known to have been
+longer, it goes on behind that, with a gap that is reported. And nothing that is whole is deleted: what is cut off in
+front of good batches is kept as `.damaged`, and whole segments behind a damaged one stay in the log.
+
+What is changed here is durable when the log is open: a later power cut must not bring back what was taken out, among
+what was written since.
 """
 
 from __future__ import annotations
 
 import logging
-import mmap
 import os
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from muster.errors import CorruptRecordError
 from muster.log import compaction
-from muster.log.config import LogConfig
+from muster.log.config import MAX_OFFSETS_OF_A_SEGMENT, LogConfig
 from muster.log.files import DISK, Files
 from muster.log.producer_state import CorruptSnapshotError, ProducerState
 from muster.log.segment import Segment, segment_name
-from muster.protocol.record_batch import check_batch, read_header
+from muster.protocol.record_batch import HEADER_SIZE, BatchHeader, check_batch, read_header
 
 logger = logging.getLogger(__name__)
+
+_CHUNK = 4 * 1024 * 1024
+_NAME = re.compile(r"([0-9]{20})\.(log|index|timeindex|snapshot|log\.cleaned|log\.swap|log\.deleted)\Z")
+_LEFTOVER = re.compile(r"[0-9]{20}\.[a-z.]+\.(tmp|deleted)\Z")
+_MAGIC_AT = 16
+_MAGIC = b"\x02"
 
 
 @dataclass(slots=True)
 class Loaded:
-    """What a partition's folder holds."""
+    """What a partition's folder holds. `end_offset` is what the next record gets, which may be behind the last
+    segment's end."""
 
     segments: list[Segment] = field(default_factory=list)
     producers: ProducerState = field(default_factory=ProducerState)
+    end_offset: int = 0
 
 
 def load(
@@ -41,38 +59,237 @@ def load(
     *,
     now: int,
     clean: bool,
-    recovery_point: int,
+    recovery_point: int = 0,
+    log_start_offset: int = 0,
+    cleaned_to: int = 0,
     sync: bool,
     files: Files = DISK,
 ) -> Loaded:
-    """Segments and producers of the partition in `directory`, which need not exist. Segments that end before
-    `recovery_point` were synced before the crash and are believed like those of a clean shutdown. With `sync` the
-    others are synced now: a killed process may have left them in the system's memory only. Raises OSError."""
-    loaded = Loaded()
-    names = _names(directory)
-    if not names:
-        return loaded
-    compaction.finish_swaps(files, directory, names)
-    names = _names(directory)
-    bases = sorted(_offset(name) for name in names if name.endswith(".log"))
+    """Segments and producers of the partition in `directory`, which need not exist.
+
+    Segments that end before `recovery_point` were synced before the crash and are believed like those of a clean
+    shutdown. With `sync` the others are synced now: a killed process may have left them in the system's memory only.
+    Raises OSError."""
+    recovery = _Recovery(directory, config, now, sync, files)
+    names = recovery.names()
+    if names:
+        recovery.finish_swaps(names)
+    bases = recovery.bases(log_start_offset)
+    known_end = max(recovery_point, log_start_offset)
     for at, base in enumerate(bases):
-        segment = Segment(directory, base, now, files=files)
-        segment.created_ms = int(segment.path.stat().st_mtime * 1000)
-        is_last = at + 1 == len(bases)
-        end = None if is_last else bases[at + 1]
+        end = bases[at + 1] if at + 1 < len(bases) else None
         believed = clean or (end is not None and end <= recovery_point)
-        loaded.segments.append(segment)
-        if believed and _load(segment, end):
-            continue
-        whole = recover(segment, config, sync=sync)
-        if not whole:
-            _delete_from(files, directory, bases[at + 1 :], now)
-            break
-        if not is_last:
+        recovery.take(base, end, recovery_point, believed=believed)
+    recovery.report_gaps(known_end, cleaned_to, clean=clean)
+    recovery.extend_to(known_end)
+    recovery.remove_leftovers()
+    recovery.load_producers()
+    if recovery.changed:
+        files.sync_folder(directory)
+    return recovery.loaded
+
+
+class _Recovery:
+    """One folder's. A segment is cut behind its last good batch where a batch is damaged."""
+
+    def __init__(self, directory: Path, config: LogConfig, now: int, sync: bool, files: Files) -> None:
+        self.loaded = Loaded()
+        self.changed = False
+        self._directory = directory
+        self._config = config
+        self._now = now
+        self._sync = sync
+        self._files = files
+        self._first_loss: int | None = None
+        """The first offset of which something is known to be gone that was there."""
+        self._seen_end = 0
+        """Behind the last good batch that was seen, in the log or not."""
+
+    def names(self) -> list[str]:
+        """The files that are a log's. Things of other kinds and names are left alone."""
+        try:
+            with os.scandir(self._directory) as entries:
+                found = sorted((entry.name, entry.is_file()) for entry in entries)
+        except FileNotFoundError:
+            return []
+        return [name for name, is_file in found if is_file and (_NAME.match(name) or _LEFTOVER.match(name))]
+
+    def finish_swaps(self, names: list[str]) -> None:
+        """See compaction.py."""
+        if any(name.endswith((".cleaned", ".swap")) for name in names):
+            compaction.finish_swaps(self._files, self._directory, names)
+            self.changed = True
+
+    def bases(self, log_start_offset: int) -> list[int]:
+        """The first offsets of the segments that belong to the log; removes those before its start."""
+        bases = [_offset(name) for name in self.names() if name.endswith(".log")]
+        while len(bases) > 1 and bases[1] <= log_start_offset:
+            Segment(self._directory, bases.pop(0), self._now, files=self._files).delete()
+            self.changed = True
+        return bases
+
+    # ------------------------------------------------------------------------------------------- segments
+
+    def take(self, base: int, end: int | None, recovery_point: int, *, believed: bool) -> None:
+        """Adds the segment that begins at `base` and should end before `end`, the next one's beginning."""
+        segment = Segment(self._directory, base, self._now, files=self._files)
+        segment.created_ms = int(segment.path.stat().st_mtime * 1000)
+        if base < self._seen_end:
+            self._set_aside(segment, f"its offsets up to {self._seen_end - 1} are in the segment before it, too")
+            return
+        if not (believed and _load(segment, end)):
+            self._read_through(segment, end, recovery_point)
+        self.loaded.segments.append(segment)
+        self._seen_end = max(self._seen_end, segment.next_offset)
+
+    def _read_through(self, segment: Segment, end: int | None, recovery_point: int) -> None:
+        """Reads the whole segment, builds its indexes, and cuts it where a batch is damaged."""
+        last = end is None
+        limit = segment.base_offset + MAX_OFFSETS_OF_A_SEGMENT if end is None else end
+        segment.reset()
+        segment.open_for_append()
+        try:
+            fd = segment.fileno()
+            if self._sync:
+                # What the process before did not get to disk: the system may say so now, or never. What it kept in
+                # memory after an error is not what the disk has, so what follows is read from the disk.
+                self._files.sync(fd)
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            size = os.fstat(fd).st_size
+            try:
+                for header in read_checked(fd, size):
+                    self._check_offsets(header, segment.next_offset, limit)
+                    segment.note(header, self._config.index_interval_bytes)
+            except CorruptRecordError as error:
+                self._cut(segment, fd, size, str(error), valuable=not last or segment.next_offset < recovery_point)
+        finally:
+            segment.close_file()
+        if not last:
             segment.seal()
-    _delete_strays(files, directory, names, {segment.base_offset for segment in loaded.segments})
-    _load_producers(files, directory, loaded)
-    return loaded
+            segment.save_indexes(sync=self._sync)
+            self.changed = True
+
+    def _check_offsets(self, header: BatchHeader, expected: int, limit: int) -> None:
+        """A batch's offsets are not among what its CRC is of. Only compaction leaves gaps between batches."""
+        gap = header.base_offset != expected and not self._config.cleanup_policy.compacts
+        if gap or header.base_offset < expected or header.next_offset > limit:
+            raise CorruptRecordError(f"a batch has offset {header.base_offset} in place of {expected}")
+
+    def _cut(self, segment: Segment, fd: int, size: int, problem: str, *, valuable: bool) -> None:
+        lost = segment.next_offset
+        good = list(_good_batches(fd, segment.size, size, segment.next_offset))
+        logger.warning("%s: cut from %d to %d bytes: %s", segment.path, size, segment.size, problem)
+        if good or valuable:
+            kept = segment.path.with_name(f"{segment.path.name}.{segment.size}.damaged")
+            self._copy_tail(fd, segment.size, size, kept)
+            whole = f"{len(good)} whole batches" if good else "no whole batch"
+            logger.error("%s: what was cut off, with %s in it, is kept as %s", segment.path, whole, kept.name)
+        if good:
+            self._seen_end = max(self._seen_end, good[-1].next_offset)
+        self._lose(lost)
+        self._files.truncate(fd, segment.size)
+        if self._sync:
+            self._files.sync(fd)
+        self.changed = True
+
+    def _copy_tail(self, fd: int, start: int, end: int, target: Path) -> None:
+        out = self._files.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            position = start
+            while position < end and (data := os.pread(fd, min(_CHUNK, end - position), position)):
+                written = 0
+                while written < len(data):
+                    written += self._files.pwrite(out, data[written:], position - start + written)
+                position += len(data)
+            self._files.sync(out)
+        finally:
+            self._files.close(out)
+        self._files.sync_folder(self._directory)
+
+    def _set_aside(self, segment: Segment, why: str) -> None:
+        aside = segment.path.with_name(segment.path.name + ".damaged")
+        logger.error("%s: set aside as %s: %s", segment.path, aside.name, why)
+        self._files.replace(segment.path, aside)
+        self.changed = True
+
+    def _lose(self, offset: int) -> None:
+        self._first_loss = offset if self._first_loss is None else min(self._first_loss, offset)
+
+    # ------------------------------------------------------------------------------------------- the whole
+
+    def report_gaps(self, known_end: int, cleaned_to: int, *, clean: bool) -> None:
+        """Says which offsets are gone that compaction did not take."""
+        expected = None
+        for segment in self.loaded.segments:
+            if expected is not None and expected < segment.base_offset and segment.base_offset > cleaned_to:
+                if not self._config.cleanup_policy.compacts:
+                    self._report(max(expected, cleaned_to), segment.base_offset)
+                if not clean:
+                    self._lose(max(expected, cleaned_to))
+            expected = segment.next_offset
+        end = self.loaded.segments[-1].next_offset if self.loaded.segments else 0
+        if end < max(known_end, self._seen_end):
+            self._report(end, max(known_end, self._seen_end))
+            self._lose(end)
+
+    def _report(self, start: int, end: int) -> None:
+        logger.error(
+            "%s: offsets %d to %d are missing: their files are gone or damaged", self._directory, start, end - 1
+        )
+
+    def extend_to(self, known_end: int) -> None:
+        """Begins a new segment where the log is known to have been longer than it is."""
+        segments = self.loaded.segments
+        end = max(known_end, self._seen_end)
+        if end > (segments[-1].next_offset if segments else 0):
+            if segments:
+                segments[-1].seal()
+                segments[-1].save_indexes(sync=self._sync)
+            else:
+                self._files.make_folders(self._directory)
+            new = Segment(self._directory, end, self._now, files=self._files)
+            new.create()
+            segments.append(new)
+            self.changed = True
+        self.loaded.end_offset = end
+
+    def remove_leftovers(self) -> None:
+        """Indexes without a segment, and what was being written when the process died."""
+        bases = {segment.base_offset for segment in self.loaded.segments}
+        for name in self.names():
+            stray = name.endswith((".index", ".timeindex")) and _offset(name) not in bases
+            if stray or _LEFTOVER.match(name) or name.endswith(".log.deleted"):
+                self._files.unlink_if_there(self._directory / name)
+                self.changed = True
+
+    def load_producers(self) -> None:
+        """From the newest snapshot that can be believed, and the log behind it. Removes all others but those that stand
+        at the beginning of a segment, for the next time."""
+        segments = self.loaded.segments
+        end = self.loaded.end_offset if self._first_loss is None else self._first_loss
+        bases = {segment.base_offset for segment in segments}
+        start: int | None = None
+        for offset in sorted((_offset(name) for name in self.names() if name.endswith(".snapshot")), reverse=True):
+            path = self._directory / segment_name(offset, ".snapshot")
+            if offset <= end and start is None and self._read_snapshot(path):
+                start = offset
+            elif offset > end or start is None or offset not in bases:
+                self._files.unlink(path)
+                self.changed = True
+        for segment in segments:
+            if segment.next_offset <= (start or 0) or not segment.size:
+                continue
+            for _, header in segment.headers(segment.position_of(start or 0)):
+                if header.producer_id >= 0:
+                    self.loaded.producers.note(header)
+
+    def _read_snapshot(self, path: Path) -> bool:
+        try:
+            self.loaded.producers = ProducerState.decode(path.read_bytes())
+        except (CorruptSnapshotError, OSError) as error:
+            logger.warning("%s: %s", path, error)
+            return False
+        return True
 
 
 def _load(segment: Segment, end: int | None) -> bool:
@@ -82,83 +299,56 @@ def _load(segment: Segment, end: int | None) -> bool:
         return False
 
 
-def recover(segment: Segment, config: LogConfig, *, sync: bool = False) -> bool:
-    """Reads the whole segment, builds its indexes and cuts it behind the last good batch. False if it was cut."""
-    file_size = segment.path.stat().st_size
-    segment.reset()
-    problem = None
-    if file_size:
-        with open(segment.path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            view = memoryview(mapped)
-            try:
-                _note_all(segment, view, config)
-            except CorruptRecordError as error:
-                problem = str(error)
-            finally:
-                view.release()
-    if segment.size != file_size:
-        logger.warning("%s: cut from %d to %d bytes: %s", segment.path, file_size, segment.size, problem)
-        segment.truncate_file()
-    if sync:
-        segment.open_for_append()
-        segment.sync()
-        segment.close_file()
-    return segment.size == file_size
-
-
-def _note_all(segment: Segment, view: memoryview, config: LogConfig) -> None:
-    while segment.size < len(view):
-        header = read_header(view, segment.size)
-        check_batch(view, segment.size, header)
-        if header.base_offset < segment.next_offset:
-            raise CorruptRecordError(f"offset {header.base_offset} follows {segment.next_offset - 1}")
-        segment.note(header, config.index_interval_bytes)
-
-
-def _names(directory: Path) -> list[str]:
-    try:
-        return os.listdir(directory)
-    except FileNotFoundError:
-        return []
-
-
 def _offset(name: str) -> int:
     return int(name[:20])
 
 
-def _delete_from(files: Files, directory: Path, bases: list[int], now: int) -> None:
-    for base in bases:
-        logger.warning("%s: deleted, because the segment before it was cut", directory / segment_name(base, ".log"))
-        Segment(directory, base, now, files=files).delete()
+def read_checked(fd: int, size: int) -> Iterator[BatchHeader]:
+    """The headers of a segment's batches, each checked with its CRC. Raises CorruptRecordError at the first that is
+    damaged, or if `size` is in the middle of one; OSError."""
+    window, start, position = b"", 0, 0
+    while position < size:
+        if position + HEADER_SIZE > start + len(window):
+            window, start = os.pread(fd, _CHUNK, position), position
+        header = read_header(window, position - start)
+        end = position + header.size
+        if end > size:
+            raise CorruptRecordError(f"a batch of {header.size} bytes is cut off: {size - position} are there")
+        if end > start + len(window):
+            window, start = os.pread(fd, max(_CHUNK, header.size), position), position
+        check_batch(window, position - start, header)
+        yield header
+        position = end
 
 
-def _delete_strays(files: Files, directory: Path, names: list[str], bases: set[int]) -> None:
-    """Indexes without a segment, and what was being written when the process died."""
-    for name in names:
-        is_index = name.endswith((".index", ".timeindex"))
-        if name.endswith((".tmp", ".deleted")) or (is_index and _offset(name) not in bases):
-            files.unlink_if_there(directory / name)
-
-
-def _load_producers(files: Files, directory: Path, loaded: Loaded) -> None:
-    if not loaded.segments:
-        return
-    end = loaded.segments[-1].next_offset
-    start = 0
-    snapshots = sorted((_offset(name) for name in _names(directory) if name.endswith(".snapshot")), reverse=True)
-    for offset in snapshots:
-        path = directory / segment_name(offset, ".snapshot")
-        try:
-            if offset <= end:
-                loaded.producers = ProducerState.decode(path.read_bytes())
-                start = offset
-                break
-        except CorruptSnapshotError as error:
-            logger.warning("%s: %s", path, error)
-        files.unlink(path)
-    for segment in loaded.segments:
-        if segment.next_offset <= start or not segment.size:
+def _good_batches(fd: int, position: int, size: int, next_offset: int) -> Iterator[BatchHeader]:
+    """The whole batches somewhere behind damage at `position`: where there are any, the damage is no torn end."""
+    position += 1
+    while position + HEADER_SIZE <= size:
+        chunk = os.pread(fd, _CHUNK, position)
+        at = chunk.find(_MAGIC, _MAGIC_AT)
+        while at >= 0:
+            base_offset = int.from_bytes(chunk[at - _MAGIC_AT : at - _MAGIC_AT + 8], "big")
+            if next_offset <= base_offset < next_offset + MAX_OFFSETS_OF_A_SEGMENT:
+                header = _whole_batch(fd, position + at - _MAGIC_AT, size)
+                if header is not None:
+                    break
+            at = chunk.find(_MAGIC, at + 1)
+        if at < 0:
+            position += max(len(chunk) - _MAGIC_AT, 1)
             continue
-        for _, header in segment.headers(segment.position_of(start)):
-            if header.producer_id >= 0:
-                loaded.producers.note(header)
+        assert header is not None
+        yield header
+        next_offset = header.next_offset
+        position += at - _MAGIC_AT + header.size
+
+
+def _whole_batch(fd: int, position: int, size: int) -> BatchHeader | None:
+    try:
+        header = read_header(os.pread(fd, HEADER_SIZE, position))
+        if position + header.size > size:
+            return None
+        check_batch(os.pread(fd, header.size, position), 0, header)
+    except CorruptRecordError:
+        return None
+    return header

@@ -4,15 +4,20 @@ Reading
     Views of a memory map, so that a fetch copies nothing. The file of the active segment grows behind its map: a
     large read there maps the file anew, a small one, as of a consumer at the end of the log, is a plain `pread`. Maps
     that somebody still holds views of live as long as those views.
-    A mapped file is never cut shorter than its map (touching the lost pages would be SIGBUS): bytes of a failed
-    append, cut off again, were never mapped.
+    A mapped file is never cut shorter than its map (touching the lost pages would be SIGBUS, and the end of the
+    process): bytes of a failed append, cut off again, were never mapped. Somebody else may cut it, and a disk may fail:
+    before a view is given out the file's size is looked at, and the system asked to bring its pages in, which it
+    answers with an error instead of SIGBUS.
 
 Writing
-    One `write` for each append, at the end known here. What a failed write left behind is cut off.
+    One `write` for each append, at the end known here. What a failed write left behind is cut off, at the latest by the
+    next.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import mmap
 import os
 import struct
@@ -26,6 +31,11 @@ from muster.protocol.record_batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader,
 
 _COPY_LIMIT = 64 * 1024
 _BATCHES_AT_A_TIME = 256
+_TOUCH_LIMIT = 4 * 1024 * 1024
+"""Bytes of a view that are brought in. What lies behind goes from the map to a socket; there a bad page is an error."""
+
+_PAGE = mmap.PAGESIZE
+_MADV_POPULATE_READ = 22  # Linux 5.14
 _BATCH_POSITION = struct.Struct(">qi11xi")
 """base_offset, batch_length, (epoch, magic, crc, attributes), last_offset_delta."""
 
@@ -35,6 +45,10 @@ def segment_name(offset: int, suffix: str) -> str:
     return f"{offset:020d}{suffix}"
 
 
+class FileCutError(OSError):
+    """Somebody else has cut a file short that is open here: what was in it is gone."""
+
+
 class Segment:
     """A segment whose size and end are known. `next_offset` is behind its last batch; timestamps in milliseconds."""
 
@@ -42,6 +56,7 @@ class Segment:
         "_bytes_since_index",
         "_fd",
         "_map",
+        "_torn",
         "_view",
         "base_offset",
         "created_ms",
@@ -70,28 +85,47 @@ class Segment:
         self.created_ms = now
         self._bytes_since_index = 0
         self._fd = -1
+        self._torn = False
         self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
 
     # ---------------------------------------------------------------------------------------------- writing
 
+    def create(self) -> None:
+        """Makes the file, empty. Raises OSError."""
+        self._fd = self.files.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+
     def open_for_append(self) -> None:
-        """Creates the file if there is none. Raises OSError."""
+        """Opens the file, unless it is open. Raises OSError."""
         if self._fd < 0:
-            self._fd = self.files.open(self.path, os.O_RDWR | os.O_CREAT)
+            self._fd = self.files.open(self.path, os.O_RDWR)
+
+    def fileno(self) -> int:
+        """The file, which must be open for appending."""
+        return self._fd
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Puts `data` behind the end, without taking note of it: that is `note`. Raises OSError; then nothing of it
-        stays."""
+        stays. FileCutError: a hole would be left before it."""
         self.open_for_append()
+        self._look_at_size()
+        if self._torn:
+            self._cut_back()
         pwrite = self.files.pwrite
         try:
             written = pwrite(self._fd, data, self.size)
             while written < len(data):
                 written += pwrite(self._fd, memoryview(data)[written:], self.size + written)
         except OSError:
-            self.files.truncate(self._fd, self.size)
+            self._torn = True
+            with contextlib.suppress(OSError):
+                self._cut_back()
             raise
+
+    def _cut_back(self) -> None:
+        """Removes what a failed write left behind the end."""
+        self.files.truncate(self._fd, self.size)
+        self._torn = False
 
     def note(self, header: BatchHeader, index_interval_bytes: int) -> None:
         """Takes note of the batch that stands at the end: size, times, and an index entry where one is due."""
@@ -114,19 +148,27 @@ class Segment:
             self.time_index.append(self.max_timestamp, self.offset_of_max_timestamp - self.base_offset)
 
     def seal(self) -> None:
-        """Ends the indexes of a segment that takes no more batches, and writes them. Raises OSError."""
+        """Ends the indexes of a segment that takes no more batches."""
         self._note_time()
-        self.save_indexes()
 
-    def save_indexes(self) -> None:
-        """Writes what the indexes have in memory only. Raises OSError."""
-        self.index.save()
-        self.time_index.save()
+    def save_indexes(self, *, sync: bool) -> None:
+        """Writes the indexes. With `sync` they are whole after a power cut, as soon as the folder is synced too. Raises
+        OSError."""
+        self.index.save(sync=sync)
+        self.time_index.save(sync=sync)
 
     def sync(self) -> None:
-        """fsync, if this process wrote to it. Raises OSError."""
+        """fsync, if the file is open for writing. Raises OSError, FileCutError."""
         if self._fd >= 0:
+            self._look_at_size()
             self.files.sync(self._fd)
+
+    def _look_at_size(self) -> None:
+        if os.lseek(self._fd, 0, os.SEEK_END) < self.size:
+            raise self._cut_by_another()
+
+    def _cut_by_another(self) -> FileCutError:
+        return FileCutError(errno.EIO, f"the file is shorter than the {self.size} bytes written to it", str(self.path))
 
     def close_file(self) -> None:
         """Closes the file for writing; views and reading go on."""
@@ -179,33 +221,44 @@ class Segment:
         self.index = OffsetIndex(self.index.path, self.files)
         self.time_index = TimeIndex(self.time_index.path, self.files)
 
-    def truncate_file(self) -> None:
-        """Cuts the file at the end known here. Only for recovery, before anybody reads."""
-        self.close()
-        self.open_for_append()
-        self.files.truncate(self._fd, self.size)
-        self.close_file()
-
     # ---------------------------------------------------------------------------------------------- reading
 
     def view(self, start: int, end: int) -> memoryview:
         """The bytes from `start` to `end`, which must have been written. Raises OSError."""
         view = self._view
-        if view is not None and end <= len(view):
-            return view[start:end]
-        if end - start <= _COPY_LIMIT and self._fd >= 0:
-            return memoryview(os.pread(self._fd, end - start, start))
-        return self._remap()[start:end]
+        if view is None or end > len(view):
+            if end - start <= _COPY_LIMIT and self._fd >= 0:
+                data = os.pread(self._fd, end - start, start)
+                if len(data) < end - start:
+                    raise self._cut_by_another()
+                return memoryview(data)
+            view = self._remap()
+        self._bring_in(start, end)
+        return view[start:end]
 
     def _remap(self) -> memoryview:
-        fd = self._fd if self._fd >= 0 else os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = self._fd if self._fd >= 0 else self.files.open(self.path, os.O_RDONLY)
         try:
             self._map = mmap.mmap(fd, self.size, access=mmap.ACCESS_READ)
+        except ValueError:  # longer than the file
+            raise self._cut_by_another() from None
         finally:
             if fd != self._fd:
-                os.close(fd)
+                self.files.close(fd)
         self._view = memoryview(self._map)
         return self._view
+
+    def _bring_in(self, start: int, end: int) -> None:
+        """Makes sure that the pages can be touched. Raises OSError."""
+        assert self._map is not None
+        if self._map.size() < end:
+            raise self._cut_by_another()
+        first = start - start % _PAGE
+        try:
+            self._map.madvise(_MADV_POPULATE_READ, first, min(end, start + _TOUCH_LIMIT) - first)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # an older system: it does not know of this
+                raise OSError(errno.EIO, "the disk cannot read the file", str(self.path)) from None
 
     @property
     def is_mapped(self) -> bool:

@@ -28,6 +28,7 @@ from muster.log.config import FsyncPolicy, LogConfig, LogFailedError
 from muster.log.files import DISK, Files, remove_tree, write_whole
 from muster.log.folder import FolderLock
 from muster.log.partition import PartitionLog
+from muster.log.segment import Segment
 from muster.model import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -100,7 +101,7 @@ class LogStore:
     def _look_around(
         self, partitions: Collection[TopicPartition] | None, deleted: Collection[TopicPartition]
     ) -> list[TopicPartition]:
-        """The partitions that have a folder. Finishes deletions, sets strays aside, leaves alone what is not ours."""
+        """The partitions to be opened. Finishes deletions, sets strays aside, leaves alone what is not ours."""
         known = None if partitions is None else set(partitions)
         doomed, found, foreign = set(deleted), [], []
         interrupted = []
@@ -123,7 +124,7 @@ class LogStore:
         if foreign:
             shown = ", ".join(foreign[:_NAMES_SHOWN]) + (", ..." if len(foreign) > _NAMES_SHOWN else "")
             logger.info("%s: left alone %d thing(s) that are not of this broker: %s", self.root, len(foreign), shown)
-        return sorted(found)
+        return sorted(found if known is None else known)
 
     def _set_stray_aside(self, path: Path, partition: TopicPartition) -> bool:
         """Kafka's answer to a partition that nobody knows: it is kept, under another name. False if it is not surely a
@@ -273,26 +274,35 @@ class LogStore:
                 result.failed.append(log)
         return result
 
-    def housekeeping(self, now: int) -> None:
-        """Retention, compaction where it is due, and checkpoints. Call it every few minutes, in the thread that
-        flushes.
+    def housekeeping(self, now: int, breathe: Callable[[], None] = lambda: None) -> None:
+        """Retention, compaction where it is due, and checkpoints. Call it every few minutes, in a thread of its own: it
+        may take long. `breathe` is called often where it does; it may wait, and raise CompactionStopped.
 
-        A log that fails is marked so and left alone. Raises OSError if the checkpoints cannot be written."""
+        What cannot be done for one log is logged. Raises OSError if the checkpoints cannot be written."""
+        if self.fsync is FsyncPolicy.NEVER:
+            self._each(lambda log: log.flush())  # writes indexes
+        retired: list[tuple[PartitionLog, list[Segment]]] = []
+        self._each(lambda log: retired.append((log, log.retire(now))))
+        # First the new starts are durable, then files go: a power cut that brings some of them back leaves no hole.
+        self.write_checkpoints()
+        for log, doomed in retired:
+            log.remove(doomed)
+        self._each(lambda log: log.compact(now, breathe) if log.is_cleanable() else None)
+        self.write_checkpoints()
+
+    def _each(self, work: Callable[[PartitionLog], object]) -> None:
         for log in list(self._logs.values()):
             try:
-                log.enforce_retention(now)
-                if log.is_cleanable():
-                    log.compact(now)
-            except (LogFailedError, CorruptRecordError) as error:
+                work(log)
+            except (LogFailedError, CorruptRecordError, OSError) as error:
                 logger.error("%s: %s", log.topic_partition, error)
-        self.write_checkpoints()
 
     def write_checkpoints(self) -> None:
         """Notes how far each log is synced, begins and is compacted. Raises OSError."""
         with self._checkpoint_lock:
             logs = [log for log in list(self._logs.values()) if log.log_end_offset]
             synced = logs if self.fsync is not FsyncPolicy.NEVER else []
-            self._write_checkpoint(RECOVERY_POINTS, {log.topic_partition: log.flushed_offset for log in synced})
+            self._write_checkpoint(RECOVERY_POINTS, {log.topic_partition: log.recovery_point for log in synced})
             starts = {log.topic_partition: log.log_start_offset for log in logs if log.log_start_offset}
             self._write_checkpoint(LOG_START_OFFSETS, starts)
             cleaned = {log.topic_partition: log.cleaned_to for log in logs if log.cleaned_to}
@@ -313,6 +323,7 @@ class LogStore:
         if not self._lock.held:
             return
         try:
+            whole = clean
             for log in self._logs.values():
                 if not clean:
                     log.abandon()
@@ -321,8 +332,8 @@ class LogStore:
                     log.close()
                 except LogFailedError as error:
                     logger.error("%s: %s", log.topic_partition, error)
-                    clean = False
-            if clean:
+                    whole = False
+            if whole:
                 self.write_checkpoints()
                 write_whole(self._files, self.root / CLEAN_SHUTDOWN_FILE, json.dumps({"version": 0}).encode())
         except OSError as error:

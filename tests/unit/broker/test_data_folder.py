@@ -281,6 +281,16 @@ async def test_what_would_make_serving_wrong_stops_the_start_with_a_sentence(tmp
         "log-start-offset-checkpoint",
         "cleaner-offset-checkpoint",
         ".kafka_cleanshutdown",
+        f"t-0/{0:020d}.index",
+        f"t-0/{0:020d}.timeindex",
+        f"t-0/{1:020d}.snapshot",
+        "t-0/notes.log",
+        f"t-0/{7:020d}.swap",
+        f"t-0/{7:020d}.log.swap",
+        f"t-0/{7:020d}.log.cleaned",
+        f"t-0/{7:020d}.snapshot",
+        "t-0/x.tmp",
+        "t-0/.snapshot",
     ],
 )
 async def test_what_can_be_done_without_does_not(tmp_path: Path, name: str, kind: str):

@@ -8,7 +8,55 @@ from pathlib import Path
 import pytest
 
 from muster.broker.durability import Durability
-from muster.log import FsyncPolicy, LogStore
+from muster.log import FsyncPolicy, LogFailedError, LogStore, PartitionLog
+from tests.support.brokers import running
+from tests.support.faulty_disk import FaultyDisk
+from tests.support.logs import NOW, batch
+
+
+async def test_a_failed_sync_is_told(tmp_path: Path) -> None:
+    """Nothing that was not synced before is acknowledged, and whoever runs the broker learns that it has to end."""
+    disk = FaultyDisk()
+    async with running(tmp_path, {"fsync": "always"}, files=disk) as broker:
+        broker.create_topic("t", 1, {})
+        log = broker.partition("t", 0)
+        assert log is not None
+        log.append(batch((b"k", b"v")), now=NOW)
+        disk.fail_syncs()
+        broker.durability.want()
+        await asyncio.wait_for(broker.broken.wait(), 30)
+        assert (log.high_watermark, log.log_end_offset) == (0, 1)
+        with pytest.raises(LogFailedError):
+            log.append(batch((b"k", b"v")), now=NOW)
+
+
+async def test_what_could_not_be_synced_for_want_of_a_descriptor_is_synced_later(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    async with running(tmp_path, {"fsync": "always"}, files=disk) as broker:
+        broker.create_topic("t", 1, {})
+        log = broker.partition("t", 0)
+        assert log is not None
+        log.append(batch((b"k", b"v")), now=NOW)
+        disk.use_up_descriptors()
+        done = asyncio.Event()
+        broker.durability.wait([Durable(log)], done.set)
+        while disk.refused < 2:
+            await asyncio.sleep(0.01)
+        assert not done.is_set()
+        disk.mend()
+        await asyncio.wait_for(done.wait(), 30)
+        assert not broker.broken.is_set()
+
+
+class Durable:
+    """What is over when all of a log is durable."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+
+    @property
+    def over(self) -> bool:
+        return self._log.high_watermark == self._log.log_end_offset
 
 
 class Over:

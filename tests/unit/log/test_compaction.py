@@ -1,15 +1,18 @@
 """Compaction: what stays, tombstones, idempotent producers, and a crash at every step of the exchange."""
 
 import contextlib
+import itertools
 import shutil
+import threading
 
 import pytest
 
-from muster.log import CleanupPolicy, Files, LogConfig, LogStore, PartitionLog
+from muster.log import CleanupPolicy, CompactionStopped, Files, FsyncPolicy, LogConfig, LogStore, PartitionLog
 from muster.log import compaction as compaction_module
 from muster.model import TopicPartition
 from muster.protocol.compression import Compression
 from muster.protocol.record_batch import read_header
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import NOW, batch, read_all, read_headers
 
 TP = TopicPartition("compacted", 0)
@@ -36,6 +39,7 @@ def roll(log):
     before = len(log.segments)
     while len(log.segments) == before:
         put(log, (b"filler", b"f" * 100))
+    log.flush()  # compaction takes what is synced
 
 
 def latest(rows):
@@ -236,6 +240,136 @@ def test_a_crash_at_any_step_of_the_exchange(tmp_path, crash_at):
     assert latest(read_all(log)) == before
     assert_files_are_those_of(log)
     store.close()
+
+
+@pytest.mark.parametrize("trouble", ["full", "descriptors", "syncs"])
+def test_a_compaction_that_fails_leaves_the_log_as_it_was(tmp_path, trouble):
+    disk = FaultyDisk()
+    store = LogStore.open(tmp_path, now=NOW, defaults=config(), files=disk)
+    log = store.create(TP)
+    for at in range(60):
+        put(log, (b"k%d" % (at % 3), b"%d" % at))
+    roll(log)
+    before = read_all(log)
+    segments = log.segments
+    {"full": lambda: disk.fill_up(30), "descriptors": disk.use_up_descriptors, "syncs": disk.fail_syncs}[trouble]()
+    with pytest.raises(OSError):
+        log.compact(NOW)
+    disk.mend()
+    assert (log.segments, log.failed, read_all(log)) == (segments, None, before)
+    assert not [*log.directory.glob("*.cleaned"), *log.directory.glob("*.swap")]
+    put(log, (b"k0", b"more"))
+    store.housekeeping(NOW)
+    assert latest(read_all(log)) == {**latest(before), b"k0": b"more"}
+    assert len(read_all(log)) < len(before)
+    store.close()
+
+
+def test_an_exchange_that_fails_midway_holds_and_is_finished_later(tmp_path):
+    disk = FaultyDisk()
+    store = LogStore.open(tmp_path, now=NOW, defaults=config(), files=disk)
+    log = store.create(TP)
+    for at in range(60):
+        put(log, (b"k%d" % (at % 3), b"%d" % at))
+    roll(log)
+    wanted = latest(read_all(log))
+    disk.fail_syncs(after=2)  # of the new file and of the folder: then the decision is made
+    with pytest.raises(OSError):
+        log.compact(NOW)
+    assert latest(read_all(log)) == wanted
+    assert len(list(log.directory.glob("*.swap"))) == 1
+    log.config.retention_bytes = 0
+    log.config.cleanup_policy = CleanupPolicy.COMPACT_AND_DELETE
+    assert log.enforce_retention(NOW) == 0  # the names are not settled
+    disk.mend()
+    log.config.cleanup_policy = CleanupPolicy.COMPACT
+    log.compact(NOW)
+    assert latest(read_all(log)) == wanted
+    assert_files_are_those_of(log)
+    store.close()
+
+
+def test_no_sync_waits_for_a_compaction(tmp_path):
+    """The thread that compacts stands still in the middle of it; another log is synced, and the same one as well."""
+    store = LogStore.open(tmp_path, now=NOW, fsync=FsyncPolicy.ALWAYS, defaults=config())
+    log, other = store.create(TP), store.create(TopicPartition("other", 0))
+    for at in range(60):
+        put(log, (b"k%d" % (at % 3), b"%d" % at))
+    roll(log)
+    wanted = latest(read_all(log))
+    begun, go_on = threading.Event(), threading.Event()
+
+    def breathe():
+        begun.set()
+        assert go_on.wait(60)
+
+    keeper = threading.Thread(target=lambda: store.housekeeping(NOW, breathe))
+    keeper.start()
+    assert begun.wait(60)
+    for one in (log, other):
+        put(one, (b"new", b"v"))
+    assert set(store.flush().advanced) == {log, other}
+    assert read_all(log)[-1][1:] == (b"new", b"v")
+    go_on.set()
+    keeper.join()
+    assert latest(read_all(log)) == {**wanted, b"new": b"v"}
+    assert len(read_all(log)) < 20
+    store.close()
+
+
+@pytest.mark.parametrize("how", ["stopped", "deleted", "closed"])
+def test_a_compaction_ends_when_it_is_not_wanted_any_more(tmp_path, how):
+    store = LogStore.open(tmp_path, now=NOW, defaults=config())
+    log = store.create(TP)
+    for at in range(60):
+        put(log, (b"k%d" % (at % 3), b"%d" % at))
+    roll(log)
+    before = latest(read_all(log))
+    calls = itertools.count()
+
+    def breathe():
+        if next(calls) == 70:  # while the new segment is written
+            if how == "stopped":
+                raise CompactionStopped
+            store.delete(TP) if how == "deleted" else log.close()
+
+    with contextlib.suppress(CompactionStopped):
+        store.housekeeping(NOW, breathe)
+    assert next(calls) > 70
+    store.close()
+    store = LogStore.open(tmp_path, now=NOW, defaults=config())
+    if how == "deleted":
+        assert store.get(TP) is None
+    else:
+        assert latest(read_all(store.logs[TP])) == before
+    store.close()
+    assert not list(tmp_path.rglob("*.cleaned"))
+
+
+def test_values_do_not_go_for_newer_ones_that_are_not_synced(tmp_path):
+    disk = FaultyDisk()
+    log = PartitionLog(tmp_path / "compacted-0", TP, config(), files=disk)
+    put(log, (b"k", b"old"))
+    roll(log)
+    before = len(log.segments)
+    while len(log.segments) == before:
+        put(log, (b"k", b"new" * 20))
+    log.compact(NOW)
+    assert (0, b"k", b"old") in read_all(log)
+    log.flush()
+    log.compact(NOW)
+    assert (0, b"k", b"old") not in read_all(log)
+    log.abandon()
+
+
+def test_a_tombstones_time_runs_from_the_first_compaction(log):
+    put(log, (b"k", b"1"), timestamp=NOW - 30 * DAY)
+    put(log, (b"k", None), timestamp=NOW - 30 * DAY)
+    roll(log)
+    log.compact(NOW)
+    roll(log)
+    log.compact(NOW + 1)
+    assert (1, b"k", None) in read_all(log)
 
 
 def assert_files_are_those_of(log):

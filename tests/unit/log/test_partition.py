@@ -385,20 +385,96 @@ def test_flushing_while_appending(make):
     assert [at for at, _, _ in read_all(log, max_bytes=5_000)] == list(range(2_000))
 
 
-def test_a_full_disk_fails_the_log_and_leaves_no_torn_batch(make, disk):
+def test_a_full_disk_refuses_records_until_there_is_space_and_leaves_no_torn_batch(make, disk, tmp_path, caplog):
     log = make()
     fill(log, 3)
     size = log.segments[-1].path.stat().st_size
     disk.fill_up(20)
-    with pytest.raises(LogFailedError, match="No space left"):
-        fill(log, 1)
-    disk.mend()
+    for _ in range(3):
+        with pytest.raises(LogFailedError, match="No space left"):
+            fill(log, 1)
     assert log.segments[-1].path.stat().st_size == size
-    assert refused(log, batch((b"a", b"b"))) is ErrorCode.KAFKA_STORAGE_ERROR
     assert len(read_all(log)) == 3
-    assert log.failed is not None
+    assert caplog.text.count("refuses records") == 1
+    disk.mend()
+    assert log.append(batch((b"a", b"b")), now=NOW).base_offset == 3
+    assert len(read_all(log)) == 4
+    log.close()
+    assert [offset for offset, _, _ in read_all(reopened(tmp_path))] == [0, 1, 2, 3]
+
+
+def reopened(tmp_path):
+    return PartitionLog.open(tmp_path / "topic-3", TP, LogConfig(), now=NOW)
+
+
+@pytest.mark.parametrize("trouble", ["full", "descriptors"])
+def test_a_segment_that_cannot_be_begun_is_begun_later(make, disk, tmp_path, trouble):
+    log = make(segment_bytes=1_000)
+    fill(log, 5)
+    disk.fill_up(0) if trouble == "full" else disk.use_up_descriptors()
     with pytest.raises(LogFailedError):
-        log.close()
+        fill(log, 30)
+    kept = log.log_end_offset
+    log.flush()
+    disk.mend()
+    fill(log, 30)
+    log.close()
+    assert [offset for offset, _, _ in read_all(reopened(tmp_path))] == list(range(kept + 30))
+
+
+def test_nothing_counts_as_durable_while_its_folder_cannot_be_synced(make, disk):
+    dirty: list[PartitionLog] = []
+    log = make(FsyncPolicy.ALWAYS)
+    log._on_dirty = dirty.append
+    fill(log, 3)
+    disk.use_up_descriptors()
+    dirty.clear()
+    assert not log.flush()
+    assert (log.high_watermark, log.failed) == (0, None)
+    assert dirty == [log]
+    disk.mend()
+    assert log.flush()
+    assert log.high_watermark == 3
+
+
+def test_a_log_without_indexes_is_read_through_after_a_crash(make, disk, tmp_path):
+    """The indexes cannot be written, so the recovery point must not pass the segments that lack them."""
+    log = make(segment_bytes=1_000, index_interval_bytes=200)
+    fill(log, 40)
+    (tmp_path / "topic-3" / f"{0:020d}.index.tmp").mkdir()
+    log.flush()
+    assert (log.flushed_offset, log.recovery_point, log.failed) == (40, 0, None)
+    fill(log, 1)
+    (tmp_path / "topic-3" / f"{0:020d}.index.tmp").rmdir()
+    log.flush()
+    assert log.recovery_point == log.flushed_offset == 41
+
+
+@pytest.mark.parametrize("first", ["append", "flush"])
+@pytest.mark.parametrize("fsync", [FsyncPolicy.INTERVAL, FsyncPolicy.ALWAYS])
+def test_a_file_that_somebody_else_cut_is_neither_read_nor_added_to(make, fsync, first, caplog):
+    """Touching the lost pages of the map would end the process."""
+    log = make(fsync, segment_bytes=300_000)
+    for at in range(80):
+        log.append(batch((b"%d" % at, b"v" * 10_000)), now=NOW)
+    log.flush()
+    views = [log.read(0, 10**6), log.read(log.segments[-1].base_offset, 10**6)]
+    assert all(view.data for view in views)
+    for segment in (log.segments[0], log.segments[-1]):
+        with segment.path.open("r+b") as file:
+            file.truncate(5_000)
+    for offset in (2, log.segments[-1].base_offset + 2, log.log_end_offset - 1):
+        for max_bytes in (100, 10**6):
+            with pytest.raises(LogFailedError, match="shorter than"):
+                log.read(offset, max_bytes)
+    with pytest.raises(LogFailedError):
+        log.offset_for_timestamp(0)
+    assert caplog.text.count("cannot be read") == 1
+    if first == "append":
+        assert refused(log, batch((b"a", b"b"))) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert not log.flush()
+    assert log.failed is not None
+    assert refused(log, batch((b"a", b"b"))) is ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def test_a_failed_sync_fails_the_log(make, disk):

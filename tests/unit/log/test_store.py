@@ -18,8 +18,8 @@ TP = TopicPartition("a-topic.with-dashes", 0)
 SMALL = LogConfig(segment_bytes=600, index_interval_bytes=150)
 
 
-def open_store(root, fsync=FsyncPolicy.INTERVAL, files=DISK):
-    return LogStore.open(root, now=NOW, fsync=fsync, defaults=SMALL, files=files)
+def open_store(root, fsync=FsyncPolicy.INTERVAL, files=DISK, partitions=None):
+    return LogStore.open(root, now=NOW, fsync=fsync, defaults=SMALL, files=files, partitions=partitions)
 
 
 def fill(log, count=20, start=0):
@@ -132,23 +132,95 @@ def batch_ends(log):
     return [position + header.size for position, header in active.headers()]
 
 
-def test_a_corrupt_batch_in_an_old_segment_ends_the_log_there(tmp_path):
+def test_a_corrupt_batch_in_an_old_segment_costs_what_follows_in_that_segment(tmp_path, caplog):
+    """Whole segments behind it stay, what was cut off is kept, and no offset is given twice."""
     store = open_store(tmp_path)
     fill(store.create(TP), 30)
+    bases = [segment.base_offset for segment in store.get(TP).segments]
     store.close(clean=False)
     second = sorted((tmp_path / str(TP)).glob("*.log"))[1]
     data = bytearray(second.read_bytes())
-    data[-1] ^= 1
+    data[len(data) // 2] ^= 1
     second.write_bytes(data)
+    for _ in range(3):
+        store = open_store(tmp_path)
+        log = store.get(TP)
+        assert [segment.base_offset for segment in log.segments] == bases
+        offsets = [at for at, _, _ in read_all(log)]
+        lost = sorted(set(range(30)) - set(offsets))
+        assert lost == list(range(lost[0], bases[2]))
+        assert bases[1] < lost[0]
+        assert log.log_end_offset == 30
+        store.close(clean=False)
+    [kept] = (tmp_path / str(TP)).glob("*.damaged")
+    assert second.read_bytes() + kept.read_bytes() == data
+    assert f"offsets {lost[0]} to {lost[-1]} are missing" in caplog.text
     store = open_store(tmp_path)
-    log = store.get(TP)
-    assert len(log.segments) == 2
-    assert int(second.name[:20]) < log.log_end_offset < 30
-    assert [at for at, _, _ in read_all(log)] == list(range(log.log_end_offset))
-    assert {path.stem for path in (tmp_path / str(TP)).glob("*.index")} <= {
-        f"{segment.base_offset:020d}" for segment in log.segments
-    }
+    fill(store.get(TP), 1, start=30)
+    assert read_all(store.get(TP))[-1][0] == 30
     store.close()
+
+
+def test_good_batches_behind_a_damaged_one_are_kept_and_their_offsets_not_given_again(tmp_path, caplog):
+    store = open_store(tmp_path)
+    log = store.create(TP, LogConfig())
+    fill(log, 10)
+    ends = batch_ends(log)
+    path = log.segments[0].path
+    store.close(clean=False)
+    data = bytearray(path.read_bytes())
+    data[ends[3] : ends[4]] = bytes(ends[4] - ends[3])  # a page that was never written
+    path.write_bytes(data)
+    for count in range(4, 7):
+        store = open_store(tmp_path)
+        log = store.get(TP)
+        fill(log, 1, start=log.log_end_offset)
+        assert [at for at, _, _ in read_all(log)] == [0, 1, 2, 3, *range(10, 7 + count)]
+        store.close(clean=False)
+    [kept] = path.parent.glob("*.damaged")
+    assert kept.read_bytes() == data[ends[3] :]
+    assert "with 5 whole batches in it" in caplog.text
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("which", ["first", "middle", "last", "all", "folder"])
+def test_a_segment_that_somebody_removed_is_reported_and_its_offsets_not_given_again(tmp_path, caplog, which, clean):
+    store = open_store(tmp_path)
+    fill(store.create(TP), 30)
+    store.flush()
+    store.write_checkpoints()
+    bases = [segment.base_offset for segment in store.get(TP).segments]
+    store.close(clean=clean)
+    logs = sorted((tmp_path / str(TP)).glob("*.log"))
+    gone = {"first": logs[:1], "middle": logs[2:4], "last": logs[-1:], "all": logs, "folder": []}[which]
+    if which == "folder":
+        shutil.rmtree(tmp_path / str(TP))
+    for path in gone:
+        path.unlink()
+    kept = {
+        "first": range(bases[1], 30),
+        "middle": [*range(bases[2]), *range(bases[4], 30)],
+        "last": range(bases[-1]),
+        "all": [],
+        "folder": [],
+    }[which]
+    store = open_store(tmp_path, partitions=[TP])
+    log = store.get(TP)
+    assert [at for at, _, _ in read_all(log)] == list(kept)
+    assert log.log_end_offset == 30
+    assert ("are missing" in caplog.text) == (which != "first")
+    fill(log, 1, start=30)
+    assert read_all(log, 30)[0][0] == 30
+    store.close()
+
+
+def test_no_stray_snapshots_stay(tmp_path):
+    for at in range(6):
+        store = open_store(tmp_path)
+        store.create(TP).append(produced(at), now=NOW)
+        store.close()
+    snapshots = sorted(path.name for path in (tmp_path / str(TP)).glob("*.snapshot"))
+    assert snapshots == [f"{5:020d}.snapshot", f"{6:020d}.snapshot"]  # the one that was read, and the one for next time
 
 
 def test_what_was_synced_before_the_recovery_point_is_not_read_again(tmp_path):
