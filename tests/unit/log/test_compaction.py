@@ -243,7 +243,7 @@ def test_a_crash_at_any_step_of_the_exchange(tmp_path, crash_at):
 
 
 @pytest.mark.parametrize("trouble", ["full", "descriptors", "syncs"])
-def test_a_compaction_that_fails_leaves_the_log_as_it_was(tmp_path, trouble):
+def test_a_compaction_that_fails_costs_nothing(tmp_path, trouble):
     disk = FaultyDisk()
     store = LogStore.open(tmp_path, now=NOW, defaults=config(), files=disk)
     log = store.create(TP)
@@ -251,12 +251,11 @@ def test_a_compaction_that_fails_leaves_the_log_as_it_was(tmp_path, trouble):
         put(log, (b"k%d" % (at % 3), b"%d" % at))
     roll(log)
     before = read_all(log)
-    segments = log.segments
     {"full": lambda: disk.fill_up(30), "descriptors": disk.use_up_descriptors, "syncs": disk.fail_syncs}[trouble]()
     with pytest.raises(OSError):
         log.compact(NOW)
     disk.mend()
-    assert (log.segments, log.failed, read_all(log)) == (segments, None, before)
+    assert (log.failed, latest(read_all(log))) == (None, latest(before))
     assert not [*log.directory.glob("*.cleaned"), *log.directory.glob("*.swap")]
     put(log, (b"k0", b"more"))
     store.housekeeping(NOW)
