@@ -420,6 +420,20 @@ CREATIONS: list[Step] = [
     ("a null", lambda w: create(topic(f"{w.prefix}-new", retention_ms=None))),
     ("the same twice", lambda w: create(topic(f"{w.prefix}-new"), topic(f"{w.prefix}-new"))),
     ("two", lambda w: create(topic(f"{w.prefix}-new"), topic(f"{w.prefix}-other", 2))),
+    ("6,000 partitions twice", lambda w: create(topic(f"{w.prefix}-a", 6000), topic(f"{w.prefix}-b", 6000))),
+    ("the most partitions", lambda w: create(topic(f"{w.prefix}-a", 9999))),
+    ("one too many", lambda w: create(topic(f"{w.prefix}-a", 10_000))),
+    ("one too many by a setting", lambda w: create(topic(f"{w.prefix}-a", 9999, retention_ms="5"))),
+    ("the most in two", lambda w: create(topic(f"{w.prefix}-a", 9000), topic(f"{w.prefix}-b", 998))),
+    ("one too many in two", lambda w: create(topic(f"{w.prefix}-a", 9000), topic(f"{w.prefix}-b", 999))),
+    ("too many, one by default", lambda w: create(topic(f"{w.prefix}-a", 10_000), topic(f"{w.prefix}-b", -1))),
+    ("many, and less than none", lambda w: create(topic(f"{w.prefix}-a", 9999), topic(f"{w.prefix}-b", -5))),
+    ("many, and a bad name", lambda w: create(topic(f"{w.prefix}-a", 9999), topic("a b"))),
+    ("too many, and a bad name", lambda w: create(topic(f"{w.prefix}-a", 6000), topic("a b", 6000))),
+    ("too many, and one that exists", lambda w: create(topic(f"{w.prefix}-a", 9999), topic(w.topic, 2))),
+    ("too many, some of them twice", lambda w: create(topic(f"{w.prefix}-a"), topic(f"{w.prefix}-b", 10_000),
+                                                      topic(f"{w.prefix}-a"))),
+    ("many, twice", lambda w: create(topic(f"{w.prefix}-a", 9999), topic(f"{w.prefix}-a", 9999))),
 ]  # fmt: skip
 
 

@@ -7,7 +7,7 @@ again by a fresh shard.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from muster.coordinator.config import GroupConfig
@@ -34,8 +34,8 @@ from muster.protocol.messages import (
 )
 
 NEWEST_JOIN = 9
-Protocols = Mapping[str, bytes]
-DEFAULT_PROTOCOLS: Protocols = {"range": b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff"}
+Protocols = Mapping[str, bytes] | Sequence[tuple[str, bytes]]
+DEFAULT_PROTOCOLS: Mapping[str, bytes] = {"range": b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff"}
 """A Subscription to topic `t`, as its metadata."""
 
 
@@ -108,7 +108,10 @@ class GroupHarness:
             member_id=self.ids.get(name, "") if member_id is None else member_id,
             group_instance_id=instance,
             protocol_type=protocol_type,
-            protocols=[JoinGroupRequestProtocol(*item) for item in protocols.items()],
+            protocols=[
+                JoinGroupRequestProtocol(*item)
+                for item in (protocols.items() if isinstance(protocols, Mapping) else protocols)
+            ],
             reason=reason,
         )
         self._fresh += 1

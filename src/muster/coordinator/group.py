@@ -176,6 +176,8 @@ class ClassicGroup:
         """
         everyone = len(self.members)
         candidates = {name for name, count in self.protocol_support.items() if count == everyone}
+        # Kafka miscounts a protocol that a member names twice, and so never chooses it; if there is no other it fails.
+        candidates = candidates.difference(*map(_named_twice, self.members.values())) or candidates
         votes: dict[str, int] = {}
         for member in self.members.values():
             choice = next(name for name, _ in member.protocols if name in candidates)
@@ -398,6 +400,11 @@ class ClassicGroup:
         self.subscribed_topics = self._subscriptions()
         self.state_timestamp = value.current_state_timestamp
         self.state = GroupState.STABLE if value.members else GroupState.EMPTY
+
+
+def _named_twice(member: ClassicMember) -> list[str]:
+    names = [name for name, _ in member.protocols]
+    return [name for name in names if names.count(name) > 1] if len(set(names)) < len(names) else []
 
 
 def _loaded_member(value: MemberMetadata, protocol_name: str) -> ClassicMember:

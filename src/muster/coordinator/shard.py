@@ -40,7 +40,7 @@ from muster.protocol.messages import (
     SyncGroupResponse,
 )
 
-GROUP_TYPE = "Classic"
+GROUP_TYPE = "classic"
 
 MAX_NAME_LENGTH = 8_000
 """Characters of a name that goes into a record, whose strings hold 32,767 bytes. Requests can carry longer ones."""
@@ -186,7 +186,7 @@ class GroupShard:
         """The groups in any of the states and of any of the types asked for; none asked for means all (KIP-518)."""
         wanted = {state.strip().lower() for state in states}
         wanted_types = {name.strip().lower() for name in types}
-        if wanted_types and GROUP_TYPE.lower() not in wanted_types:
+        if wanted_types and GROUP_TYPE not in wanted_types:
             return []
         return [
             ListedGroup(group.group_id, group.protocol_type or "", group.state.value, GROUP_TYPE)

@@ -86,6 +86,14 @@ def test_with_as_many_votes_the_longest_standing_member_decides(group):
     assert group.reply("b").protocol_name == "range"
 
 
+def test_a_protocol_that_is_named_twice_is_chosen_only_if_there_is_no_other(group):
+    twice = [("range", SUBSCRIPTION), ("range", b""), ("sticky", SUBSCRIPTION)]
+    group.join("a", protocols=twice).tick(6000)
+    assert group.reply("a").protocol_name == "sticky"
+    group.leave("a").join("b", protocols=twice[:2]).tick(6000)
+    assert group.reply("b").protocol_name == "range"
+
+
 # -------------------------------------------------------------------------------------------------------- member ids
 
 

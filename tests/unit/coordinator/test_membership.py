@@ -385,7 +385,7 @@ def test_a_group_that_is_not_there_is_described_as_dead(group, version, error):
 )
 def test_list(group, states, types, found):
     listed = group.stable_with("a").shard.list_groups(states, types)
-    assert [(g.group_id, g.group_state, g.group_type) for g in listed] == [("g", "Stable", "Classic")] * found
+    assert [(g.group_id, g.group_state, g.group_type) for g in listed] == [("g", "Stable", "classic")] * found
 
 
 def test_delete(group):

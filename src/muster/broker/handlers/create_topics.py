@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from muster.broker import topic_settings
 from muster.broker.handlers.configs import source_of
@@ -36,45 +36,77 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("muster.broker")
 
-MAX_PARTITIONS_PER_REQUEST = 10_000
+MAX_PER_REQUEST = 10_000
+"""Partitions that a request may ask for, and lines that it may write: one for each topic, partition and setting."""
+
 UNKNOWN_NAME = "This server does not host this topic-partition."
 UNKNOWN_ID = "This server does not host this topic ID."
 
 
+class Plan(NamedTuple):
+    """A topic that may be created."""
+
+    asked: CreatableTopic
+    partitions: int
+    settings: dict[str, str]
+
+
 def create_topics(broker: Broker, request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse:
-    """Create topics, each on its own; with validate_only say what would happen."""
+    """Create topics, each on its own; with validate_only say what would happen. Too many are refused together."""
     times = Counter(topic.name for topic in request.topics)
+    single = [asked for asked in request.topics if times[asked.name] == 1]
+    if sum(_asked_partitions(broker, asked) for asked in single) > MAX_PER_REQUEST:
+        return _too_many(request, "Excessively large number of partitions per request.")
+    plans = [_plan(broker, asked) for asked in single]
+    if sum(1 + p.partitions + len(p.settings) for p in plans if isinstance(p, Plan)) > MAX_PER_REQUEST:
+        return _too_many(request, "Unable to perform excessively large batch operation.")
     response = CreateTopicsResponse()
-    for asked in request.topics:
-        if times[asked.name] == 1:
-            response.topics.append(_create_one(broker, asked, request, call.version))
+    for plan in plans:
+        created = _create_one(broker, plan, request.validate_only, call.version) if isinstance(plan, Plan) else plan
+        response.topics.append(created)
     for name, count in times.items():
         if count > 1:
             response.topics.append(_failed(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
     return response
 
 
-def _create_one(
-    broker: Broker, asked: CreatableTopic, request: CreateTopicsRequest, version: int
-) -> CreatableTopicResult:
+def _asked_partitions(broker: Broker, asked: CreatableTopic) -> int:
+    if asked.assignments:
+        return len(asked.assignments)
+    return broker.config.integer("num.partitions") if asked.num_partitions == -1 else max(asked.num_partitions, 0)
+
+
+def _too_many(request: CreateTopicsRequest, message: str) -> CreateTopicsResponse:
+    return CreateTopicsResponse(
+        topics=[_failed(asked.name, ErrorCode.POLICY_VIOLATION, message) for asked in request.topics]
+    )
+
+
+def _plan(broker: Broker, asked: CreatableTopic) -> Plan | CreatableTopicResult:
     try:
         partitions = _check_partitions(broker, asked)
         settings = topic_settings.check((config.name, config.value) for config in asked.configs)
-        if request.validate_only:
-            topic_id = random_uuid()
-        else:
-            topic_id = broker.create_topic(asked.name, partitions, settings).topic_id
     except KafkaError as error:
         return _failed(asked.name, error.code, error.message)
     except ConfigError as error:
         return _failed(asked.name, ErrorCode.INVALID_CONFIG, str(error))
+    return Plan(asked, partitions, settings)
+
+
+def _create_one(broker: Broker, plan: Plan, validate_only: bool, version: int) -> CreatableTopicResult:
+    name = plan.asked.name
+    try:
+        if validate_only:
+            topic_id = random_uuid()
+        else:
+            topic_id = broker.create_topic(name, plan.partitions, plan.settings).topic_id
     except OSError as error:
-        log.error("topic %s could not be created: %s", asked.name, error)
-        return _failed(asked.name, ErrorCode.KAFKA_STORAGE_ERROR, f"The topic could not be stored: {error.strerror}")
-    result = CreatableTopicResult(asked.name, topic_id, error_message=None)
+        log.error("topic %s could not be created: %s", name, error)
+        return _failed(name, ErrorCode.KAFKA_STORAGE_ERROR, f"The topic could not be stored: {error.strerror}")
+    result = CreatableTopicResult(name, topic_id, error_message=None)
     if version >= 5:
-        result.num_partitions, result.replication_factor = partitions, 1
-        result.configs = _all_settings(broker, settings)
+        result.num_partitions, result.replication_factor = plan.partitions, 1
+        result.configs = _all_settings(broker, plan.settings)
     return result
 
 
@@ -97,8 +129,6 @@ def _check_partitions(broker: Broker, asked: CreatableTopic) -> int:
         )
     if asked.num_partitions < -1 or asked.num_partitions == 0:
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
-    if asked.num_partitions > MAX_PARTITIONS_PER_REQUEST:
-        raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
     if asked.replication_factor > 1:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
