@@ -320,5 +320,9 @@ class IllegalArgumentError(MusterError, ValueError):
     """A value that no request can carry, whatever the broker: a negative offset, text that is no UTF-8."""
 
 
+class WakeupError(MusterError):
+    """`wakeup` ended the call. Nothing was handed out, and nothing is lost."""
+
+
 class IllegalStateError(MusterError):
     """The call does not fit what the client is doing: for example `seek` on a partition that is not assigned."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import json
 import signal
 import subprocess
 import sys
+import termios
 import uuid
 from pathlib import Path
 
@@ -204,6 +207,42 @@ def test_a_closed_pipe_ends_it_quietly(shared_muster):
         assert process.stderr is not None
         assert process.stderr.read() == ""
         process.wait(60)
+
+
+@pytest.mark.parametrize("ending", ["its reader goes", "a signal"])
+def test_a_group_commits_what_has_been_written(shared_muster, ending):
+    """A pipe has no room for all that was polled."""
+    cluster = Cluster(shared_muster.bootstrap)
+    topic = cluster.topic(1)
+    cluster.produce(topic, 30_000, partitions=1)
+    arguments = command("consume", topic, "--group", cluster.group, "--from-beginning", bootstrap=cluster.bootstrap)
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        fd = process.stdout.fileno()
+        room = fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)
+        until(lambda: waiting_in(fd) > room // 2, lambda: None)
+        if ending == "a signal":
+            process.send_signal(signal.SIGINT)
+            written = process.stdout.read().count(b"\n")
+            assert written < 30_000
+        else:
+            process.stdout.close()
+        assert process.stderr.read() == b""
+        process.wait(60)
+    found = json.loads(muster("groups", "describe", cluster.group, "--json", bootstrap=cluster.bootstrap))
+    [committed] = [offset["current_offset"] for offset in found[cluster.group]["offsets"]]
+    if ending == "a signal":
+        assert committed == written
+    else:
+        assert room // 2 // len("30000\n") <= committed < 30_000
+
+
+def waiting_in(pipe: int) -> int:
+    """How many bytes wait in a pipe."""
+    found = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, found)
+    return found[0]
 
 
 def test_members_are_polled_by_others_too(cluster):

@@ -10,7 +10,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from struct import Struct
 from types import TracebackType
@@ -45,6 +46,23 @@ async def running(
     """A broker on this event loop; `broker.bootstrap` is its address. `files` is its disk (see `FaultyDisk`)."""
     async with Broker(broker_config(folder, settings), files) as broker:
         yield broker
+
+
+@contextlib.contextmanager
+def beside(folder: Path, settings: Mapping[str, object] | None = None) -> Iterator[str]:
+    """A broker in a thread of this process, for blocking clients; its address."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="test-broker", daemon=True)
+    thread.start()
+    broker = Broker(broker_config(folder, settings))
+    asyncio.run_coroutine_threadsafe(broker.__aenter__(), loop).result(START_TIMEOUT_S)
+    try:
+        yield broker.bootstrap
+    finally:
+        asyncio.run_coroutine_threadsafe(broker.__aexit__(None, None, None), loop).result(STOP_TIMEOUT_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
 class BrokerProcess:

@@ -80,7 +80,7 @@ class Abandonable(Consumer):
 
     def abandon(self) -> None:
         """Stop as a crash would: no farewell."""
-        self._run(self._consumer._loop.close())
+        self._run(self._consumer._loop.close)
         self._thread.close()
         self.abandoned = True
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import argparse
 import base64
 import json
+import select
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
+from itertools import accumulate
 from types import FrameType
-from typing import Any
+from typing import Any, BinaryIO
 
 from muster.cli.common import add_connection, client_settings, reaching, set_up_log
+from muster.client.config import ConsumerConfig
 from muster.client.sync import Consumer
 from muster.errors import ConfigError, ErrorCode, KafkaConnectionError, KafkaError, KafkaTimeoutError, MusterError
 from muster.model import ConsumerRecord, TopicPartition
@@ -49,7 +53,10 @@ def run(arguments: argparse.Namespace) -> int:
     if sys.stdout is None:
         raise MusterError("standard output is closed: there is nowhere to write to")
     write = as_json if arguments.json else formatter(arguments.format or r"%s\n")
-    signal.signal(signal.SIGTERM, _interrupt)
+    output = Output(sys.stdout.buffer, write)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, output.interrupt)
     settings: dict[str, Any] = {
         "auto.offset.reset": "earliest" if arguments.from_beginning else "latest",
         "allow.auto.create.topics": False,
@@ -63,12 +70,13 @@ def run(arguments: argparse.Namespace) -> int:
             consumer.subscribe(arguments.topics)
         else:
             _assign(consumer, arguments)
-        _pump(consumer, arguments, write)
+        try:
+            _pump(consumer, arguments, output)
+        except BaseException:
+            if arguments.group and ConsumerConfig.of(settings).enable_auto_commit:
+                _commit_written(consumer, output)
+            raise
     return 0
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _look(consumer: Consumer, topics: list[str]) -> None:
@@ -113,24 +121,80 @@ def _partitions(consumer: Consumer, topic: str) -> set[int]:
         raise
 
 
-def _pump(consumer: Consumer, arguments: argparse.Namespace, write: Callable[[ConsumerRecord], bytes]) -> None:
+def _pump(consumer: Consumer, arguments: argparse.Namespace, output: Output) -> None:
+    """Coming back to `poll` says that what it brought before is written."""
     left = arguments.max_messages
     last = time.monotonic()
-    out = sys.stdout.buffer
     while left is None or left > 0:
-        batches = consumer.poll(200, max_records=left)
-        count = 0
-        for records in batches.values():
-            for record in records:
-                out.write(write(record))
-                count += 1
-        if count:
-            out.flush()
+        records = [record for batch in consumer.poll(200, max_records=left).values() for record in batch]
+        output.write(records)
+        if records:
             last = time.monotonic()
             if left is not None:
-                left -= count
+                left -= len(records)
         elif arguments.timeout_ms is not None and (time.monotonic() - last) * 1000 >= arguments.timeout_ms:
             return
+
+
+def _commit_written(consumer: Consumer, output: Output) -> None:
+    """The end came in the midst of things: commit what of the last batch has been written, and no more."""
+    mine = consumer.assignment()
+    try:
+        consumer.commit({place: offset for place, offset in output.written.items() if place in mine}, 5_000)
+    except MusterError as error:
+        print(f"muster: what was written last is not committed: {error}", file=sys.stderr)
+
+
+class Output:
+    """Writes records, and knows how far it has come when that is ended: `written` is where to go on reading.
+
+    A signal that comes while bytes go out is minded when they are counted. Until then the stream can take at least
+    `PIPE_BUF` bytes without having anybody wait, so that Ctrl-C also ends a command whose reader has stopped reading.
+    """
+
+    def __init__(self, stream: BinaryIO, text: Callable[[ConsumerRecord], bytes]) -> None:
+        self._raw: BinaryIO = getattr(stream, "raw", stream)  # its buffer could not tell what of it has gone out
+        self._has_fileno = _has_fileno(self._raw)
+        self._text = text
+        self._counting = False
+        self._interrupted = False
+        self.written: dict[TopicPartition, int] = {}
+
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        """What signals do."""
+        if self._counting:
+            self._interrupted = True
+        else:
+            raise KeyboardInterrupt
+
+    def write(self, records: list[ConsumerRecord]) -> None:
+        """Write records."""
+        self.written = {}
+        texts = [self._text(record) for record in records]
+        ends = deque(zip(accumulate(map(len, texts)), records, strict=True))
+        data, done = memoryview(b"".join(texts)), 0
+        while ends:
+            if self._has_fileno:
+                select.select([], [self._raw], [])
+            self._counting = True
+            try:
+                if done < len(data):
+                    done += self._raw.write(data[done : done + select.PIPE_BUF]) or 0
+                while ends and ends[0][0] <= done:
+                    record = ends.popleft()[1]
+                    self.written[TopicPartition(record.topic, record.partition)] = record.offset + 1
+            finally:
+                self._counting = False
+            if self._interrupted:
+                raise KeyboardInterrupt
+
+
+def _has_fileno(stream: BinaryIO) -> bool:
+    try:
+        stream.fileno()
+    except OSError:
+        return False
+    return True
 
 
 def formatter(text: str) -> Callable[[ConsumerRecord], bytes]:

@@ -27,11 +27,15 @@ class ArrowReader:
         self._check_crcs = config.check_crcs
         self._fetcher = fetcher
         self._decoders: dict[TopicPartition, Decoder] = {}
+        self.starts: dict[TopicPartition, int] = {}
+        """Where the partitions stood before the last `collect` took from them."""
 
     def collect(self) -> Tables:
         """All records that wait; the positions move behind them. What stands before a damaged batch is still good."""
         tables: Tables = {}
+        self.starts = {}
         for partition, fetched in self._fetcher.collect_raw().items():
+            self.starts[partition] = fetched[0].start_offset
             batches: list[pa.RecordBatch] = []
             for data in fetched:
                 try:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
+from functools import partial
 
+from muster.client.config import ConsumerConfig
+from muster.client.core.sends import LEAST_LOADED, Failure, Send
+from muster.client.driver import Driver
+from muster.errors import ErrorCode, KafkaError, KafkaTimeoutError, error_code
 from muster.model import Node, PartitionInfo
 from muster.protocol.messages import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
@@ -36,3 +42,47 @@ def partition_infos(reply: MetadataResponse) -> dict[str, list[PartitionInfo]]:
         for topic in reply.topics
         if topic.name is not None and not topic.error_code
     }
+
+
+async def describe(
+    driver: Driver, config: ConsumerConfig, topics: list[str] | None, until: int
+) -> dict[str, list[PartitionInfo]]:
+    """The partitions of topics, of all for None; asked again up to `until` while that may help.
+
+    Raises:
+        KafkaError: there is no such topic, or this client may not see it.
+        KafkaTimeoutError: there was no answer in time.
+    """
+    while True:
+        reply = await _ask(driver, config, topics, until)
+        if isinstance(reply, MetadataResponse):
+            codes = [error_code(topic.error_code) for topic in reply.topics if topic.error_code and topics]
+            if not codes:
+                return partition_infos(reply)
+            if not codes[0].retriable or codes[0] is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise KafkaError(codes[0], f"topic {topics}")
+        if driver.now() + config.retry_backoff_ms >= until:
+            raise KafkaTimeoutError("the cluster did not describe its topics in time")
+        await asyncio.sleep(config.retry_backoff_ms / 1000)
+
+
+async def _ask(
+    driver: Driver, config: ConsumerConfig, topics: list[str] | None, until: int
+) -> MetadataResponse | Failure | None:
+    """One question; None if there is no answer in time."""
+    outcome: asyncio.Future[MetadataResponse | Failure] = asyncio.get_running_loop().create_future()
+
+    def on_reply(reply: MetadataResponse | Failure, now: int) -> None:
+        if not outcome.done():
+            outcome.set_result(reply)
+
+    build = partial(metadata_request, topics, config.allow_auto_create_topics)
+    driver.dispatch([Send(LEAST_LOADED, MetadataRequest, build, on_reply)])
+    try:
+        async with asyncio.timeout(max(0, until - driver.now()) / 1000):
+            reply = await outcome
+    except TimeoutError:
+        return None
+    if isinstance(reply, Failure) and not reply.retriable:
+        raise reply.error()
+    return reply

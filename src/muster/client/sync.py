@@ -2,29 +2,28 @@
 
 It is an `AsyncConsumer` on a loop thread. A call is handed to that thread and waited for; heartbeats, fetches and
 joins go on there whatever the caller does. The user's callbacks run in the caller's thread, inside the call, as in
-Kafka's own client: the loop thread hands them back through the queue that the caller waits at. Records come over a
-batch at a time.
+Kafka's own client. Records come over a batch at a time.
+
+A poll may be interrupted (Ctrl-C) when its records have left the core already. Then they are handed out by the next
+poll: before anything else is done in the loop's thread, `_settle` takes back what the caller did not get.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextvars import ContextVar, copy_context
-from queue import SimpleQueue
+from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from muster.client.aio import (
-    DEFAULT_CLOSE_TIMEOUT_MS,
-    AsyncConsumer,
-    CommitCallback,
-    OffsetsToCommit,
-    Records,
-)
+from muster.client.aio import DEFAULT_CLOSE_TIMEOUT_MS, AsyncConsumer, OffsetsToCommit
+from muster.client.handout import Records
 from muster.client.listener import RebalanceListener
-from muster.client.loop import LoopThread
+from muster.client.loop import Call, LoopThread, in_caller
+from muster.client.pump import CommitCallback
 from muster.errors import ClosedError, IllegalStateError
 from muster.model import (
     ConsumerRecord,
@@ -40,13 +39,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_Answer = asyncio.Future[None]
-_UserCall = tuple[Callable[..., Any], tuple[Any, ...], _Answer]
-_ToCaller = SimpleQueue[_UserCall | asyncio.Task[Any]]
-
-_caller: ContextVar[_ToCaller] = ContextVar("muster_caller")
-"""The queue at which the thread waits that made the call under way."""
-
 
 class Consumer:
     """Reads records, alone or as a member of a group. `AsyncConsumer` says what each method does.
@@ -56,31 +48,45 @@ class Consumer:
             for record in consumer:
                 ...
 
-    One thread uses it at a time, but for `close`, which ends another thread's call. After a fork the child makes a
-    consumer of its own.
+    One thread uses it at a time, but for `close` and `wakeup`, which end another thread's poll. After a fork the child
+    makes a consumer of its own.
     """
 
     def __init__(self, settings: Mapping[str, Any] | None = None, /, **more: Any) -> None:
         self._consumer = AsyncConsumer(settings, **more)
-        self._consumer._call_user = _call_in_caller
+        self._consumer._pump.call_user = in_caller
+        self._handout = self._consumer._handout
         self._thread = LoopThread("muster-consumer")
-        self._kept: Records = {}
-        self._kept_tables: dict[TopicPartition, pa.Table] = {}
+        self._reading: Call[Any] = _returned()
+        """The last call that hands out records. The loop's thread writes it."""
+        self._reader: int | None = None
+        """The thread that made it."""
 
     # --- life --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to turn. Every method that waits does this by itself."""
-        self._run(self._consumer.start())
+        self._run(self._consumer.start)
 
     def close(self, timeout_ms: int = DEFAULT_CLOSE_TIMEOUT_MS) -> None:
-        """Commit if auto commit is on, tell the listener, leave the group, close the connections."""
-        if self._consumer._closed:
+        """Commit if auto commit is on, tell the listener, leave the group, close the connections.
+
+        Closing says that what was handed out is handled: it is committed, but what iteration had not come to is not.
+        Another thread than the one that has the records cannot say so: if it closes, or if `with` is left by an
+        exception, what was handed out last is not committed.
+        """
+        self._close(timeout_ms, handled=True)
+
+    def _close(self, timeout_ms: int, *, handled: bool) -> None:
+        if self._thread.forked or self._thread.ended:
             return
+        here = self._reader in (None, threading.get_ident())
+        closed = True
         try:
-            self._run(self._consumer.close(timeout_ms))
+            closed = self._run(self._consumer._close, timeout_ms, handled=handled and here)
         finally:
-            self._thread.close()
+            if closed:
+                self._thread.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -89,7 +95,7 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self._close(DEFAULT_CLOSE_TIMEOUT_MS, handled=kind is None)
 
     # --- subscribing -------------------------------------------------------------------------------------------------
 
@@ -109,7 +115,7 @@ class Consumer:
 
     def unsubscribe(self) -> None:
         """Give up all partitions, by telling the listener, and leave the group."""
-        self._run(self._consumer.unsubscribe())
+        self._run(self._consumer.unsubscribe)
 
     def subscription(self) -> set[str]:
         """The topics subscribed to; for a pattern those that match it now."""
@@ -123,10 +129,7 @@ class Consumer:
 
     def poll(self, timeout_ms: int = 1_000, *, max_records: int | None = None) -> Records:
         """Wait for records, `timeout_ms` at most, and return up to `max_poll_records` of them, or none."""
-        if self._kept:
-            kept, self._kept = self._kept, {}
-            return kept
-        return self._run(self._consumer.poll(timeout_ms, max_records=max_records), self._keep)
+        return self._read(self._consumer.poll, timeout_ms, max_records=max_records)
 
     def poll_arrow(
         self, timeout_ms: int = 1_000, *, columns: Sequence[str] | None = None
@@ -135,34 +138,37 @@ class Consumer:
 
         `AsyncConsumer.poll_arrow` says what the columns are, and what has to be installed.
         """
-        if self._kept_tables:
-            kept, self._kept_tables = self._kept_tables, {}
-            return kept
-        return self._run(self._consumer.poll_arrow(timeout_ms, columns=columns), self._keep_tables)
-
-    def _keep_tables(self, tables: dict[TopicPartition, pa.Table]) -> None:
-        self._kept_tables = tables
+        return self._read(self._consumer.poll_arrow, timeout_ms, columns=columns)
 
     def getmany(self, *, timeout_ms: int = 0, max_records: int | None = None) -> Records:
         """`poll` that does not wait unless asked to."""
-        return self.poll(timeout_ms, max_records=max_records)
+        return self._read(self._consumer.poll, timeout_ms, max_records=max_records)
 
-    def _keep(self, records: Records) -> None:
-        """The caller was interrupted while these came over: the next poll returns them."""
-        self._kept = records
+    def wakeup(self) -> None:
+        """Have the poll under way raise a WakeupError, or else the next one. Any thread may call it, and a signal's
+        handler."""
+        with suppress(ClosedError):
+            self._thread.call_soon(self._consumer.wakeup)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> ConsumerRecord:
-        buffer = self._consumer._buffer
-        while not buffer:
+        if self._reading.returned and not self._thread.forked:
+            record = self._handout.next()
+            if record is not None:
+                return record
+        return self._next_of_more()
+
+    def _next_of_more(self) -> ConsumerRecord:
+        while True:
             try:
-                self._run(self._consumer._fill_buffer())
+                self._read(self._consumer._fill)
             except ClosedError:
                 raise StopIteration from None
-            buffer = self._consumer._buffer
-        return buffer.popleft()
+            record = self._handout.next()
+            if record is not None:
+                return record
 
     # --- where to read -----------------------------------------------------------------------------------------------
 
@@ -180,7 +186,7 @@ class Consumer:
 
     def position(self, partition: TopicPartition, timeout_ms: int | None = None) -> int:
         """The offset of the next record; waits while it has to be looked up."""
-        return self._run(self._consumer.position(partition, timeout_ms))
+        return self._run(self._consumer.position, partition, timeout_ms)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out nothing of these partitions until they are resumed."""
@@ -202,7 +208,7 @@ class Consumer:
 
     def commit(self, offsets: OffsetsToCommit | None = None, timeout_ms: int | None = None) -> None:
         """Commit offsets, by default where the user stands in all partitions."""
-        self._run(self._consumer.commit(offsets, timeout_ms))
+        self._run(self._consumer.commit, offsets, timeout_ms)
 
     def commit_async(self, offsets: OffsetsToCommit | None = None, callback: CommitCallback | None = None) -> None:
         """Commit without waiting, one try."""
@@ -212,7 +218,7 @@ class Consumer:
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed; None for a partition of which nothing is."""
-        return self._run(self._consumer.committed(partitions, timeout_ms))
+        return self._run(self._consumer.committed, partitions, timeout_ms)
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
@@ -220,27 +226,27 @@ class Consumer:
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
     ) -> dict[TopicPartition, int]:
         """The oldest offsets that can be read."""
-        return self._run(self._consumer.beginning_offsets(partitions, timeout_ms))
+        return self._run(self._consumer.beginning_offsets, partitions, timeout_ms)
 
     def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
     ) -> dict[TopicPartition, int]:
         """The offsets that the next records will get."""
-        return self._run(self._consumer.end_offsets(partitions, timeout_ms))
+        return self._run(self._consumer.end_offsets, partitions, timeout_ms)
 
     def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int], timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first offsets at or after timestamps (milliseconds since the epoch)."""
-        return self._run(self._consumer.offsets_for_times(timestamps, timeout_ms))
+        return self._run(self._consumer.offsets_for_times, timestamps, timeout_ms)
 
     def partitions_for(self, topic: str, timeout_ms: int | None = None) -> list[PartitionInfo]:
         """The partitions of a topic, and where they are."""
-        return self._run(self._consumer.partitions_for(topic, timeout_ms))
+        return self._run(self._consumer.partitions_for, topic, timeout_ms)
 
     def list_topics(self, timeout_ms: int | None = None) -> dict[str, list[PartitionInfo]]:
         """All topics that this client may see, with their partitions."""
-        return self._run(self._consumer.list_topics(timeout_ms))
+        return self._run(self._consumer.list_topics, timeout_ms)
 
     # --- the group ---------------------------------------------------------------------------------------------------
 
@@ -260,83 +266,50 @@ class Consumer:
         async def call() -> T:
             return function(*arguments, **named)
 
-        return self._run(call())
+        return self._run(call)
 
-    def _run(self, work: Coroutine[Any, Any, T], keep: Callable[[T], None] = lambda _result: None) -> T:
-        """Run a coroutine in the loop's thread; its calls to the user's code run here meanwhile.
+    def _run(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any, **named: Any) -> T:
+        """Call something that waits, in the loop's thread."""
+        work: Callable[[], Coroutine[Any, Any, T]] = partial(function, *arguments, **named)
+        return self._thread.perform(Call(lambda: self._after_reading(work)))
 
-        The race that `keep` is for: Ctrl-C ends the wait just as the coroutine returns records. They have left the
-        core, so they must not be dropped.
-        """
-        to_caller: _ToCaller = SimpleQueue()
-        context = copy_context()
-        context.run(_caller.set, to_caller)
-        began: list[asyncio.Task[T]] = []
+    def _read(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any, **named: Any) -> T:
+        """Call what hands out records, in the loop's thread: one call at a time."""
+        work: Callable[[], Coroutine[Any, Any, T]] = partial(function, *arguments, **named)
+        reader = threading.get_ident()
+        call: Call[T] = Call(lambda: self._read_in_turn(call, work, reader))
+        return self._thread.perform(call)
 
-        def begin() -> None:
-            task = asyncio.get_running_loop().create_task(work, context=context)
-            began.append(task)
-            task.add_done_callback(to_caller.put)
+    async def _after_reading(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        await self._settle()
+        return await work()
 
-        try:
-            self._thread.call_soon(begin)
-        except BaseException:
-            work.close()
-            raise
-        try:
-            result: T = _serve_until_done(to_caller, self._thread)
-            return result
-        except _Interrupted as interruption:
-            self._thread.call_soon(lambda: began[0].cancel())
-            while not isinstance(left := to_caller.get(), asyncio.Task):
-                self._thread.call_soon(left[2].cancel)
-            if not left.cancelled() and left.exception() is None:
-                keep(left.result())
-            raise interruption.cause from None
+    async def _read_in_turn(self, call: Call[T], work: Callable[[], Coroutine[Any, Any, T]], reader: int) -> T:
+        await self._settle()
+        if not self._reading.returned:
+            raise IllegalStateError("another thread's poll of this consumer is under way")
+        self._reading, self._reader = call, reader
+        return await work()
 
-
-class _Interrupted(BaseException):
-    """The wait was ended by something that is not the work's outcome."""
-
-    def __init__(self, cause: BaseException) -> None:
-        self.cause = cause
+    async def _settle(self) -> None:
+        """If the last call that hands out records was interrupted, end it, and take back what nobody has got."""
+        last = self._reading
+        if not last.abandoned:
+            return
+        while last.task is not None and not last.over:
+            last.task.cancel()
+            await asyncio.wait([last.task])
+        if self._reading is last:
+            self._reading = _returned()
+            if last.gave:
+                self._handout.take_back()
 
 
-def _serve_until_done(to_caller: _ToCaller, thread: LoopThread) -> Any:
-    while True:
-        try:
-            found = to_caller.get()
-        except BaseException as error:
-            raise _Interrupted(error) from None
-        if isinstance(found, asyncio.Task):
-            if found.cancelled():
-                raise ClosedError("the consumer was closed during the call")
-            return found.result()
-        function, arguments, answer = found
-        try:
-            result = function(*arguments)
-            if asyncio.iscoroutine(result):
-                result.close()
-                raise IllegalStateError("a Consumer's callbacks are plain functions; AsyncConsumer takes coroutines")
-        except Exception as error:
-            thread.call_soon(_fail, answer, error)
-        except BaseException as error:
-            raise _Interrupted(error) from None
-        else:
-            thread.call_soon(_succeed, answer)
+def _returned() -> Call[Any]:
+    """A call that is over, before the first."""
+    call: Call[Any] = Call(_nothing)
+    call.returned = True
+    return call
 
 
-def _fail(answer: _Answer, error: Exception) -> None:
-    if not answer.done():
-        answer.set_exception(error)
-
-
-def _succeed(answer: _Answer) -> None:
-    if not answer.done():
-        answer.set_result(None)
-
-
-async def _call_in_caller(function: Callable[..., Any], *arguments: Any) -> None:
-    answer: _Answer = asyncio.get_running_loop().create_future()
-    _caller.get().put((function, arguments, answer))
-    await answer
+async def _nothing() -> None: ...

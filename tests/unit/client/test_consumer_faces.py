@@ -14,7 +14,7 @@ from muster.client.aio import AsyncConsumer
 from muster.client.listener import RebalanceListener
 from muster.client.sync import Consumer
 from muster.errors import ClosedError, ConfigError, IllegalArgumentError, IllegalStateError, KafkaTimeoutError
-from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
+from muster.model import OffsetAndMetadata, TopicPartition
 
 NOWHERE = "127.0.0.1:1"
 ZERO = TopicPartition("flights", 0)
@@ -148,35 +148,6 @@ def test_closing_from_another_thread_ends_a_poll():
     consumer.close(timeout_ms=100)
     thread.join(10)
     assert len(outcome) == 1
-
-
-def test_an_interrupt_ends_a_poll_and_the_consumer_goes_on():
-    with Consumer(bootstrap_servers=NOWHERE, group_id="g") as consumer:
-        consumer.subscribe(["flights"])
-
-        def interrupt():
-            while not consumer._consumer._polling:
-                pass
-            os.kill(os.getpid(), 2)
-
-        thread = threading.Thread(target=interrupt)
-        thread.start()
-        with pytest.raises(KeyboardInterrupt):
-            consumer.poll(60_000)
-        thread.join(10)
-        assert not consumer._consumer._polling
-        assert consumer.poll(10) == {}
-        consumer.close(timeout_ms=100)
-
-
-def test_records_that_came_with_an_interrupt_are_kept():
-    with Consumer(bootstrap_servers=NOWHERE, group_id="g") as consumer:
-        consumer.subscribe(["flights"])
-        records: dict[TopicPartition, list[ConsumerRecord]] = {ZERO: []}
-        consumer._keep(records)
-        assert consumer.poll(10) is records
-        assert consumer.poll(10) == {}
-        consumer.close(timeout_ms=100)
 
 
 def test_a_child_process_makes_a_consumer_of_its_own():

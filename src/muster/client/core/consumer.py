@@ -51,6 +51,8 @@ class ConsumerCore:
         self.config = config
         self.events: list[Event] = []
         self.in_poll = False
+        self.unhandled: Callable[[], Offsets] = dict
+        """Where commits end in partitions of which a face has records that the user has not handled."""
         allow = config.allow_auto_create_topics
         self.metadata = ClusterMetadata(config, allow_auto_topic_creation=allow, seed=seed)
         self.subscription = SubscriptionState(config.auto_offset_reset)
@@ -322,8 +324,8 @@ class ConsumerCore:
         return self._group is not None and self._group.commits.pending
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Where the user stands in each partition."""
-        return self.subscription.all_consumed()
+        """Where the user stands in each partition: what a commit says."""
+        return {**self.subscription.all_consumed(), **self.unhandled()}
 
     def _commit_consumed(self, on_done: OnDone, now: int) -> None:
         self.group.commits.commit(self.consumed(), on_done)

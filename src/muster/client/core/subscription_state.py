@@ -79,6 +79,8 @@ class PartitionState:
     preferred_replica: int | None = None
     """A follower that the leader has named to fetch from, as it is nearer (KIP-392), until `preferred_until`."""
     preferred_until: int = 0
+    assigned: bool = True
+    """False once it was given up: a later ownership of the partition has a state of its own."""
 
     def move_to(self, offset: int, leader_epoch: int) -> None:
         """Stand at an offset; whatever was fetched or is being fetched is void."""
@@ -173,7 +175,10 @@ class SubscriptionState:
         # so no epoch of an ownership may come again in a later one.
         epoch = self.assignment_id << 32
         self._assigned = {partition: before.get(partition) or PartitionState(epoch=epoch) for partition in partitions}
+        for state in before.values():
+            state.assigned = False
         for state in self._assigned.values():
+            state.assigned = True
             state.pending_revocation = False
 
     def assignment(self) -> list[TopicPartition]:

@@ -1,0 +1,213 @@
+"""What a consumer's face has taken from the core, what of that the caller was given, and what the caller has handled.
+
+Theory. A record passes three marks on its way. It is *taken* from the core, whose position is behind it then; it is
+*handed out*, returned to the caller by a poll or by iteration; it is *handled* when the caller comes back for more, or
+says so by a commit. Only what is handled is committed, so that a crash, an exception or an interrupt on the way costs
+no record: what was not handled is read again.
+
+A `_Run` holds the records of one partition in the order of their offsets, and two numbers that divide them:
+
+    records   0 ......... handled ......... index ......... len
+                handled   |   handed out    |   taken      |
+
+Handing out moves `index` and nothing else, in one step. So an interrupt finds the record before or behind the mark,
+and whatever was handed out to nobody is taken back by moving `index` to `handled` again. Tables are handed out as a
+whole; of them only the first position is kept, to which the partition goes back.
+
+A run is void once its partition was given up, even if the partition has come back since (`PartitionState.assigned`), or
+when the user has sought. It stays good when the broker has lost the offsets behind it meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from muster.client.core.subscription_state import PartitionState, SubscriptionState
+from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
+
+Records = dict[TopicPartition, list[ConsumerRecord]]
+
+
+class _Run:
+    """Records of one partition that were taken from the core together."""
+
+    __slots__ = ("handled", "index", "partition", "records", "size", "state")
+
+    def __init__(self, partition: TopicPartition, state: PartitionState, records: list[ConsumerRecord]) -> None:
+        self.partition = partition
+        self.state = state
+        self.records = records
+        self.size = len(records)
+        self.index = 0
+        self.handled = 0
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether there is more of it to be handed out now."""
+        state = self.state
+        return self.index < self.size and state.assigned and not state.paused and not state.pending_revocation
+
+    def place(self, index: int) -> OffsetAndMetadata:
+        """The position in front of one of its records."""
+        before = self.records[max(0, index - 1)]
+        return OffsetAndMetadata(self.records[index].offset, before.leader_epoch)
+
+
+class Handout:
+    """The records and tables between a core and the caller of a face."""
+
+    def __init__(self, subscription: SubscriptionState) -> None:
+        self._subscription = subscription
+        self._runs: list[_Run] = []
+        self._current: _Run | None = None
+        """Of which iteration hands out the next record."""
+        self._tables: dict[TopicPartition, tuple[PartitionState, OffsetAndMetadata]] = {}
+        """Where the tables begin that were handed out and are not handled."""
+        self._ended = False
+
+    # --- taking and handing out --------------------------------------------------------------------------------------
+
+    def take(self, records: Mapping[TopicPartition, list[ConsumerRecord]]) -> None:
+        """Take what the core has collected."""
+        for partition, found in records.items():
+            self._runs.append(_Run(partition, self._subscription.state(partition), found))
+
+    @property
+    def has_records(self) -> bool:
+        """Whether there is something to hand out now."""
+        return any(run.may_go_on for run in self._runs)
+
+    def hand_out(self, limit: int) -> Records:
+        """Up to `limit` records, for a poll."""
+        records: Records = {}
+        for run in self._runs:
+            if limit > 0 and run.may_go_on:
+                found = run.records[run.index : run.index + limit]
+                records.setdefault(run.partition, []).extend(found)
+                run.index += len(found)
+                limit -= len(found)
+        return records
+
+    def next(self) -> ConsumerRecord | None:
+        """The next record, for iteration; None when all are handed out. Asking says that the last one is handled.
+
+        No instruction behind the move of `index` is one at which the interpreter looks for signals (those are calls,
+        jumps backwards and the beginnings of functions): once it has moved, the caller gets the record.
+        """
+        run = self._current
+        if run is not None:
+            index, state = run.index, run.state
+            if index < run.size and state.assigned and not state.paused and not state.pending_revocation:
+                record = run.records[index]
+                run.handled = index
+                run.index = index + 1
+                return record
+        return self._next_of_another()
+
+    def _next_of_another(self) -> ConsumerRecord | None:
+        self.come_back()
+        if self._ended:
+            return None
+        for run in self._runs:
+            if run.may_go_on:
+                record = run.records[run.index]
+                self._current = run
+                run.index += 1
+                return record
+        return None
+
+    def hand_out_tables(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Note where the tables begin that are being handed out."""
+        for partition, offset in starts.items():
+            self._tables[partition] = self._subscription.state(partition), OffsetAndMetadata(offset)
+
+    # --- what the caller says ----------------------------------------------------------------------------------------
+
+    def come_back(self) -> None:
+        """The caller has come back: what was handed out is handled."""
+        self._current = None
+        for run in self._runs:
+            run.handled = run.index
+        self._runs = [run for run in self._runs if run.index < run.size and run.state.assigned]
+        self._tables = {}
+
+    def handled_up_to(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """The caller commits these offsets: what was handed out in front of them is handled."""
+        for run in self._runs:
+            end = offsets.get(run.partition)
+            while end is not None and run.handled < run.index and run.records[run.handled].offset < end.offset:
+                run.handled += 1
+        for partition, (state, place) in self._tables.items():
+            end = offsets.get(partition)
+            if end is not None and place.offset < end.offset <= state.position:
+                self._tables[partition] = state, end
+
+    def take_back(self) -> None:
+        """The caller was interrupted before it got what was handed out last: it is handed out again."""
+        self._current = None
+        for run in self._runs:
+            run.index = run.handled
+        for partition, (state, place) in self._tables.items():
+            if state.assigned:
+                self._subscription.seek(partition, place)
+        self._tables = {}
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        """The user has chosen another position for these partitions."""
+        gone = set(partitions)
+        self._current = None
+        self._runs = [run for run in self._runs if run.partition not in gone]
+        self._tables = {partition: found for partition, found in self._tables.items() if partition not in gone}
+
+    def give_back(self) -> None:
+        """Have what was taken and not handed out fetched again, if it is to be read at all."""
+        for partition, place in self._places(handled=False).items():
+            self._subscription.seek(partition, place)
+        self._current = None
+        for run in self._runs:
+            run.records = run.records[: run.index]
+            run.size = run.index
+
+    def end(self, *, handled: bool) -> None:
+        """Hand out no more. What was handed out last is handled, or will be handed out to another consumer."""
+        self._ended = True
+        if handled:
+            self.come_back()
+        else:
+            self.take_back()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._current = None
+        self._runs = []
+        self._tables = {}
+
+    # --- where the user stands ---------------------------------------------------------------------------------------
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """The offset of the next record to be handed out; None where the core knows it."""
+        found = self._places(handled=False).get(partition)
+        return None if found is None else found.offset
+
+    def count(self, partition: TopicPartition) -> int:
+        """How many records of a partition were taken and not handed out."""
+        return sum(run.size - run.index for run in self._valid() if run.partition == partition)
+
+    def unhandled(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Where a commit ends, in partitions where that is not the core's position."""
+        tables = {partition: place for partition, (state, place) in self._tables.items() if state.assigned}
+        places = self._places(handled=True) | tables
+        stands = self._subscription.all_consumed()
+        # The position is behind what was taken, unless the log was found to have lost its end.
+        return {p: place for p, place in places.items() if p not in stands or place.offset < stands[p].offset}
+
+    def _places(self, *, handled: bool) -> dict[TopicPartition, OffsetAndMetadata]:
+        places: dict[TopicPartition, OffsetAndMetadata] = {}
+        for run in self._valid():
+            index = run.handled if handled else run.index
+            if index < run.size:
+                places.setdefault(run.partition, run.place(index))
+        return places
+
+    def _valid(self) -> Iterable[_Run]:
+        return [run for run in self._runs if run.state.assigned]

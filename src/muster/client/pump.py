@@ -1,0 +1,202 @@
+"""Behind the face of a consumer: it turns the core, runs the user's callbacks, raises the core's errors, and waits."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from muster.client.core.consumer import ConsumerCore
+from muster.client.core.events import CallbackKind, Fatal, RebalanceCallback
+from muster.client.core.sends import Channel
+from muster.client.driver import CoreLoop, Driver
+from muster.client.listener import RebalanceListener
+from muster.errors import ErrorCode, KafkaError, MusterError
+from muster.model import OffsetAndMetadata, TopicPartition
+
+log = logging.getLogger("muster.client.consumer")
+
+T = TypeVar("T")
+
+Offsets = dict[TopicPartition, OffsetAndMetadata]
+CommitCallback = Callable[[Offsets, MusterError | None], Any]
+
+
+async def call_here(function: Callable[..., Any], *arguments: Any) -> None:
+    """Call the user's function in this task; it may be a coroutine."""
+    result = function(*arguments)
+    if inspect.isawaitable(result):
+        await result
+
+
+class _Told:
+    """One call of the user's code. If an interrupt comes before it has begun, it is still to be made."""
+
+    __slots__ = ("arguments", "begun", "function")
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self.function = function
+        self.arguments = arguments
+        self.begun = False
+
+    def __call__(self) -> Any:
+        self.begun = True
+        return self.function(*self.arguments)
+
+
+class ConsumerPump:
+    """One consumer core, turned on the running event loop. `call_user` is how the user's functions are called."""
+
+    def __init__(self, core: ConsumerCore) -> None:
+        self.core = core
+        self.config = core.config
+        self.driver = Driver(core.config, core.metadata)
+        self.loop = CoreLoop(self.driver, [core.metadata, core], self._on_turn)
+        self.listener: RebalanceListener | None = None
+        self.call_user: Callable[..., Awaitable[None]] = call_here
+        self.in_callback = False
+        """Whether the user's code is running in a callback."""
+        self._completed: deque[_Told] = deque()
+        """The callbacks of commits that are over, in the order of the commits."""
+
+    # --- turning -----------------------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """Have the core do now what is due, not at the loop's next round: its events are handled right after."""
+        self.driver.dispatch(self.core.poll(self.driver.now()))
+        self.loop.wakeup()
+
+    def _on_turn(self, now: int) -> None:
+        for note in self.core.take_notes():
+            log.log(note.level, "%s", note.text)
+        for node_id in self.core.take_given_up():
+            self.driver.disconnect(node_id, Channel.COORDINATOR)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something that a poll has to see to."""
+        return bool(self.core.events or self._completed or self.core.has_records)
+
+    # --- the user's callbacks ----------------------------------------------------------------------------------------
+
+    async def handle_events(self) -> bool:
+        """Run the listener for what has happened, raise what has gone wrong. Whether there was anything to run."""
+        ran = False
+        while self.core.events:
+            event = self.core.events.pop(0)
+            if isinstance(event, Fatal):
+                raise event.error
+            if isinstance(event, RebalanceCallback):
+                ran = True
+                await self._tell_listener(event)
+            else:
+                log.log(event.level, "%s", event.text)
+        return ran
+
+    async def _tell_listener(self, event: RebalanceCallback) -> None:
+        told = _Told(self._method(event.kind), list(event.partitions))
+        try:
+            await self._call_user(told)
+        finally:
+            if told.begun:
+                self.core.callback_done(event.token, self.driver.now())
+                self.loop.wakeup()
+            else:
+                self.core.events.insert(0, event)
+
+    def _method(self, kind: CallbackKind) -> Callable[[list[TopicPartition]], Any]:
+        listener = RebalanceListener() if self.listener is None else self.listener
+        return {
+            CallbackKind.ASSIGNED: listener.on_partitions_assigned,
+            CallbackKind.REVOKED: listener.on_partitions_revoked,
+            CallbackKind.LOST: listener.on_partitions_lost,
+        }[kind]
+
+    async def _call_user(self, told: _Told) -> None:
+        before, self.in_callback = self.in_callback, True
+        try:
+            await self.call_user(told)
+        finally:
+            self.in_callback = before
+
+    def commit_ended(self, callback: CommitCallback | None, offsets: Offsets, error: MusterError | None) -> None:
+        """A commit without waiting is over: its callback is due at the user's next call."""
+        if callback is not None:
+            self._completed.append(_Told(callback, offsets, error))
+        elif error is not None:
+            log.error("offsets of group %s were not committed: %s", self.config.group_id, error)
+        if isinstance(error, KafkaError) and error.code is ErrorCode.FENCED_INSTANCE_ID:
+            self.core.events.append(Fatal(error))
+
+    async def run_commit_callbacks(self) -> None:
+        """Run those that are due, in the order of the commits."""
+        while self._completed:
+            told = self._completed[0]
+            if told.begun:  # by this loop, or by that of the call that the callback is in
+                self._completed.popleft()
+            else:
+                await self._call_user(told)
+
+    # --- leaving -----------------------------------------------------------------------------------------------------
+
+    async def leave(self, reason: str, until: int) -> None:
+        """Give everything up, by telling the listener, and leave the group. What a listener raises is raised then."""
+        left = asyncio.Event()
+        self.core.unsubscribe(self.driver.now(), left.set, reason)
+        raised: Exception | None = None
+        while not left.is_set():
+            self.turn()
+            self._put_errors_aside()
+            try:
+                await self.handle_events()
+            except Exception as error:  # the listener's: the group is to know all the same
+                raised = raised or error
+            if not await self.wait(lambda: left.is_set() or bool(self.core.events), until):
+                break
+        if raised is not None:
+            raise raised
+
+    def _put_errors_aside(self) -> None:
+        """Leaving is not kept up by what the next poll would have told."""
+        for event in [event for event in self.core.events if isinstance(event, Fatal)]:
+            self.core.events.remove(event)
+            log.warning("%s", event.error)
+
+    # --- errors and waiting ------------------------------------------------------------------------------------------
+
+    @property
+    def has_fatal(self) -> bool:
+        """Whether there is an error for the user."""
+        return any(isinstance(event, Fatal) for event in self.core.events)
+
+    def raise_fatal(self) -> None:
+        """Raise the first error there is for the user."""
+        for event in list(self.core.events):
+            if isinstance(event, Fatal):
+                self.core.events.remove(event)
+                raise event.error
+
+    def until(self, timeout_ms: int | None) -> int:
+        """When a call is to end; `default_api_timeout_ms` from now if it has no limit of its own."""
+        return self.driver.now() + (self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms)
+
+    async def wait(self, predicate: Callable[[], bool], until: int) -> bool:
+        """Wait until the predicate holds; whether it did before `until`."""
+        remaining = until - self.driver.now()
+        if remaining <= 0:
+            return predicate()
+        return await self.loop.wait_for(predicate, remaining)
+
+    async def outcome(self, future: asyncio.Future[T]) -> T:
+        """Wait for what a callback of the core settles."""
+        await self.loop.wait_for(future.done)
+        return future.result()
+
+
+def settle(outcome: asyncio.Future[Any], result: Any, now: int) -> None:
+    """A callback for the core that settles a future."""
+    if not outcome.done():
+        outcome.set_result(result)

@@ -1,0 +1,125 @@
+"""How `muster consume` writes: it knows to the record what has gone out when writing ends before its time."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import pytest
+
+from muster.cli.consume import Output
+from muster.model import ConsumerRecord, TopicPartition
+
+
+def records(count: int, size: int = 100) -> list[ConsumerRecord]:
+    """Records of two partitions in turn, each with a value of this size."""
+    return [ConsumerRecord("t", number % 2, number // 2, 0, 0, None, b"%d" % number * size) for number in range(count)]
+
+
+def text(record: ConsumerRecord) -> bytes:
+    return (record.value or b"").ljust(1_000) + b"\n"
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, BinaryIO]]:
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "wb") as stream:
+        yield reading, stream
+        stream.raw.close()
+
+
+def counted(reading: int) -> dict[TopicPartition, int]:
+    """What a reader that takes all there is finds in the pipe, as offsets to go on from."""
+    with os.fdopen(reading, "rb") as stream:
+        lines = stream.read().count(b"\n")
+    return {TopicPartition("t", p): last for p in (0, 1) if (last := (lines + 1 - p) // 2)}
+
+
+def test_a_stream_that_is_no_file_will_do() -> None:
+    stream = io.BytesIO()
+    output = Output(stream, text)
+    output.write(records(9))
+    assert stream.getvalue() == b"".join(map(text, records(9)))
+
+
+def test_all_is_written_when_it_returns(pipe: tuple[int, BinaryIO]) -> None:
+    reading, stream = pipe
+    output = Output(stream, text)
+    output.write(records(9))
+    stream.close()
+    assert counted(reading) == output.written == {TopicPartition("t", 0): 5, TopicPartition("t", 1): 4}
+    output.write([])
+    assert output.written == {}
+
+
+def test_a_reader_that_goes_leaves_what_the_pipe_has_taken(pipe: tuple[int, BinaryIO]) -> None:
+    reading, stream = pipe
+    output = Output(stream, text)
+    taken: list[bytes] = []
+
+    def reader() -> None:
+        while sum(map(len, taken)) < 100_000:
+            taken.append(os.read(reading, 4_096))
+        os.close(reading)
+
+    thread = threading.Thread(target=reader)
+    thread.start()
+    with pytest.raises(BrokenPipeError):
+        output.write(records(1_000))
+    thread.join()
+    whole = sum(output.written.values())
+    assert sum(map(len, taken)) // 1_001 <= whole < 1_000
+
+
+def test_an_interrupt_during_a_write_waits_until_it_is_counted(pipe: tuple[int, BinaryIO]) -> None:
+    reading, stream = pipe
+
+    class Interrupting:
+        """A stream during whose write a signal comes."""
+
+        def fileno(self) -> int:
+            return stream.fileno()
+
+        def write(self, data: bytes) -> int:
+            written = os.write(stream.fileno(), data)
+            signal.raise_signal(signal.SIGUSR1)
+            return written
+
+    output = Output(Interrupting(), text)  # type: ignore[arg-type]
+    before = signal.signal(signal.SIGUSR1, output.interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            output.write(records(20))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    stream.close()
+    assert counted(reading) == output.written
+    assert sum(output.written.values()) == 4  # of a chunk of 4,096 bytes
+
+
+def test_an_interrupt_ends_a_write_whose_reader_does_not_read(pipe: tuple[int, BinaryIO]) -> None:
+    reading, stream = pipe
+    output = Output(stream, text)
+    main, go = threading.main_thread().ident, threading.Event()
+    assert main is not None
+
+    def interrupt() -> None:
+        go.wait()
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, output.interrupt)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        threading.Timer(0.1, go.set).start()
+        with pytest.raises(KeyboardInterrupt):
+            output.write(records(1_000))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        thread.join()
+    stream.close()
+    assert counted(reading) == output.written

@@ -1,0 +1,278 @@
+"""Only what the caller was handed, and has come back from, is committed; what nobody has got is handed out again."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from muster.client import Admin, AsyncConsumer, Consumer, NewTopic, Producer
+from muster.client.listener import RebalanceListener
+from muster.errors import ClosedError
+from muster.model import ConsumerRecord, TopicPartition
+from tests.support.brokers import beside
+
+ZERO = TopicPartition("t", 0)
+
+
+@pytest.fixture(scope="module")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with beside(tmp_path_factory.mktemp("broker") / "data") as address:
+        yield address
+
+
+class World:
+    """A topic of numbered records and a group, for one test."""
+
+    def __init__(self, bootstrap: str, count: int = 100, partitions: int = 1) -> None:
+        self.topic, self.group = f"t-{uuid.uuid4().hex[:8]}", f"g-{uuid.uuid4().hex[:8]}"
+        self.settings: dict[str, Any] = {
+            "bootstrap_servers": bootstrap,
+            "group_id": self.group,
+            "auto_offset_reset": "earliest",
+            "auto_commit_interval_ms": 1,
+            "fetch_max_wait_ms": 50,
+        }
+        self.admin = Admin(bootstrap_servers=bootstrap)
+        self.admin.create_topics([NewTopic(self.topic, partitions)])
+        self.places = [TopicPartition(self.topic, number) for number in range(partitions)]
+        with Producer(bootstrap_servers=bootstrap) as producer:
+            for number in range(count):
+                producer.send(self.topic, b"%d" % number, partition=number % partitions)
+
+    def committed(self) -> list[int]:
+        """The committed offset of each partition, 0 where there is none."""
+        found = self.admin.list_consumer_group_offsets(self.group)
+        return [getattr(found.get(place), "offset", 0) for place in self.places]
+
+    def members(self) -> int:
+        """How many members the group has."""
+        found: Any = self.admin.describe_consumer_groups([self.group])[self.group]
+        return len(found.members)
+
+
+@pytest.fixture
+def world(bootstrap: str) -> Iterator[World]:
+    found = World(bootstrap)
+    with found.admin:
+        yield found
+
+
+def first(consumer: Consumer, **how: Any) -> list[ConsumerRecord]:
+    """The first poll that brings records."""
+    while not (batches := consumer.poll(1_000, **how)):
+        pass
+    return [record for batch in batches.values() for record in batch]
+
+
+# --- how the consumer is left ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_leaving_by_an_exception_commits_nothing_that_was_not_handled(world: World, error: type[BaseException]) -> None:
+    with suppress(error), Consumer(**world.settings) as consumer:
+        consumer.subscribe([world.topic])
+        assert len(first(consumer, max_records=10)) == 10
+        assert len(first(consumer, max_records=7)) == 7
+        raise error
+    assert world.committed() == [10]
+    assert world.members() == 0
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_leaving_iteration_by_an_exception_does_not_commit_the_last_record(
+    world: World, error: type[BaseException]
+) -> None:
+    with suppress(error), Consumer(**world.settings) as consumer:
+        consumer.subscribe([world.topic])
+        for record in consumer:
+            if record.offset == 9:
+                raise error
+    assert world.committed() == [9]
+    assert world.members() == 0
+
+
+def test_leaving_in_good_order_commits_what_was_handed_out_and_nothing_that_waits(world: World) -> None:
+    with Consumer(**world.settings) as consumer:
+        consumer.subscribe([world.topic])
+        for record in consumer:
+            if record.offset == 9:
+                break
+    assert world.committed() == [10]
+    with Consumer(**world.settings) as consumer:
+        consumer.subscribe([world.topic])
+        assert first(consumer, max_records=5)[0].offset == 10
+    assert world.committed() == [15]
+
+
+async def test_the_same_for_asyncio(world: World) -> None:
+    with suppress(ValueError):
+        async with AsyncConsumer(**world.settings) as consumer:
+            consumer.subscribe([world.topic])
+            async for record in consumer:
+                if record.offset == 9:
+                    raise ValueError
+    assert await asyncio.to_thread(world.committed) == [9]
+    async with AsyncConsumer(**world.settings) as consumer:
+        consumer.subscribe([world.topic])
+        async for record in consumer:
+            if record.offset == 19:
+                break
+    assert await asyncio.to_thread(world.committed) == [20]
+
+
+def test_a_listener_that_commits_does_not_count_it_either(world: World) -> None:
+    with suppress(ValueError), Consumer(**world.settings) as consumer:
+
+        class Listener(RebalanceListener):
+            def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+                consumer.commit()
+
+        consumer.subscribe([world.topic], listener=Listener())
+        first(consumer, max_records=10)
+        first(consumer, max_records=10)
+        raise ValueError
+    assert world.committed() == [10]
+
+
+def test_a_commit_says_that_what_was_handed_out_is_handled(world: World) -> None:
+    with suppress(ValueError), Consumer(**world.settings) as consumer:
+        consumer.subscribe([world.topic])
+        first(consumer, max_records=10)
+        consumer.commit()
+        raise ValueError
+    assert world.committed() == [10]
+
+
+def test_other_calls_say_nothing_of_the_kind(world: World) -> None:
+    with suppress(ValueError), Consumer(**world.settings) as consumer:
+        consumer.subscribe([world.topic])
+        first(consumer, max_records=10)
+        first(consumer, max_records=10)
+        assert consumer.position(world.places[0]) == 20
+        consumer.pause(world.places)
+        consumer.resume(world.places)
+        consumer.committed(world.places)
+        consumer.lag(world.places[0])
+        consumer.end_offsets(world.places)
+        raise ValueError
+    assert world.committed() == [10]
+
+
+def test_tables_that_were_not_handled_are_not_committed(world: World) -> None:
+    with suppress(ValueError), Consumer(**world.settings) as consumer:
+        consumer.subscribe([world.topic])
+        first(consumer, max_records=10)
+        while not consumer.poll_arrow(1_000):
+            pass
+        raise ValueError
+    assert world.committed() == [10]
+
+
+def test_another_thread_that_closes_cannot_say_that_records_are_handled(world: World) -> None:
+    consumer = Consumer(**world.settings)
+    consumer.subscribe([world.topic])
+    first(consumer, max_records=10)
+    first(consumer, max_records=10)
+    thread = threading.Thread(target=consumer.close)
+    thread.start()
+    thread.join(60)
+    assert world.committed() == [10]
+    with pytest.raises(ClosedError):
+        consumer.poll(10)
+    assert list(consumer) == []
+
+
+@pytest.mark.parametrize(
+    ("ending", "committed"), [("returns", 20), ("raises", 10), ("cancelled", 10), ("still at work", 10)]
+)
+async def test_another_task_that_closes_looks_how_the_first_has_fared(
+    world: World, ending: str, committed: int
+) -> None:
+    consumer = AsyncConsumer(**world.settings)
+    consumer.subscribe([world.topic])
+    at_work = asyncio.Event()
+
+    async def read() -> None:
+        for _ in range(2):
+            while not await consumer.poll(1_000, max_records=10):
+                pass
+        at_work.set()
+        if ending == "raises":
+            raise ValueError
+        if ending != "returns":
+            await asyncio.sleep(600)
+
+    reader = asyncio.create_task(read())
+    await at_work.wait()
+    if ending == "cancelled":
+        reader.cancel()
+    if ending != "still at work":
+        await asyncio.wait([reader])
+    await consumer.close()
+    reader.cancel()
+    with suppress(ValueError, asyncio.CancelledError):
+        await reader
+    assert await asyncio.to_thread(world.committed) == [committed]
+
+
+# --- interrupts ------------------------------------------------------------------------------------------------------
+
+INTERRUPTED = """
+import os, random, signal, sys, threading, time
+from muster.client import Consumer
+
+bootstrap, group, topic = sys.argv[1:]
+seen, interrupts, polling, at_work = [], 0, False, True
+
+
+def on_signal(number, frame):
+    if polling:  # in the consumer's code, not in the lines around it
+        raise KeyboardInterrupt
+
+
+signal.signal(signal.SIGINT, on_signal)  # it may be inherited as ignored
+
+
+def interrupt():
+    while at_work:
+        time.sleep(random.random() * 0.004)
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+with Consumer(bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest") as consumer:
+    consumer.subscribe([topic])
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    while len(seen) < 300 or interrupts < 100:
+        batches = {}
+        try:
+            polling = True
+            batches = consumer.poll(20, max_records=1)
+            polling = False
+        except KeyboardInterrupt:
+            polling = False
+            interrupts += 1
+        for batch in batches.values():
+            seen += [record.offset for record in batch]
+    at_work = False
+    thread.join()
+assert seen == list(range(300)), seen
+print("fine")
+"""
+
+
+def test_signals_during_polls_lose_nothing(bootstrap: str) -> None:
+    world = World(bootstrap, 300)
+    command = [sys.executable, "-c", INTERRUPTED, bootstrap, world.group, world.topic]
+    with world.admin:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        assert ended.stdout == "fine\n", ended.stderr
+        assert world.committed() == [300]
