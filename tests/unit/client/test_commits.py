@@ -484,6 +484,34 @@ def committed_at(offset):
     return OffsetFetchResponse(groups=[OffsetFetchResponseGroup(GROUP, [topic])])
 
 
+def forget_flights(consumer):
+    """The topic is deleted, and the metadata learns it."""
+    del consumer.topics["flights"]
+    consumer.core.metadata.request_update(consumer.now)
+    consumer.tick(1_000)
+    assert consumer.core.metadata.topic_id("flights") == ZERO_UUID
+
+
+def test_an_answer_that_names_a_topic_by_its_former_id_is_understood():
+    """The topic is asked for by its id; it is deleted; the answer names an id that the metadata has forgotten."""
+    consumer = by_hand()
+    consumer.auto -= {OffsetFetchRequest, OffsetCommitRequest}
+    consumer.pending.clear()
+    found, done = fetch_committed(consumer, "flights-0"), []
+    consumer.core.commit({tp("flights-0"): OffsetAndMetadata(9)}, lambda error, _now: done.append(error))
+    consumer.turn()
+    asked = {type(request): send for send, request in consumer.pending}
+    forget_flights(consumer)
+    fetched = OffsetFetchResponseTopics("", topic_id("flights"), [OffsetFetchResponsePartitions(0, 7)])
+    asked[OffsetFetchRequest].on_reply(
+        OffsetFetchResponse(groups=[OffsetFetchResponseGroup(GROUP, [fetched])]), consumer.now
+    )
+    committed = OffsetCommitResponseTopic("", topic_id("flights"), [OffsetCommitResponsePartition(0, 0)])
+    asked[OffsetCommitRequest].on_reply(OffsetCommitResponse(topics=[committed]), consumer.now)
+    assert found == [{tp("flights-0"): OffsetAndMetadata(7)}]
+    assert done == [None]
+
+
 # --- no coordinator --------------------------------------------------------------------------------------------------
 
 

@@ -29,11 +29,12 @@ from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.offset_requests import (
     COMMIT_WITH_NAMES,
     FETCH_WITH_NAMES,
+    NO_TOPIC_IDS,
+    TopicIds,
     commit_answers,
     commit_request,
     fetch_answers,
     fetch_request,
-    has_topic_ids,
 )
 from muster.client.core.sends import AnySend, Channel, Failure, Send, send
 from muster.client.core.subscription_state import SubscriptionState
@@ -76,6 +77,7 @@ class _Commit:
     until: int | None
     fence: Mapping[TopicPartition, int] | None
     backoff: Backoff
+    ids: TopicIds = NO_TOPIC_IDS
     in_flight: bool = False
     done: bool = False
     error: MusterError | None = None
@@ -89,6 +91,7 @@ class _Fetch:
     on_done: Callable[[Committed | MusterError, int], None]
     until: int | None
     backoff: Backoff
+    ids: TopicIds = NO_TOPIC_IDS
     owned: dict[TopicPartition, int | None] = field(default_factory=dict)
     in_flight: bool = False
     retry_at: int = 0
@@ -245,8 +248,9 @@ class Commits:
             return
         commit.in_flight = True
         instance_id = self._config.group_instance_id if generation is not NO_GENERATION else None
-        request = commit_request(self._group_id, generation, instance_id, commit.offsets, self._metadata)
-        newest = None if has_topic_ids(commit.offsets, self._metadata) else COMMIT_WITH_NAMES
+        ids = commit.ids = TopicIds(commit.offsets, self._metadata)
+        request = commit_request(self._group_id, generation, instance_id, commit.offsets, ids)
+        newest = None if ids.complete else COMMIT_WITH_NAMES
         on_reply = partial(self._on_commit, commit, generation, self._lookup.epoch)
         sends.append(send(node_id, request, on_reply, channel=Channel.COORDINATOR, newest_version=newest))
 
@@ -278,6 +282,7 @@ class Commits:
             return  # it ran out of time; its asker knows
         commit.error = error
         if isinstance(error, KafkaError) and error.code in _TRY_AGAIN and commit.until is not None:
+            self._mind_topics(error, now)
             commit.retry_at = now + commit.backoff.next_wait_ms()
             return
         commit.done = True
@@ -287,7 +292,7 @@ class Commits:
         self, commit: _Commit, sent: Generation, epoch: int, reply: OffsetCommitResponse, now: int
     ) -> MusterError | None:
         """What an answer means: the first error in it that concerns the whole, then topics that are not allowed."""
-        answers = commit_answers(reply, self._metadata)
+        answers = commit_answers(reply, commit.ids)
         forbidden: set[str] = set()
         for partition in commit.offsets:
             code = answers.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -327,6 +332,11 @@ class Commits:
                 return CommitFailedError(code, EXPELLED)
         return KafkaError(code, f"the offset of {partition} was not committed")
 
+    def _mind_topics(self, error: KafkaError, now: int) -> None:
+        """A topic was made anew under another id: ask for that before the next try."""
+        if error.code is ErrorCode.UNKNOWN_TOPIC_ID:
+            self._metadata.request_update(now)
+
     # --- fetch -------------------------------------------------------------------------------------------------------
 
     def ask_for_positions(self) -> None:
@@ -340,7 +350,7 @@ class Commits:
             return
         if asked is not None and asked in self._fetches:
             self._fetches.remove(asked)
-        fetch = _Fetch(waiting, lambda _result, _now: None, None, self._backoff(), owned)
+        fetch = _Fetch(waiting, lambda _result, _now: None, None, self._backoff(), owned=owned)
         fetch.on_done = partial(self._on_positions, fetch)
         self._positions = fetch
         self._fetches.append(fetch)
@@ -375,11 +385,12 @@ class Commits:
         if node_id is None:
             return
         fetch.in_flight = True
+        ids = fetch.ids = TopicIds(fetch.partitions, self._metadata)
 
         def build(version: int) -> OffsetFetchRequest:
-            return fetch_request(self._group_id, fetch.partitions, self._metadata, version)
+            return fetch_request(self._group_id, fetch.partitions, ids, version)
 
-        newest = None if has_topic_ids(fetch.partitions, self._metadata) else FETCH_WITH_NAMES
+        newest = None if ids.complete else FETCH_WITH_NAMES
         on_reply = partial(self._on_fetch, fetch, self._lookup.epoch)
         sends.append(Send(node_id, OffsetFetchRequest, build, on_reply, Channel.COORDINATOR, newest_version=newest))
 
@@ -392,11 +403,12 @@ class Commits:
                 self._lookup.failed(reply, now)
             result: Committed | MusterError = reply.error()
         else:
-            code, answers = fetch_answers(reply, self._metadata)
+            code, answers = fetch_answers(reply, fetch.ids)
             if epoch == self._lookup.epoch:
                 self._lookup.refused(code, now)
             result = _judge_fetch(self._group_id, code, fetch.partitions, answers)
         if isinstance(result, KafkaError) and result.retriable:
+            self._mind_topics(result, now)
             fetch.retry_at = now + fetch.backoff.next_wait_ms()
             return
         self._finish_fetch(fetch, result, now)

@@ -2,6 +2,9 @@
 
 From v10 on both speak of topics by id, before by name. The id of a topic that the metadata does not have is not known
 here: then an older version is used, which `COMMIT_WITH_NAMES` and `FETCH_WITH_NAMES` name.
+
+The sequence that `TopicIds` guards against: a request names a topic by its id; the topic is deleted and made anew, and
+the metadata learns its new id; the answer names the old one, which nobody else could resolve any more.
 """
 
 from __future__ import annotations
@@ -35,9 +38,24 @@ _FETCH_STABLE = 7
 Answer = tuple[ErrorCode, OffsetAndMetadata | None]
 
 
-def has_topic_ids(partitions: Iterable[TopicPartition], metadata: ClusterMetadata) -> bool:
-    """Whether the ids of all topics are known."""
-    return all(metadata.topic_id(topic) != ZERO_UUID for topic in {partition.topic for partition in partitions})
+class TopicIds:
+    """The ids of the topics of one request, as they were when it was made."""
+
+    def __init__(self, partitions: Iterable[TopicPartition], metadata: ClusterMetadata | None) -> None:
+        self.of = {topic: metadata.topic_id(topic) for topic, _ in partitions} if metadata is not None else {}
+        self._names = {topic_id: topic for topic, topic_id in self.of.items()}
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of them are known."""
+        return ZERO_UUID not in self._names
+
+    def name(self, name: str, topic_id: bytes) -> str | None:
+        """The name of a topic that an answer speaks of, by name or by id."""
+        return name or self._names.get(topic_id)
+
+
+NO_TOPIC_IDS = TopicIds((), None)
 
 
 def commit_request(
@@ -45,14 +63,14 @@ def commit_request(
     generation: Generation,
     group_instance_id: str | None,
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
-    metadata: ClusterMetadata,
+    ids: TopicIds,
 ) -> OffsetCommitRequest:
     """OffsetCommit."""
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for (name, number), offset in offsets.items():
         topic = topics.get(name)
         if topic is None:
-            topic = topics[name] = OffsetCommitRequestTopic(name, metadata.topic_id(name))
+            topic = topics[name] = OffsetCommitRequestTopic(name, ids.of[name])
         topic.partitions.append(
             OffsetCommitRequestPartition(number, offset.offset, offset.leader_epoch, offset.metadata)
         )
@@ -65,18 +83,18 @@ def commit_request(
     )
 
 
-def commit_answers(reply: OffsetCommitResponse, metadata: ClusterMetadata) -> dict[TopicPartition, ErrorCode]:
+def commit_answers(reply: OffsetCommitResponse, ids: TopicIds) -> dict[TopicPartition, ErrorCode]:
     """What an OffsetCommit response says of each partition."""
     return {
         TopicPartition(name, partition.partition_index): error_code(partition.error_code)
         for topic in reply.topics
-        if (name := topic.name or metadata.topic_name(topic.topic_id))
+        if (name := ids.name(topic.name, topic.topic_id))
         for partition in topic.partitions
     }
 
 
 def fetch_request(
-    group_id: str, partitions: Iterable[TopicPartition], metadata: ClusterMetadata, version: int
+    group_id: str, partitions: Iterable[TopicPartition], ids: TopicIds, version: int
 ) -> OffsetFetchRequest:
     """OffsetFetch. Offsets of open transactions are waited for where the broker can tell (KIP-447)."""
     numbers: dict[str, list[int]] = {}
@@ -86,14 +104,12 @@ def fetch_request(
     if version < _FETCH_WITH_GROUPS:
         named = [OffsetFetchRequestTopic(name, found) for name, found in numbers.items()]
         return OffsetFetchRequest(group_id=group_id, topics=named, require_stable=stable)
-    topics = [OffsetFetchRequestTopics(name, metadata.topic_id(name), found) for name, found in numbers.items()]
+    topics = [OffsetFetchRequestTopics(name, ids.of[name], found) for name, found in numbers.items()]
     group = OffsetFetchRequestGroup(group_id=group_id, topics=topics)
     return OffsetFetchRequest(groups=[group], require_stable=stable)
 
 
-def fetch_answers(
-    reply: OffsetFetchResponse, metadata: ClusterMetadata
-) -> tuple[ErrorCode, dict[TopicPartition, Answer]]:
+def fetch_answers(reply: OffsetFetchResponse, ids: TopicIds) -> tuple[ErrorCode, dict[TopicPartition, Answer]]:
     """What an OffsetFetch response says: of the group, and of each partition."""
     if not reply.groups:
         old = {
@@ -106,7 +122,7 @@ def fetch_answers(
     answers = {
         TopicPartition(name, partition.partition_index): _answer(partition)
         for topic in group.topics
-        if (name := topic.name or metadata.topic_name(topic.topic_id))
+        if (name := ids.name(topic.name, topic.topic_id))
         for partition in topic.partitions
     }
     return error_code(group.error_code), answers
