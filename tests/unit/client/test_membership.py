@@ -1055,6 +1055,22 @@ def test_a_cooperative_member_commits_what_it_releases():
     assert consumer.callback() == ("revoked", tps("flights-2 flights-3"))
 
 
+def test_a_cooperative_member_hands_nothing_out_of_what_it_gives_up_while_that_is_being_committed():
+    """It subscribes to less. Records handed out after the commit would be handled again by the next owner."""
+    consumer = ConsumerHarness(auto_commit_interval_ms=10**9, partition_assignment_strategy="cooperative-sticky")
+    consumer.topics["delays"] = 1
+    consumer.subscribe("flights", "delays")
+    consumer.accept_join()
+    consumer.accept_sync("flights-0 delays-0")
+    consumer.finish_callback()
+    consumer.subscribe("flights")
+    assert consumer.sent(OffsetCommitRequest)
+    pending = {partition: state.pending_revocation for partition, state in consumer.core.subscription.states()}
+    assert pending == {tp("flights-0"): False, tp("delays-0"): True}
+    consumer.accept_commit()
+    assert consumer.callback() == ("revoked", tps("delays-0"))
+
+
 def test_a_reset_member_does_not_commit():
     consumer = ConsumerHarness(auto_commit_interval_ms=10**9)
     consumer.stable()

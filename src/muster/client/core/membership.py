@@ -28,7 +28,8 @@ The race that `_attempt` guards against: JoinGroup is parked at the coordinator;
 user unsubscribes; the answer to the parked request arrives after all. It belongs to an attempt that is over: dropped.
 
 Where this differs from Kafka's client: with auto commit, a COOPERATIVE member also commits right before it releases
-partitions, so that what it handled during the rebalance is not handled again. And where a topic was deleted, Kafka's
+partitions, so that what it handled during the rebalance is not handled again; and of a topic that it no longer
+subscribes to nothing is handed out while the commit before the join is under way. And where a topic was deleted, Kafka's
 client goes on trying to commit its offsets for `max.poll.interval.ms` before it joins; this one joins.
 """
 
@@ -219,9 +220,8 @@ class Membership(GroupMember):
         if self.commit_consumed is None or self.generation_if_stable is None:
             self._give_up_before_join(now)
             return
-        if self._assignors.protocol is RebalanceProtocol.EAGER:
-            # Nothing more is handed out, or the position would run ahead of what is being committed.
-            self._subscription.mark_pending_revocation(self._subscription.assignment())
+        # Nothing more is handed out, or the position would run ahead of what is being committed.
+        self._subscription.mark_pending_revocation(self._to_give_up_before_join())
         self._commit_then(Step.COMMITTING, self._give_up_before_join, now)
 
     def _commit_then(self, step: Step, then: Callable[[int], None], now: int) -> None:
@@ -259,6 +259,12 @@ class Membership(GroupMember):
         if then is not None:
             then(now)
 
+    def _to_give_up_before_join(self) -> list[TopicPartition]:
+        owned = self._subscription.assignment()
+        if self._assignors.protocol is RebalanceProtocol.EAGER:
+            return owned
+        return [partition for partition in owned if partition.topic not in self._subscription.topics]
+
     def _give_up_before_join(self, now: int) -> None:
         self.step = Step.REVOKING
         owned = self._subscription.assignment()
@@ -271,8 +277,8 @@ class Membership(GroupMember):
         elif self._assignors.protocol is RebalanceProtocol.EAGER:
             self._call(CallbackKind.REVOKED, owned, partial(self._after_giving_up, []), now)
         else:
-            kept = [partition for partition in owned if partition.topic in self._subscription.topics]
-            given_up = [partition for partition in owned if partition.topic not in self._subscription.topics]
+            given_up = self._to_give_up_before_join()
+            kept = [partition for partition in owned if partition not in given_up]
             if not given_up:
                 self._after_giving_up(kept, now)
                 return
