@@ -59,12 +59,16 @@ def test_a_seed_tells_the_same_story_in_every_process() -> None:
 
 def test_lives_differ_and_are_eventful() -> None:
     """The seeds reach what they are meant to: rebalances, every fault, every way of losing a partition."""
-    stories = [simulate(seed) for seed in range(60)]
-    told = "\n".join(cluster.story for cluster in stories)
+    lives = [simulate(seed) for seed in range(100)]
+    told = "\n".join(cluster.story for cluster in lives)
     for word in (
-        "crashes", "freezes", "is closed", "dies", "resigns", "cuts", "resets", "log      fails", "stays away",
+        "crashes", "freezes", "is closed", "unsubscribes", "seeks t", "pauses [T", "only", "stays away",
+        "dies", "resigns", "is deposed", "stands still", "learns that", "cuts", "(to client)", "resets",
+        "log      fails", "syncs hang", "a sync fails", "partitions", "is made anew", "begins at", "ends at",
         "revoked t", "lost t", "MemberFenced", "MemberExpired", "NOT_COORDINATOR", "FENCED_INSTANCE_ID",
-        "poll was not called", "partitions",
+        "GROUP_MAX_SIZE_REACHED", "poll was not called", "everything is well but", "all leave: expiry", "deletes group",
     ):  # fmt: skip
         assert word in told, word
-    assert sum(cluster.invariants.rebalances for cluster in stories) > 120
+    assert sum(cluster.invariants.rebalances for cluster in lives) > 300
+    # What no group finds out by itself (`needs_operator`) is rare: hardly one has to be rebalanced by hand.
+    assert sum(cluster.operator_helped for cluster in lives) <= 2

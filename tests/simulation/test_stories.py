@@ -28,7 +28,7 @@ def group(where: SimCluster, size: int, **settings: Any) -> list[SimMember]:
 
 
 def rebalances(where: SimCluster) -> list[Cause]:
-    return [event.cause for event in where.brokers.events if isinstance(event, RebalanceStarted)]
+    return [event.cause for event in where.brokers.coordinators.events if isinstance(event, RebalanceStarted)]
 
 
 def load(members: list[SimMember]) -> list[int]:
@@ -43,7 +43,7 @@ def test_a_coordinator_dies_and_another_goes_on_with_the_same_generation():
         where.produce("flights", partition, 10)
     where.run_until(lambda: where.lag() == 0, 10_000)
     owners, generation = where.owners(), members[0].generation_id
-    before = len(where.brokers.events)
+    before = len(where.brokers.coordinators.events)
 
     where.brokers.kill(1)
     where.run(2_000)
@@ -53,7 +53,7 @@ def test_a_coordinator_dies_and_another_goes_on_with_the_same_generation():
 
     assert where.owners() == owners
     assert {member.generation_id for member in members} == {generation}
-    assert where.brokers.events[before:] == []
+    assert where.brokers.coordinators.events[before:] == []
     for partition in range(6):
         where.produce("flights", partition, 10)
     where.run_until(lambda: where.lag() == 0, 10_000)
@@ -68,9 +68,9 @@ def test_h3_whoever_stays_away_from_poll_leaves_by_itself_and_comes_back():
     where.run_until(lambda: other.held == where.partitions(), 25_000)
 
     assert slow.state is MemberState.UNJOINED
-    left = [event for event in where.brokers.events if isinstance(event, MemberLeft)]
+    left = [event for event in where.brokers.coordinators.events if isinstance(event, MemberLeft)]
     assert [(event.client_id, event.reason) for event in left] == [("m0", "consumer poll timeout has expired.")]
-    assert not [event for event in where.brokers.events if isinstance(event, MemberExpired)]
+    assert not [event for event in where.brokers.coordinators.events if isinstance(event, MemberExpired)]
 
     where.run_until(lambda: len(slow.held) == 2, 40_000)
     where.settle()
@@ -107,7 +107,7 @@ def test_h5_the_partitions_of_a_crashed_member_go_to_the_rest_when_its_session_i
     assert load(members[1:]) == [2, 2]
     where.settle(30_000)
     assert load(members[1:]) == [3, 3]
-    (expired,) = [event for event in where.brokers.events if isinstance(event, MemberExpired)]
+    (expired,) = [event for event in where.brokers.coordinators.events if isinstance(event, MemberExpired)]
     assert expired.kind is ExpiryKind.SESSION
     assert expired.timeout_ms == 10_000
     assert crashed_at < where.clock.now
@@ -207,7 +207,7 @@ def test_a_member_that_is_asked_to_goes_back_and_nobody_else_does():
     where.run_until(lambda: where.lag() == 0, 10_000)
     partition = TopicPartition("flights", 0)
     member.rewind(partition, 5)
-    where.run_until(lambda: where.invariants.committed(partition) == 5, 1_000)
+    where.run_until(lambda: where.committed(partition) == 5, 1_000)
     where.run_until(lambda: where.lag() == 0, 10_000)
     assert "m0       handles flights-0: 5-19" in where.story
     member.core.commit({partition: OffsetAndMetadata(7)}, lambda _error, _now: None)

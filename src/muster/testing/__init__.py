@@ -9,10 +9,11 @@ Nothing of muster imports this package but the demo; it is for tests, yours too.
 
 from __future__ import annotations
 
-from muster.testing.chaos import Scenario, simulate
+from muster.testing.chaos import simulate
+from muster.testing.checks import InvariantError
 from muster.testing.clock import VirtualClock
 from muster.testing.cluster import SimCluster
-from muster.testing.invariants import InvariantError
 from muster.testing.member import Habits, SimMember
+from muster.testing.scenario import Scenario
 
 __all__ = ["Habits", "InvariantError", "Scenario", "SimCluster", "SimMember", "VirtualClock", "simulate"]

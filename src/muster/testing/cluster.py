@@ -1,4 +1,4 @@
-"""A whole consumer group in one process and in virtual time: real client cores against the real coordinator."""
+"""Whole consumer groups in one process and in virtual time: real client cores against the real coordinator."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Any
 
 from muster.assignors import get_assignors
 from muster.coordinator.config import GroupConfig
-from muster.coordinator.runtime import Client
 from muster.errors import ErrorCode
 from muster.model import TopicPartition
-from muster.protocol.messages import DescribedGroup, DescribeGroupsRequest
+from muster.protocol.messages import DescribedGroup
 from muster.protocol.primitives import Request
-from muster.testing.broker import SimBrokers
+from muster.testing.checks import InvariantError, Limits
 from muster.testing.clock import VirtualClock
-from muster.testing.invariants import InvariantError, Invariants
 from muster.testing.member import Habits, SimMember
-from muster.testing.network import Network
+from muster.testing.network import BOTH_WAYS, Network
+from muster.testing.nodes import SimBrokers
+from muster.testing.programs import program_of
 
 GROUP = "group"
 
 
 class SimCluster:
-    """A group of simulated consumers, the nodes that serve it, and all that can go wrong between them.
+    """Groups of simulated consumers, the nodes that serve them, and all that can go wrong between them.
 
     Everything follows from `seed`: equal programs with equal seeds run equally, event for event. The coordinator is the
     broker's own `CoordinatorRuntime`, the members are the client's own `ConsumerCore`; only sockets, disks and time are
-    simulated. While time passes the invariants (`muster.testing.invariants`) are checked; one that does not hold raises
+    simulated. While time passes the invariants (`muster.testing.checks`) are checked; one that does not hold raises
     `InvariantError`. `story` is what has happened.
 
         cluster = SimCluster(seed=1, topics={"flights": 4})
@@ -40,11 +40,14 @@ class SimCluster:
     Args:
         seed: of the network's delays and whatever else is left to chance.
         topics: partitions by topic.
+        groups: the names of the groups; a member is of the first unless its settings say otherwise.
         nodes: how many brokers there are; node 1 coordinates first.
         wire: have every message go through its codec, which takes longer.
         versions: the newest version that the brokers speak, where it is not the newest there is; with `wire` only.
         lazy_log: a record is durable some time after its append, as with `--fsync always`.
         group_config: settings of the coordinator.
+        limits: the longest timeouts of the members, for the checks.
+        skew_ms: how far the clocks of two coordinators may lie apart from the time.
         slow, late: see `Network`.
     """
 
@@ -53,11 +56,14 @@ class SimCluster:
         seed: int = 0,
         *,
         topics: dict[str, int] | None = None,
+        groups: Iterable[str] = (GROUP,),
         nodes: int = 1,
         wire: bool = False,
         versions: dict[type[Request[Any]], int] | None = None,
         lazy_log: bool = False,
         group_config: GroupConfig | None = None,
+        limits: Limits | None = None,
+        skew_ms: int = 0,
         slow: int = 0,
         late: int = 30,
     ) -> None:
@@ -65,24 +71,29 @@ class SimCluster:
         self.rng = Random(seed)
         self.clock = VirtualClock(1_000_000)
         self.members: list[SimMember] = []
+        self.operator_helped = False
+        """Whether somebody had to have a group rebalanced that did not become stable by itself."""
         self._started = self.clock.now
         self._story: list[tuple[int, str, str]] = []
         self.network = Network(self.clock, self.rng, slow=slow, late=late)
-        self.invariants = Invariants(lambda topic_id: self.brokers.topics.topic_name(topic_id))
+        self.groups = list(groups)
+        config = group_config or GroupConfig()
         self.brokers = SimBrokers(
             self.clock,
-            self.network,
             self.rng,
-            self.invariants,
             {"flights": 4} if topics is None else topics,
+            self.groups,
             nodes=nodes,
-            config=group_config or GroupConfig(),
+            config=config,
+            limits=limits
+            or Limits(offsets_retention_ms=config.offsets_retention_ms, group_max_size=config.group_max_size),
             lazy_log=lazy_log,
+            skew_ms=skew_ms,
             wire=wire,
             versions=versions or {},
-            group_id=GROUP,
             trace=self.trace,
         )
+        self.invariants = self.brokers.invariants
         self.brokers.start_coordinator(1)
 
     # --- members -----------------------------------------------------------------------------------------------------
@@ -98,7 +109,7 @@ class SimCluster:
         **settings: Any,
     ) -> SimMember:
         """Start a consumer. `settings` are those of `ConsumerConfig`; it begins at the earliest records."""
-        defaults: dict[str, Any] = {"group_id": GROUP, "auto_offset_reset": "earliest"}
+        defaults: dict[str, Any] = {"group_id": self.groups[0], "auto_offset_reset": "earliest"}
         chosen = sorted(self.brokers.topics.counts) if topics is None else list(topics)
         member = SimMember(
             self,
@@ -109,6 +120,7 @@ class SimCluster:
             pattern=pattern,
             topics=chosen,
             rng=Random(self.rng.getrandbits(64)),
+            program=program_of,
         )
         self.members.append(member)
         self.trace(name, "starts")
@@ -138,11 +150,14 @@ class SimCluster:
         """Who holds what, as the members see it."""
         return {partition: member.name for member in self.alive for partition in sorted(member.held)}
 
-    def lag(self) -> int:
-        """Records that nobody has committed yet."""
-        return sum(
-            self.end_offset(partition) - max(0, self.invariants.committed(partition)) for partition in self.partitions()
-        )
+    def lag(self, group_id: str | None = None) -> int:
+        """Records that nobody of a group has committed yet."""
+        offsets = self.invariants.group(group_id or self.groups[0]).offsets
+        return sum(max(0, self.end_offset(p) - max(0, offsets.committed(p))) for p in self.partitions())
+
+    def committed(self, partition: TopicPartition, group_id: str | None = None) -> int:
+        """The acknowledged offset of a group, -1 if there is none."""
+        return self.invariants.group(group_id or self.groups[0]).offsets.committed(partition)
 
     # --- time --------------------------------------------------------------------------------------------------------
 
@@ -162,71 +177,80 @@ class SimCluster:
         return self.clock.now - begin
 
     def settle(self, within_ms: int = 60_000, *, quiet_ms: int = 10_000) -> int:
-        """Let time pass until the group is stable and balanced, and see that it stays so; how long it took.
+        """Let time pass until all groups are stable and balanced, and see that they stay so; how long it took.
 
         Raises:
-            InvariantError: it did not settle, does not stay so, or is out of balance.
+            InvariantError: they did not settle, do not stay so, or are out of balance.
         """
         begin = self.clock.now
-        if not self.clock.run_until(self._has_settled, within_ms):
-            raise InvariantError(f"the group is not stable after {within_ms} ms: {self.alive}, {self.describe()}")
+        if not self.clock.run_until(self.has_settled, within_ms):
+            raise InvariantError(f"not stable after {within_ms} ms: {self.alive}, {self.describe()}")
         took = self.clock.now - begin
-        self.check_balance()
-        generations = {member.generation_id for member in self.alive}
+        for group_id in self.groups:
+            self.check_balance(group_id)
+        generations = {(member.group_id, member.generation_id) for member in self.alive}
         self.run(quiet_ms)
         if (
-            not self.clock.run_until(self._has_settled, 100)
-            or {member.generation_id for member in self.alive} != generations
+            not self.clock.run_until(self.has_settled, 100)
+            or {(member.group_id, member.generation_id) for member in self.alive} != generations
         ):
             raise InvariantError(f"nothing happens, but the group goes on rebalancing: {self.alive}")
         self.invariants.check_no_ticket_left()
         return took
 
-    def _has_settled(self) -> bool:
-        alive = self.alive
-        if any(not member.is_settled for member in alive) or len({m.generation_id for m in alive}) > 1:
+    def has_settled(self) -> bool:
+        """Whether all groups are stable, and share out all partitions among all their members."""
+        if any(not member.is_settled for member in self.alive):
+            return False
+        described = {group.group_id: group for group in self.describe()}
+        return all(group_id in described and self._is_whole(described[group_id]) for group_id in self.groups)
+
+    def _is_whole(self, group: DescribedGroup) -> bool:
+        alive = self.of_group(group.group_id)
+        if len({member.generation_id for member in alive}) > 1:
             return False
         if alive and set().union(*(member.held for member in alive)) != self.partitions():
             return False
-        group = self.describe()
-        if group is None or group.group_state not in ("Stable", "Empty", "Dead"):
+        if group.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+            return False
+        if group.group_state not in ("Stable", "Empty", "Dead"):
             return False
         return {member.member_id for member in group.members} == {member.member_id for member in alive}
 
-    def check_balance(self) -> None:
+    def of_group(self, group_id: str) -> list[SimMember]:
+        """The members of a group whose process runs."""
+        return [member for member in self.alive if member.group_id == group_id]
+
+    def check_balance(self, group_id: str) -> None:
         """Of all assignors here with equal subscriptions: the shares differ by one at most, for range in each topic."""
-        alive = self.alive
+        alive = self.of_group(group_id)
         if not alive:
             return
         held = [partition for member in alive for partition in member.held]
         if len(held) != len(set(held)):
             raise InvariantError(f"a partition has two owners: {alive}")
-        group = self.describe()
-        assignor = get_assignors((group.protocol_data,))[0].name if group is not None else "range"
+        group = next(group for group in self.describe() if group.group_id == group_id)
+        assignor = get_assignors((group.protocol_data,))[0].name
         topics = sorted(self.brokers.topics.counts) if assignor == "range" else [None]
         for topic in topics:
             loads = [sum(1 for p in member.held if topic in (None, p.topic)) for member in alive]
             if max(loads) - min(loads) > 1:
                 raise InvariantError(f"{assignor} leaves the group out of balance: {alive}")
 
-    def describe(self) -> DescribedGroup | None:
-        """The group as the coordinator describes it, None while there is no coordinator."""
-        runtime = self.brokers.runtime
-        if runtime is None:
-            return None
-        answers: list[Any] = []
-        runtime.submit(DescribeGroupsRequest(groups=[GROUP]), Client("checker", "", 5), answers.append)
-        found: DescribedGroup | None = answers[0].groups[0] if answers else None
-        return None if found is None or found.error_code != ErrorCode.NONE else found
+    def describe(self) -> list[DescribedGroup]:
+        """The groups as the coordinator describes them, none while there is no coordinator."""
+        return self.brokers.coordinators.describe()
 
     # --- what can go wrong -------------------------------------------------------------------------------------------
 
-    def cut(self, member: SimMember, node_ids: Iterable[int] | None = None) -> None:
-        """Let nothing pass between a member and the nodes (all, if none are named)."""
-        nodes = self.brokers.node_ids if node_ids is None else list(node_ids)
-        self.trace("network", f"cuts {member.name} off from {nodes}")
+    def cut(
+        self, member: SimMember, node_ids: Iterable[int] | None = None, directions: Iterable[str] = BOTH_WAYS
+    ) -> None:
+        """Let nothing pass between a member and the nodes (all, if none are named), or only in one direction."""
+        nodes, ways = self.brokers.node_ids if node_ids is None else list(node_ids), list(directions)
+        self.trace("network", f"cuts {member.name} off from {nodes} ({', '.join(ways)})")
         for node_id in nodes:
-            self.network.cut(member.name, node_id)
+            self.network.cut(member.name, node_id, ways)
 
     def heal(self, member: SimMember | None = None) -> None:
         """Let everything pass again; what was held up arrives now."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from muster.client.config import ClientConfig
 from muster.client.core.backoff import Backoff
@@ -16,10 +16,19 @@ from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import LEAST_LOADED, AnySend, Channel, Failure, FailureKind
 from muster.errors import UnsupportedVersionError
 from muster.protocol.primitives import Request
-from muster.testing.broker import SimBrokers
-from muster.testing.network import Link, Network, Waiting
+from muster.testing.network import Link, Network, Nodes, Waiting
 
-Versions = dict[type[Request[Any]], int]
+
+class Wire(Nodes, Protocol):
+    """What the driver asks of the nodes beside that."""
+
+    node_ids: list[int]
+
+    def newest_version(self, request_type: type[Request[Any]]) -> int:
+        """The newest version of a request that the nodes speak."""
+
+    def over_the_wire(self, message: Any, version: int) -> Any:
+        """The message as it arrives."""
 
 
 class SimDriver:
@@ -37,13 +46,16 @@ class SimDriver:
         config: ClientConfig,
         metadata: ClusterMetadata,
         network: Network,
-        brokers: SimBrokers,
+        brokers: Wire,
         rng: Random,
         wakeup: Callable[[], None],
     ) -> None:
         self.name = name
         self.identity = identity
+        self.on_sent: Callable[[Any], None] = lambda _request: None
+        self.on_delivered: Callable[[Any], None] = lambda _answer: None
         self.config = config
+        self.client_id = config.client_id
         self._metadata = metadata
         self._network = network
         self._brokers = brokers
@@ -92,6 +104,7 @@ class SimDriver:
         waiting.version = version
         try:
             request = send.build(version)
+            self.on_sent(request)
             sent: Request[Any] = brokers.over_the_wire(request, version)
             return sent
         except UnsupportedVersionError as error:
@@ -110,6 +123,7 @@ class SimDriver:
         if self._frozen:
             self._inbox.append((send, answer))
             return
+        self.on_delivered(answer)
         send.on_reply(answer, self._network.clock.now)
         self._wakeup()
 

@@ -6,8 +6,9 @@ promised, so a slow link's request may arrive after a later one on another. What
 - it is slow: each message has a delay of its own, now and then a long one;
 - it breaks (`Network.reset`): some of the requests under way still arrive, their answers never do, and the client sees
   DISCONNECTED;
-- its path is cut (`Network.cut`): nothing moves in either direction, nobody is told, until the path is healed. A client
-  that gives a request up meanwhile closes its end; what it had sent may arrive all the same when the path is back;
+- its path is cut (`Network.cut`): nothing moves, in both directions or in one, nobody is told, until the path is
+  healed. A client that gives a request up meanwhile closes its end; what it had sent may arrive all the same when the
+  path is back;
 - its broker dies: the client learns of it as soon as a packet can reach it. If the path is cut, and the client has
   nothing to send, that may be never, and only its own timeout helps.
 """
@@ -15,17 +16,16 @@ promised, so a slow link's request may arrive after a later one on another. What
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from muster.client.core.sends import AnySend, Channel, Failure, FailureKind
 from muster.testing.clock import Timer, VirtualClock
 
-if TYPE_CHECKING:
-    from muster.testing.broker import BrokerEnd, SimBrokers
-    from muster.testing.driver import SimDriver
+TO_BROKER, TO_CLIENT = "to broker", "to client"
+BOTH_WAYS = (TO_BROKER, TO_CLIENT)
 
 
 @dataclass(slots=True)
@@ -35,6 +35,47 @@ class Waiting:
     send: AnySend
     deadline: int
     version: int = 0
+
+
+class LinkOwner(Protocol):
+    """What a link asks of the client whose end it is; `SimDriver` is one."""
+
+    name: str
+    identity: str
+    client_id: str
+    setup_timeout_ms: int
+
+    def build(self, waiting: Waiting) -> Any:
+        """The request as it goes over the wire, or a Failure."""
+
+    def deliver(self, send: AnySend, answer: Any) -> None:
+        """An answer, or a Failure."""
+
+    def on_open(self, link: Link) -> None:
+        """The node can be reached."""
+
+    def on_closed(self, link: Link) -> None:
+        """The link is gone."""
+
+
+class FarEnd(Protocol):
+    """A node's end of a link."""
+
+    def receive(self, waiting: Waiting, request: Any) -> None:
+        """A request has arrived."""
+
+    def hang_up(self) -> None:
+        """The connection is over."""
+
+
+class Nodes(Protocol):
+    """What the network asks of the nodes."""
+
+    def is_up(self, node_id: int) -> bool:
+        """Whether a node takes connections."""
+
+    def accept(self, link: Link) -> FarEnd:
+        """A client has connected."""
 
 
 class _Pipe:
@@ -70,7 +111,7 @@ class _Pipe:
 class Link:
     """One connection of a client to a node."""
 
-    def __init__(self, network: Network, driver: SimDriver, node_id: int, channel: Channel) -> None:
+    def __init__(self, network: Network, driver: LinkOwner, node_id: int, channel: Channel) -> None:
         self.node_id = node_id
         self.channel = channel
         self.driver = driver
@@ -78,25 +119,30 @@ class Link:
         self.is_closed = False
         self.in_flight: deque[Waiting] = deque()
         self.queue: deque[Waiting] = deque()
-        self.far_end: BrokerEnd | None = None
+        self.far_end: FarEnd | None = None
         """None while the connection is being made, and when the broker is dead."""
         self._network = network
         self._timer: Timer | None = None
-        self.to_broker = _Pipe(network.clock, self._arrive, self.is_cut)
-        self.to_client = _Pipe(network.clock, self._answer, self.is_cut)
+        self.to_broker = _Pipe(network.clock, self._arrive, lambda: self.is_cut(TO_BROKER))
+        self.to_client = _Pipe(network.clock, self._answer, lambda: self.is_cut(TO_CLIENT))
 
     def __repr__(self) -> str:
         return f"{self.driver.name}->{self.node_id}/{self.channel.value}"
 
-    def is_cut(self) -> bool:
-        """Whether nothing moves on it now."""
+    def is_cut(self, direction: str) -> bool:
+        """Whether nothing moves on it now in a direction."""
         cuts = self._network.cuts
-        return bool(cuts) and self.path in cuts
+        return bool(cuts) and (self.path, direction) in cuts
 
     @property
     def identity(self) -> str:
         """Whose it is, for the checks."""
         return self.driver.identity
+
+    @property
+    def client_name(self) -> str:
+        """The process whose it is, for the checks."""
+        return self.driver.name
 
     @property
     def path(self) -> tuple[str, int]:
@@ -123,7 +169,7 @@ class Link:
         self.in_flight.append(waiting)
         self.to_broker.push((waiting, built), self._network.delay_ms())
 
-    def opened(self, far_end: BrokerEnd) -> None:
+    def opened(self, far_end: FarEnd) -> None:
         """The connection is there: what waited for it goes out."""
         self.is_open = True
         self.far_end = far_end
@@ -208,10 +254,11 @@ class Network:
         self.clock = clock
         self.slow = slow
         self.late = late
-        self.cuts: set[tuple[str, int]] = set()
+        self.cuts: set[tuple[tuple[str, int], str]] = set()
         self.links: list[Link] = []
         self._ghosts: list[Link] = []
         self._rng = rng
+        self._disturbed: dict[str, int] = {}
 
     def delay_ms(self) -> int:
         """How long the next message takes."""
@@ -219,26 +266,26 @@ class Network:
             return self._rng.randrange(50, 3_000)
         return self._rng.randrange(4)
 
-    def connect(self, driver: SimDriver, node_id: int, channel: Channel, brokers: SimBrokers, not_before: int) -> Link:
+    def connect(self, driver: LinkOwner, node_id: int, channel: Channel, nodes: Nodes, not_before: int) -> Link:
         """Begin to connect, not before a time; the link takes requests at once, and sends them when it is there."""
         link = Link(self, driver, node_id, channel)
         self.links.append(link)
         begin = max(self.clock.now, not_before)
-        self.clock.call_at(begin + self.delay_ms(), self._connect, link, brokers, begin + driver.setup_timeout_ms)
+        self.clock.call_at(begin + self.delay_ms(), self._connect, link, nodes, begin + driver.setup_timeout_ms)
         return link
 
-    def _connect(self, link: Link, brokers: SimBrokers, until: int) -> None:
+    def _connect(self, link: Link, nodes: Nodes, until: int) -> None:
         if link.is_closed:
             return
-        if link.is_cut():
+        if any(map(link.is_cut, BOTH_WAYS)):
             if self.clock.now >= until:
                 link.close(Failure(FailureKind.UNREACHABLE, f"no connection to node {link.node_id}: no answer in time"))
             else:
-                self.clock.call_at(min(until, self.clock.now + 500), self._connect, link, brokers, until)
-        elif not brokers.is_up(link.node_id):
+                self.clock.call_at(min(until, self.clock.now + 500), self._connect, link, nodes, until)
+        elif not nodes.is_up(link.node_id):
             link.close(Failure(FailureKind.UNREACHABLE, f"no connection to node {link.node_id}: refused"))
         else:
-            link.opened(brokers.accept(link))
+            link.opened(nodes.accept(link))
             link.driver.on_open(link)
 
     def forget(self, link: Link) -> None:
@@ -251,6 +298,7 @@ class Network:
 
     def reset(self, link: Link) -> None:
         """Break a link: some of what is under way arrives at the broker, no answer comes back."""
+        self._disturbed[link.client_name] = self.clock.now
         queue = link.to_broker.queue
         arriving = self._rng.randint(0, len(queue))
         while len(queue) > arriving:
@@ -264,16 +312,28 @@ class Network:
         queue.clear()
         link.close(Failure(FailureKind.DISCONNECTED, "the connection was reset"))
 
-    def cut(self, client: str, node_id: int) -> None:
-        """Let nothing pass between a client and a node."""
-        self.cuts.add((client, node_id))
+    def cut(self, client: str, node_id: int, directions: Iterable[str] = BOTH_WAYS) -> None:
+        """Let nothing pass between a client and a node, or only in one direction."""
+        self.cuts.update(((client, node_id), direction) for direction in directions)
+        self._disturbed[client] = self.clock.now
+
+    def is_cut(self, client: str, node_id: int) -> bool:
+        """Whether anything is held up between a client and a node."""
+        return any(((client, node_id), direction) in self.cuts for direction in BOTH_WAYS)
+
+    def undisturbed(self, client: str, since: int) -> bool:
+        """Whether nothing was cut or broken that concerns a client since then."""
+        is_cut = any(path[0] == client for path, _ in self.cuts)
+        return not is_cut and self._disturbed.get(client, -1) < since
 
     def heal(self, client: str | None = None) -> None:
         """Let everything pass again, or everything of one client; what was held up arrives now."""
-        healed = {path for path in self.cuts if client in (None, path[0])}
+        healed = {cut for cut in self.cuts if client in (None, cut[0][0])}
         self.cuts -= healed
+        paths = {path for path, _ in healed}
+        self._disturbed.update((path[0], self.clock.now) for path in paths)
         for link in list(self.links):
-            if link.path in healed:
+            if link.path in paths:
                 link.to_broker.pump()
                 link.to_client.pump()
         ghosts, self._ghosts = self._ghosts, []
