@@ -29,8 +29,8 @@ user unsubscribes; the answer to the parked request arrives after all. It belong
 
 Where this differs from Kafka's client: with auto commit, a COOPERATIVE member also commits right before it releases
 partitions, so that what it handled during the rebalance is not handled again; and of a topic that it no longer
-subscribes to nothing is handed out while the commit before the join is under way. And where a topic was deleted, Kafka's
-client goes on trying to commit its offsets for `max.poll.interval.ms` before it joins; this one joins.
+subscribes to nothing is handed out while the commit before the join is under way. And where a topic was deleted,
+Kafka's client goes on trying to commit its offsets for `max.poll.interval.ms` before it joins; this one joins.
 """
 
 from __future__ import annotations
