@@ -85,8 +85,10 @@ class Query:
         assert self.running is not None
         end = self.offset(self.running)
         read: list[Read] = []
+        topics = from_json(end).topics
         for partition, claim in self.member.planned(end).items():
-            reader = RangeReader(self.options.fetch_settings(), partition, claim.start, claim.end)
+            topic_id = bytes.fromhex(topics[partition.topic].id) if partition.topic in topics else b""
+            reader = RangeReader(self.options.fetch_settings(), partition, claim.start, claim.end, topic_id)
             read += [(partition.partition, offset) for offset in offsets(reader.batches())]
         (self.folder / "sink" / str(self.running)).write_text(json.dumps(read))
 

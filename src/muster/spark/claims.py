@@ -22,22 +22,28 @@ Batches: at most one.
     nothing is lost.
 6.  A claim made under an earlier epoch is not committed as such: its partition's position is resolved anew.
 7.  Commits never go back within an epoch.
-8.  `resume_position`, a table, says where a partition starts that the query has read before.
+8.  `resume_position`, a table, says where a partition starts that the query has read before. It has to tell a commit of
+    this query from one of somebody else, so a gained partition is not read before the group holds where it starts under
+    this query's name.
 9.  Replay after a restart reads the claims whole (`strict`), or only what is owned and not committed (`trim`).
 10. Executors read fixed ranges and never talk to the group.
 11. At the end, a batch known to be done is committed before the member leaves; the face does both.
+12. Records that are gone before they were read, and positions that mean nothing any more, are losses: `judge` is the
+    table for a position, a topic's id tells of one that was created again. Each ends what is remembered of the partition,
+    is told once (`take_losses`), and reading goes on from the start of what is there: twice rather than not at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from muster.model import OffsetAndMetadata, TopicPartition
-from muster.spark.offsets import INITIAL, Claim, Claims, QueryOffset, from_json, to_json
+from muster.spark.offsets import INITIAL, Claim, Claims, QueryOffset, Topic, from_json, to_json
 from muster.spark.shares import share_rows
+from muster.spark.topics import KnownTopics
 
 
 class Resume(Enum):
@@ -66,25 +72,55 @@ class BatchState(Enum):
     PLANNED = "planned"
 
 
-def resume_position(committed: int | None, done: Claim | None, resume: Resume = Resume.MAX) -> int | None:
+def resume_position(
+    committed: int | None, done: Claim | None, resume: Resume = Resume.MAX, own: bool = True
+) -> int | None:
     """Where a gained partition starts; None leaves it to the reset policy (`startingOffsets`).
 
-    | committed            | done by this query | max       | group     | checkpoint |
-    |----------------------|--------------------|-----------|-----------|------------|
-    | none                 | nothing            | reset     | reset     | reset      |
-    | c                    | nothing            | c         | c         | c          |
-    | none                 | [from, to)         | to        | to        | to         |
-    | c < from: set back   | [from, to)         | c         | c         | to         |
-    | from <= c <= to      | [from, to)         | to        | c         | to         |
-    | c > to: others read  | [from, to)         | c         | c         | to         |
+    `own` says that this query made the commit. Within what the query has done, its own commit is followed by one that
+    was lost; another's is an operator's, who wants records read again, or another member's, who has read on from there.
+
+    | committed                   | done by this query | max       | group     | checkpoint |
+    |-----------------------------|--------------------|-----------|-----------|------------|
+    | none                        | nothing            | reset     | reset     | reset      |
+    | c                           | nothing            | c         | c         | c          |
+    | none                        | [from, to)         | to        | to        | to         |
+    | c < from: set back          | [from, to)         | c         | c         | to         |
+    | from <= c <= to, own        | [from, to)         | to        | c         | to         |
+    | from <= c <= to, another's  | [from, to)         | c         | c         | to         |
+    | c > to: others read         | [from, to)         | c         | c         | to         |
     """
     if done is None:
         return committed
     if committed is None or resume is Resume.CHECKPOINT:
         return done.end
-    if resume is Resume.MAX and done.start <= committed <= done.end:
+    if resume is Resume.MAX and own and done.start <= committed <= done.end:
         return done.end
     return committed
+
+
+class Verdict(Enum):
+    """What a position is worth (rule 12)."""
+
+    GOOD = "good"
+    GONE = "gone"
+    """Records from here to the log's start were deleted."""
+    BEYOND = "beyond"
+    """The log ends before: truncated, created again by a cluster without topic ids, or a commit that was never right."""
+
+
+def judge(position: int, log_start: int, log_end: int) -> Verdict:
+    """Whether reading can go on at a position.
+
+    | position                    | verdict | with failOnDataLoss=false goes on at |
+    |-----------------------------|---------|--------------------------------------|
+    | log start <= p <= log end   | good    | p                                    |
+    | p < log start               | gone    | log start                            |
+    | p > log end                 | beyond  | log start                            |
+    """
+    if position < log_start:
+        return Verdict.GONE
+    return Verdict.BEYOND if position > log_end else Verdict.GOOD
 
 
 @dataclass(slots=True)
@@ -95,6 +131,11 @@ class _Owned:
     known: bool = False
     committed: int | None = None
     position: int | None = None
+    note: str = ""
+    """The metadata of the group's commit: it says whose it is (rule 8)."""
+    renewed: bool = False
+    """Whether the topic was created again under this epoch: a commit of this query speaks of the former one then. A
+    broker that takes commits by the topic's name has taken it nevertheless."""
 
 
 @dataclass(slots=True)
@@ -115,7 +156,11 @@ class _Drain:
 
 
 class QueryClaims:
-    """One query's part in its group.
+    """One query's part in its group. It commits under its `name`, which the checkpoint keeps.
+
+    `fails_on_loss`: the query ends at a loss, so nothing is read or committed of a partition that has one.
+    `notes_first`: a partition is read only when the group has its start under that name. `records_first`: the first
+    batch, with records or without, writes down which partitions were there.
 
     Without a group to commit to (`keeps_all`), the query's own offsets carry what it has done in every partition, and
     also where the reset policy had each begin: else a restart before the first record would ask for the latest again.
@@ -125,14 +170,23 @@ class QueryClaims:
         self,
         resume: Resume = Resume.MAX,
         replay: Replay = Replay.STRICT,
-        note: str = "spark",
+        name: str = "",
         *,
         keeps_all: bool = False,
+        notes_first: bool = True,
+        records_first: bool = False,
+        fails_on_loss: bool = False,
     ) -> None:
         self._resume = resume
         self._replay = replay
-        self._note = note
+        self._name = name
+        self._older_names = False
         self._keeps_all = keeps_all
+        self._notes_first = notes_first and not keeps_all
+        self._records_first = records_first
+        self._fails_on_loss = fails_on_loss
+        self._topics = KnownTopics()
+        self._losses: list[str] = []
         self._unrecorded = False
         self._owned: dict[TopicPartition, _Owned] = {}
         self._epoch = 0
@@ -142,6 +196,7 @@ class QueryClaims:
         self._done: Claims = {}
         """What the query has finished and the group has not acknowledged."""
         self._started = False
+        self._restarted = False
         self._trimmed: dict[int, Claims] = {}
 
     # --- what the face looks at --------------------------------------------------------------------------------------
@@ -183,8 +238,25 @@ class QueryClaims:
         """Partitions whose committed offset is not known yet."""
         return sorted(partition for partition, owned in self._owned.items() if not owned.known)
 
+    def unnoted(self) -> list[TopicPartition]:
+        """Partitions that wait for their start to be committed under this query's name."""
+        return sorted(p for p, owned in self._owned.items() if not self._may_read(owned) and owned.position is not None)
+
+    def is_new(self, partition: TopicPartition) -> bool:
+        """Whether a partition came after the query had begun: it is read from its start."""
+        return self._topics.is_new(partition)
+
+    @property
+    def restarted(self) -> bool:
+        """Whether the query had read something before this run."""
+        return self._restarted
+
     def without_start(self) -> list[TopicPartition]:
-        """Partitions with no committed offset and nothing done: the reset policy decides, then `reset`."""
+        """Partitions with no committed offset and nothing done: the reset policy decides, then `reset`.
+
+        None before it is known what the query has done, and which partitions are new."""
+        if not self._topics.decided:
+            return []
         waiting = self._batch.offset.claims if self._batch is not None else {}
         return sorted(
             p for p, owned in self._owned.items() if owned.known and owned.position is None and p not in waiting
@@ -198,13 +270,51 @@ class QueryClaims:
         for partition in partitions:
             self._owned[partition] = _Owned(self._epoch)
 
-    def committed(self, partition: TopicPartition, offset: int | None) -> None:
-        """What the group has committed for a gained partition, None for nothing."""
+    def committed(self, partition: TopicPartition, offset: int | None, note: str = "") -> None:
+        """What the group has committed for a gained partition, None for nothing; `note` is the commit's metadata."""
         owned = self._owned.get(partition)
         if owned is not None and not owned.known:
             owned.known = True
-            owned.committed = offset
+            if not (owned.renewed and self._is_own(note)):
+                owned.committed, owned.note = offset, note
             self._resolve(partition, owned)
+
+    def seen(self, topics: Mapping[str, Topic]) -> None:
+        """The topics that the query reads, as the cluster has them now: ids and numbers of partitions."""
+        self._recreated(self._topics.seen(topics))
+
+    def lost(self, partition: TopicPartition, start: int, what: str) -> None:
+        """Records are gone, or the position means nothing: read on from the log's start (rule 12)."""
+        owned = self._owned.get(partition)
+        if owned is None:
+            return
+        self._losses.append(what)
+        if self._fails_on_loss:
+            del self._owned[partition]
+            return
+        self._epoch += 1
+        self._owned[partition] = _Owned(self._epoch, True, owned.committed, start)
+        self._done.pop(partition, None)
+        if self._keeps_all:
+            self._done[partition] = Claim(start, start)
+            self._unrecorded = True
+
+    def take_losses(self) -> list[str]:
+        """What was lost since this was last asked, in sentences without an end."""
+        found, self._losses = self._losses, []
+        return found
+
+    def _recreated(self, topics: Iterable[str]) -> None:
+        """A topic was deleted and created again: nothing that is remembered of it is good any more."""
+        for topic in topics:
+            self._losses.append(f"topic {topic} was deleted and created again, and what it had before is gone")
+            for partition in [partition for partition in self._done if partition.topic == topic]:
+                del self._done[partition]
+            self._epoch += 1
+            for partition in [partition for partition in self._owned if partition.topic == topic]:
+                self._owned[partition] = _Owned(self._epoch, renewed=True)
+                if self._fails_on_loss:
+                    del self._owned[partition]
 
     def reset(self, partition: TopicPartition, offset: int) -> None:
         """Where the reset policy has a partition start."""
@@ -227,11 +337,19 @@ class QueryClaims:
         if batch is not None and partition in batch.offset.claims:
             return  # rules 6 and 9: after the batch
         done = self._done.get(partition)
-        owned.position = resume_position(owned.committed, done, self._resume)
+        owned.position = resume_position(owned.committed, done, self._resume, self._is_own(owned.note))
         if done is not None and owned.position != done.end:
             # The group was set back, or others went on: what was done before says nothing any more. Were it kept,
             # reading a range again that an operator wants read again would be taken for a lost commit half-way.
             del self._done[partition]
+
+    def _is_own(self, note: str) -> bool:
+        """Whether a commit's metadata is this query's. Versions before offsets had the name wrote none of their own."""
+        name = note.rpartition("/")[0]
+        return bool(name) and (name == f"spark:{self._name}" or (self._older_names and name == "spark"))
+
+    def _may_read(self, owned: _Owned) -> bool:
+        return not self._notes_first or owned.committed is None or self._is_own(owned.note)
 
     # --- draining (rules 4 and 5) ------------------------------------------------------------------------------------
 
@@ -239,14 +357,16 @@ class QueryClaims:
         """Begin to give partitions up; `may_give_up` says when it is done, then call `revoked`."""
         self._drain = _Drain(set(partitions), deadline)
 
-    def may_give_up(self, now: int) -> bool:
-        """Whether what is being drained can be given up: no batch reads it, nothing of it waits to be committed."""
+    def may_give_up(self, now: int, hopeless: Set[TopicPartition] = frozenset()) -> bool:
+        """Whether what is being drained can be given up: no batch reads it, nothing of it waits to be committed.
+
+        `hopeless` are partitions whose commit is not waited for."""
         drain = self._drain
         if drain is None or now >= drain.deadline:
             return True
         if self.batch_reads(drain.partitions):
             return False
-        return not drain.partitions & self.to_commit().keys()
+        return not (drain.partitions - hopeless) & self.to_commit().keys()
 
     def _is_under(self, partition: TopicPartition, epoch: int | None) -> bool:
         owned = self._owned.get(partition)
@@ -266,7 +386,7 @@ class QueryClaims:
         available = {
             partition: ends[partition] - position
             for partition, position in self.positions().items()
-            if ends.get(partition, 0) > position
+            if ends.get(partition, 0) > position and self._may_read(self._owned[partition])
         }
         shares = share_rows(available, limit, self._seq)
         if not shares and not self._unrecorded:
@@ -274,7 +394,7 @@ class QueryClaims:
         self._unrecorded = False
         claims = {p: Claim(self._position(p), self._position(p) + rows) for p, rows in shares.items()}
         self._seq += 1
-        offset = QueryOffset(self._seq, claims, generation, dict(self._done))
+        offset = QueryOffset(self._seq, claims, generation, dict(self._done), self._topics.known, self._name)
         epochs = {partition: self._owned[partition].epoch for partition in claims}
         self._batch = _Batch(offset, BatchState.CLAIMED, epochs)
         return to_json(offset)
@@ -287,6 +407,9 @@ class QueryClaims:
         elif not self._started:
             self._restore(from_json(start))
         self._started = True
+        if self._records_first and self._topics.decided:
+            self._records_first = False
+            self._unrecorded = not self._restarted
 
     def finished(self, end: dict[str, Any]) -> None:
         """Spark says in another way that the batch is done: its `commit`, or its commit log. Does nothing twice."""
@@ -302,9 +425,10 @@ class QueryClaims:
             batch.state = BatchState.PLANNED
         elif not self._started and offset.seq:
             self._started = True
-            self._seq = offset.seq
+            again = self._remember(offset)
             self._done.update(offset.uncommitted)
             self._batch = _Batch(offset, BatchState.PLANNED, replayed=True)
+            self._recreated(again)
             self._unknow({**offset.uncommitted, **offset.claims})
         return self._trimmed.get(offset.seq, offset.claims)
 
@@ -342,11 +466,17 @@ class QueryClaims:
     def _finish(self, batch: _Batch) -> None:
         """A batch is done: positions move for partitions held since its claim; the rest is remembered (rule 6)."""
         read = self._trimmed.pop(batch.offset.seq, batch.offset.claims)
+        read = {partition: claim for partition, claim in read.items() if self._is_same(partition.topic, batch.offset)}
         self._done.update(QueryOffset(batch.offset.seq, read, uncommitted=self._done).finished())
         for partition, claim in read.items():
             if self._is_under(partition, batch.epochs.get(partition)):
                 self._owned[partition].position = claim.end
         self._settle()
+
+    def _is_same(self, topic: str, offset: QueryOffset) -> bool:
+        """Whether a topic is still the one that an offset speaks of."""
+        then = offset.topics.get(topic)
+        return then is None or not then.id or then.id == self._topics.topic_id(topic)
 
     def _settle(self) -> None:
         """No batch is under way: partitions that waited for its end get their positions."""
@@ -357,16 +487,26 @@ class QueryClaims:
 
     def _restore(self, start: QueryOffset) -> None:
         """The first call after a start asks what follows `start`: everything in it was done by an earlier run."""
+        again = self._remember(start)
         if start == INITIAL:
             return
-        self._seq = start.seq
         finished = start.finished()
         if self._replay is Replay.TRIM:
             # A trimmed replay has passed over what others owned then, and the checkpoint does not tell: of these claims
             # only the beginning is sure.
             finished = {partition: Claim(claim.start, claim.start) for partition, claim in finished.items()}
         self._done.update(finished)
+        self._recreated(again)
         self._unknow(self._done)
+
+    def _remember(self, offset: QueryOffset) -> list[str]:
+        """What an offset says of the query itself; the topics that are others now."""
+        self._seq = offset.seq
+        if offset.seq:
+            self._restarted = True
+            self._older_names = not offset.query
+            self._name = offset.query or self._name
+        return self._topics.restore(offset.topics)
 
     def _unknow(self, partitions: Iterable[TopicPartition]) -> None:
         """Resolve the positions of these anew: what the query has done before came to be known after they were."""
@@ -380,11 +520,11 @@ class QueryClaims:
 
     def to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Positions that the group does not know yet: of done batches, of resolved gains and of the reset policy."""
-        note = f"{self._note}/{self._seq}"
+        note = f"spark:{self._name}/{self._seq}"
         return {
             partition: OffsetAndMetadata(owned.position, metadata=note)
             for partition, owned in self._owned.items()
-            if owned.known and owned.position is not None and owned.position != owned.committed
+            if owned.position is not None and (owned.position != owned.committed or not self._is_own(owned.note))
         }
 
     def epoch(self, partition: TopicPartition) -> int | None:
@@ -396,7 +536,8 @@ class QueryClaims:
         """The group has taken a commit that was sent under this epoch."""
         if not self._is_under(partition, epoch):
             return
-        self._owned[partition].committed = offset
+        owned = self._owned[partition]
+        owned.committed, owned.note = offset, f"spark:{self._name}/{self._seq}"
         done = self._done.get(partition)
         if done is not None and done.end <= offset:
             del self._done[partition]

@@ -28,11 +28,10 @@ from muster.protocol.messages import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
 )
+from muster.protocol.primitives import ZERO_UUID
 from muster.spark.wire import Connection
 
 T = TypeVar("T")
-
-"""What ListOffsets takes as a time."""
 
 BACKOFF_S, BACKOFF_MAX_S = 0.1, 1.0
 _OFFSET_FETCH_BY_NAME = 7  # one group, topics by name
@@ -79,6 +78,7 @@ class Cluster:
         self._timeout_s = timeout_s
         self._nodes: dict[int, tuple[str, int]] = {}
         self._leaders: dict[TopicPartition, Leader] = {}
+        self._topic_ids: dict[str, bytes] = {}
         self._free: dict[tuple[str, int], Connection] = {}
 
     # --- connections -------------------------------------------------------------------------------------------------
@@ -173,6 +173,7 @@ class Cluster:
     def _learn(self, response: MetadataResponse) -> None:
         self._nodes = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
         for topic in response.topics:
+            self._topic_ids[topic.name or ""] = topic.topic_id
             for partition in topic.partitions:
                 place = TopicPartition(topic.name or "", partition.partition_index)
                 self._leaders[place] = Leader(partition.leader_id, partition.leader_epoch)
@@ -186,6 +187,10 @@ class Cluster:
             self._leaders.pop(partition, None)
             raise RetriableError(f"{partition} has no leader")
         return found
+
+    def topic_id(self, topic: str) -> bytes:
+        """A topic's id as last heard; sixteen zero bytes where it is not known."""
+        return self._topic_ids.get(topic, ZERO_UUID)
 
     def forget_leader(self, partition: TopicPartition) -> None:
         """Ask again who leads it, when that is next needed."""

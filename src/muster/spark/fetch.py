@@ -1,7 +1,8 @@
 """The executor's side: reads a fixed range of one partition, as Arrow record batches.
 
 It knows nothing of groups (rule 10 of `claims`): whoever runs it, however often, reads the same records. The request
-for what follows is on its way while a fetch is decoded. What passes (a leader that moved, a broker that is restarted)
+for what follows is on its way while a fetch is decoded. The topic is asked for by its id where that is known: one that
+was deleted and created again has other records at the same offsets. What passes (a leader that moved, a broker that is restarted)
 is waited for; the wait is bounded, and counts from the last progress.
 """
 
@@ -18,13 +19,24 @@ from muster.errors import ErrorCode, KafkaConnectionError, KafkaError, MusterErr
 from muster.model import TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from muster.protocol.messages import FetchPartition, FetchRequest, FetchTopic, PartitionData
-from muster.spark.cluster import Cluster, RetriableError, Retry, connect
+from muster.protocol.primitives import ZERO_UUID
+from muster.spark.cluster import Cluster, Leader, RetriableError, Retry, connect
 from muster.spark.wire import Connection
 
 log = logging.getLogger("muster.spark")
 
 _NEWEST_BY_NAME = 12  # from 13 on topics go by id
 READ_COMMITTED = 1
+_OTHERS = 5
+"""How often in a row brokers have to say that a topic is another one, with pauses as between other tries."""
+
+
+class NoTopicError(RetriableError):
+    """The topic or partition does not exist; a broker that is just starting says so, too."""
+
+
+class AnotherTopicError(RetriableError):
+    """The topic that has the name is not the one whose records are wanted. A broker that lags behind says so, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +62,14 @@ class DataLossError(MusterError):
     """Records of the range are gone: retention or a truncated log took them before they were read."""
 
 
+def data_loss(what: str) -> DataLossError:
+    """The error for something that is lost; a sentence without its end."""
+    return DataLossError(
+        f"{what}. Set failOnDataLoss to false to read on without what is gone, "
+        "or lengthen the topic's retention so that records live until they are read"
+    )
+
+
 @dataclass(slots=True)
 class _InFlight:
     """A request that was sent: on which connection, for which offset."""
@@ -62,15 +82,19 @@ class _InFlight:
 class RangeReader:
     """Reads `[start, end)` of one partition. One use: iterate over `batches()`."""
 
-    def __init__(self, settings: FetchSettings, partition: TopicPartition, start: int, end: int) -> None:
+    def __init__(
+        self, settings: FetchSettings, partition: TopicPartition, start: int, end: int, topic_id: bytes = b""
+    ) -> None:
         self._settings = settings
         self._partition = partition
+        self._topic_id = topic_id or ZERO_UUID
         self._position = start
         self._end = end
         self._cluster: Cluster = connect(settings.bootstrap, settings.client_id, settings.request_timeout_s)
         self._decoder = Decoder(partition.topic, partition.partition, settings.columns)
         self._retry = Retry(settings.timeout_s)
         self._in_flight: _InFlight | None = None
+        self._others = 0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The records, in order of offset.
@@ -87,12 +111,27 @@ class RangeReader:
                 except RetriableError as error:
                     self._drop()
                     self._cluster.forget_leader(self._partition)
-                    self._retry.pause(error)
+                    self._pause(error)
                     continue
                 if data is not None:
                     yield from self._decode(data)
         finally:
             self._drop()
+
+    def _pause(self, error: RetriableError) -> None:
+        """Wait before the next try. A topic that is gone is a loss: when there is no time left for another try, or as
+        soon as brokers have said often enough that another one has its name."""
+        if isinstance(error, AnotherTopicError):
+            self._others += 1
+            if self._others >= _OTHERS:
+                self._lose(f"{error}: offsets {self._position} to {self._end - 1} are gone with it", self._end)
+                return
+        try:
+            self._retry.pause(error)
+        except KafkaConnectionError:
+            if not isinstance(error, NoTopicError):
+                raise
+            self._lose(f"{error}: offsets {self._position} to {self._end - 1} are gone", self._end)
 
     def _fetch(self) -> PartitionData | None:
         """The next piece that has records; None where there is nothing to decode this time."""
@@ -146,8 +185,22 @@ class RangeReader:
                 self._in_flight = None  # tried again, with a pause, when these records are handed out
         yield from decoded.batches
 
+    def _leader(self) -> Leader:
+        """Who leads the partition of the topic with the id."""
+        try:
+            leader = self._cluster.leader(self._partition)
+        except KafkaError as error:
+            if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise NoTopicError(f"{self._partition} does not exist any more") from error
+            raise
+        now = self._cluster.topic_id(self._partition.topic)
+        if ZERO_UUID not in (now, self._topic_id) and now != self._topic_id:
+            raise AnotherTopicError(f"the topic of {self._partition} was deleted and created again")
+        self._others = 0
+        return leader
+
     def _send(self) -> _InFlight:
-        leader = self._cluster.leader(self._partition)
+        leader = self._leader()
         connection = self._cluster.take(leader.node_id)
         settings = self._settings
         wanted = FetchPartition(
@@ -161,10 +214,10 @@ class RangeReader:
             min_bytes=1,
             max_bytes=settings.max_bytes,
             isolation_level=settings.isolation_level,
-            topics=[FetchTopic(topic=self._partition.topic, partitions=[wanted])],
+            topics=[FetchTopic(topic=self._partition.topic, topic_id=self._topic_id, partitions=[wanted])],
         )
         try:
-            connection.send(request, _NEWEST_BY_NAME)
+            connection.send(request, _NEWEST_BY_NAME if self._topic_id == ZERO_UUID else None)
         except OSError as error:
             connection.close()
             raise RetriableError(f"the fetch could not be sent to broker {leader.node_id}: {error}") from error
@@ -197,10 +250,7 @@ class RangeReader:
 
     def _lose(self, what: str, position: int) -> None:
         if self._settings.fail_on_data_loss:
-            raise DataLossError(
-                f"{what}. Set failOnDataLoss to false to read on without them, "
-                "or lengthen the topic's retention so that they live until they are read"
-            )
+            raise data_loss(what)
         log.warning("%s; reading on without them, since failOnDataLoss is false", what)
         self._position = position
         self._retry.reset()

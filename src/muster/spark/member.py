@@ -13,6 +13,7 @@ import dataclasses
 import hashlib
 import logging
 import threading
+import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -20,7 +21,8 @@ from muster.client.config import ConsumerConfig
 from muster.client.core.sends import Channel
 from muster.client.driver import CoreLoop, Driver
 from muster.client.loop import LoopThread
-from muster.errors import ConfigError, KafkaTimeoutError, MusterError
+from muster.client.core.events import WARNING
+from muster.errors import ConfigError, KafkaConnectionError, KafkaTimeoutError, MusterError
 from muster.model import TopicPartition
 from muster.protocol.api import LATEST_TIMESTAMP
 from muster.spark.batch import find_partitions
@@ -28,7 +30,7 @@ from muster.spark.checkpoint import Checkpoint
 from muster.spark.claims import QueryClaims
 from muster.spark.cluster import connect
 from muster.spark.offsets import Claims
-from muster.spark.options import SourceOptions
+from muster.spark.options import Offsets, SourceOptions
 from muster.spark.query_core import QueryCore
 
 log = logging.getLogger("muster.spark")
@@ -39,9 +41,11 @@ FRESH_MS = 100
 """Ends of partitions that were heard less than this ago are fresh enough: Spark may ask every 10 ms."""
 
 COMMIT_WAIT_MS = 5_000
-"""How long the next batch waits for the last one's commit."""
+"""How long the next batch waits for the last one's commit, unless commits fail anyway."""
 
-ENDS_WAIT_MS = 2_000
+DOUBTS_WAIT_MS = 10_000
+"""How long an answer to Spark waits until it is clear whether a position still means something."""
+
 GOODBYE_MS = 5_000
 CHECKPOINT_EVERY_MS = 200
 """How often a drain looks whether the batch that it waits for is in Spark's commit log."""
@@ -58,8 +62,11 @@ class Member:
         self._claims = QueryClaims(
             options.resume,
             options.replay,
-            f"spark:{query}" if query else "spark",
-            keeps_all=options.group_id is None,
+            query or uuid.uuid4().hex[:16],
+            keeps_all=not options.commits,
+            notes_first=options.grouped,
+            fails_on_loss=options.fail_on_data_loss,
+            records_first=options.starting in (None, Offsets.LATEST),
         )
         self._core = QueryCore(options, self._config, self._claims)
         self._driver = Driver(self._config, self._core.consumer.metadata)
@@ -67,6 +74,7 @@ class Member:
         self._thread = LoopThread("muster-spark-member")
         self._targets: dict[TopicPartition, int] | None = None
         self._started = False
+        self._first = True
         self._look_at = 0
         self._closed = False
         self._closing = threading.Lock()
@@ -94,12 +102,12 @@ class Member:
         """Spark has committed the batch with this end."""
         self._run(self._finished(end))
 
-    def ends(self) -> dict[str, dict[str, int]]:
-        """The ends of this member's partitions, for the query's progress."""
-        found: dict[str, dict[str, int]] = {}
-        for partition, end in sorted(self._core.ends.offsets.items()):
-            found.setdefault(partition.topic, {})[str(partition.partition)] = end
-        return found
+    def progress(self) -> dict[str, Any]:
+        """The ends of this member's partitions and how far reading is behind them, for the query's progress."""
+        ends = dict(sorted(self._core.bounds.offsets().items()))
+        positions = self._claims.positions()
+        lag = {p: max(0, end - positions[p]) for p, end in ends.items() if p in positions}
+        return {"ends": _nested(ends), "lag": _nested(lag), "totalLag": sum(lag.values())}
 
     def close(self) -> None:
         """Commit what is known to be done, leave the group (rule 11). Safe to call twice, and from any thread."""
@@ -138,31 +146,61 @@ class Member:
         # Spark asks for what follows a batch only when that batch is in its commit log: this is the signal to commit.
         self._claims.begin_from(start)
         await self._begin()
-        await self._wait(lambda: self._core.all_committed, COMMIT_WAIT_MS)
-        if self._targets is not None:
-            await self._wait_until_settled()
-        await self._refresh_ends()
-        ends = self._core.ends.offsets
+        # With Trigger.AvailableNow and Trigger.Once `start` would end the query, though there may be something to read.
+        last = self._targets is not None or max_rows is None
+        await self._commit_what_is_done()
+        while True:
+            await self._wait_for_partitions(last)
+            await self._refresh_ends(last)
+            if not last or self._core.settled:
+                break
+        ends = self._core.bounds.offsets()
         if self._targets is not None:
             ends = {p: min(end, self._targets[p]) for p, end in ends.items() if p in self._targets}
         # No await from here on: what the claims say of ownership holds for the claim that is made.
         return self._claims.latest(start, ends, max_rows, self._core.generation)
 
-    async def _wait_until_settled(self) -> None:
-        """With Trigger.AvailableNow `start` would end the query, so a rebalance is waited for."""
-        if not await self._wait(lambda: self._core.settled, self._options.join_timeout_ms):
-            where = f"group {self._options.group_id}" if self._options.grouped else "the partitions' positions"
-            raise KafkaTimeoutError(
-                f"{where} did not come to rest within join.timeout ({self._options.join_timeout_ms} ms)"
-            )
+    async def _commit_what_is_done(self) -> None:
+        if not self._core.commits_fail:
+            await self._wait(lambda: self._core.all_committed or self._core.commits_fail, COMMIT_WAIT_MS)
 
-    async def _refresh_ends(self) -> None:
-        since = self._now() - FRESH_MS
-        if self._core.ends_fresh(since):
+    async def _wait_for_partitions(self, last: bool) -> None:
+        """Until the group has come to rest: each time if this may be the last answer, else only the first time."""
+        core, timeout_ms = self._core, self._options.join_timeout_ms
+        if not last and not self._first:
             return
-        self._core.want_ends()
-        self._loop.wakeup()
-        await self._wait(lambda: self._core.ends_fresh(since), ENDS_WAIT_MS)
+        held = await self._wait(lambda: core.settled if last else core.ready(self._now()), timeout_ms)
+        if not held:
+            if not core.broker_answered:
+                raise KafkaConnectionError(f"{core.no_broker()}; join.timeout ({timeout_ms} ms) has passed")
+            where = f"group {self._options.group_id}" if self._options.grouped else "the partitions' positions"
+            rest = f"{where} did not come to rest within join.timeout ({timeout_ms} ms)"
+            if last:
+                raise KafkaTimeoutError(rest)
+            log.log(WARNING, "%s; reading begins when it does", rest)
+        self._first = False
+        core.has_begun()
+
+    async def _refresh_ends(self, last: bool) -> None:
+        """Ask where the logs end, and wait until each position is known to be good, or lost and set anew."""
+        core, bounds = self._core, self._core.bounds
+        since = self._now() - FRESH_MS
+
+        def heard() -> bool:
+            if self._claims.draining:
+                return True
+            waits = bounds.missing(since) if last else not bounds.fresh(since, self._now())
+            return not waits and not bounds.in_doubt and not (last and self._claims.unnoted())
+
+        if not heard():
+            bounds.want(self._now())
+            self._loop.wakeup()
+            timeout_ms = self._options.join_timeout_ms if last else DOUBTS_WAIT_MS
+            if not await self._wait(heard, timeout_ms) and last:
+                waiting = sorted({*bounds.missing(since), *bounds.in_doubt, *self._claims.unnoted()})
+                raise KafkaTimeoutError(
+                    f"{', '.join(map(str, waiting))} could not be looked at within join.timeout ({timeout_ms} ms)"
+                )
 
     async def _planned(self, end: dict[str, Any]) -> Claims:
         await self._begin()
@@ -177,13 +215,13 @@ class Member:
     async def _finished(self, end: dict[str, Any]) -> None:
         self._claims.finished(end)
         self._loop.wakeup()
-        await self._wait(lambda: self._core.all_committed, COMMIT_WAIT_MS)
+        await self._commit_what_is_done()
 
     async def _say_goodbye(self) -> None:
         self._look_into_checkpoint()
         self._loop.wakeup()
         with contextlib.suppress(MusterError):
-            await self._wait(lambda: self._core.all_committed, GOODBYE_MS // 2)
+            await self._loop.wait_for(lambda: self._core.all_committed or self._core.commits_fail, GOODBYE_MS // 2)
         left: list[bool] = []
         if self._options.grouped and self._loop.error is None:
             self._core.consumer.listening = False
@@ -213,6 +251,13 @@ class Member:
             return False
         self._claims.finished(end)
         return True
+
+
+def _nested(offsets: dict[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for partition, offset in offsets.items():
+        found.setdefault(partition.topic, {})[str(partition.partition)] = offset
+    return found
 
 
 def _named(options: SourceOptions, checkpoint: Checkpoint) -> ConsumerConfig:

@@ -7,7 +7,9 @@ whatever the group looks like when the batch is planned, retried or replayed aft
 What other members read does not stand in it, so nothing of it goes stale. The first offset is a constant.
 
 `uncommitted` (left out while it is empty) holds claims of finished batches whose commit the group has not acknowledged.
-After a crash it tells what the query has done though the group does not know it.
+After a crash it tells what the query has done though the group does not know it. `topics` says of each topic its id,
+for which alone all of this is good, and how many partitions it had when the query first saw it (`topics.py`); `query`
+is the name under which the query commits. Offsets of versions that wrote neither are read as well.
 
 Spark compares offsets as JSON text. So the order of keys is fixed, and where there is nothing new the very dict that
 Spark gave is given back.
@@ -38,6 +40,16 @@ class Claim(NamedTuple):
 Claims = dict[TopicPartition, Claim]
 
 
+class Topic(NamedTuple):
+    """A topic's id in hexadecimal digits, empty where the broker tells none, and a number of partitions."""
+
+    id: str
+    partitions: int
+
+
+Topics = dict[str, Topic]
+
+
 class QueryOffset(NamedTuple):
     """An offset of the query, as Spark's checkpoint holds it."""
 
@@ -45,6 +57,8 @@ class QueryOffset(NamedTuple):
     claims: Claims
     generation: int = -1
     uncommitted: Claims = {}  # noqa: RUF012 - never changed
+    topics: Topics = {}  # noqa: RUF012 - never changed
+    query: str = ""
 
     def finished(self) -> Claims:
         """What the query has done by the end of this batch without knowing that the group knows: for each partition
@@ -71,6 +85,10 @@ def to_json(offset: QueryOffset) -> dict[str, Any]:
     out["claims"] = _claims_to_json(offset.claims)
     if offset.uncommitted:
         out["uncommitted"] = _claims_to_json(offset.uncommitted)
+    if offset.topics:
+        out["topics"] = {name: list(offset.topics[name]) for name in sorted(offset.topics)}
+    if offset.query:
+        out["query"] = offset.query
     return out
 
 
@@ -94,7 +112,9 @@ def from_json(stored: Mapping[str, Any]) -> QueryOffset:
         )
     try:
         claims, uncommitted = (_claims_from_json(stored.get(key, {})) for key in ("claims", "uncommitted"))
-        return QueryOffset(int(stored["seq"]), claims, int(stored.get("gen", -1)), uncommitted)
+        topics = {name: Topic(str(id_), int(count)) for name, (id_, count) in stored.get("topics", {}).items()}
+        query = str(stored.get("query", ""))
+        return QueryOffset(int(stored["seq"]), claims, int(stored.get("gen", -1)), uncommitted, topics, query)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise OffsetFormatError(f"the checkpoint holds no offset of this source: {stored!r} ({error})") from None
 

@@ -27,6 +27,8 @@ E = TypeVar("E", bound=Enum)
 DEFAULT_MAX_ROWS = 2_000_000
 """Rows of a batch where `maxOffsetsPerTrigger` is not set: a drain has to wait for a batch, so none may be endless."""
 
+COMMITS_TOPIC = "__consumer_offsets"
+
 KNOWN = (
     "kafka.bootstrap.servers",
     "bootstrap",
@@ -107,6 +109,21 @@ class SourceOptions:
     poll_timeout_ms: int
     checkpoint: str | None
     consumer: dict[str, str]
+
+    @property
+    def named_topics(self) -> tuple[str, ...]:
+        """The topics that are named, by themselves or with their partitions."""
+        return tuple(dict.fromkeys([*self.topics, *(partition.topic for partition in self.partitions)]))
+
+    @property
+    def feeds_itself(self) -> bool:
+        """Whether each commit to the group would be a record that the query reads."""
+        return self.group_id is not None and COMMITS_TOPIC in self.named_topics
+
+    @property
+    def commits(self) -> bool:
+        """Whether what is done is committed to a group. A member has to, or nobody could go on in its place."""
+        return self.group_id is not None and (self.grouped or not self.feeds_itself)
 
     def fetch_settings(self) -> FetchSettings:
         """How the executors read."""

@@ -8,40 +8,48 @@ brings Spark's calls in between. What it does at each turn:
 - the committed offsets of gained partitions are looked up, and where there are none the reset policy is applied;
 - what is done and not committed is committed, fenced by the ownership under which it was claimed. A commit that fails
   in a rebalance is made again after it: the partition's epoch tells whether it is still right;
-- the ends of the owned partitions are looked up when Spark has asked for them.
+- where the logs of the owned partitions begin and end is looked up when Spark has asked for them (`bounds.py`);
+- what is lost is an error, or with `failOnDataLoss=false` a warning.
+
+A topic that does not exist when the query begins ends it, as it does Spark's own source. One that is deleted later, or
+has no leader, holds up its own partitions only.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 
 from muster.client.config import ConsumerConfig
 from muster.client.core.consumer import ConsumerCore
-from muster.client.core.events import WARNING, CallbackKind, Event, Fatal, Note, RebalanceCallback
+from muster.client.core.events import DEBUG, INFO, WARNING, CallbackKind, Event, Fatal, Note, RebalanceCallback
 from muster.client.core.member_state import MemberState, Step
-from muster.client.core.offsets import OffsetQuery
 from muster.client.core.sends import AnySend
-from muster.errors import KafkaError, KafkaTimeoutError, MusterError
+from muster.errors import ConfigError, ErrorCode, KafkaError, MusterError
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from muster.protocol.primitives import ZERO_UUID
+from muster.spark.bounds import Bounds, Lookup
 from muster.spark.claims import QueryClaims
+from muster.spark.fetch import data_loss
+from muster.spark.offsets import Topic
 from muster.spark.options import Offsets, SourceOptions
 
-COMMIT_RETRY_MS = 200
+COMMIT_RETRY_MS, COMMIT_RETRY_MAX_MS = 200, 5_000
+LOOKUP_RETRY_MS = 500
+LOOKUP_MS = 5_000
+"""How long committed offsets are asked for at a time."""
+
 DRAIN_MARGIN_MS = 5_000
 """So long before the broker's rebalance timeout a drain ends: the join has to arrive in time."""
 
+MISSING_TOPIC_MS = 10_000
+"""How long a query that begins waits for a topic that does not exist: it may just have been created."""
 
-@dataclass(slots=True)
-class Ends:
-    """The ends of partitions, as last heard: the high watermark, or the last stable offset for read_committed."""
+NO_BROKER_WARNING_MS = 5_000
 
-    offsets: dict[TopicPartition, int] = field(default_factory=dict)
-    asked_at: int = -1
-    heard_at: int = -1
-    query: OffsetQuery | None = None
+_PASSING = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
+_NO_TOPIC = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
 class QueryCore:
@@ -51,30 +59,44 @@ class QueryCore:
         self.options = options
         self.claims = claims
         self.consumer = ConsumerCore(config, fetch=False)
-        self.ends = Ends()
+        self.bounds = Bounds(self.consumer.offsets, claims, self.consumer.metadata)
         self.fatal: MusterError | None = None
         self.notes: list[Note] = []
         self.fence: dict[TopicPartition, int] = {}
         self._config = config
         self._token: int | None = None
         self._revoking: tuple[TopicPartition, ...] = ()
-        self._committing = False
+        self._committing = 0
         self._commit_at = 0
+        self._commit_failures = 0
+        self._commits_apart = False
+        self._commits_told = False
         self._fetching: set[TopicPartition] = set()
-        self._resetting: OffsetQuery | None = None
-        self._ends_wanted = False
-        self._late: set[TopicPartition] = set()
+        self._fetch_at = 0
+        self._fetches_apart = False
+        self._resets = Lookup(self.consumer.offsets, claims)
         self._metadata_version = -1
-        self._began = False
+        self._missing: dict[str, int] = {}
+        self._began_at: int | None = None
+        self._beginning = True
+        self._no_broker_told = False
 
     # --- what the face asks ------------------------------------------------------------------------------------------
 
     def begin(self, now: int) -> None:
         """Join the group, or take all partitions. Does nothing twice (rule 1)."""
-        if self._began:
+        if self._began_at is not None:
             return
-        self._began = True
+        self._began_at = now
         options = self.options
+        if options.feeds_itself:
+            endless = (
+                "each commit of this query is a new record of __consumer_offsets: it will never have read everything"
+            )
+            alone = (
+                "__consumer_offsets is read, so nothing is committed: the checkpoint alone knows how far the query is"
+            )
+            self.notes.append(Note(WARNING, endless if options.commits else alone))
         if not options.grouped:
             if options.partitions:
                 self._take_all(list(options.partitions))
@@ -95,59 +117,96 @@ class QueryCore:
 
     @property
     def settled(self) -> bool:
-        """Whether there is nothing to wait for: the group is stable, and every partition's position is known."""
-        if not self._began or self.claims.draining or self.claims.unresolved() or self.claims.without_start():
+        """Whether there is nothing to wait for: the group is stable, and every partition can be read."""
+        return self._at_rest and not self._waiting()
+
+    def ready(self, now: int) -> bool:
+        """Whether there is nothing to wait for but partitions that are held up."""
+        held_up = self.bounds.held_up(now) | set(self._resets.asked_before(now - LOOKUP_MS))
+        return self._at_rest and self._waiting() <= {
+            p for p in self.claims.owned() if p in held_up or p.topic in self._missing
+        }
+
+    @property
+    def _at_rest(self) -> bool:
+        if self._began_at is None or self.claims.draining or (self._beginning and self._missing):
+            return False
+        if self._metadata_version < 0:
             return False
         if not self.options.grouped:
-            return bool(self.claims.owned()) or self._metadata_version >= 0
+            return True
         membership = self.consumer.group.membership
         stable = self.consumer.member_state is MemberState.STABLE and membership.step is Step.IDLE
         return stable and not membership.rejoin_needed_now()
 
+    def _waiting(self) -> set[TopicPartition]:
+        claims = self.claims
+        return {*claims.unresolved(), *claims.without_start(), *claims.unnoted()}
+
+    def has_begun(self) -> None:
+        """Reading begins: from now on a topic that is missing holds up itself only."""
+        self._beginning = False
+
+    @property
+    def broker_answered(self) -> bool:
+        """Whether any broker has."""
+        return self.consumer.metadata.refreshes > 0
+
     @property
     def all_committed(self) -> bool:
         """Whether the group has acknowledged everything that is done."""
-        return not self._committing and not (self._commits_somewhere and self.claims.to_commit())
+        return not self._committing and not self._to_commit()
 
     @property
-    def _commits_somewhere(self) -> bool:
-        return self.options.group_id is not None
-
-    def want_ends(self) -> None:
-        """Have the ends of the owned partitions looked up."""
-        self._ends_wanted = True
-
-    def ends_fresh(self, since: int) -> bool:
-        """Whether the ends were looked up at or after this time, for all partitions that are owned."""
-        owned = self.claims.positions()
-        return not owned or (self.ends.heard_at >= since and owned.keys() <= self.ends.offsets.keys())
+    def commits_fail(self) -> bool:
+        """Whether the last commit failed: nobody need wait for the next."""
+        return self._commit_failures > 0
 
     # --- turning -----------------------------------------------------------------------------------------------------
 
     def poll(self, now: int) -> list[AnySend]:
         """Do what is due; the requests that come of it."""
-        if not self._began:
+        if self._began_at is None:
             return []
         sends = self.consumer.poll(now)
         for event in self.consumer.take_events():
             self._on_event(event, now)
-        self._find_partitions()
         self._end_drain(now)
-        self._look_up_committed(now)
-        self._apply_reset()
+        if self.fatal is None:
+            self._look_at_metadata(now)
+            self._look_up_committed(now)
+            self._apply_reset(now)
+            self.bounds.poll(now)
+            self._take_losses()
         self._commit(now)
-        self._look_up_ends(now)
         return [*sends, *self.consumer.poll(now)]
 
     def next_deadline(self, now: int) -> int | None:
         """When to poll again, if nothing arrives before."""
-        times = [self.consumer.next_deadline(now)]
+        times = [self.consumer.next_deadline(now), self.bounds.next_deadline(now)]
         if self._token is not None:
-            times.append(now + 50 if self.claims.may_give_up(now) else self.claims.drain_deadline)
-        if self._commits_somewhere and not self._committing and self.claims.to_commit():
+            times.append(now + 50 if self._may_give_up(now) else self.claims.drain_deadline)
+        if not self._committing and self._to_commit():
             times.append(max(now, self._commit_at))
+        if self.claims.unresolved() and not self._fetching:
+            times.append(max(now, self._fetch_at))
+        if self._beginning and self._began_at is not None:
+            missing = [since + MISSING_TOPIC_MS for since in self._missing.values()]
+            times += [time for time in (*missing, self._began_at + NO_BROKER_WARNING_MS) if time > now]
         known = [time for time in times if time is not None]
         return min(known) if known else None
+
+    def _take_losses(self) -> None:
+        self.notes += self.bounds.notes
+        self.bounds.notes = []
+        error = self.bounds.error or self._resets.error
+        for what in self.claims.take_losses():
+            if self.options.fail_on_data_loss:
+                error = error or data_loss(what)
+            else:
+                told = f"{what}; what is there is read from its start, since failOnDataLoss is false"
+                self.notes.append(Note(WARNING, told))
+        self.fatal = self.fatal or error
 
     # --- the group's events ------------------------------------------------------------------------------------------
 
@@ -178,7 +237,7 @@ class QueryCore:
         self.claims.drain(event.partitions, now + min(self.options.drain_timeout_ms, rebalance_ms))
 
     def _end_drain(self, now: int) -> None:
-        if self._token is None or not self.claims.may_give_up(now):
+        if self._token is None or not self._may_give_up(now):
             return
         token, self._token = self._token, None
         if self.claims.batch_reads(self._revoking):
@@ -192,24 +251,74 @@ class QueryCore:
         self.claims.revoked(self._revoking)
         self.consumer.callback_done(token, now)
 
-    # --- reading alone -----------------------------------------------------------------------------------------------
+    def _may_give_up(self, now: int) -> bool:
+        # What cannot be committed any more, since its topic is gone, holds up nobody.
+        return self.claims.may_give_up(now, {p for p in self._revoking if self._is_gone(p.topic)})
 
-    def _find_partitions(self) -> None:
-        """Without a group: take all partitions there are, also those that come later."""
+    # --- topics ------------------------------------------------------------------------------------------------------
+
+    def _look_at_metadata(self, now: int) -> None:
         metadata = self.consumer.metadata
-        if self.options.grouped or self.options.partitions or metadata.version == self._metadata_version:
+        if self._beginning:
+            self._watch_the_beginning(now)
+        if metadata.version == self._metadata_version or not self._all_answered():
             return
-        topics: list[str] = list(self.options.topics)
-        if self.options.pattern is not None:
-            visible = (name for name, topic in metadata.topics.items() if not topic.is_internal)
-            topics = [name for name in visible if re.fullmatch(self.options.pattern, name)]
-        found = [TopicPartition(name, index) for name in topics for index in metadata.partitions(name)]
-        if not found:
-            return
-        if self._metadata_version >= 0:
-            self._late |= set(found) - set(self.claims.owned())
         self._metadata_version = metadata.version
-        self._take_all(found)
+        found = self._topics()
+        self._note_missing(now)
+        self.claims.seen(
+            {name: Topic(_id_text(metadata.topic_id(name)), len(metadata.partitions(name))) for name in found}
+        )
+        if not self.options.grouped and not self.options.partitions:
+            self._take_all([TopicPartition(name, index) for name in found for index in metadata.partitions(name)])
+
+    def _all_answered(self) -> bool:
+        """Whether the metadata says of all topics that the query reads what there is of them."""
+        metadata = self.consumer.metadata
+        if self.options.pattern is not None:
+            return metadata.interest is None and (bool(metadata.topics) or not metadata.update_pending)
+        return all(name in metadata.topics or metadata.topic_error(name) for name in self.options.named_topics)
+
+    def _is_gone(self, topic: str) -> bool:
+        return self._metadata_version >= 0 and topic not in self.consumer.metadata.topics
+
+    def _topics(self) -> list[str]:
+        """The topics that the query reads, of those that there are."""
+        metadata, options = self.consumer.metadata, self.options
+        if options.pattern is None:
+            return [name for name in options.named_topics if name in metadata.topics]
+        visible = (name for name, topic in metadata.topics.items() if not topic.is_internal)
+        return [name for name in visible if re.fullmatch(options.pattern, name)]
+
+    def _note_missing(self, now: int) -> None:
+        metadata = self.consumer.metadata
+        missing = {n for n in self.options.named_topics if metadata.topic_error(n) in _NO_TOPIC}
+        for name in sorted(missing - self._missing.keys()):
+            waits = f"for {MISSING_TOPIC_MS // 1000} s" if self._beginning else "until it is there again"
+            self.notes.append(Note(WARNING, f"topic {name} does not exist; it is waited for, {waits}"))
+        self._missing = {name: self._missing.get(name, now) for name in missing}
+        for partition in self.options.partitions if self._beginning else ():
+            if partition.topic in metadata.topics and partition.partition not in metadata.partitions(partition.topic):
+                self.fatal = ConfigError(f"assign names {partition}, which does not exist")
+
+    def _watch_the_beginning(self, now: int) -> None:
+        """A query that begins says early what is wrong, and does not wait for ever for a topic that nobody made."""
+        assert self._began_at is not None
+        error = self.consumer.metadata.last_error
+        if error is not None and not self._no_broker_told and now >= self._began_at + NO_BROKER_WARNING_MS:
+            self._no_broker_told = True
+            self.notes.append(Note(WARNING, f"{self.no_broker()}; it goes on being tried"))
+        late = sorted(name for name, since in self._missing.items() if now >= since + MISSING_TOPIC_MS)
+        if late and self.fatal is None:
+            self.fatal = KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic {late[0]} does not exist: create it, or leave it out of what is to be read",
+            )
+
+    def no_broker(self) -> str:
+        """That no broker has answered, and why."""
+        where = ", ".join(self.options.bootstrap)
+        return f"no broker at {where} has answered yet: {self.consumer.metadata.last_error}"
 
     def _take_all(self, partitions: list[TopicPartition]) -> None:
         new = sorted(set(partitions) - set(self.claims.owned()))
@@ -221,54 +330,59 @@ class QueryCore:
 
     def _look_up_committed(self, now: int) -> None:
         wanted = [partition for partition in self.claims.unresolved() if partition not in self._fetching]
-        if not wanted:
+        if not wanted or now < self._fetch_at:
             return
-        if not self._commits_somewhere:
+        if not self.options.commits:
             for partition in wanted:
                 self.claims.committed(partition, None)
             return
+        for part in _by_topic(wanted) if self._fetches_apart else [wanted]:
+            self._fetch_committed(part, now)
+
+    def _fetch_committed(self, wanted: list[TopicPartition], now: int) -> None:
         self._fetching |= set(wanted)
         epochs = {partition: self.claims.epoch(partition) for partition in wanted}
 
         def on_done(found: dict[TopicPartition, OffsetAndMetadata | None] | MusterError, now: int) -> None:
             self._fetching -= set(wanted)
             if isinstance(found, MusterError):
-                if isinstance(found, KafkaTimeoutError) or not (isinstance(found, KafkaError) and found.retriable):
-                    self.notes.append(Note(WARNING, f"committed offsets are looked up again: {found}"))
+                # One topic's trouble is not to hold up the others: they are asked about one by one.
+                first, self._fetches_apart = not self._fetches_apart, True
+                self._fetch_at = now + LOOKUP_RETRY_MS
+                level = WARNING if first else DEBUG
+                self.notes.append(Note(level, f"committed offsets could not be had and are asked for again: {found}"))
                 return
             for partition, committed in found.items():
                 # Lost and regained since it was asked: another member may have committed in between.
-                if self.claims.epoch(partition) == epochs[partition]:
-                    self.claims.committed(partition, committed.offset if committed is not None else None)
+                if self.claims.epoch(partition) != epochs[partition]:
+                    continue
+                if committed is None:
+                    self.claims.committed(partition, None)
+                else:
+                    self.claims.committed(partition, committed.offset, committed.metadata)
 
-        self.consumer.fetch_committed(wanted, on_done, until=now + self._config.default_api_timeout_ms)
+        until = now + min(LOOKUP_MS, self._config.default_api_timeout_ms)
+        self.consumer.fetch_committed(wanted, on_done, until=until)
 
-    def _apply_reset(self) -> None:
-        query = self._resetting
-        if query is not None:
-            if not query.done:
-                return
-            self._resetting = None
-            if query.error is not None:
-                self.fatal = query.error
-                return
-            for partition, found in query.results.items():
-                if found is not None:
-                    self.claims.reset(partition, found.offset)
+    def _apply_reset(self, now: int) -> None:
+        for partition, found in self._resets.take().items():
+            self.claims.reset(partition, found.offset)
         times: dict[TopicPartition, int] = {}
         for partition in self.claims.without_start():
             offset = self._starting_offset(partition)
             if offset >= 0:
                 self.claims.reset(partition, offset)
-            else:
-                times[partition] = offset
-        if times:
-            self._resetting = self.consumer.offsets.query(times)
+                continue
+            times[partition] = offset
+            if offset == LATEST_TIMESTAMP and self.claims.restarted and not self._resets.under_way(partition):
+                told = f"the group has no committed offset for {partition}, which is begun at its end (startingOffsets)"
+                self.notes.append(Note(WARNING, told))
+        self._resets.ask(times, now)
 
     def _starting_offset(self, partition: TopicPartition) -> int:
         """An offset, or the timestamp that ListOffsets knows for the earliest or latest."""
         starting = self.options.starting or Offsets.LATEST
-        if partition in self._late:
+        if self.claims.is_new(partition):
             return EARLIEST_TIMESTAMP
         if isinstance(starting, dict):
             return starting.get(partition, EARLIEST_TIMESTAMP)
@@ -277,47 +391,71 @@ class QueryCore:
     # --- commits -----------------------------------------------------------------------------------------------------
 
     def _commit(self, now: int) -> None:
-        if self._committing or now < self._commit_at or not self._commits_somewhere:
+        if self._committing or now < self._commit_at:
             return
-        offsets = self.claims.to_commit()
-        if not offsets:
-            return
-        self._committing = True
+        offsets = self._to_commit()
+        for part in _by_topic(offsets) if self._commits_apart else [list(offsets)] if offsets else []:
+            self._commit_part({partition: offsets[partition] for partition in part})
+
+    def _to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        if not self.options.commits:
+            return {}
+        return {p: offset for p, offset in self.claims.to_commit().items() if not self._is_gone(p.topic)}
+
+    def _commit_part(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        self._committing += 1
         epochs = {partition: self.claims.epoch(partition) for partition in offsets}
         self.consumer.commit(offsets, self._on_committed(offsets, epochs), fence=self._fence_of(offsets))
 
-    def _fence_of(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, int] | None:
+    def _fence_of(self, offsets: Iterable[TopicPartition]) -> dict[TopicPartition, int] | None:
         if not self.options.grouped:
             return None
         return {partition: self.fence[partition] for partition in offsets}
 
     def _on_committed(
-        self, offsets: dict[TopicPartition, OffsetAndMetadata], epochs: dict[TopicPartition, int | None]
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], epochs: dict[TopicPartition, int | None]
     ) -> Callable[[MusterError | None, int], None]:
         def on_done(error: MusterError | None, now: int) -> None:
-            self._committing = False
+            self._committing -= 1
             if error is None:
-                self._commit_at = 0
                 for partition, offset in offsets.items():
                     self.claims.acknowledged(partition, offset.offset, epochs[partition])
-                return
-            # Whatever went wrong: what is still owned under the same epoch is committed again, a little later.
-            self._commit_at = now + COMMIT_RETRY_MS
-            self.notes.append(Note(10, f"offsets are committed again: {error}"))
+                self._on_commits_work()
+            else:
+                self._on_commit_failed(error, offsets, now)
 
         return on_done
 
-    # --- ends --------------------------------------------------------------------------------------------------------
+    def _on_commits_work(self) -> None:
+        if not self._commit_failures or self._committing or self._to_commit():
+            return
+        self._commit_failures = self._commit_at = 0
+        self._commits_apart = False
+        if self._commits_told:
+            self._commits_told = False
+            self.notes.append(Note(INFO, f"offsets of group {self.options.group_id} are committed again"))
 
-    def _look_up_ends(self, now: int) -> None:
-        ends = self.ends
-        if ends.query is not None and ends.query.done:
-            if ends.query.error is None:
-                ends.offsets |= {p: found.offset for p, found in ends.query.results.items() if found is not None}
-                ends.heard_at = ends.asked_at
-            ends.query = None
-        positions = self.claims.positions()
-        if self._ends_wanted and ends.query is None and positions:
-            self._ends_wanted = False
-            ends.asked_at = now
-            ends.query = self.consumer.offsets.query(dict.fromkeys(positions, LATEST_TIMESTAMP))
+    def _on_commit_failed(self, error: MusterError, offsets: Iterable[TopicPartition], now: int) -> None:
+        """What is still owned under the same epoch is committed again, a little later each time."""
+        passes = self.options.grouped and isinstance(error, KafkaError) and error.code in _PASSING
+        if isinstance(error, KafkaError) and error.code in _NO_TOPIC:
+            self._commits_apart = True
+        self._commit_at = now + min(COMMIT_RETRY_MS * 2 ** min(self._commit_failures, 8), COMMIT_RETRY_MAX_MS)
+        told = f"offsets of group {self.options.group_id} could not be committed, which is tried again: {error}"
+        if not passes and not self._commits_told:
+            self._commits_told = True
+            self.notes.append(Note(WARNING, f"{told}. Until then the checkpoint alone knows what is done"))
+        else:
+            self.notes.append(Note(DEBUG, told))
+        self._commit_failures += 1
+
+
+def _id_text(topic_id: bytes) -> str:
+    return "" if topic_id == ZERO_UUID else topic_id.hex()
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> list[list[TopicPartition]]:
+    topics: dict[str, list[TopicPartition]] = {}
+    for partition in partitions:
+        topics.setdefault(partition.topic, []).append(partition)
+    return list(topics.values())

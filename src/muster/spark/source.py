@@ -51,13 +51,14 @@ def spark_schema(columns: Sequence[str]) -> StructType:
 
 
 class OffsetRange(InputPartition):  # type: ignore[misc]
-    """What one task reads."""
+    """What one task reads. The topic's id is in hexadecimal digits, empty where it is not known."""
 
-    def __init__(self, topic: str, partition: int, start: int, end: int) -> None:
+    def __init__(self, topic: str, partition: int, start: int, end: int, topic_id: str = "") -> None:
         self.topic = topic
         self.partition = partition
         self.start = start
         self.end = end
+        self.topic_id = topic_id
 
     def __repr__(self) -> str:
         return f"OffsetRange({self.topic}-{self.partition} [{self.start}, {self.end}))"
@@ -66,7 +67,8 @@ class OffsetRange(InputPartition):  # type: ignore[misc]
 def read_range(settings: FetchSettings, task: InputPartition) -> Iterator[pa.RecordBatch]:
     """Run one task, on an executor."""
     if isinstance(task, OffsetRange):
-        yield from RangeReader(settings, TopicPartition(task.topic, task.partition), task.start, task.end).batches()
+        place = TopicPartition(task.topic, task.partition)
+        yield from RangeReader(settings, place, task.start, task.end, bytes.fromhex(task.topic_id)).batches()
 
 
 class MusterDataSource(DataSource):  # type: ignore[misc]
@@ -110,7 +112,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         options = self._options
         cluster = connect(options.bootstrap, self._settings.client_id, self._settings.request_timeout_s)
         pieces = split(plan(cluster, options), options.min_partitions)
-        return [OffsetRange(partition.topic, partition.partition, *claim) for partition, claim in pieces]
+        return [OffsetRange(*place, *claim, cluster.topic_id(place.topic).hex()) for place, claim in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(self._settings, partition)

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from muster.spark.member import Member
-from muster.spark.offsets import INITIAL, to_json
+from muster.spark.offsets import INITIAL, from_json, to_json
 from muster.spark.options import SourceOptions
 from muster.spark.shares import split
 from muster.spark.source import OffsetRange, read_range
@@ -66,13 +66,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return self._active.latest(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        return {"ends": self._active.ends()} if self._member is not None else None
+        return self._member.progress() if self._member is not None else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start == end:
             return []
         pieces = split(self._active.planned(end), self._options.min_partitions)
-        return [OffsetRange(partition.topic, partition.partition, *claim) for partition, claim in pieces]
+        ids = {name: topic.id for name, topic in from_json(end).topics.items()}
+        return [OffsetRange(*place, *claim, ids.get(place.topic, "")) for place, claim in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(self._settings, partition)

@@ -225,7 +225,7 @@ def set_back(cluster, topic, offset):
         consumer.commit({TopicPartition(topic, 0): OffsetAndMetadata(offset)})
 
 
-@pytest.mark.parametrize(("offset", "resume", "read_again"), [(10, "max", 90), (60, "max", 0), (60, "group", 40)])
+@pytest.mark.parametrize(("offset", "resume", "read_again"), [(10, "max", 90), (60, "max", 40), (60, "checkpoint", 0)])
 def test_a_group_that_was_set_back_is_obeyed(cluster, queries, offset, resume, read_again):
     topic = cluster.topic(1)
     cluster.produce(topic, 100, partitions=1)

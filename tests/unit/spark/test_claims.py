@@ -3,23 +3,20 @@
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from muster.model import TopicPartition
-from muster.spark.claims import BatchState, QueryClaims, Replay, Resume, resume_position
+from muster.spark.claims import BatchState, QueryClaims, Replay, Resume, Verdict, judge, resume_position
 from muster.spark.offsets import (
     INITIAL,
     Claim,
     OffsetFormatError,
     QueryOffset,
+    Topic,
     from_json,
     to_json,
 )
 
 P0, P1, P2 = (TopicPartition("flights", partition) for partition in range(3))
 START = to_json(INITIAL)
-FAR = 10**9
 
 
 class Query:
@@ -27,13 +24,14 @@ class Query:
 
     def __init__(self, start=START, **how):
         self.claims = QueryClaims(**how)
+        self.claims.seen({"flights": Topic("id1", 3)})
         self.offset = start
         self.ends = {}
 
-    def gains(self, committed):
+    def gains(self, committed, note="spark:/0"):
         self.claims.assigned(committed)
         for partition, offset in committed.items():
-            self.claims.committed(partition, offset)
+            self.claims.committed(partition, offset, note)
         return self
 
     def loses(self, *partitions):
@@ -100,15 +98,31 @@ def test_where_a_partition_starts(committed, done, by_max, by_group, by_checkpoi
     assert found == [by_max, by_group, by_checkpoint]
 
 
+@pytest.mark.parametrize("committed", [None, 0, 99, 100, 150, 200, 201])
+def test_what_somebody_else_committed_is_obeyed_unless_the_checkpoint_is_to_be_believed(committed):
+    start = {resume: resume_position(committed, DONE, resume, own=False) for resume in Resume}
+    obeyed = 200 if committed is None else committed
+    assert start == {Resume.MAX: obeyed, Resume.GROUP: obeyed, Resume.CHECKPOINT: 200}
+
+
+@pytest.mark.parametrize(
+    ("position", "verdict"),
+    [(9, Verdict.GONE), (10, Verdict.GOOD), (15, Verdict.GOOD), (20, Verdict.GOOD), (21, Verdict.BEYOND)],
+)
+def test_what_a_position_is_worth(position, verdict):
+    assert judge(position, 10, 20) is verdict
+
+
 # --- offsets ----------------------------------------------------------------------------------------------------------
 
 
 def test_an_offset_has_one_text():
-    offset = QueryOffset(3, {P2: Claim(1, 2), P0: Claim(5, 9)}, 7, {P1: Claim(0, 4)})
+    claims = {P2: Claim(1, 2), P0: Claim(5, 9)}
+    offset = QueryOffset(3, claims, 7, {P1: Claim(0, 4)}, {"z": Topic("", 1), "flights": Topic("a1", 3)}, "q")
     text = json.dumps(to_json(offset))
     assert text == (
         '{"v": 1, "seq": 3, "gen": 7, "claims": {"flights": {"0": [5, 9], "2": [1, 2]}}, '
-        '"uncommitted": {"flights": {"1": [0, 4]}}}'
+        '"uncommitted": {"flights": {"1": [0, 4]}}, "topics": {"flights": ["a1", 3], "z": ["", 1]}, "query": "q"}'
     )
     assert from_json(json.loads(text)) == offset
     assert json.dumps(START) == '{"v": 1, "seq": 0, "claims": {}}'
@@ -124,6 +138,7 @@ def test_an_offset_has_one_text():
         {"v": 1, "seq": 1, "claims": {"t": {"0": [5, 4]}}},
         {"v": 1, "seq": 1, "claims": {"t": {"x": [4, 5]}}},
         {"v": 1, "seq": 1, "claims": [1]},
+        {"v": 1, "seq": 1, "claims": {}, "topics": {"t": "a1b"}},
     ],
 )
 def test_a_foreign_offset_is_refused(stored):
@@ -179,7 +194,7 @@ def test_commit_says_again_what_is_known():
 
 
 def test_the_commit_carries_the_query_and_the_batch():
-    query = Query(note="spark:q1").gains({P0: 0})
+    query = Query(name="q1").gains({P0: 0}, "spark:q1/0")
     query.batch(p0=5)
     assert query.claims.to_commit()[P0].metadata == "spark:q1/1"
 
@@ -391,138 +406,205 @@ def test_what_was_never_acknowledged_is_carried_over_batches_and_restarts():
     assert "uncommitted" not in again.offset
 
 
-# --- properties -------------------------------------------------------------------------------------------------------
+# --- whose commit it is -----------------------------------------------------------------------------------------------
 
 
-class World:
-    """One partition, a query that is killed at any moment, another member, a log that grows; what was read by whom."""
-
-    def __init__(self):
-        self.log_end = 0
-        self.committed = None
-        self.other = None  # where the other member stands, if it owns the partition
-        self.spark_log, self.commit_log = [], []  # Spark's offset log and commit log: JSON
-        self.sink = {}  # batch -> offsets written by it: the sink is idempotent by batch
-        self.others_read = []
-        self.start_query()
-
-    def start_query(self):
-        self.claims = QueryClaims()
-        self.owns = False
-        self.running = None
-        if len(self.spark_log) > len(self.commit_log):
-            self.running = len(self.spark_log) - 1
-            self.read(self.claims.planned(json.loads(self.spark_log[-1])))
-
-    def read(self, claims):
-        self.sink[self.running] = [o for claim in claims.values() for o in range(claim.start, claim.end)]
-
-    def produce(self):
-        self.log_end += 3
-
-    def trigger(self):
-        if self.running is not None:
-            return
-        start = json.loads(self.spark_log[-1]) if self.spark_log else json.loads(json.dumps(START))
-        end = self.claims.latest(start, {P0: self.log_end}, 4)
-        if end is not start:
-            self.running = len(self.spark_log)
-            self.spark_log.append(json.dumps(end))
-            self.read(self.claims.planned(json.loads(self.spark_log[-1])))
-
-    def finish(self):
-        if self.running is not None:
-            self.commit_log.append(self.running)
-            self.running = None
-
-    def idle_trigger(self):
-        if self.running is None and self.spark_log:
-            self.claims.begin_from(json.loads(self.spark_log[-1]))
-
-    def commit(self):
-        for partition, offset in self.claims.to_commit().items():
-            assert self.committed is None or offset.offset >= self.committed, "a commit went back"
-            self.committed = offset.offset
-            self.claims.acknowledged(partition, offset.offset, self.claims.epoch(partition))
-
-    def gain(self):
-        if not self.owns and self.other is None:
-            self.owns = True
-            self.claims.assigned([P0])
-            self.claims.committed(P0, self.committed)
-            if self.claims.without_start():
-                self.claims.reset(P0, 0)
-
-    def hand_over(self):
-        """A drain in good order."""
-        if self.owns:
-            self.claims.drain([P0], FAR)
-            if self.claims.may_give_up(0):
-                self.lose()
-            else:
-                self.claims.drain([], 0)
-                self.claims.revoked([])
-
-    def lose(self):
-        if self.owns:
-            self.owns = False
-            self.claims.revoked([P0])
-
-    def other_takes(self):
-        if not self.owns and self.other is None:
-            self.other = self.committed or 0
-
-    def other_reads(self):
-        if self.other is not None and self.other < self.log_end:
-            self.others_read.append(self.other)
-            self.other += 1
-            self.committed = self.other
-
-    def other_leaves(self):
-        self.other = None
-
-    def crash(self):
-        self.start_query()
-
-    def settle(self):
-        """Everything runs to its end in good order."""
-        self.other_leaves()
-        self.gain()
-        for _ in range(200):
-            self.finish()
-            self.idle_trigger()
-            self.commit()
-            self.gain()
-            self.trigger()
+def test_an_offset_of_an_older_version_is_read():
+    old = {"v": 1, "seq": 2, "gen": 1, "claims": {"flights": {"0": [10, 60]}}}
+    for note, start in (("spark/2", 60), ("spark:q/2", 60), ("", 30), ("spark:p/2", 30)):
+        again = Query(old, name="q")
+        again.asks()
+        again.gains({P0: 30}, note)
+        again.commits()
+        assert again.asks(p0=100) == {0: (start, 100)}
+        assert (again.end["query"], again.end["topics"]) == ("q", {"flights": ["id1", 3]})
 
 
-ACTIONS = [
-    "produce", "trigger", "finish", "idle_trigger", "commit", "gain", "hand_over", "lose",
-    "other_takes", "other_reads", "other_leaves", "crash",
-]  # fmt: skip
+@pytest.mark.parametrize("where", [10, 30, 60])
+def test_an_operator_s_reset_within_the_last_batch_is_obeyed(where):
+    again = Query(finished_run().offset)
+    again.asks()
+    again.gains({P0: where}, note="")
+    assert again.asks(p0=100) is None
+    assert again.commits() == {0: where}
+    assert again.asks() == {0: (where, 100)}
 
 
-@settings(max_examples=500, deadline=None)
-@given(st.lists(st.sampled_from(ACTIONS), max_size=60))
-def test_nothing_is_lost_and_the_query_reads_nothing_twice(actions):
-    world = World()
-    for action in actions:
-        getattr(world, action)()
-    world.settle()
-    mine = [offset for batch in world.sink.values() for offset in batch]
-    assert set(mine) | set(world.others_read) == set(range(world.log_end)), "lost"
-    assert len(mine) == len(set(mine)), "the query read a record in two batches"
+def test_a_partition_is_not_read_before_the_group_has_its_start_under_the_query_s_name():
+    query = Query(name="q").gains({P0: 10}, "spark:another/4")
+    assert query.asks(p0=15) is None
+    assert query.claims.unnoted() == [P0]
+    assert query.claims.to_commit()[P0].metadata == "spark:q/0"
+    assert query.commits() == {0: 10}
+    assert query.claims.unnoted() == []
+    assert query.asks() == {0: (10, 15)}
 
 
-ORDERLY = [action for action in ACTIONS if action not in ("lose", "crash")]
+def test_a_query_that_reads_alone_waits_for_no_commit():
+    assert Query(notes_first=False).gains({P0: 10}, "").asks(p0=15) == {0: (10, 15)}
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(st.sampled_from(ORDERLY), max_size=60))
-def test_in_good_order_the_group_reads_everything_once(actions):
-    world = World()
-    for action in actions:
-        getattr(world, action)()
-    world.settle()
-    mine = [offset for batch in world.sink.values() for offset in batch]
-    assert sorted(mine + world.others_read) == list(range(world.log_end))
+def test_the_name_stays_over_restarts():
+    first = Query(name="one").gains({P0: 0}, "spark:one/0")
+    first.batch(p0=5)
+    again = Query(first.offset, name="two")
+    again.asks()
+    again.gains({P0: 0}, "spark:one/0")
+    assert again.claims.to_commit()[P0].metadata == "spark:one/1"
+    assert again.asks(p0=9) == {0: (5, 9)}
+
+
+# --- topics and partitions that come and go ---------------------------------------------------------------------------
+
+
+def seen(query, topic_id, partitions):
+    query.claims.seen({"flights": Topic(topic_id, partitions)})
+    return query.claims.take_losses()
+
+
+def test_a_partition_that_came_later_is_known_over_restarts():
+    query = Query().gains({P0: 0})
+    query.batch(p0=5)
+    assert not query.claims.is_new(P2)
+    p3 = TopicPartition("flights", 3)
+    assert seen(query, "id1", 4) == []
+    assert query.claims.is_new(p3)
+    query.batch(p0=6)
+    again = Query(query.offset)
+    assert seen(again, "id1", 4) == []
+    assert again.asks() is None
+    assert [again.claims.is_new(p) for p in (P0, P2, p3, TopicPartition("other", 0))] == [False, False, True, True]
+
+
+def test_where_a_partition_begins_is_not_asked_before_it_is_known_whether_it_is_new():
+    query = Query()
+    query.claims = QueryClaims()
+    query.claims.assigned([P0])
+    query.claims.committed(P0, None)
+    assert query.claims.without_start() == []
+    query.claims.seen({"flights": Topic("id1", 1)})
+    assert query.claims.without_start() == []
+    query.asks()
+    assert query.claims.without_start() == [P0]
+
+
+def test_the_first_batch_writes_down_what_was_there():
+    query = Query(records_first=True)
+    assert query.asks() == {}
+    assert query.end["topics"] == {"flights": ["id1", 3]}
+    assert query.plans() == {}
+    assert query.is_done().asks() is None
+    again = Query(query.offset, records_first=True)
+    assert again.asks() is None
+
+
+def test_a_topic_that_was_created_again_while_the_query_was_stopped():
+    again = Query(finished_run().offset)
+    assert seen(again, "id2", 3) == []
+    again.gains({P0: None, P1: 7})
+    assert again.asks(p0=100, p1=9) is None
+    (told,) = again.claims.take_losses()
+    assert told == "topic flights was deleted and created again, and what it had before is gone"
+    for partition in again.claims.unresolved():
+        again.claims.committed(partition, {P0: None, P1: 7}[partition], "")
+    assert again.claims.without_start() == [P0]
+    assert again.claims.is_new(P0)
+    again.claims.reset(P0, 0)
+    again.commits()
+    assert again.asks() == {0: (0, 100), 1: (7, 9)}
+    assert again.end["topics"] == {"flights": ["id2", 0]}
+
+
+def test_a_batch_of_the_former_topic_moves_nothing_in_the_new_one():
+    query = Query().gains({P0: 0})
+    query.asks(p0=50)
+    query.plans()
+    assert len(seen(query, "id2", 3)) == 1
+    query.is_done()
+    query.claims.committed(P0, 50, "spark:/1")  # taken by name, before anybody noticed
+    assert query.claims.without_start() == [P0]
+    query.claims.reset(P0, 0)
+    assert query.commits() == {0: 0}
+    assert query.asks(p0=20) == {0: (0, 20)}
+
+
+def test_a_replayed_batch_of_the_former_topic_is_forgotten_when_it_is_done():
+    query = Query().gains({P0: 10})
+    query.asks(p0=60)
+    again = Query()
+    assert seen(again, "id2", 3) == []
+    again.end = query.end
+    assert again.plans() == {0: (10, 60)}
+    assert len(again.claims.take_losses()) == 1
+    again.is_done().gains({P0: None})
+    assert again.claims.without_start() == [P0]
+
+
+def test_what_is_lost_is_told_once_and_reading_goes_on_where_the_log_starts():
+    query = Query().gains({P0: 100})
+    query.batch(p0=120)
+    query.claims.lost(P0, 30, "gone")
+    query.claims.lost(P1, 30, "not mine")
+    assert query.claims.take_losses() == ["gone"]
+    assert query.claims.take_losses() == []
+    assert query.asks(p0=40) is None
+    assert query.commits() == {0: 30}
+    assert query.asks() == {0: (30, 40)}
+    assert "uncommitted" not in query.end
+
+
+def test_after_a_loss_an_earlier_commit_is_no_longer_the_group_s_offset():
+    query = Query().gains({P0: 100})
+    query.batch(p0=120)
+    sent = query.claims.epoch(P0)
+    query.claims.lost(P0, 30, "gone")
+    query.claims.acknowledged(P0, 120, sent)
+    assert query.claims.unnoted() == [P0]
+    assert query.commits() == {0: 30}
+
+
+def test_a_query_that_fails_at_a_loss_leaves_the_group_s_offset_alone():
+    query = Query(fails_on_loss=True).gains({P0: 100, P1: 0})
+    query.batch(p0=120, p1=5)
+    query.claims.lost(P0, 30, "gone")
+    assert query.commits() == {1: 5}
+    assert query.asks(p0=200, p1=6) == {1: (5, 6)}
+    seen(query, "id2", 3)
+    assert query.commits() == {}
+    assert query.asks(p0=200, p1=9) is None
+
+
+def test_a_topic_that_came_later_is_new():
+    query = Query()
+    query.asks()
+    query.claims.seen({"flights": Topic("id1", 3), "later": Topic("id7", 2)})
+    assert query.claims.is_new(TopicPartition("later", 1))
+    assert not query.claims.is_new(P2)
+    assert query.claims.take_losses() == []
+
+
+def test_a_query_without_a_group_writes_down_where_it_goes_on_after_a_loss():
+    query = Query(keeps_all=True).gains({P0: None})
+    query.asks()
+    query.claims.reset(P0, 50)
+    assert query.asks() == {}
+    query.plans()
+    query.is_done()
+    query.claims.lost(P0, 3, "gone")
+    assert query.asks() == {}
+    assert query.end["uncommitted"] == {"flights": {"0": [3, 3]}}
+
+
+# --- replays that are trimmed -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("committed", "read"), [(0, (10, 60)), (10, (10, 60)), (11, (11, 60)), (60, None), (90, None)])
+def test_a_trimmed_replay_reads_nothing_outside_its_claims(committed, read):
+    query = Query().gains({P0: 10})
+    query.asks(p0=60)
+    again = Query(replay=Replay.TRIM)
+    again.end = query.end
+    again.plans()
+    again.gains({P0: committed})
+    again.claims.trim()
+    assert again.plans() == ({0: read} if read else {})

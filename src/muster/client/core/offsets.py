@@ -37,6 +37,7 @@ class OffsetQuery:
     """A question under way. `results` holds None where no record is as young as the timestamp asked for."""
 
     open: dict[TopicPartition, int]
+    isolation_level: int
     results: dict[TopicPartition, OffsetAndTimestamp | None] = field(default_factory=dict)
     error: MusterError | None = None
     in_flight: set[TopicPartition] = field(default_factory=set)
@@ -63,15 +64,17 @@ class OffsetLookup:
         self._queries: list[OffsetQuery] = []
         self._errors: list[MusterError] = []
 
-    def query(self, timestamps: Mapping[TopicPartition, int]) -> OffsetQuery:
-        """Ask for the first offset at or after each timestamp (or `LATEST_TIMESTAMP`, `EARLIEST_TIMESTAMP`)."""
+    def query(self, timestamps: Mapping[TopicPartition, int], isolation_level: int | None = None) -> OffsetQuery:
+        """Ask for the first offset at or after each timestamp (or `LATEST_TIMESTAMP`, `EARLIEST_TIMESTAMP`).
+
+        The isolation level is the configured one, unless another is given."""
         checked = {
             (p := check_partition(partition)): check_number(
                 f"the timestamp of {p}", timestamp, _LEAST_TIMESTAMP, MAX_OFFSET
             )
             for partition, timestamp in timestamps.items()
         }
-        query = OffsetQuery(checked)
+        query = OffsetQuery(checked, self._isolation_level if isolation_level is None else isolation_level)
         self._metadata.add_interest({partition.topic for partition in checked})
         self._queries.append(query)
         return query
@@ -128,7 +131,7 @@ class OffsetLookup:
             if not _may_heal(answer):
                 self._errors.append(answer)
 
-        for request, partitions in self._requests(due, finish, now):
+        for request, partitions in self._requests(due, finish, now, self._isolation_level):
             self._resets_in_flight.update(partitions)
             yield request
 
@@ -153,7 +156,7 @@ class OffsetLookup:
                 query.error = answer
 
         due = {p: timestamp for p, timestamp in query.open.items() if p not in query.in_flight}
-        for request, partitions in self._requests(due, finish, now):
+        for request, partitions in self._requests(due, finish, now, query.isolation_level):
             query.in_flight.update(partitions)
             yield request
         if set(query.open) - query.in_flight:  # a leader is unknown: metadata comes first
@@ -162,7 +165,7 @@ class OffsetLookup:
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def _requests(
-        self, timestamps: Mapping[TopicPartition, int], finish: _OnPartition, now: int
+        self, timestamps: Mapping[TopicPartition, int], finish: _OnPartition, now: int, isolation_level: int
     ) -> Iterable[tuple[AnySend, list[TopicPartition]]]:
         by_node: dict[int, dict[TopicPartition, int]] = {}
         for partition, timestamp in timestamps.items():
@@ -173,9 +176,9 @@ class OffsetLookup:
                 by_node.setdefault(node_id, {})[partition] = timestamp
         for node_id, partitions in by_node.items():
             on_reply = partial(self._on_reply, list(partitions), finish)
-            yield send(node_id, self._request(partitions), on_reply), list(partitions)
+            yield send(node_id, self._request(partitions, isolation_level), on_reply), list(partitions)
 
-    def _request(self, partitions: Mapping[TopicPartition, int]) -> ListOffsetsRequest:
+    def _request(self, partitions: Mapping[TopicPartition, int], isolation_level: int) -> ListOffsetsRequest:
         topics: dict[str, ListOffsetsTopic] = {}
         for partition, timestamp in partitions.items():
             topic = topics.setdefault(partition.topic, ListOffsetsTopic(partition.topic))
@@ -183,7 +186,7 @@ class OffsetLookup:
             topic.partitions.append(ListOffsetsPartition(partition.partition, epoch, timestamp))
         return ListOffsetsRequest(
             replica_id=-1,
-            isolation_level=self._isolation_level,
+            isolation_level=isolation_level,
             topics=list(topics.values()),
             timeout_ms=self._config.request_timeout_ms,
         )

@@ -1,0 +1,292 @@
+"""What a query says and does when topics, partitions, offsets or brokers are not as it left them: on muster and Kafka."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient
+
+from muster.errors import ConfigError, KafkaConnectionError, KafkaError
+from muster.model import OffsetAndMetadata, TopicPartition
+from muster.spark.cluster import disconnect
+from muster.spark.fetch import DataLossError
+from tests.support.faces import Cluster, until
+from tests.support.queries import Query, audit, grid
+
+pytestmark = pytest.mark.slow
+
+only_kafka = pytest.mark.parametrize("cluster", ["kafka"], indirect=True)
+"""For what asks for something that muster's broker does not do."""
+
+SOON = {"kafka_metadata_max_age_ms": 300}
+
+
+@pytest.fixture(params=["muster", "kafka"])
+def cluster(request):
+    fixture = "shared_muster" if request.param == "muster" else "kafka_broker"
+    return Cluster(request.getfixturevalue(fixture).bootstrap)
+
+
+@pytest.fixture
+def queries(cluster, tmp_path):
+    """Starts queries, and stops them at the end however the test goes."""
+    started = []
+
+    def start(topic, name="q", **options):
+        query = Query(cluster, topic, tmp_path / name, **options)
+        started.append(query)
+        return query
+
+    yield start
+    for query in started:
+        query.stop()
+    disconnect()
+
+
+@pytest.fixture
+def admin(cluster):
+    return AdminClient({"bootstrap.servers": cluster.bootstrap})
+
+
+def delete(admin, topic):
+    for future in admin.delete_topics([topic]).values():
+        future.result(30)
+
+
+def create_again(cluster, admin, topic, partitions=1):
+    """Deleting goes on after its answer: the name is free a little later."""
+    delete(admin, topic)
+
+    def create():
+        try:
+            cluster.topic(partitions, topic)
+        except KafkaException:
+            time.sleep(0.1)
+            return
+        done.append(True)
+
+    done: list[bool] = []
+    until(lambda: bool(done), create)
+
+
+def committed(cluster, topic):
+    with cluster.consumer("sync", enable_auto_commit=False) as consumer:
+        found = consumer.committed([TopicPartition(topic, 0)])
+        return {place.partition: offset and offset.offset for place, offset in found.items()}[0]
+
+
+def commit(cluster, topic, offset):
+    with cluster.consumer("sync", enable_auto_commit=False) as consumer:
+        consumer.commit({TopicPartition(topic, 0): OffsetAndMetadata(offset)})
+
+
+def warnings(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def refuses(query, error, match):
+    """The first trigger fails, and with it the query, which Spark ends then."""
+    with pytest.raises(error, match=match):
+        query.trigger()
+    query.stop()
+
+
+def read_all(query, count):
+    until(lambda: len(query.sink()) >= count, query.run)
+
+
+# --- topics that are created again ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("group", [True, False])
+@pytest.mark.parametrize("new", [30, 150])
+def test_a_topic_created_again_while_the_query_was_stopped(cluster, queries, admin, group, new, caplog):
+    topic = cluster.topic(1)
+    cluster.produce(topic, 100, partitions=1)
+    how = {} if group else {"mode": "assign", "groupId": None}
+    first = queries(topic, **how)
+    read_all(first, 100)
+    first.stop()
+    create_again(cluster, admin, topic)
+    cluster.produce(topic, new, partitions=1)
+    for _ in range(2):  # and it stays so until somebody decides
+        refuses(queries(topic, **how), DataLossError, rf"topic {topic} was deleted and created again.*failOnDataLoss")
+    again = queries(topic, failOnDataLoss="false", **how)
+    read_all(again, 100 + new)
+    assert sorted(again.sink()[100:]) == sorted(grid(new, 1))
+    assert any("was deleted and created again" in told for told in warnings(caplog))
+    again.stop()
+    assert queries(topic, **how).run() == 0
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_topic_created_again_while_the_query_runs(cluster, queries, admin, fail):
+    topic = cluster.topic(1)
+    cluster.produce(topic, 100, partitions=1)
+    query = queries(topic, failOnDataLoss=fail, **SOON)
+    read_all(query, 100)
+    create_again(cluster, admin, topic)
+    cluster.produce(topic, 160, partitions=1)
+    if fail == "true":
+        with pytest.raises(DataLossError, match="was deleted and created again"):
+            until(lambda: False, query.run)
+        return
+    until(lambda: set(query.sink()[100:]) >= grid(160, 1), query.run)
+    assert query.sink()[:100] == sorted(grid(100, 1))
+
+
+def test_a_batch_of_the_former_topic_reads_nothing_of_the_new_one(cluster, queries, admin):
+    topic = cluster.topic(1)
+    cluster.produce(topic, 100, partitions=1)
+    query = queries(topic)
+    read_all(query, 100)
+    cluster.produce(topic, 50, partitions=1, start=100)
+    until(lambda: query.running is not None, query.trigger)
+    query.stop()
+    create_again(cluster, admin, topic)
+    cluster.produce(topic, 300, partitions=1)
+    with pytest.raises(DataLossError, match=r"offsets 100 to 149 are gone with it"):
+        queries(topic).recover()
+
+
+# --- positions that mean nothing --------------------------------------------------------------------------------------
+
+
+def test_a_commit_beyond_the_end_of_the_log(cluster, queries, caplog):
+    topic = cluster.topic(1)
+    cluster.produce(topic, 30, partitions=1)
+    commit(cluster, topic, 100)
+    refuses(queries(topic), DataLossError, rf"{topic}-0 ends at offset 30, and reading was to go on at 100")
+    query = queries(topic, "other", failOnDataLoss="false")
+    query.member.prepare_available_now()
+    query.run()
+    assert audit(grid(30, 1), query.sink()) == (set(), {})
+    assert any("ends at offset 30" in told for told in warnings(caplog))
+    assert committed(cluster, topic) == 30
+
+
+@only_kafka
+def test_records_that_retention_took_before_the_query_came(cluster, queries, admin):
+    topic = cluster.topic(1)
+    cluster.produce(topic, 100, partitions=1)
+    first = queries(topic, maxOffsetsPerTrigger=10)
+    until(lambda: first.trigger(), lambda: None)
+    first.finish()
+    first.trigger()
+    first.stop()
+    for future in admin.delete_records([Place(topic, 0, 40)]).values():
+        future.result(30)
+    commit(cluster, topic, 10)
+    refuses(queries(topic, "other"), DataLossError, r"offsets 10 to 39 .* are gone: its log begins at 40")
+    again = queries(topic, "third", failOnDataLoss="false")
+    read_all(again, 60)
+    assert again.sink() == [(0, offset) for offset in range(40, 100)]
+
+
+# --- topics and partitions that are not there -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("group", [True, False])
+def test_a_deleted_topic_holds_up_itself_only(cluster, queries, admin, group, monkeypatch, caplog):
+    monkeypatch.setattr("muster.spark.bounds.HELD_UP_WARNING_MS", 500)
+    monkeypatch.setattr("muster.spark.bounds.HELD_UP_MS", 300)
+    kept, gone = cluster.topic(1), cluster.topic(1)
+    for topic in (kept, gone):
+        cluster.produce(topic, 50, partitions=1)
+    how = {} if group else {"mode": "assign"}
+    query = queries(f"{kept},{gone}", **how, **SOON)
+    read_all(query, 100)
+    delete(admin, gone)
+    cluster.produce(kept, 50, partitions=1, start=50)
+    read_all(query, 150)
+    until(lambda: any(f"{gone}" in told and "not exist" in told for told in warnings(caplog)), query.run)
+    cluster.produce(kept, 50, partitions=1, start=100)
+    read_all(query, 200)
+    until(lambda: query.member._core.all_committed, query.run)
+    assert committed(cluster, kept) == 150
+
+
+def test_a_missing_topic_is_said_early_and_ends_the_query(cluster, queries, monkeypatch, caplog):
+    monkeypatch.setattr("muster.spark.query_core.MISSING_TOPIC_MS", 700)
+    there = cluster.topic(1)
+    query = queries(f"{there},not-to-be-found")
+    refuses(query, KafkaError, "topic not-to-be-found does not exist: create it, or leave it out")
+    assert any("not-to-be-found does not exist" in told for told in warnings(caplog))
+    query = queries(there, "p", subscribe=None, groupId=None, assign=f'{{"{there}":[0,7]}}')
+    refuses(query, ConfigError, f"assign names {there}-7, which does not exist")
+
+
+def test_a_topic_that_is_created_soon_is_waited_for(cluster, queries):
+    query = queries("soon-" + cluster.group, **SOON)
+    query.member._run(query.member._begin())
+    until(lambda: bool(query.member._core._missing), lambda: time.sleep(0.01))
+    cluster.topic(1, "soon-" + cluster.group)
+    cluster.produce("soon-" + cluster.group, 10, partitions=1)
+    read_all(query, 10)
+
+
+def test_no_broker_is_a_sentence(cluster, queries, monkeypatch, caplog):
+    monkeypatch.setattr("muster.spark.query_core.NO_BROKER_WARNING_MS", 100)
+    query = queries("t", join_timeout="700ms", **{"kafka_bootstrap_servers": "127.0.0.1:1"})
+    refuses(query, KafkaConnectionError, r"no broker at 127.0.0.1:1 has answered yet: .*refused")
+    assert any("no broker at 127.0.0.1:1 has answered yet" in told for told in warnings(caplog))
+
+
+# --- where reading begins ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [1000, None])
+def test_the_first_trigger_reads(cluster, queries, limit):
+    topic = cluster.topic(2)
+    cluster.produce(topic, 20, partitions=2)
+    query = queries(topic)
+    end = query.member.latest(query.offset(-1), limit)
+    assert end["claims"] == {topic: {"0": [0, 10], "1": [0, 10]}}
+
+
+@only_kafka
+@pytest.mark.parametrize("group", [True, False])
+def test_a_partition_added_later_is_read_from_its_start(cluster, queries, group):
+    topic = cluster.topic(1)
+    cluster.produce(topic, 10, partitions=1)
+    how = {"startingOffsets": None} | ({} if group else {"mode": "assign", "groupId": None})
+    query = queries(topic, **how)
+    until(lambda: query.member._core.settled, query.run)
+    query.run()
+    query.stop()
+    cluster.grow(topic, 3)
+    cluster.produce(topic, 30, partitions=3)
+    again = queries(topic, **how)
+    read_all(again, 30)
+    assert sorted(again.sink()) == sorted((n % 3, n // 3 + (10 if n % 3 == 0 else 0)) for n in range(30))
+
+
+# --- commits ----------------------------------------------------------------------------------------------------------
+
+
+def test_commits_that_fail_are_said_and_hold_up_nobody(cluster, queries, caplog):
+    topic = cluster.topic(1)
+    with cluster.consumer("sync") as member:
+        member.subscribe([topic])
+        until(lambda: bool(member.assignment()), lambda: member.poll(50))
+        # Reading alone beside a group that is in use: its coordinator takes no commit from a stranger.
+        query = queries(topic, mode="assign", maxOffsetsPerTrigger=1)
+        cluster.produce(topic, 30, partitions=1)
+        begun = time.monotonic()
+        read_all(query, 30)
+        assert time.monotonic() - begun < 30  # a wait of 5 s for each commit would be 150
+        (told,) = [told for told in warnings(caplog) if "could not be committed" in told]
+        assert "the checkpoint alone knows" in told
+
+
+def test_reading_the_commits_of_all_groups_ends(cluster, queries, caplog):
+    topic = cluster.topic(1)
+    commit(cluster, topic, 0)
+    query = queries("__consumer_offsets", mode="assign")
+    until(lambda: len(query.sink()) > 0, query.run)
+    until(lambda: query.run() == 0, lambda: None)
+    assert any("nothing is committed" in told for told in warnings(caplog))
