@@ -113,9 +113,11 @@ class Cluster:
         self._admin = AdminClient({"bootstrap.servers": bootstrap})
 
     def topic(self, partitions: int = 4, name: str | None = None) -> str:
-        """A new topic."""
+        """A new topic. It keeps its records: `produce` dates them to 1970, and retention would take them at once, which
+        Kafka looks at 30 s after its start and every 5 minutes."""
         name = name or f"t-{uuid.uuid4().hex[:8]}"
-        for future in self._admin.create_topics([NewTopic(name, partitions)]).values():
+        topic = NewTopic(name, partitions, config={"retention.ms": "-1"})
+        for future in self._admin.create_topics([topic]).values():
             future.result(30)
         return name
 

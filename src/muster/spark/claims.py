@@ -29,8 +29,9 @@ Batches: at most one.
 10. Executors read fixed ranges and never talk to the group.
 11. At the end, a batch known to be done is committed before the member leaves; the face does both.
 12. Records that are gone before they were read, and positions that mean nothing any more, are losses: `judge` is the
-    table for a position, a topic's id tells of one that was created again. Each ends what is remembered of the partition,
-    is told once (`take_losses`), and reading goes on from the start of what is there: twice rather than not at all.
+    table for a position, a topic's id tells of one that was created again. Each ends what is remembered of the
+    partition, is told once (`take_losses`), and reading goes on from the start of what is there: twice rather than not
+    at all.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class Verdict(Enum):
     GONE = "gone"
     """Records from here to the log's start were deleted."""
     BEYOND = "beyond"
-    """The log ends before: truncated, created again by a cluster without topic ids, or a commit that was never right."""
+    """The log ends before: it was cut off, created again where topics have no ids, or the commit was never right."""
 
 
 def judge(position: int, log_start: int, log_end: int) -> Verdict:

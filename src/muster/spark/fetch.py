@@ -2,8 +2,8 @@
 
 It knows nothing of groups (rule 10 of `claims`): whoever runs it, however often, reads the same records. The request
 for what follows is on its way while a fetch is decoded. The topic is asked for by its id where that is known: one that
-was deleted and created again has other records at the same offsets. What passes (a leader that moved, a broker that is restarted)
-is waited for; the wait is bounded, and counts from the last progress.
+was deleted and created again has other records at the same offsets. What passes (a leader that moved, a broker that is
+restarted) is waited for; the wait is bounded, and counts from the last progress.
 """
 
 from __future__ import annotations

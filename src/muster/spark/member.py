@@ -18,10 +18,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from muster.client.config import ConsumerConfig
+from muster.client.core.events import WARNING
 from muster.client.core.sends import Channel
 from muster.client.driver import CoreLoop, Driver
 from muster.client.loop import LoopThread
-from muster.client.core.events import WARNING
 from muster.errors import ConfigError, KafkaConnectionError, KafkaTimeoutError, MusterError
 from muster.model import TopicPartition
 from muster.protocol.api import LATEST_TIMESTAMP
@@ -183,7 +183,7 @@ class Member:
 
     async def _refresh_ends(self, last: bool) -> None:
         """Ask where the logs end, and wait until each position is known to be good, or lost and set anew."""
-        core, bounds = self._core, self._core.bounds
+        bounds = self._core.bounds
         since = self._now() - FRESH_MS
 
         def heard() -> bool:

@@ -1,4 +1,4 @@
-"""What a query says and does when topics, partitions, offsets or brokers are not as it left them: on muster and Kafka."""
+"""What a query does when topics, partitions, offsets or brokers are not as it left them: on muster and on Kafka."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def test_a_topic_that_is_created_soon_is_waited_for(cluster, queries):
 
 def test_no_broker_is_a_sentence(cluster, queries, monkeypatch, caplog):
     monkeypatch.setattr("muster.spark.query_core.NO_BROKER_WARNING_MS", 100)
-    query = queries("t", join_timeout="700ms", **{"kafka_bootstrap_servers": "127.0.0.1:1"})
+    query = queries("t", join_timeout="700ms", kafka_bootstrap_servers="127.0.0.1:1")
     refuses(query, KafkaConnectionError, r"no broker at 127.0.0.1:1 has answered yet: .*refused")
     assert any("no broker at 127.0.0.1:1 has answered yet" in told for told in warnings(caplog))
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from muster.model import TopicPartition
 from muster.spark.claims import BatchState, QueryClaims, Replay, Resume, Verdict, judge, resume_position
 from muster.spark.offsets import (
