@@ -15,6 +15,7 @@ from muster.protocol.messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     JoinGroupRequest,
+    MetadataRequest,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
@@ -513,6 +514,27 @@ def test_an_answer_that_names_a_topic_by_its_former_id_is_understood():
 
 
 # --- no coordinator --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [OffsetCommitRequest, OffsetFetchRequest])
+def test_a_topic_id_that_nobody_knows_any_more_is_asked_for_anew(member, kind):
+    """The topic was deleted and made anew under its name: without new metadata the old id would be sent for ever."""
+    member.auto.discard(OffsetFetchRequest)
+    member.auto.discard(MetadataRequest)
+    until = member.now + 5_000
+    if kind is OffsetCommitRequest:
+        outcome = member.commit({"flights-0": 1}, until=until)
+        member.accept_commit(ErrorCode.UNKNOWN_TOPIC_ID)
+    else:
+        outcome = fetch_committed(member, "flights-0", until=until)
+        part = OffsetFetchResponsePartitions(0, -1, error_code=int(ErrorCode.UNKNOWN_TOPIC_ID))
+        topics = [OffsetFetchResponseTopics("", topic_id("flights"), [part])]
+        member.answer(kind, OffsetFetchResponse(groups=[OffsetFetchResponseGroup(GROUP, topics)]))
+    member.tick(500)
+    assert outcome == []
+    [asked] = member.sent(MetadataRequest)
+    assert [topic.name for topic in asked.topics or []] == ["flights"]
+    assert len(member.sent(kind)) == 1
 
 
 def test_an_async_commit_waits_for_one_lookup_and_no_longer():

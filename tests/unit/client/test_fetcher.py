@@ -233,6 +233,18 @@ def test_a_lost_session_is_opened_again(error: ErrorCode) -> None:
     assert len(broker.requests[-1].topics[0].partitions) == 1
 
 
+@pytest.mark.parametrize(
+    "error", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, ErrorCode.REQUEST_TIMED_OUT]
+)
+def test_a_session_that_cannot_even_be_opened_is_not_spun_upon(error: ErrorCode) -> None:
+    broker = OneBroker({P0: [2]})
+    [send] = broker.poll()
+    send.on_reply(m.FetchResponse(error_code=error), 0)
+    assert broker.poll() == []
+    broker.now = broker.config.retry_backoff_ms
+    assert broker.drain() == {P0: [0, 1]}
+
+
 def test_a_failure_backs_off_and_opens_the_session_again() -> None:
     broker = OneBroker({P0: [2]})
     [send] = broker.poll()

@@ -122,6 +122,28 @@ def test_a_new_leader_is_asked_once(readers: Readers) -> None:
     assert readers.state() is PositionState.FETCHING
 
 
+def test_metadata_that_is_older_than_the_position_is_asked_for_first(readers: Readers) -> None:
+    """The committed offset is of an epoch that this consumer has not heard of: the leader it knows may be none."""
+    readers.subscription.set_position(P0, 10, 5)
+    assert readers.poll() == []
+    assert readers.metadata.update_pending
+    assert readers.state() is PositionState.AWAIT_VALIDATION
+    assert readers.validation.next_deadline(readers.now) is None
+    readers.leads(2, 5)
+    send = readers.only()
+    assert send.node_id == 2
+    readers.reply(send, 10, 5)
+    assert readers.subscription.position(P0) == 10
+
+
+def test_a_topic_made_anew_has_older_epochs_and_is_asked_all_the_same(readers: Readers) -> None:
+    readers.subscription.set_position(P0, 10, 5)
+    assert readers.poll() == []
+    readers.leads(1, 3)
+    readers.reply(readers.only())
+    assert readers.subscription.needs_reset() == [P0]
+
+
 def test_without_a_leader_one_waits_for_the_next(readers: Readers) -> None:
     read_up_to(readers, 10, 3)
     readers.leads(-1, 4)

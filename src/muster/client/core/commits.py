@@ -63,6 +63,8 @@ _TRY_AGAIN = frozenset(
     }
 )
 
+_UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
 POLL_FIRST = "the group is rebalancing: poll(), and commit again what is still assigned"
 EXPELLED = (
     "this consumer is no longer a member of its group, and its partitions have gone to others. Its poll calls were too "
@@ -407,7 +409,7 @@ class Commits:
             if epoch == self._lookup.epoch:
                 self._lookup.refused(code, now)
             result = _judge_fetch(self._group_id, code, fetch.partitions, answers)
-        if isinstance(result, KafkaError) and result.retriable:
+        if isinstance(result, KafkaError) and result.retriable and result.code is not _UNKNOWN:
             self._mind_topics(result, now)
             fetch.retry_at = now + fetch.backoff.next_wait_ms()
             return
@@ -434,8 +436,8 @@ def _judge_fetch(
             found[partition] = committed
             continue
         error = KafkaError(code, f"the committed offset of {partition} cannot be read")
-        if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return MusterError(f"{partition} does not exist")
+        if code is _UNKNOWN:
+            return KafkaError(code, f"{partition} does not exist")
         if not error.retriable:
             return error
         worst = error

@@ -22,7 +22,7 @@ from functools import partial
 from typing import TypeVar
 
 from muster.client.config import ConsumerConfig
-from muster.client.core.fetch_session import SESSION_ERRORS, FetchSession, FetchSpec, all_have_ids
+from muster.client.core.fetch_session import INITIAL_EPOCH, SESSION_ERRORS, FetchSession, FetchSpec, all_have_ids
 from muster.client.core.fetched import FetchedData, PartitionQueue, whole_batches
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import AnySend, Failure, send
@@ -169,9 +169,10 @@ class Fetcher:
                 self._errors.append(reply.error())
             return
         error = error_code(reply.error_code)
+        opened = node.session.epoch == INITIAL_EPOCH
         node.session.on_response(error, reply.session_id)
         if error is not ErrorCode.NONE:
-            if error not in SESSION_ERRORS:
+            if opened or error not in SESSION_ERRORS:  # one that does not like a fresh session either is not spun upon
                 node.retry_at = now + self._config.retry_backoff_ms
             if error.stale_metadata or error is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR:
                 self._metadata.request_update(now)

@@ -122,13 +122,17 @@ class OffsetLookup:
 
         def finish(partition: TopicPartition, answer: ListOffsetsPartitionResponse | MusterError, now: int) -> None:
             self._resets_in_flight.discard(partition)
+            if not isinstance(answer, MusterError) and answer.offset < 0:
+                answer = KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{partition} has no such offset")
             if not isinstance(answer, MusterError):
                 self._subscription.finish_reset(partition, strategies[partition], answer.offset)
                 return
             state = self._subscription.find(partition)
+            healing = _may_heal(answer)
             if state is not None:
-                state.retry_at = now + self._config.retry_backoff_ms
-            if not _may_heal(answer):
+                waits = self._config.retry_backoff_ms if healing else self._config.retry_backoff_max_ms
+                state.retry_at = now + waits
+            if not healing:
                 self._errors.append(answer)
 
         for request, partitions in self._requests(due, finish, now, self._isolation_level):
@@ -150,11 +154,16 @@ class OffsetLookup:
                 query.open.pop(partition, None)
                 found = OffsetAndTimestamp(answer.offset, answer.timestamp, answer.leader_epoch)
                 query.results[partition] = found if answer.offset >= 0 else None
+            elif isinstance(answer, KafkaError) and answer.code is ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT:
+                query.open.pop(partition, None)
+                query.results[partition] = None  # records from before Kafka 0.10 have no timestamps
             elif _may_heal(answer):
                 query.retry_at = now + self._config.retry_backoff_ms
             else:
                 query.error = answer
 
+        # A rebalance begun meanwhile has set the interest to what the group subscribes to.
+        self._metadata.add_interest({partition.topic for partition in query.open})
         due = {p: timestamp for p, timestamp in query.open.items() if p not in query.in_flight}
         for request, partitions in self._requests(due, finish, now, query.isolation_level):
             query.in_flight.update(partitions)
@@ -216,4 +225,5 @@ class OffsetLookup:
 
 
 def _may_heal(error: MusterError) -> bool:
-    return isinstance(error, KafkaError) and error.retriable
+    """Whether to ask again: as Kafka's own client also where the broker does not say what ails it."""
+    return isinstance(error, KafkaError) and (error.retriable or error.code is ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -76,6 +76,8 @@ class PartitionState:
     """The leader and its epoch for which the position was found, or taken to be, good."""
     seen_version: int = -1
     """Of the metadata, when `leader` was last compared with it."""
+    awaited_refresh: int | None = None
+    """Which answer about the metadata has to come first, where the position is of a newer epoch than what is known."""
     preferred_replica: int | None = None
     """A follower that the leader has named to fetch from, as it is nearer (KIP-392), until `preferred_until`."""
     preferred_until: int = 0
@@ -91,6 +93,7 @@ class PartitionState:
         self.retry_at = 0
         self.leader = None
         self.seen_version = -1
+        self.awaited_refresh = None
 
     def validate(self) -> None:
         """Fetch nothing more before the leader has said that the position is good. What is fetched is void."""

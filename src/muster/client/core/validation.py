@@ -70,7 +70,7 @@ class PositionValidation:
         """Compare the leaders with those that the positions are good for; the questions that are due."""
         by_node: dict[int, dict[TopicPartition, PartitionState]] = {}
         for partition, state in self._subscription.states():
-            self._follow_leader(partition, state)
+            self._follow_leader(partition, state, now)
             if state.leader is not None and self._is_due(partition, state, now):
                 by_node.setdefault(state.leader[0], {})[partition] = state
         return [self._ask(node_id, partitions) for node_id, partitions in by_node.items()]
@@ -80,18 +80,25 @@ class PositionValidation:
         times = [
             state.retry_at
             for partition, state in self._subscription.states()
-            if state.state is PositionState.AWAIT_VALIDATION and self._in_flight.get(partition) != state.epoch
+            if state.state is PositionState.AWAIT_VALIDATION
+            and state.leader is not None
+            and self._in_flight.get(partition) != state.epoch
         ]
         return max(now, min(times)) if times else None
 
-    def _follow_leader(self, partition: TopicPartition, state: PartitionState) -> None:
+    def _follow_leader(self, partition: TopicPartition, state: PartitionState, now: int) -> None:
         if state.seen_version == self._metadata.version or state.state not in _VALID:
             return
         node_id = self._metadata.leader(partition)
         if node_id is None:
             return
-        state.seen_version = self._metadata.version
         leader = (node_id, self._metadata.leader_epoch(partition))
+        if self._is_behind(state, leader[1], now):
+            if state.state is PositionState.FETCHING:
+                state.validate()
+                state.leader = None
+            return
+        state.seen_version = self._metadata.version
         if leader == state.leader:
             return
         state.leader = leader
@@ -100,6 +107,18 @@ class PositionValidation:
             state.validate()
         else:
             state.state = PositionState.FETCHING
+
+    def _is_behind(self, state: PartitionState, epoch: int, now: int) -> bool:
+        """Whether the metadata is older than the position: its leader may be one that nobody else follows any more.
+
+        It is asked for once. What still is of an older epoch then is a topic that was made anew.
+        """
+        if epoch == NO_LEADER_EPOCH or state.leader_epoch <= epoch:
+            return False
+        if state.awaited_refresh is None:
+            state.awaited_refresh = self._metadata.refreshes + 1
+            self._metadata.request_update(now)
+        return self._metadata.refreshes < state.awaited_refresh
 
     def _is_due(self, partition: TopicPartition, state: PartitionState, now: int) -> bool:
         if state.state is not PositionState.AWAIT_VALIDATION or state.retry_at > now:

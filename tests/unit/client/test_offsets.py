@@ -1,0 +1,121 @@
+"""Looking up offsets: resets that go on until they succeed, questions that are answered or given up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from muster.client.core.sends import FailureKind
+from muster.client.core.subscription_state import PositionState
+from muster.errors import ErrorCode, IllegalArgumentError, KafkaError, UnsupportedVersionError
+from muster.model import OffsetAndTimestamp
+from muster.protocol.api import EARLIEST_TIMESTAMP
+from muster.protocol.messages import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from tests.support.client_harness import ConsumerHarness, tp
+
+ZERO = tp("flights-0")
+
+
+def alone(**settings: Any) -> ConsumerHarness:
+    """A consumer without a group whose ListOffsets wait for the test."""
+    consumer = ConsumerHarness(group_id=None, **settings)
+    consumer.auto.discard(ListOffsetsRequest)
+    return consumer
+
+
+def tell(consumer: ConsumerHarness, offset: int = -1, code: ErrorCode = ErrorCode.NONE, timestamp: int = -1) -> None:
+    """Answer the oldest ListOffsets."""
+    part = ListOffsetsPartitionResponse(0, int(code), timestamp, offset, 3)
+    consumer.answer(ListOffsetsRequest, ListOffsetsResponse(topics=[ListOffsetsTopicResponse("flights", [part])]))
+
+
+def test_a_reset_is_the_leaders_own_word() -> None:
+    consumer = alone()
+    consumer.core.assign([ZERO])
+    consumer.enter_poll()
+    tell(consumer, 7)
+    [(offset, epoch, _)] = consumer.core.consumed().values()
+    assert (offset, epoch) == (7, -1)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.NONE,  # without an offset
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    ],
+)
+def test_a_reset_goes_on_until_there_is_an_offset(code: ErrorCode) -> None:
+    consumer = alone()
+    consumer.core.assign([ZERO])
+    consumer.enter_poll()
+    for _ in range(3):
+        tell(consumer, code=code)
+        assert consumer.core.consumed() == {}
+        assert consumer.sent(ListOffsetsRequest) == []
+        consumer.tick(consumer.config.retry_backoff_ms)
+    tell(consumer, 7)
+    assert consumer.core.subscription.position(ZERO) == 7
+    assert consumer.events == []
+
+
+def test_a_reset_that_is_not_allowed_is_told_once_while_nobody_looks() -> None:
+    consumer = alone()
+    consumer.core.assign([ZERO])
+    consumer.core.enter_poll(consumer.now)
+    consumer.core.leave_poll()
+    consumer.turn()
+    for _ in range(5):
+        tell(consumer, code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        consumer.tick(consumer.config.retry_backoff_max_ms)
+    error = consumer.fatal()
+    assert isinstance(error, KafkaError)
+    assert error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert consumer.core.subscription.state(ZERO).state is PositionState.AWAIT_RESET
+
+
+def test_a_question_is_answered_though_a_rebalance_has_set_another_interest() -> None:
+    consumer = alone()
+    consumer.core.assign([ZERO])
+    consumer.topics["other"] = 1
+    query = consumer.core.offsets.query({tp("other-0"): EARLIEST_TIMESTAMP})
+    consumer.core.metadata.set_interest({"flights"})
+    consumer.tick(1_000)
+    assert "other" in [request.topics[0].name for request in consumer.sent(ListOffsetsRequest)]
+    assert not query.done
+
+
+@pytest.mark.parametrize(
+    ("code", "result"),
+    [(ErrorCode.NONE, OffsetAndTimestamp(5, 1_000, 3)), (ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, None)],
+)
+def test_a_question_by_time_has_an_answer_or_none(code: ErrorCode, result: OffsetAndTimestamp | None) -> None:
+    consumer = alone()
+    query = consumer.core.offsets.query({ZERO: 900})
+    consumer.tick(200)
+    tell(consumer, 5 if code is ErrorCode.NONE else -1, code, 1_000)
+    assert query.done
+    assert query.error is None
+    assert query.results == {ZERO: result}
+
+
+def test_a_question_that_cannot_be_asked_says_why() -> None:
+    consumer = alone()
+    for kind, error in (
+        (FailureKind.UNSUPPORTED_VERSION, UnsupportedVersionError),
+        (FailureKind.UNENCODABLE, IllegalArgumentError),
+    ):
+        query = consumer.core.offsets.query({ZERO: 900})
+        consumer.tick(200)
+        consumer.fail(ListOffsetsRequest, kind)
+        assert isinstance(query.error, error)
