@@ -1,0 +1,63 @@
+"""Producers' lives with faults, for many seeds: 100 fixed ones and 50 of the run's own, any number in `make soak`.
+
+What is checked is told in `muster.testing.producer`. A failure names its seed, and says how to run it again.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from muster.client.core.sequences import Sequences
+from muster.client.core.unsettled import Unsettled
+from muster.testing import InvariantError
+from muster.testing.producer import simulate_producers
+from tests.support.scale import fresh_seeds, seeds
+
+PER_TEST = 50
+CHUNKS = [part[at : at + PER_TEST] for part in (seeds(100), fresh_seeds(50)) for at in range(0, len(part), PER_TEST)]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("chunk", CHUNKS, ids=lambda chunk: f"{chunk[0]}-{chunk[-1]}")
+def test_nothing_acknowledged_is_lost_nothing_is_written_twice_and_the_order_is_kept(chunk: range) -> None:
+    for seed in chunk:
+        try:
+            simulate_producers(seed)
+        except InvariantError as error:
+            again = f"MUSTER_FIRST_SEED={seed} MUSTER_SEEDS=1 python -m pytest {os.path.relpath(__file__)} -k nothing"
+            pytest.fail(f"{error}\nrun it again: {again}", pytrace=False)
+
+
+def test_a_seed_tells_the_same_story_again() -> None:
+    for seed in (1, 3):
+        assert simulate_producers(seed).story == simulate_producers(seed).story
+
+
+def lead_many_lives() -> None:
+    for seed in range(60):
+        simulate_producers(seed)
+
+
+def assert_caught(pattern: str) -> None:
+    with pytest.raises(InvariantError, match=pattern):
+        lead_many_lives()
+
+
+def test_a_producer_that_numbers_a_batch_anew_when_it_sends_it_again_is_caught(monkeypatch):
+    real = Sequences.assign
+
+    def forgetful(sequences: Sequences, batch):
+        if batch.has_sequence:
+            sequences._remove(batch)
+            batch.producer_id = batch.base_sequence = -1
+        real(sequences, batch)
+
+    monkeypatch.setattr(Sequences, "assign", forgetful)
+    assert_caught("wrote records twice")
+
+
+def test_a_flush_that_ends_too_early_is_caught(monkeypatch):
+    monkeypatch.setattr(Unsettled, "begin_flush", lambda unsettled: lambda: True)
+    assert_caught("a flush of p. is over")
