@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from struct import error as struct_error
 from struct import pack, unpack_from
 from typing import Any, TypeVar
 
 from muster.errors import ProtocolError, UnsupportedVersionError
 from muster.protocol import messages, primitives
-from muster.protocol.primitives import Buffer, Message
+from muster.protocol.primitives import UNLIMITED, Buffer, Message
 
 M = TypeVar("M", bound=Message)
-Encode = Callable[[Any, Callable[[Buffer], None]], None]
-Decode = Callable[[Buffer, int], tuple[Any, int]]
+Encode = Callable[..., None]
+"""(message, append, elements that may come)"""
+Decode = Callable[..., tuple[Any, int]]
+"""(buffer, position, elements that may come) -> message, position behind it"""
 
 _codecs: dict[tuple[type[Message], int], tuple[Encode, Decode]] = {}
+_sliced: dict[tuple[type[Message], int], tuple[Callable[..., Any], Callable[..., Any]]] = {}
+
+_BROKEN = (struct_error, IndexError, UnicodeDecodeError, OverflowError)
+"""What struct and indexing raise on bytes that are no such message."""
 
 
 def encode(message: Message, version: int) -> bytes:
@@ -31,18 +37,39 @@ def encode_parts(message: Message, version: int) -> list[Buffer]:
     return parts
 
 
-def decode(cls: type[M], version: int, buffer: Buffer, position: int = 0) -> M:
+def decode(cls: type[M], version: int, buffer: Buffer, position: int = 0, most_elements: int = UNLIMITED) -> M:
     """Read a message. Bytes behind it are left alone, as Kafka leaves them.
 
     Raises:
         ProtocolError: the bytes are not such a message.
+        TooManyElementsError: its arrays have more than `most_elements` in all. They were not built.
         UnsupportedVersionError: there is no such version.
     """
     try:
-        found: M = decoder(cls, version)(buffer, position)[0]
-    except (struct_error, IndexError, UnicodeDecodeError, OverflowError) as error:
-        raise ProtocolError(f"{cls.__name__} v{version} is cut short or garbled: {error}") from None
+        found: M = decoder(cls, version)(buffer, position, most_elements)[0]
+    except _BROKEN as error:
+        raise _garbled(cls, version, error) from None
     return found
+
+
+def decode_sliced(
+    cls: type[M], version: int, buffer: Buffer, position: int, most_elements: int
+) -> Generator[None, None, M]:
+    """As `decode`, a few elements at a time: `message = yield from decode_sliced(...)`."""
+    try:
+        found, _ = yield from _codec_sliced(cls, version)[1](buffer, position, most_elements)
+    except _BROKEN as error:
+        raise _garbled(cls, version, error) from None
+    return found  # type: ignore[no-any-return]
+
+
+def encode_sliced(message: Message, version: int, write: Callable[[Buffer], None]) -> Generator[None, None, None]:
+    """Encode a few elements at a time: `yield from encode_sliced(message, version, parts.append)`."""
+    yield from _codec_sliced(type(message), version)[0](message, write)
+
+
+def _garbled(cls: type[Message], version: int, error: Exception) -> ProtocolError:
+    return ProtocolError(f"{cls.__name__} v{version} is cut short or garbled: {error}")
 
 
 def encoder(cls: type[Message], version: int) -> Encode:
@@ -73,19 +100,29 @@ _NAMESPACE: dict[str, Any] = {
 }
 
 
+def _codec_sliced(cls: type[Message], version: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    found = _sliced.get((cls, version))
+    if found is None:
+        found = _sliced[cls, version] = _compiled(cls, version, True)
+    return found
+
+
 def _compile(cls: type[Message], version: int) -> tuple[Encode, Decode]:
+    pair = _codecs[cls, version] = _compiled(cls, version, False)
+    return pair
+
+
+def _compiled(cls: type[Message], version: int, sliced: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
     from muster.protocol import codegen  # needed only here: a process that decodes nothing does not pay for it
 
     if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
         known = f"{cls.MIN_VERSION} to {cls.MAX_VERSION}"
         raise UnsupportedVersionError(f"{cls.__name__} has versions {known}, not {version}")
-    source, packers = codegen.codec_source(cls.__name__, version)
+    source, packers = codegen.codec_source(cls.__name__, version, sliced)
     namespace = dict(_NAMESPACE)
     for name, expression in packers.items():
         namespace[name] = eval(expression, namespace)
-    filename = f"<muster codec {cls.__name__} v{version}>"
+    filename = f"<muster codec {cls.__name__} v{version}{' sliced' if sliced else ''}>"
     exec(compile(source, filename, "exec"), namespace)
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    pair = (namespace["encode"], namespace["decode"])
-    _codecs[cls, version] = pair
-    return pair
+    return namespace["encode"], namespace["decode"]

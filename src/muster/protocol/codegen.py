@@ -6,6 +6,10 @@ compiled when first used (`codec.py`); `python -m muster.protocol.codegen JoinGr
 
 The functions are straight-line code: no call for each field, runs of fixed-width fields fused into one `struct` call,
 nested arrays as nested loops. Encoding appends buffers to a list, so that record batches are never copied.
+
+Both take `left`, the elements of arrays (and tags) that may come; the one too many raises TooManyElementsError before
+it is built. The *sliced* kind of a codec is the same code as a generator that yields every SLICE elements: whoever
+drives it can do other work in between.
 """
 
 from __future__ import annotations
@@ -111,13 +115,20 @@ def messages_source() -> str:
 
 # --- codecs ----------------------------------------------------------------------------------------------------------
 
+SLICE = 128
+"""Elements between two yields of a sliced codec. A power of two."""
+
+MOST_STRING_BYTES = 32_767
+"""Of any string, also of a compact one: Kafka refuses longer ones in every version."""
+
 
 class _Writer:
     """Lines of one function, with indentation, fresh names and a run of fixed-width fields not yet emitted."""
 
-    def __init__(self, message: Message, version: int) -> None:
+    def __init__(self, message: Message, version: int, sliced: bool = False) -> None:
         self.message = message
         self.version = version
+        self.sliced = sliced
         self.flexible = version in message.flexible
         self.lines: list[str] = []
         self.depth = 1
@@ -148,6 +159,25 @@ class _Writer:
         found = [m for m in struct.fields if self.version in m.versions and self.is_tagged(m)]
         return sorted(found, key=lambda m: m.tag or 0)
 
+    def count(self, size: str) -> None:
+        """Take an array's elements off what may come."""
+        self.line(f"left -= {size}")
+        self.line("if left < 0: raise too_many_elements()")
+
+    def may_yield(self) -> None:
+        """Within a loop over elements."""
+        if self.sliced:
+            self.line("turn += 1")
+            self.line(f"if not turn & {SLICE - 1}: yield")
+
+    def function(self, head: str, end: str = "") -> str:
+        """The source of the function; a generator has a `yield` even if its message has no loop."""
+        lines = self.lines or ["    pass"]
+        if self.sliced:
+            lines = ["    turn = 0", *lines]
+            end += "    if False: yield\n"
+        return f"{head}\n" + "\n".join(lines) + "\n" + end
+
     def is_tagged(self, member: Field) -> bool:
         return self.flexible and self.version in member.tagged
 
@@ -156,12 +186,12 @@ class _Writer:
 
 
 class _Encoder(_Writer):
-    """Writes `def encode(m, w)`: `w` takes one buffer after the other."""
+    """Writes `def encode(m, w, left)`: `w` takes one buffer after the other."""
 
     def source(self) -> str:
         self.struct(self.message, "m")
         self.flush()
-        return "def encode(m, w):\n" + "\n".join(self.lines or ["    pass"]) + "\n"
+        return self.function("def encode(m, w, left=UNLIMITED):")
 
     def struct(self, struct: Struct, value: str) -> None:
         if self.message.kind == "request":
@@ -274,6 +304,7 @@ class _Encoder(_Writer):
         if self.nullable(member):
             count = f"{0 if compact else -1} if {value} is None else {count}"
         self.line(f"{size} = {count}")
+        self.count(size)
         if compact:
             self.length(size)
         else:
@@ -285,6 +316,7 @@ class _Encoder(_Writer):
             return
         self.line(f"for {item} in {value}{' or ()' if self.nullable(member) else ''}:")
         self.depth += 1
+        self.may_yield()
         before = len(self.lines)
         if member.struct is not None:
             self.struct(member.struct, item)
@@ -329,7 +361,7 @@ class _Encoder(_Writer):
 
 
 class _Decoder(_Writer):
-    """Writes `def decode(buf, pos)`, which returns the message and the position behind it."""
+    """Writes `def decode(buf, pos, left)`, which returns the message and the position behind it."""
 
     def source(self) -> str:
         result = self.struct(self.message)
@@ -337,7 +369,7 @@ class _Decoder(_Writer):
         self.line("if pos > end:")
         self.line("    raise truncated()")
         self.line(f"return {result}, pos")
-        return "def decode(buf, pos):\n    end = len(buf)\n" + "\n".join(self.lines) + "\n"
+        return self.function("def decode(buf, pos, left=UNLIMITED):\n    end = len(buf)")
 
     def struct(self, struct: Struct) -> str:
         """Emit what reads a structure; the expression that builds it is returned (valid after `flush`)."""
@@ -388,6 +420,9 @@ class _Decoder(_Writer):
         read = {"string": f"str(buf[pos:pos + {size}], 'utf-8')", "bytes": f"bytes(buf[pos:pos + {size}])"}
         self.line(f"if {size} < 0:")
         self.line(f"    {value} = None" if nullable else f"    raise null_error({member.name!r})")
+        if kind == "string" and self.compact(member):
+            self.line(f"elif {size} > {MOST_STRING_BYTES}:")
+            self.line(f"    raise length_error({member.name!r}, {size})")
         self.line("else:")
         self.line(f"    {value} = {read.get(kind, f'buf[pos:pos + {size}]')}; pos += {size}")
         if kind in ("bytes", "records"):
@@ -420,7 +455,10 @@ class _Decoder(_Writer):
         self.line(f"    {value} = None" if self.nullable(member) else f"    raise null_error({member.name!r})")
         self.line("else:")
         self.depth += 1
-        self.line(f"if {size} > end - pos: raise count_error({member.name!r})")
+        least = self.least_element(member)
+        times = f" * {least}" if least > 1 else ""
+        self.line(f"if {size}{times} > end - pos: raise count_error({member.name!r})")
+        self.count(size)
         fmt = FIXED.get(member.element)
         if fmt is not None and member.element not in ("uuid", "bool"):
             self.line(
@@ -431,11 +469,35 @@ class _Decoder(_Writer):
         self.depth -= 1
         return value
 
+    def least_element(self, member: Field) -> int:
+        """The fewest bytes that an element of an array takes."""
+        if member.struct is not None:
+            return max(1, self.least_struct(member.struct))
+        return self.least_plain(member, member.element)
+
+    def least_plain(self, member: Field, kind: str) -> int:
+        if kind in FIXED:
+            return schema.packed_size(FIXED[kind])
+        if self.compact(member):
+            return 1
+        return 2 if kind == "string" else 4
+
+    def least_struct(self, struct: Struct) -> int:
+        return sum(map(self.least_field, self.present(struct))) + self.flexible
+
+    def least_field(self, member: Field) -> int:
+        if member.is_array:
+            return 1 if self.compact(member) else 4
+        if member.struct is not None:
+            return 1 if self.nullable(member) else self.least_struct(member.struct)
+        return self.least_plain(member, member.type)
+
     def loop(self, member: Field, size: str, value: str) -> None:
         add = self.fresh("a")
         self.line(f"{value} = []; {add} = {value}.append")
         self.line(f"for _ in range({size}):")
         self.depth += 1
+        self.may_yield()
         item = self.struct(member.struct) if member.struct else self.plain(member, member.element, False)
         self.flush()
         self.line(f"{add}({item})")
@@ -451,6 +513,7 @@ class _Decoder(_Writer):
         self.depth += 1
         count, number, after = self.fresh("n"), self.fresh("n"), self.fresh("p")
         self.line(f"{count}, pos = read_uvarint(buf, pos - 1)")
+        self.count(count)
         self.line(f"for _ in range({count}):")
         self.depth += 1
         self.line(f"{number}, pos = read_uvarint(buf, pos)")
@@ -469,11 +532,11 @@ class _Decoder(_Writer):
         return values
 
 
-def codec_source(name: str, version: int) -> tuple[str, dict[str, str]]:
+def codec_source(name: str, version: int, sliced: bool = False) -> tuple[str, dict[str, str]]:
     """Source of `encode` and `decode` for one version of a message, and the packers (name: expression) they use."""
     message = schema.message(name)
-    encoder = _Encoder(message, version)
-    decoder = _Decoder(message, version)
+    encoder = _Encoder(message, version, sliced)
+    decoder = _Decoder(message, version, sliced)
     source = encoder.source() + "\n\n" + decoder.source()
     return source, encoder.packers | decoder.packers
 

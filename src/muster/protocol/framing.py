@@ -19,6 +19,9 @@ _LENGTH = Packer(">i")
 _HEADER = Packer(">hhih")
 _CORRELATION_ID = Packer(">i")
 
+_MOST_TAGS = 1_000
+"""Kafka's own headers have none yet."""
+
 R = TypeVar("R", bound=Response)
 
 
@@ -106,7 +109,7 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
             position += length
         request = REQUESTS.get(api_key)
         if request is not None and request_header_version(request, version) == 2:
-            position = _skip_tags(frame, position)
+            position = skip_tags(frame, position)
     except (struct_error, IndexError, UnicodeDecodeError) as error:
         raise ProtocolError(f"no header of a request: {error}") from None
     if position > len(frame):
@@ -136,15 +139,23 @@ def decode_response(frame: Buffer, request: type[Request[R]], version: int) -> R
     position = 4
     if response_header_version(request, version):
         try:
-            position = _skip_tags(frame, position)
+            position = skip_tags(frame, position)
         except IndexError:
             raise ProtocolError("a response is cut short in its header") from None
     found: R = codec.decode(request.RESPONSE, version, frame, position)
     return found
 
 
-def _skip_tags(frame: Buffer, position: int) -> int:
+def skip_tags(frame: Buffer, position: int) -> int:
+    """The position behind a header's tagged fields.
+
+    Raises:
+        IndexError: they are cut short.
+        ProtocolError: more of them than any header has.
+    """
     count, position = read_uvarint(frame, position)
+    if count > _MOST_TAGS:
+        raise ProtocolError(f"a header says that it has {count} tagged fields")
     for _ in range(count):
         _, position = read_uvarint(frame, position)
         size, position = read_uvarint(frame, position)

@@ -112,6 +112,24 @@ def count_error(name: str) -> ProtocolError:
     return ProtocolError(f"{name} says that it has more elements than the message has bytes")
 
 
+def length_error(name: str, length: int) -> ProtocolError:
+    """A string that is longer than any may be."""
+    return ProtocolError(f"{name} is {length} bytes long, more than a string may be")
+
+
+class TooManyElementsError(ProtocolError):
+    """A message has more elements of arrays than it may have here."""
+
+
+def too_many_elements() -> TooManyElementsError:
+    """More elements than may come."""
+    return TooManyElementsError("there are more elements than such a message may have")
+
+
+UNLIMITED = 1 << 62
+"""Elements, where nobody counts them."""
+
+
 def records_size(records: Records) -> int:
     """Bytes of a records field, -1 for null."""
     if records is None:
