@@ -339,6 +339,7 @@ def _two_creates() -> CreateTopicsRequest:
 _CONFIGS = DescribeConfigsRequest([DescribeConfigsResource(4, "1", None)], True, True)
 
 ATTACKS = (
+    Attack("nobody hostile", lambda f: None),
     Attack("60 fetches of 50 MB, unread", lambda f: unread(f, frame(fetch(), 11) * 60), partial(fill, megabytes=50)),
     Attack("300 Metadata of 10,000, unread", lambda f: unread(f, frame(MetadataRequest(None), 1) * 300),
            partial(create, partitions=10_000)),

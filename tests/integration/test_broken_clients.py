@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from muster.broker.broker import Broker
-from muster.broker.server import READ_BYTES
+from muster.broker.connection import READ_BYTES
 from muster.protocol import codec, framing
 from muster.protocol import messages as m
 from muster.protocol.api import ADVERTISED, REQUESTS, ApiKey, request_header_version
@@ -156,22 +156,21 @@ async def test_answers_come_in_the_order_of_the_requests(muster_broker: Broker) 
 
 
 async def test_large_requests_wait_for_memory(small_broker: Broker) -> None:
-    """Two frames of more than half the memory: the second is read when the first has been handled."""
+    """Half a frame takes room for its bytes alone: whole ones of most of the memory are answered beside it."""
     name = b"\0\3\0\1\0\0\0\1\0\0" + struct.pack(">i", 1)
     frame = framed(name + struct.pack(">h", 5) + b"topic" + bytes(1_900_000))
-    first, second = [await asyncio.open_connection(small_broker.node.host, small_broker.node.port) for _ in range(2)]
-    half = READ_BYTES * 2
-    first[1].write(frame[:half])
-    await first[1].drain()
-    await asyncio.sleep(0.05)
-    second[1].write(frame)
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(second[0].readexactly(4), 0.3)
-    first[1].write(frame[half:])
-    for reader, writer in (first, second):
-        assert len(await reader.readexactly(4)) == 4
+    half, *whole = [await asyncio.open_connection(small_broker.node.host, small_broker.node.port) for _ in range(4)]
+    half[1].write(frame[: READ_BYTES * 2])
+    await half[1].drain()
+    for reader, writer in whole:
+        writer.write(frame)
+        assert len(await asyncio.wait_for(reader.readexactly(4), 30)) == 4
         writer.close()
         await writer.wait_closed()
+    half[1].write(frame[READ_BYTES * 2 :])
+    assert len(await half[0].readexactly(4)) == 4
+    half[1].close()
+    await half[1].wait_closed()
 
 
 async def test_a_large_frame_of_a_lost_connection_gives_its_memory_back(small_broker: Broker) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from muster.broker import handlers
 from muster.broker.broker import Broker
+from muster.broker.calls import Sliced, at_once
 from muster.log import Files
 from muster.protocol.primitives import Request, Response
 
@@ -75,10 +76,10 @@ class Asked:
             self.reply(answer)
         broker._turn_done()  # as the server does after the requests of one read
 
-    def reply(self, response: Response) -> None:
+    def reply(self, response: Response | Sliced) -> None:
         """What a handler calls, once."""
         assert self.answer is None, "a request is answered twice"
-        self.answer = response
+        self.answer = response if isinstance(response, Response) else at_once(response)
         self._answered.set()
 
     async def answered(self) -> Any:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from muster.broker import handlers, topic_settings
+from muster.broker.calls import at_once
 from muster.broker.clock import SteadyClock, now_ms
 from muster.broker.config import BrokerConfig
 from muster.broker.durability import Durability
@@ -46,6 +47,9 @@ from muster.model import GROUP_METADATA_TOPIC, Node, TopicPartition
 
 log = logging.getLogger("muster.broker")
 
+MOST_CREATED_PARTITIONS = 10_000
+"""Partitions that one request creates by asking for topics: what Kafka's controller takes at once."""
+
 
 class Broker:
     """One broker in this process, on the running loop. `files` is the disk: tests give one that fails or waits."""
@@ -62,7 +66,10 @@ class Broker:
         self.loop: asyncio.AbstractEventLoop
         self.fetches = ParkedFetches()
         self.side_thread = SideThread()
-        self.sessions = FetchSessions(config.integer("max.incremental.fetch.session.cache.slots"))
+        self.sessions = FetchSessions(
+            config.integer("max.incremental.fetch.session.cache.slots"),
+            config.integer("max.incremental.fetch.session.cache.partitions"),
+        )
         self.max_fetch_bytes = config.integer("fetch.max.bytes")
         self._clock = SteadyClock()
         self._fsync = FsyncPolicy(config.text("fsync"))
@@ -216,6 +223,7 @@ class Broker:
             max_connections=config.integer("max.connections"),
             max_request_bytes=config.integer("socket.request.max.bytes"),
             max_bytes_in_flight=config.integer("queued.max.request.bytes"),
+            max_unread_bytes=config.integer("queued.max.response.bytes"),
             max_idle_ms=config.integer("connections.max.idle.ms"),
             backlog=config.integer("socket.listen.backlog.size"),
             on_turn=self._turn_done,
@@ -242,29 +250,44 @@ class Broker:
 
     def create_topics(self, wanted: Sequence[NewTopic]) -> list[Topic]:
         """Create topics that do not exist, all or none. OSError: they could not be stored."""
+        return at_once(self.creating(wanted))
+
+    def creating(self, wanted: Sequence[NewTopic]) -> Generator[None, None, list[Topic]]:
+        """The same a slice at a time. The topics exist from the first slice on, their partitions appear."""
         for new in wanted:
             if (former := self.topics.deleting_of(new.name)) is not None:
                 self._finish_deletion(former)
         self._store.make_room(TopicPartition(new.name, index) for new in wanted for index in range(new.partitions))
         topics = self.topics.create_all(wanted)
         for topic in topics:
-            self._open_partitions(topic)
+            yield from self._opening(topic)
             log.info("created topic %s with %d partition(s)", topic.name, topic.partitions)
             if topic.name == GROUP_METADATA_TOPIC:
                 self._serve_groups(topic, [])
         return topics
 
-    def auto_create(self, name: str) -> Topic | None:
-        """Create a topic because somebody asked for it, if the settings allow that."""
-        if not self.config.flag("auto.create.topics.enable") or self.topics.colliding(name):
-            return None
-        if name == GROUP_METADATA_TOPIC:
-            return self.open_groups()
+    def auto_create(self, names: Iterable[str]) -> Generator[None, None, None]:
+        """Create topics because they were asked for, as far as the settings allow it: with one write of the catalogue
+        for all of them, a slice at a time."""
+        if not self.config.flag("auto.create.topics.enable"):
+            return
+        partitions = self.config.integer("num.partitions")
+        wanted: dict[str, NewTopic] = {}  # by what would collide: metrics know no difference between '.' and '_'
+        for name in names:
+            if name == GROUP_METADATA_TOPIC:
+                self.open_groups()
+            elif (len(wanted) + 1) * partitions <= MOST_CREATED_PARTITIONS and not self._taken(name):
+                wanted.setdefault(name.replace(".", "_"), NewTopic(name, partitions, {}))
+        if not wanted:
+            return
         try:
-            return self.create_topic(name, self.config.integer("num.partitions"), {})
-        except OSError as error:
-            log.error("topic %s could not be created: %s", name, error)
-            return None
+            yield from self.creating(list(wanted.values()))
+        except (OSError, MusterError) as error:
+            some = next(iter(wanted.values())).name
+            log.error("%d topic(s), %s the first, could not be created: %s", len(wanted), some, error)
+
+    def _taken(self, name: str) -> bool:
+        return self.topics.get(name) is not None or self.topics.colliding(name) is not None
 
     def delete_topic(self, topic: Topic) -> None:
         """Delete a topic, its records and the offsets committed for it. OSError: it is still there.
@@ -289,9 +312,15 @@ class Broker:
             self.topics.deleted(topic)
 
     def _open_partitions(self, topic: Topic) -> None:
+        at_once(self._opening(topic))
+
+    def _opening(self, topic: Topic) -> Generator[None, None, None]:
         config = self._log_config(topic.settings)
         for index in range(topic.partitions):
             self._partitions[topic.name, index] = self._store.create(TopicPartition(topic.name, index), config)
+            yield
+            if self.topics.get(topic.name) is not topic:
+                return  # it was deleted in between
 
     def _config_of(self, topic: str) -> LogConfig:
         found = self.topics.get(topic)

@@ -39,8 +39,14 @@ _SETTINGS = (
     S("queued.max.request.bytes", K.LONG, 268_435_456,
       "Bytes of large requests being received or handled at one time, over all connections; more wait in their "
       "sockets. -1 is no limit (Kafka's default).", -1),
+    S("queued.max.response.bytes", K.LONG, 268_435_456,
+      "Bytes of answers that peers do not take, over all connections, without records; above that the connection that "
+      "has taken nothing for the longest time is closed. -1 is no limit.", -1),
     S("fetch.max.bytes", K.INT, 57_671_680, "The most bytes of records in one fetch response.", 1024),
     S("max.incremental.fetch.session.cache.slots", K.INT, 1_000, "Fetch sessions that are kept (KIP-227).", 0),
+    S("max.incremental.fetch.session.cache.partitions", K.INT, 500_000,
+      "Partitions in all fetch sessions together, some 300 bytes each; a consumer that finds no room names its "
+      "partitions in every fetch.", 0),
     # --- topics
     S("auto.create.topics.enable", K.BOOLEAN, True, "Whether asking for a topic's metadata creates it."),
     S("delete.topic.enable", K.BOOLEAN, True, "Whether topics may be deleted."),

@@ -8,6 +8,9 @@ of which there is nothing new: no records, no error, the same high watermark and
     session id any, epoch 0           a new session is asked for; there may be no room, then the answer says id 0
     session id n, epoch e             what changed since epoch e-1 of session n
 
+What has to do with every partition of a request or session is a generator that yields every SLICE of them: the
+handler runs it at once, or in slices if there are many.
+
 The order in a session is the order of reading: who got records goes to the end, so that no partition starves behind
 others when the answer is full.
 """
@@ -15,7 +18,7 @@ others when the answer is full.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
 from muster.errors import ErrorCode
@@ -29,6 +32,9 @@ EVICTION_MS = 120_000
 """Kafka's min.incremental.fetch.session.eviction.ms: only a session unused for this long gives up its place."""
 
 Key = tuple[str | bytes, int]
+
+SLICE = 64
+"""Partitions between two yields."""
 
 
 @dataclass(slots=True)
@@ -55,36 +61,54 @@ class Session:
     epoch: int
     last_used: int
     partitions: dict[Key, FetchedPartition] = field(default_factory=dict)
+    counted: int = 0
+    """Of its partitions those that are in the count of all sessions."""
 
 
 @dataclass(slots=True)
 class FetchPlan:
     """What a request is to be answered with: an error, or these partitions."""
 
-    partitions: list[FetchedPartition] = field(default_factory=list)
+    partitions: dict[Key, FetchedPartition] = field(default_factory=dict)
     error: ErrorCode = ErrorCode.NONE
     session: Session | None = None
     wants_session: bool = False
 
 
 class FetchSessions:
-    """The sessions of all consumers, at most `slots` of them."""
+    """The sessions of all consumers: at most `slots` of them, with at most `most_partitions` in all."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, most_partitions: int) -> None:
         self._slots = slots
+        self._most_partitions = most_partitions
         # In order of use: the first is the one that was not used for the longest time.
         self._sessions: dict[int, Session] = {}
+        self._partitions = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def plan(self, request: FetchRequest, uses_ids: bool, now: int) -> FetchPlan:
+    @property
+    def partitions(self) -> int:
+        """Partitions of all sessions."""
+        return self._partitions
+
+    def size(self, request: FetchRequest) -> int:
+        """How many partitions a request is about, about."""
+        session = self._sessions.get(request.session_id)
+        named = sum(len(topic.partitions) for topic in request.topics)
+        return named + (len(session.partitions) if session is not None else 0)
+
+    def plan(self, request: FetchRequest, uses_ids: bool, now: int) -> Generator[None, None, FetchPlan]:
         """Which partitions a request is about. Changes the session that it belongs to."""
         if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
-            self._sessions.pop(request.session_id, None)
-            wants = request.session_epoch == INITIAL_EPOCH
-            named = {partition.key: partition for partition in _named(request)}
-            return FetchPlan(list(named.values()), wants_session=wants)
+            self._end(request.session_id)
+            plan = FetchPlan(wants_session=request.session_epoch == INITIAL_EPOCH)
+            for count, named in enumerate(_named(request), 1):
+                plan.partitions[named.key] = named
+                if not count % SLICE:
+                    yield
+            return plan
         session = self._sessions.get(request.session_id)
         if session is None:
             return FetchPlan(error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -92,38 +116,77 @@ class FetchSessions:
             return FetchPlan(error=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.uses_ids != uses_ids:
             return FetchPlan(error=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
-        _update(session, request)
-        if not session.partitions:
-            del self._sessions[session.session_id]
-            return FetchPlan()
         session.epoch = session.epoch + 1 if session.epoch < 2**31 - 1 else 1
         session.last_used = now
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)
-        return FetchPlan(list(session.partitions.values()), session=session)
+        if not (yield from self._update(session, request)):
+            self._end(session.session_id)
+            return FetchPlan(error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if not session.partitions:
+            self._end(session.session_id)
+            return FetchPlan()
+        return FetchPlan(session.partitions, session=session)
 
     def settle(
         self, plan: FetchPlan, results: list[tuple[FetchedPartition, PartitionData]], uses_ids: bool, now: int
-    ) -> tuple[int, list[tuple[FetchedPartition, PartitionData]]]:
+    ) -> Generator[None, None, tuple[int, list[tuple[FetchedPartition, PartitionData]]]]:
         """The session id to answer with, and the results that the reader has to be told of."""
         if plan.session is not None:
-            return plan.session.session_id, [result for result in results if _is_news(plan.session, *result)]
-        if not plan.wants_session or not self._make_room(now):
+            news = []
+            for count, result in enumerate(results, 1):
+                if _is_news(plan.session, *result):
+                    news.append(result)
+                if not count % SLICE:
+                    yield
+            return plan.session.session_id, news
+        if not plan.wants_session or not self._make_room(len(results), now):
             return NO_SESSION, results
-        session = Session(self._free_id(), uses_ids, INITIAL_EPOCH + 1, now)
-        for partition, data in results:
-            partition.told_high_watermark, partition.told_log_start = data.high_watermark, data.log_start_offset
-            session.partitions[partition.key] = partition
+        session = Session(self._free_id(), uses_ids, INITIAL_EPOCH + 1, now, plan.partitions)
         self._sessions[session.session_id] = session
+        self._count(session)
+        for count, (partition, data) in enumerate(results, 1):
+            partition.told_high_watermark, partition.told_log_start = data.high_watermark, data.log_start_offset
+            if not count % SLICE:
+                yield
         return session.session_id, results
 
-    def _make_room(self, now: int) -> bool:
-        if len(self._sessions) < self._slots:
-            return True
-        oldest = next(iter(self._sessions.values()), None)
-        if oldest is None or now - oldest.last_used < EVICTION_MS:
-            return False
-        del self._sessions[oldest.session_id]
+    def _update(self, session: Session, request: FetchRequest) -> Generator[None, None, bool]:
+        """False: there is no room for all that the request adds, so that the reader has to begin anew."""
+        for count, named in enumerate(_named(request), 1):
+            known = session.partitions.get(named.key)
+            if known is not None:
+                known.asked = named.asked
+            elif self._partitions - session.counted + len(session.partitions) >= self._most_partitions:
+                return False
+            else:
+                session.partitions[named.key] = named
+            if not count % SLICE:
+                yield
+        for topic in request.forgotten_topics_data:
+            name = topic.topic_id if topic.topic_id != ZERO_UUID else topic.topic
+            for index in topic.partitions:
+                session.partitions.pop((name, index), None)
+            yield
+        if session.session_id in self._sessions:
+            self._count(session)
         return True
+
+    def _count(self, session: Session) -> None:
+        self._partitions += len(session.partitions) - session.counted
+        session.counted = len(session.partitions)
+
+    def _make_room(self, partitions: int, now: int) -> bool:
+        while len(self._sessions) >= self._slots or self._partitions + partitions > self._most_partitions:
+            oldest = next(iter(self._sessions.values()), None)
+            if oldest is None or now - oldest.last_used < EVICTION_MS:
+                return False
+            self._end(oldest.session_id)
+        return True
+
+    def _end(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partitions -= session.counted
 
     def _free_id(self) -> int:
         while True:
@@ -132,23 +195,10 @@ class FetchSessions:
                 return session_id
 
 
-def _named(request: FetchRequest) -> Iterable[FetchedPartition]:
+def _named(request: FetchRequest) -> Iterator[FetchedPartition]:
     for topic in request.topics:
         for partition in topic.partitions:
             yield FetchedPartition(topic.topic, topic.topic_id, partition)
-
-
-def _update(session: Session, request: FetchRequest) -> None:
-    for named in _named(request):
-        known = session.partitions.get(named.key)
-        if known is None:
-            session.partitions[named.key] = named
-        else:
-            known.asked = named.asked
-    for topic in request.forgotten_topics_data:
-        name = topic.topic_id if topic.topic_id != ZERO_UUID else topic.topic
-        for index in topic.partitions:
-            session.partitions.pop((name, index), None)
 
 
 def _is_news(session: Session, partition: FetchedPartition, data: PartitionData) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from muster.broker.fetch_sessions import EVICTION_MS, FetchPlan, FetchSessions
+from muster.broker.calls import at_once
+from muster.broker.fetch_sessions import EVICTION_MS, SLICE, FetchPlan, FetchSessions
 from muster.errors import ErrorCode
 from muster.protocol.messages import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
 
@@ -19,7 +20,7 @@ class Reader:
         self.now = 1000
 
     def plan(self, *names: str, forget: str = "", session_id: int | None = None, epoch: int | None = None) -> FetchPlan:
-        return self.sessions.plan(
+        steps = self.sessions.plan(
             FetchRequest(
                 session_id=self.session_id if session_id is None else session_id,
                 session_epoch=self.epoch if epoch is None else epoch,
@@ -29,22 +30,23 @@ class Reader:
             uses_ids=False,
             now=self.now,
         )
+        return at_once(steps)
 
     def fetch(self, *names: str, log: dict[str, tuple[int, bytes]] | None = None, forget: str = "") -> list[str]:
         """The partitions that the answer tells of, in order."""
         plan = self.plan(*names, forget=forget)
         assert plan.error is ErrorCode.NONE
         results = []
-        for partition in plan.partitions:
+        for partition in plan.partitions.values():
             high_watermark, records = (log or {}).get(partition.topic, (0, b""))
             results.append((partition, PartitionData(0, 0, high_watermark, log_start_offset=0, records=records)))
-        self.session_id, told = self.sessions.settle(plan, results, False, self.now)
+        self.session_id, told = at_once(self.sessions.settle(plan, results, False, self.now))
         self.epoch += 1
         return [partition.topic for partition, _ in told]
 
 
 def test_only_what_is_new_is_told():
-    reader = Reader(FetchSessions(10))
+    reader = Reader(FetchSessions(10, 1_000))
     assert reader.fetch("a", "b") == ["a", "b"]
     assert reader.fetch() == []
     assert reader.fetch(log={"b": (5, b"")}) == ["b"]
@@ -53,7 +55,7 @@ def test_only_what_is_new_is_told():
 
 
 def test_who_got_records_is_read_last_next_time():
-    reader = Reader(FetchSessions(10))
+    reader = Reader(FetchSessions(10, 1_000))
     reader.fetch("a", "b")
     both = {"a": (1, b"x"), "b": (1, b"x")}
     assert reader.fetch(log={"a": (1, b"x")}) == ["a"]
@@ -61,7 +63,7 @@ def test_who_got_records_is_read_last_next_time():
 
 
 def test_partitions_come_and_go():
-    reader = Reader(FetchSessions(10))
+    reader = Reader(FetchSessions(10, 1_000))
     reader.fetch("a")
     assert reader.fetch("b") == ["b"]
     assert reader.fetch(forget="a", log={"a": (9, b"x"), "b": (9, b"")}) == ["b"]
@@ -70,38 +72,39 @@ def test_partitions_come_and_go():
 
 
 def test_after_an_error_the_partition_is_told_again():
-    sessions = FetchSessions(10)
+    sessions = FetchSessions(10, 1_000)
     reader = Reader(sessions)
     reader.fetch("a")
     plan = reader.plan()
     failed = PartitionData(0, ErrorCode.OFFSET_OUT_OF_RANGE, -1, log_start_offset=-1)
-    _, told = sessions.settle(plan, [(plan.partitions[0], failed)], False, 0)
+    [partition] = plan.partitions.values()
+    _, told = at_once(sessions.settle(plan, [(partition, failed)], False, 0))
     assert len(told) == 1
     reader.epoch += 1
     assert reader.fetch() == ["a"]
 
 
 def test_what_a_session_refuses():
-    sessions = FetchSessions(10)
+    sessions = FetchSessions(10, 1_000)
     reader = Reader(sessions)
     reader.fetch("a")
     assert reader.plan(session_id=reader.session_id ^ 1).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert reader.plan(epoch=7).error is ErrorCode.INVALID_FETCH_SESSION_EPOCH
     request = FetchRequest(session_id=reader.session_id, session_epoch=1, topics=[FetchTopic("", IDS["a"], [])])
-    assert sessions.plan(request, True, 0).error is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    assert at_once(sessions.plan(request, True, 0)).error is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
 def test_a_session_ends_when_its_reader_says_so():
-    sessions = FetchSessions(10)
+    sessions = FetchSessions(10, 1_000)
     reader = Reader(sessions)
     reader.fetch("a")
     assert len(sessions) == 1
-    assert [partition.topic for partition in reader.plan("a", epoch=-1).partitions] == ["a"]
+    assert [partition.topic for partition in reader.plan("a", epoch=-1).partitions.values()] == ["a"]
     assert len(sessions) == 0
 
 
 def test_the_epoch_wraps_to_one():
-    sessions = FetchSessions(10)
+    sessions = FetchSessions(10, 1_000)
     reader = Reader(sessions)
     reader.fetch("a")
     [session] = sessions._sessions.values()
@@ -111,7 +114,7 @@ def test_the_epoch_wraps_to_one():
 
 
 def test_without_room_there_is_no_session_until_one_is_old():
-    sessions = FetchSessions(1)
+    sessions = FetchSessions(1, 1_000)
     first, second = Reader(sessions), Reader(sessions)
     first.fetch("a")
     second.fetch("a")
@@ -122,3 +125,42 @@ def test_without_room_there_is_no_session_until_one_is_old():
     second.fetch("a")
     assert second.session_id != 0
     assert first.plan().error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_partitions_of_all_sessions_are_bounded():
+    sessions = FetchSessions(10, 5)
+    first, second, third = Reader(sessions), Reader(sessions), Reader(sessions)
+    first.fetch("a", "b", "c")
+    second.fetch("a", "b", "c")
+    assert (first.session_id != 0, second.session_id, sessions.partitions) == (True, 0, 3)
+    third.fetch("a", "b")
+    assert third.session_id != 0
+    assert sessions.partitions == 5
+
+
+def test_a_session_that_grows_beyond_the_room_ends():
+    sessions = FetchSessions(10, 3)
+    reader, other = Reader(sessions), Reader(sessions)
+    reader.fetch("a")
+    other.fetch("a")
+    assert reader.fetch("b") == ["b"]
+    assert reader.plan("c").error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert sessions.partitions == 1
+    assert len(sessions) == 1
+
+
+def test_what_a_session_forgets_is_room_again():
+    sessions = FetchSessions(10, 2)
+    reader, other = Reader(sessions), Reader(sessions)
+    reader.fetch("a", "b")
+    reader.fetch(forget="b")
+    other.fetch("a")
+    assert other.session_id != 0
+    assert sessions.partitions == 2
+
+
+def test_a_plan_is_made_a_slice_at_a_time():
+    sessions = FetchSessions(10, 10_000)
+    topics = [FetchTopic("a", partitions=[FetchPartition(index) for index in range(10 * SLICE)])]
+    steps = sessions.plan(FetchRequest(session_epoch=0, topics=topics), False, 0)
+    assert sum(1 for _ in steps) == 10

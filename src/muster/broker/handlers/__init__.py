@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from muster.broker.calls import Api, Unsupported
 from muster.broker.handlers import (
     api_versions,
     cluster,
@@ -18,7 +19,6 @@ from muster.broker.handlers import (
     produce,
     producer_ids,
 )
-from muster.broker.server import Api, Unsupported
 from muster.protocol.api import ADVERTISED, REQUESTS, ApiKey
 
 if TYPE_CHECKING:
@@ -46,6 +46,29 @@ _PIPELINED = frozenset({ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETC
 """Requests that wait for the disk at most: those behind them may go on."""
 
 
+_MOST_ELEMENTS = {
+    ApiKey.PRODUCE: 20_000,
+    ApiKey.FETCH: 500_000,
+    ApiKey.METADATA: 200_000,
+    ApiKey.LIST_OFFSETS: 100_000,
+    ApiKey.OFFSET_COMMIT: 20_000,
+    ApiKey.OFFSET_FETCH: 100_000,
+    ApiKey.FIND_COORDINATOR: 100_000,
+    ApiKey.SYNC_GROUP: 20_000,
+    ApiKey.LEAVE_GROUP: 10_000,
+    ApiKey.DESCRIBE_GROUPS: 100_000,
+    ApiKey.DELETE_GROUPS: 100_000,
+    ApiKey.DESCRIBE_CONFIGS: 100_000,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: 100_000,
+    ApiKey.CREATE_TOPICS: 20_000,
+    ApiKey.DELETE_TOPICS: 20_000,
+}
+"""Elements of all arrays in one request; one with more ends its connection before it is decoded. Where a handler works
+in one go, the number bounds its time to that of some ten thousand partitions; where it works in slices, its memory."""
+
+_MOST_OF_OTHERS = 2_000
+
+
 def table(broker: Broker) -> dict[int, Api]:
     """Who serves each request."""
     apis = {}
@@ -54,7 +77,8 @@ def table(broker: Broker) -> dict[int, Api]:
         handle = partial(_HANDLERS.get(key, coordinators.group_request), broker)
         fast = coordinators.fast_heartbeat(broker) if key is ApiKey.HEARTBEAT else None
         first, last = max(ADVERTISED[key][0], request.MIN_VERSION), ADVERTISED[key][1]
-        apis[int(key)] = Api(request, first, last, handle, key in _PIPELINED, fast)
+        most = _MOST_ELEMENTS.get(key, _MOST_OF_OTHERS)
+        apis[int(key)] = Api(request, first, last, handle, key in _PIPELINED, fast, most)
     return apis
 
 

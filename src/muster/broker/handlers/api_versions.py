@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from muster.broker.server import Call
+from muster.broker.calls import Call
 from muster.errors import ErrorCode
 from muster.protocol.api import ADVERTISED, ApiKey
 from muster.protocol.messages import ApiVersion, ApiVersionsRequest, ApiVersionsResponse

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from muster.broker.calls import Call
 from muster.broker.handlers.metadata import CLUSTER_OPERATIONS, LEADER_EPOCH, NOT_ASKED, TOPIC_OPERATIONS
-from muster.broker.server import Call
 from muster.broker.topics import Topic, invalid_name
 from muster.errors import ErrorCode
 from muster.protocol.messages import (

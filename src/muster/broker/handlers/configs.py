@@ -5,11 +5,12 @@ v1: synonyms. v3: types and documentation.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from muster.broker import config as broker_config
 from muster.broker import topic_settings
-from muster.broker.server import Call
+from muster.broker.calls import Call, Sliced, at_once
 from muster.broker.settings import Setting, show
 from muster.broker.topics import Topic, invalid_name
 from muster.errors import ErrorCode, KafkaError
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 TOPIC = 2
 BROKER = 4
+
+_FEW = 10
+"""Resources that are described in one go."""
 
 MALFORMED = (
     "This most likely occurs because of a request being malformed by the client library or the message was sent to "
@@ -46,8 +50,13 @@ def source_of(value: topic_settings.Effective) -> int:
     return STATIC_BROKER_CONFIG if value.of_broker else DEFAULT_CONFIG
 
 
-def describe_configs(broker: Broker, request: DescribeConfigsRequest, call: Call) -> DescribeConfigsResponse:
+def describe_configs(broker: Broker, request: DescribeConfigsRequest, call: Call) -> DescribeConfigsResponse | Sliced:
     """All settings of each resource, or those asked for."""
+    steps = _describe_all(broker, request)
+    return steps if len(request.resources) > _FEW else at_once(steps)
+
+
+def _describe_all(broker: Broker, request: DescribeConfigsRequest) -> Generator[None, None, DescribeConfigsResponse]:
     results = []
     for asked in request.resources:
         result = DescribeConfigsResult(
@@ -58,6 +67,7 @@ def describe_configs(broker: Broker, request: DescribeConfigsRequest, call: Call
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.message or ""
         results.append(result)
+        yield
     return DescribeConfigsResponse(results=results)
 
 

@@ -7,18 +7,21 @@ The requests of groups are not looked into here: the coordinator's runtime takes
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from muster.broker.calls import Call, Fast, Sliced, at_once
 from muster.broker.handlers.configs import MALFORMED
-from muster.broker.server import Call, Fast
 from muster.coordinator.runtime import Client
 from muster.errors import ErrorCode
 from muster.protocol import codec
 from muster.protocol.messages import (
     Coordinator,
+    DeletableGroupResult,
     DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     FindCoordinatorRequest,
@@ -36,21 +39,34 @@ GROUP = 0
 TRANSACTION = 1
 SHARE = 2
 
+_AT_ONCE = 200
+"""Groups that one request asks about in one go."""
+
 _WITHOUT_DEADLINE = (OffsetCommitRequest, OffsetFetchRequest, HeartbeatRequest)
 
 
-def find_coordinator(broker: Broker, request: FindCoordinatorRequest, call: Call) -> FindCoordinatorResponse:
+def find_coordinator(broker: Broker, request: FindCoordinatorRequest, call: Call) -> FindCoordinatorResponse | Sliced:
     """This broker, for groups; share groups have no coordinator here.
 
     Also for transactions, which it then refuses (`producer_ids`): to be told of no coordinator makes clients ask again
     until their time-out, and hides the reason.
     """
     if call.version >= 4:
-        keys = [_coordinator(broker, key, request.key_type, call.version) for key in request.coordinator_keys]
-        return FindCoordinatorResponse(coordinators=keys)
+        steps = _coordinators(broker, request, call.version)
+        return steps if len(request.coordinator_keys) > _AT_ONCE else at_once(steps)
     found = _coordinator(broker, request.key, request.key_type, call.version)
     message = _MESSAGES[ErrorCode(found.error_code)]
     return FindCoordinatorResponse(0, found.error_code, message, found.node_id, found.host, found.port)
+
+
+def _coordinators(
+    broker: Broker, request: FindCoordinatorRequest, version: int
+) -> Generator[None, None, FindCoordinatorResponse]:
+    found = []
+    for key in request.coordinator_keys:
+        found.append(_coordinator(broker, key, request.key_type, version))
+        yield
+    return FindCoordinatorResponse(coordinators=found)
 
 
 _MESSAGES = {
@@ -79,22 +95,66 @@ GROUP_OPERATIONS = 0b110101001000
 """Read, delete, describe, describe and alter configs: all that there are for a group."""
 
 
-def describe_groups(broker: Broker, request: DescribeGroupsRequest, call: Call) -> None:
+def describe_groups(broker: Broker, request: DescribeGroupsRequest, call: Call) -> Sliced | None:
     """DescribeGroups (15): the coordinator's answer, with what one may do with each group (v3) if that is asked for."""
 
-    def reply(response: DescribeGroupsResponse) -> None:
-        for group in response.groups:
-            if group.error_code == 0:
+    def reply(found: list[DescribedGroup]) -> None:
+        for group in found:
+            if group.error_code == 0 and request.include_authorized_operations:
                 group.authorized_operations = GROUP_OPERATIONS
-        call.reply(response)
+        call.reply(DescribeGroupsResponse(groups=found))
 
-    _submit(broker, request, call, reply if request.include_authorized_operations else call.reply)
+    def part(group_ids: list[str], take: Callable[[list[DescribedGroup]], None]) -> None:
+        _submit(broker, DescribeGroupsRequest(group_ids), call, lambda response: take(response.groups))
+
+    return _in_parts(request.groups, part, reply)
 
 
-def delete_groups(broker: Broker, request: DeleteGroupsRequest, call: Call) -> None:
+def delete_groups(broker: Broker, request: DeleteGroupsRequest, call: Call) -> Sliced | None:
     """DeleteGroups (42): a group that is named twice is answered once, as in Kafka."""
-    request.groups_names = list(dict.fromkeys(request.groups_names))
-    group_request(broker, request, call)
+
+    def reply(found: list[DeletableGroupResult]) -> None:
+        call.reply(DeleteGroupsResponse(results=found))
+
+    def part(group_ids: list[str], take: Callable[[list[DeletableGroupResult]], None]) -> None:
+        _submit(broker, DeleteGroupsRequest(group_ids), call, lambda response: take(response.results))
+
+    return _in_parts(list(dict.fromkeys(request.groups_names)), part, reply)
+
+
+T = TypeVar("T")
+
+
+def _in_parts(
+    group_ids: list[str],
+    submit: Callable[[list[str], Callable[[list[T]], None]], None],
+    reply: Callable[[list[T]], None],
+) -> Sliced | None:
+    """Hand over many groups a few at a time; `reply` with all answers, in order, when the last has come."""
+    parts = [group_ids[start : start + _AT_ONCE] for start in range(0, len(group_ids), _AT_ONCE)] or [[]]
+    found: list[list[T]] = [[] for _ in parts]
+    missing = len(parts)
+
+    def taker(number: int) -> Callable[[list[T]], None]:
+        def take(answers: list[T]) -> None:
+            nonlocal missing
+            found[number] = answers
+            missing -= 1
+            if not missing:
+                reply([answer for answers in found for answer in answers])
+
+        return take
+
+    def steps() -> Sliced:
+        for number, some in enumerate(parts):
+            submit(some, taker(number))
+            yield
+        return None
+
+    if len(parts) > 1:
+        return steps()
+    submit(parts[0], taker(0))
+    return None
 
 
 def group_request(broker: Broker, request: Request[Any], call: Call) -> None:

@@ -11,9 +11,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from muster.broker import topic_settings
+from muster.broker.calls import Call
 from muster.broker.handlers.configs import source_of
 from muster.broker.identity import random_uuid
-from muster.broker.server import Call
 from muster.broker.settings import show
 from muster.broker.topics import invalid_name
 from muster.errors import ConfigError, ErrorCode, KafkaError

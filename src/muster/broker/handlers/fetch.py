@@ -6,18 +6,20 @@ instead of names. v15: replica_state. v16: node_endpoints. v18: high_watermark o
 How much (KIP-74): at most max_bytes in all and partition_max_bytes of each partition, but the first partition that has
 anything gives at least one batch, however large. A request with less than min_bytes to get is parked until appends
 bring that much, or until max_wait_ms is over.
+
+What has to do with every partition is a generator; a fetch of very many partitions is handled a slice at a time.
 """
 
 from __future__ import annotations
 
 from asyncio import TimerHandle
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
+from muster.broker.calls import Call, Sliced, at_once
 from muster.broker.clock import now_ms
-from muster.broker.fetch_sessions import FetchedPartition, FetchPlan
+from muster.broker.fetch_sessions import SLICE, FetchedPartition, FetchPlan
 from muster.broker.handlers.metadata import LEADER_EPOCH
-from muster.broker.server import Call
 from muster.errors import ErrorCode, KafkaError
 from muster.model import GROUP_METADATA_TOPIC
 from muster.protocol.messages import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
@@ -30,41 +32,61 @@ if TYPE_CHECKING:
 READ_COMMITTED = 1
 _TOPIC_IDS_SINCE = 13
 
+MANY = 1_000
+"""Partitions of a fetch above which it is handled in slices."""
+
+MOST_KEPT = 500_000
+"""Partitions of fetches that wait without a session, some 300 bytes each; one more fetch is answered at once."""
+
 Result = tuple[FetchedPartition, PartitionData]
 PartitionKey = tuple[str, int]
 
 
-def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse | None:
+def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse | Sliced | None:
     """Answer with what there is, or park the request."""
-    plan = broker.sessions.plan(request, call.version >= _TOPIC_IDS_SINCE, now_ms())
+    steps = _fetch(broker, request, call)
+    return steps if broker.sessions.size(request) > MANY else at_once(steps)
+
+
+def _fetch(broker: Broker, request: FetchRequest, call: Call) -> Generator[None, None, FetchResponse | None]:
+    plan = yield from broker.sessions.plan(request, call.version >= _TOPIC_IDS_SINCE, now_ms())
     if plan.error:
         return FetchResponse(error_code=plan.error)
-    results, size, failed = _read(broker, plan, request)
+    results, size, failed = yield from _read(broker, plan, request)
     if size >= request.min_bytes or request.max_wait_ms <= 0 or failed or not plan.partitions:
-        return _answer(broker, plan, results, call.version)
-    broker.fetches.park(ParkedFetch(broker, request, plan, call, request.min_bytes - size))
-    return None
+        return (yield from _answer(broker, plan, results, call.version))
+    # Of very many partitions, one that was read some slices ago may have grown since: its reader waits for its time.
+    if broker.fetches.park(ParkedFetch(broker, request, plan, call, request.min_bytes - size)):
+        return None
+    return (yield from _answer(broker, plan, results, call.version))
 
 
-def _answer(broker: Broker, plan: FetchPlan, results: list[Result], version: int) -> FetchResponse:
-    session_id, told = broker.sessions.settle(plan, results, version >= _TOPIC_IDS_SINCE, now_ms())
+def _answer(
+    broker: Broker, plan: FetchPlan, results: list[Result], version: int
+) -> Generator[None, None, FetchResponse]:
+    settling = broker.sessions.settle(plan, results, version >= _TOPIC_IDS_SINCE, now_ms())
+    session_id, told = yield from settling
     response = FetchResponse(session_id=session_id)
     last: FetchableTopicResponse | None = None
-    for partition, data in told:
+    for count, (partition, data) in enumerate(told, 1):
         if last is None or last.topic != partition.topic or last.topic_id != partition.topic_id:
             last = FetchableTopicResponse(partition.topic, partition.topic_id)
             response.responses.append(last)
         last.partitions.append(data)
+        if not count % SLICE:
+            yield
     return response
 
 
-def _read(broker: Broker, plan: FetchPlan, request: FetchRequest) -> tuple[list[Result], int, bool]:
+def _read(
+    broker: Broker, plan: FetchPlan, request: FetchRequest
+) -> Generator[None, None, tuple[list[Result], int, bool]]:
     """What each partition has now, their bytes, and whether one of them failed."""
     room = min(request.max_bytes, broker.max_fetch_bytes)
     aborted: list[object] | None = [] if request.isolation_level == READ_COMMITTED else None
     results: list[Result] = []
     size, failed = 0, False
-    for partition in plan.partitions:
+    for count, partition in enumerate(list(plan.partitions.values()), 1):
         data = PartitionData(partition.asked.partition, high_watermark=-1, records=b"")
         data.aborted_transactions = aborted  # type: ignore[assignment]
         results.append((partition, data))
@@ -75,6 +97,8 @@ def _read(broker: Broker, plan: FetchPlan, request: FetchRequest) -> tuple[list[
             failed = True
         else:
             size += got
+        if not count % SLICE:
+            yield
     return results, size, failed
 
 
@@ -115,7 +139,10 @@ def topic_name(broker: Broker, partition: FetchedPartition) -> str | None:
 
 
 class ParkedFetch:
-    """A fetch that waits for `missing` more bytes, or for its time to be over."""
+    """A fetch that waits for `missing` more bytes, or for its time to be over.
+
+    It has the keys of its partitions; one of more than MANY does not, and is asked whether it waits for a partition.
+    """
 
     __slots__ = ("_broker", "_call", "_done", "_plan", "_request", "_timer", "keys", "missing")
 
@@ -128,10 +155,26 @@ class ParkedFetch:
         self._timer: TimerHandle | None = None
         self.missing = missing
         self.keys: list[PartitionKey] = []
-        for partition in plan.partitions:
-            name = topic_name(broker, partition)
-            if name is not None:
-                self.keys.append((name, partition.asked.partition))
+        if not self.is_large:
+            for partition in plan.partitions.values():
+                name = topic_name(broker, partition)
+                if name is not None:
+                    self.keys.append((name, partition.asked.partition))
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it is of so many partitions that looking at each takes long."""
+        return len(self._plan.partitions) > MANY
+
+    @property
+    def partitions_kept(self) -> int:
+        """Partitions that it alone keeps in memory: those of a session are the session's."""
+        return len(self._plan.partitions) if self.is_large and self._plan.session is None else 0
+
+    def waits_for(self, topic: str, partition: int) -> bool:
+        """Whether a partition is among those of a large fetch."""
+        by_id = (self._broker.topics.topic_id(topic), partition)
+        return (topic, partition) in self._plan.partitions or by_id in self._plan.partitions
 
     def start(self) -> None:
         """Begin to wait."""
@@ -142,8 +185,12 @@ class ParkedFetch:
         """Answer with what there is now."""
         if not self._done:
             self.cancel()
-            results, _, _ = _read(self._broker, self._plan, self._request)
-            self._call.reply(_answer(self._broker, self._plan, results, self._call.version))
+            steps = self._steps()
+            self._call.reply(steps if self.is_large else at_once(steps))
+
+    def _steps(self) -> Generator[None, None, FetchResponse]:
+        results, _, _ = yield from _read(self._broker, self._plan, self._request)
+        return (yield from _answer(self._broker, self._plan, results, self._call.version))
 
     def cancel(self) -> None:
         """Wait no longer."""
@@ -154,7 +201,7 @@ class ParkedFetch:
 
     def log_has_grown(self) -> bool:
         """Whether any of the partitions has records now."""
-        for partition in self._plan.partitions:
+        for partition in self._plan.partitions.values():
             name = topic_name(self._broker, partition)
             log = self._broker.partition(name, partition.asked.partition) if name is not None else None
             if log is None or log.high_watermark > partition.asked.fetch_offset:
@@ -170,18 +217,30 @@ class ParkedFetches:
         self._appended: dict[PartitionKey, list[tuple[int, int]]] = {}
         # The coordinator writes to its topic without telling: its readers are looked after one by one.
         self._of_groups: dict[ParkedFetch, None] = {}
+        self._large: dict[ParkedFetch, None] = {}
+        self._kept = 0
 
-    def park(self, fetch: ParkedFetch) -> None:
-        """Let a fetch wait."""
+    def park(self, fetch: ParkedFetch) -> bool:
+        """Let a fetch wait. False: too many partitions are kept for such fetches already."""
+        if fetch.partitions_kept:
+            if self._kept + fetch.partitions_kept > MOST_KEPT:
+                return False
+            self._kept += fetch.partitions_kept
+        if fetch.is_large:
+            self._large[fetch] = None
         for key in fetch.keys:
             self._by_partition.setdefault(key, {})[fetch] = None
             if key[0] == GROUP_METADATA_TOPIC:
                 self._of_groups[fetch] = None
         fetch.start()
+        return True
 
     def forget(self, fetch: ParkedFetch) -> None:
         """A fetch waits no longer."""
         self._of_groups.pop(fetch, None)
+        if fetch in self._large:
+            del self._large[fetch]
+            self._kept -= fetch.partitions_kept
         for key in fetch.keys:
             waiting = self._by_partition.get(key)
             if waiting is not None:
@@ -213,7 +272,7 @@ class ParkedFetches:
             later = [(end, size) for end, size in appends if end > readable]
             if later and log is not None:
                 self._appended[key] = later
-            for fetch in self._by_partition.get(key, ()):
+            for fetch in self._waiting_for(key):
                 fetch.missing -= size
                 if fetch.missing <= 0:
                     enough[fetch] = None
@@ -225,6 +284,11 @@ class ParkedFetches:
         for key in [key for key in self._by_partition if key[0] == topic]:
             for fetch in list(self._by_partition.get(key, ())):
                 fetch.complete()
+        for fetch in list(self._large):
+            fetch.complete()
+
+    def _waiting_for(self, key: PartitionKey) -> list[ParkedFetch]:
+        return [*self._by_partition.get(key, ()), *(fetch for fetch in self._large if fetch.waits_for(*key))]
 
     def __len__(self) -> int:
-        return len({fetch for waiting in self._by_partition.values() for fetch in waiting})
+        return len({fetch for waiting in self._by_partition.values() for fetch in waiting}) + len(self._large)

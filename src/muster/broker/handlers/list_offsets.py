@@ -11,9 +11,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from muster.broker.calls import Call
 from muster.broker.handlers.fetch import check_leader_epoch
 from muster.broker.handlers.metadata import LEADER_EPOCH
-from muster.broker.server import Call
 from muster.errors import CorruptRecordError, ErrorCode, KafkaError
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from muster.protocol.messages import (

@@ -6,9 +6,10 @@ operations of the cluster. v10: topic ids in the answer; v12: in the request, wi
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from muster.broker.server import Call
+from muster.broker.calls import SMALL, Call, Sliced, at_once
 from muster.broker.topics import Topic, invalid_name
 from muster.errors import ErrorCode
 from muster.model import GROUP_METADATA_TOPIC
@@ -34,8 +35,11 @@ CLUSTER_OPERATIONS = 0b1111110100000
 
 LEADER_EPOCH = 0
 
+_FEW = 200
+"""Topics that are described in one go."""
 
-def metadata(broker: Broker, request: MetadataRequest, call: Call) -> MetadataResponse:
+
+def metadata(broker: Broker, request: MetadataRequest, call: Call) -> MetadataResponse | Sliced:
     """The one broker, and the topics asked for."""
     asked = request.topics
     if asked and call.version < 12 and any(topic.name is None or topic.topic_id != ZERO_UUID for topic in asked):
@@ -43,13 +47,34 @@ def metadata(broker: Broker, request: MetadataRequest, call: Call) -> MetadataRe
     if asked is not None and any(topic.name is None and topic.topic_id == ZERO_UUID for topic in asked):
         return _refused(asked, ErrorCode.INVALID_REQUEST)
     if asked is None or (not asked and call.version == 0):
-        topics = [_described(broker, topic) for topic in broker.topics]
-    else:
-        topics = [_asked_for(broker, topic, request.allow_auto_topic_creation) for topic in _once_each(asked)]
+        asked = [MetadataRequestTopic(name=topic.name) for topic in broker.topics]
+    steps = _metadata(broker, request, asked)
+    few = len(asked) <= _FEW and sum(_partitions(broker, topic) for topic in asked) <= SMALL
+    return at_once(steps) if few else steps
+
+
+def _partitions(broker: Broker, asked: MetadataRequestTopic) -> int:
+    topic = broker.topics.get(asked.name) if asked.name else broker.topics.by_id(asked.topic_id)
+    return topic.partitions if topic is not None else 0
+
+
+def _metadata(
+    broker: Broker, request: MetadataRequest, asked: list[MetadataRequestTopic]
+) -> Generator[None, None, MetadataResponse]:
+    topics: list[MetadataResponseTopic] = []
+    seen: set[tuple[str | None, bytes]] = set()
+    unknown: list[str] = []
+    for one in asked:
+        if (one.name, one.topic_id) not in seen:
+            seen.add((one.name, one.topic_id))
+            topics.append(_asked_for(broker, one, unknown))
+        yield
+    if request.allow_auto_topic_creation and unknown:
+        yield from broker.auto_create(unknown)
     if request.include_topic_authorized_operations:
-        for topic in topics:
-            if topic.error_code == 0:
-                topic.topic_authorized_operations = TOPIC_OPERATIONS
+        for found in topics:
+            if found.error_code == 0:
+                found.topic_authorized_operations = TOPIC_OPERATIONS
     node = broker.node
     return MetadataResponse(
         brokers=[MetadataResponseBroker(node.node_id, node.host, node.port, node.rack)],
@@ -62,11 +87,8 @@ def metadata(broker: Broker, request: MetadataRequest, call: Call) -> MetadataRe
     )
 
 
-def _once_each(asked: list[MetadataRequestTopic]) -> list[MetadataRequestTopic]:
-    return list({(topic.name, topic.topic_id): topic for topic in asked}.values())
-
-
-def _asked_for(broker: Broker, asked: MetadataRequestTopic, may_create: bool) -> MetadataResponseTopic:
+def _asked_for(broker: Broker, asked: MetadataRequestTopic, unknown: list[str]) -> MetadataResponseTopic:
+    """What is told of a topic; the name of one that could be created is added to `unknown`."""
     if asked.topic_id != ZERO_UUID:
         topic = broker.topics.by_id(asked.topic_id)
         if topic is None:
@@ -77,9 +99,9 @@ def _asked_for(broker: Broker, asked: MetadataRequestTopic, may_create: bool) ->
     if topic is None:
         if invalid_name(name):
             return MetadataResponseTopic(ErrorCode.INVALID_TOPIC_EXCEPTION, name)
-        if may_create:
-            broker.auto_create(name)
-        # A new topic is there for whoever asks again. Clients count on what Kafka does: it creates behind the answer.
+        # A new topic is there when it is asked for again. Clients count on what Kafka does: it creates behind the
+        # answer.
+        unknown.append(name)
         return MetadataResponseTopic(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name, is_internal=name == GROUP_METADATA_TOPIC
         )

@@ -11,8 +11,8 @@ import logging
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from muster.broker.calls import NO_RESPONSE, Call, CloseConnectionError
 from muster.broker.clock import now_ms
-from muster.broker.server import NO_RESPONSE, Call, CloseConnectionError
 from muster.errors import ErrorCode, KafkaError
 from muster.log import LogError, validation
 from muster.model import INTERNAL_TOPICS

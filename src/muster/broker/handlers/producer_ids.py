@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from muster.broker.server import Call
+from muster.broker.calls import Call
 from muster.errors import ErrorCode
 from muster.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
 

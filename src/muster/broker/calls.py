@@ -1,0 +1,225 @@
+"""Requests under way: what serves each kind, who sent this one, and the way of its answer.
+
+A handler returns its response; or None, and calls `Call.reply` later, once; or a generator that yields now and then and
+returns the response: a request about very many things is handled a slice at a time (slices.py).
+
+Every request is answered or its connection is closed, whatever a handler does: if one raises, at once or when it
+replies, the connection is closed; and a parked call that nobody but its connection holds cannot be answered by anybody
+(`forgotten`), so its connection is closed too.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Generator
+from struct import Struct
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from muster.errors import MusterError
+from muster.protocol import codec
+from muster.protocol.api import response_header_version
+from muster.protocol.primitives import Buffer, Request, Response
+
+if TYPE_CHECKING:
+    from muster.broker.connection import Connection
+    from muster.broker.intake import LargeFrame
+
+SMALL = 2_000
+"""Elements of arrays in a request or response that is decoded or encoded in one go: some two milliseconds."""
+
+_JOIN_BELOW = 4096
+"""Bytes of a buffer that is worth a place of its own in a write."""
+_JOIN_PARTS = 256
+"""Buffers of an answer above which the small ones are joined: many little objects take more memory than their bytes."""
+_RESPONSE_HEADER = Struct(">ii")
+_FLEXIBLE_RESPONSE_HEADER = Struct(">iib")
+
+
+class NoResponse(Response):
+    """What a handler returns for a request that is not to be answered (a produce with acks=0)."""
+
+    __slots__ = ()
+
+
+NO_RESPONSE = NoResponse()
+
+
+class CloseConnectionError(MusterError):
+    """Raised by a handler to end the connection without an answer. The message is for the log."""
+
+
+Sliced = Generator[None, None, Response | None]
+R = TypeVar("R")
+Handle = Callable[[Any, "Call"], Response | Sliced | None]
+Fast = Callable[[bytes, int, int, int], bytes | None]
+
+
+class Api(NamedTuple):
+    """How a kind of request is served: the versions, who handles it, whether requests behind it may go on.
+
+    `fast` is a short way for a hot request: frame, position of the body, version, correlation id -> the whole answer,
+    or None to take the general way. A request with more than `most_elements` in its arrays ends its connection.
+    """
+
+    request: type[Request[Any]]
+    first: int
+    last: int
+    handle: Handle
+    pipelined: bool = False
+    fast: Fast | None = None
+    most_elements: int = 1 << 20
+
+
+class Unsupported(NamedTuple):
+    """The one request that is answered in every version, and the answer (KIP-511)."""
+
+    api: type[Request[Any]]
+    response: Response
+
+
+class Call:
+    """One request under way: who sent it, and where its answer goes."""
+
+    __slots__ = (
+        "_connection",
+        "answer",
+        "api",
+        "blocks",
+        "client_id",
+        "correlation_id",
+        "frame",
+        "held",
+        "on_cancel",
+        "over",
+        "parked",
+        "size",
+        "version",
+    )
+
+    def __init__(self, connection: Connection, api: Api, version: int, correlation_id: int, client_id: str) -> None:
+        self._connection = connection
+        self.api = api
+        self.version = version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.on_cancel: Callable[[], None] | None = None
+        """Called if the connection ends before the answer."""
+        self.blocks = not api.pipelined
+        """Whether the frames behind it wait until it is answered. A handler may set it."""
+        self.held: LargeFrame | None = None
+        """The large frame that it came in, as long as a handler may have views of it."""
+        self.parked = False
+        """Whether the handler has returned without an answer."""
+        self.answer: Response | Sliced | None = None
+        """What `reply` was called with while the handler ran."""
+        self.frame: list[Buffer] | None = None
+        self.size = 0
+        self.over = False
+        """Whether nobody has to answer any more: it was done, or the connection has ended."""
+
+    @property
+    def client_host(self) -> str:
+        """The peer's address as Kafka writes it: `/127.0.0.1`."""
+        return self._connection.client_host
+
+    @property
+    def peer(self) -> str:
+        """The peer's address and port, for the log."""
+        return self._connection.peer
+
+    def reply(self, response: Response | Sliced) -> None:
+        """Answer the request. After the connection's end, and a second time, this does nothing. Never raises."""
+        if self.parked:
+            if not self.over:
+                self._connection.answered(self, response)
+        elif self.answer is None:
+            self.answer = response
+
+    def close(self, reason: str) -> None:
+        """End the connection without an answer: what CloseConnectionError does while the handler runs."""
+        self.over = True
+        self._connection.close(reason)
+
+
+def at_once(steps: Generator[None, None, R]) -> R:
+    """What a sliced handler returns, without slices: for a request that turns out to be small."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: R = end.value
+            return found
+
+
+def forgotten(calls: deque[Call], blocking: Call | None) -> Call | None:
+    """One of these parked calls that nobody else holds: it cannot be answered by anybody. The connection holds
+    `blocking` twice."""
+    for call in calls:
+        if not call.over and sys.getrefcount(call) <= _HELD_BY_US + 2 * (call is blocking):
+            return call
+    return None
+
+
+def _held_by_us() -> int:
+    """The references that `forgotten` sees of a call that it alone was given."""
+    seen = 0
+    for call in deque([object()]):
+        seen = sys.getrefcount(call)
+    return seen
+
+
+_HELD_BY_US = _held_by_us()
+
+
+def encode_answer(response: Response, call: Call, most_elements: int = SMALL) -> list[Buffer]:
+    """The frame of a response, an empty list for NO_RESPONSE.
+
+    Raises:
+        TooManyElementsError: it has more elements than `most_elements`: it is to be encoded a slice at a time.
+    """
+    if response is NO_RESPONSE:
+        return []
+    parts: list[Buffer] = [b""]
+    codec.encoder(type(response), call.version)(response, parts.append, most_elements)
+    return finish_frame(parts, call)
+
+
+def encode_answer_sliced(response: Response, call: Call) -> Generator[None, None, list[Buffer]]:
+    """The same, a few elements at a time."""
+    parts: list[Buffer] = [b""]
+    joined = 1
+    for _ in codec.encode_sliced(response, call.version, parts.append):
+        if len(parts) - joined > _JOIN_PARTS:
+            parts[joined:] = join_small(parts[joined:])
+            joined = len(parts)
+        yield
+    return finish_frame(parts, call)
+
+
+def finish_frame(parts: list[Buffer], call: Call) -> list[Buffer]:
+    """Put length and header in front of an encoded response (`parts` has a place for them)."""
+    size = sum(map(len, parts))
+    call.size = size + 8
+    if response_header_version(call.api.request, call.version):
+        parts[0] = _FLEXIBLE_RESPONSE_HEADER.pack(size + 5, call.correlation_id, 0)
+    else:
+        parts[0] = _RESPONSE_HEADER.pack(size + 4, call.correlation_id)
+    return parts if len(parts) <= _JOIN_PARTS else join_small(parts)
+
+
+def join_small(parts: list[Buffer]) -> list[Buffer]:
+    """The same bytes with runs of small buffers made into one; a large one, a view of the log, stays as it is."""
+    found: list[Buffer] = []
+    run: list[Buffer] = []
+    for part in parts:
+        if len(part) < _JOIN_BELOW:
+            run.append(part)
+            continue
+        if run:
+            found.append(b"".join(run))
+            run = []
+        found.append(part)
+    if run:
+        found.append(b"".join(run))
+    return found

@@ -1,0 +1,151 @@
+"""Memory for large frames while they come in and are handled: as much as their bytes, and bounded in all.
+
+A frame that is announced costs nothing; its pages are the system's until bytes arrive in them. When all large frames
+together have reached the bound, reading stops for all of them but the one that began first, so that one can always be
+finished. While others wait for room, a frame whose bytes do not come on is given up: half a frame cannot make others
+wait for longer than STALLED_S, twice at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import sys
+from typing import Protocol
+
+CHUNK = 1024 * 1024
+"""The most that is read of a large frame at once."""
+
+STALLED_S = 0.5
+SLOWEST = 128 * 1024
+"""Bytes that a large frame must bring in STALLED_S while others wait for its memory."""
+
+POOL_BYTES = 2 * 1024 * 1024
+"""A frame of up to this size takes memory that was used before, if there is: its pages are there already."""
+POOLED = 4
+
+
+class Receiver(Protocol):
+    """A connection, as the intake sees it."""
+
+    def room_again(self) -> None:
+        """There may be room for more of the large frame."""
+
+    def close(self, why: str) -> None:
+        """End the connection."""
+
+
+class LargeFrame:
+    """A frame with memory of its own; `filled` bytes of it are there."""
+
+    __slots__ = ("_memory", "filled", "length", "looked_at")
+
+    def __init__(self, memory: mmap.mmap, length: int) -> None:
+        self._memory: mmap.mmap | None = memory
+        self.length = length
+        self.filled = 0
+        self.looked_at = -1
+        """What was filled when the intake last looked whether it comes on; -1: it has not looked yet."""
+
+    def view(self) -> memoryview:
+        """The whole frame."""
+        assert self._memory is not None
+        return memoryview(self._memory)[: self.length]
+
+    def take_memory(self) -> mmap.mmap | None:
+        """The frame's memory, if nobody holds a view of it any more."""
+        memory, self._memory = self._memory, None
+        # This variable and the argument of getrefcount; each view would be one more.
+        return memory if memory is not None and sys.getrefcount(memory) <= 2 else None
+
+
+class Intake:
+    """All large frames of a broker. `most` bounds their bytes."""
+
+    def __init__(self, most: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.bytes = 0
+        self._most = most
+        self._loop = loop
+        self._receiving: dict[Receiver, LargeFrame] = {}
+        self._waiting: dict[Receiver, None] = {}
+        self._pool: list[mmap.mmap] = []
+        self._watch: asyncio.TimerHandle | None = None
+
+    def begin(self, receiver: Receiver, length: int, start: bytes) -> LargeFrame:
+        """A frame of which the first bytes have come."""
+        pooled = length <= POOL_BYTES
+        memory = self._pool.pop() if pooled and self._pool else mmap.mmap(-1, POOL_BYTES if pooled else length)
+        frame = LargeFrame(memory, length)
+        memory[: len(start)] = start
+        frame.filled = len(start)
+        self.bytes += len(start)
+        self._receiving[receiver] = frame
+        return frame
+
+    def room(self, receiver: Receiver) -> int:
+        """How much of the receiver's frame may be read now. 0: nothing, and `room_again` is called when some may."""
+        left = self._most - self.bytes
+        if left <= 0 and next(iter(self._receiving), receiver) is receiver:
+            left = CHUNK
+        if left <= 0:
+            self._waiting[receiver] = None
+            if self._watch is None:
+                self._look_later()
+            return 0
+        return min(left, CHUNK)
+
+    def received(self, frame: LargeFrame, count: int) -> None:
+        """More of a frame has come."""
+        frame.filled += count
+        self.bytes += count
+
+    def whole(self, receiver: Receiver) -> None:
+        """The receiver's frame is all there; its memory is held until `done`."""
+        del self._receiving[receiver]
+        self._wake()
+
+    def done(self, frame: LargeFrame) -> None:
+        """The frame was handled."""
+        self.bytes -= frame.filled
+        memory = frame.take_memory()
+        if memory is not None and len(memory) == POOL_BYTES and len(self._pool) < POOLED:
+            self._pool.append(memory)
+        self._wake()
+
+    def lost(self, receiver: Receiver) -> None:
+        """The receiver's connection has ended."""
+        self._waiting.pop(receiver, None)
+        frame = self._receiving.pop(receiver, None)
+        if frame is not None:
+            self.done(frame)
+
+    def stop(self) -> None:
+        """End."""
+        if self._watch is not None:
+            self._watch.cancel()
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for receiver in waiting:
+            receiver.room_again()
+
+    def _look_later(self) -> None:
+        self._watch = self._loop.call_later(STALLED_S, self._look)
+
+    def _look(self) -> None:
+        """Give up the frames that did not come on since the last look, if anybody waits."""
+        self._watch = None
+        for receiver, frame in list(self._receiving.items()):
+            if receiver in self._waiting:
+                frame.looked_at = -1
+            elif frame.looked_at >= 0 and frame.filled - frame.looked_at < SLOWEST:
+                receiver.close(
+                    f"{frame.filled} bytes of a frame of {frame.length} did not come on while others waited for memory"
+                )
+            else:
+                frame.looked_at = frame.filled
+        if self._waiting:
+            self._look_later()
+        else:
+            for frame in self._receiving.values():
+                frame.looked_at = -1

@@ -1,0 +1,386 @@
+"""One connection cannot stop the others: what is bounded, counted on a real server and real sockets.
+
+The handlers here are the test's own. No test measures time: each looks at which requests were handled, in which order,
+and at how many bytes the server keeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable, Generator
+from typing import Any
+
+import pytest
+
+from muster.broker.calls import NO_RESPONSE, SMALL, Api, Call, CloseConnectionError
+from muster.broker.connection import HIGH_WATER, Connection
+from muster.broker.server import Seldom, Server
+from muster.protocol import codec, framing
+from muster.protocol.messages import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+VERSION = 12
+TEXT = "x" * 30_000
+
+
+class Peer:
+    """One client's socket. `ask` counts the requests up; answers come back by their number."""
+
+    def __init__(self, port: int, receive_buffer: int | None = None) -> None:
+        self.socket = socket.socket()
+        if receive_buffer is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.socket.connect(("127.0.0.1", port))
+        self.socket.setblocking(False)
+        self.loop = asyncio.get_running_loop()
+        self.sent = 0
+
+    async def ask(self, *names: str, times: int = 1) -> None:
+        """Send requests, without waiting for answers."""
+        request = MetadataRequest([MetadataRequestTopic(name=name) for name in names])
+        frames = []
+        for _ in range(times):
+            self.sent += 1
+            frames += framing.encode_request(request, VERSION, self.sent, "peer")
+        await self.loop.sock_sendall(self.socket, b"".join(map(bytes, frames)))
+
+    async def answer(self) -> tuple[int, MetadataResponse]:
+        """The next answer: its number and message. EOFError: the connection was closed."""
+        size = int.from_bytes(await self._exactly(4), "big")
+        frame = await self._exactly(size)
+        return framing.correlation_id(frame), framing.decode_response(frame, MetadataRequest, VERSION)
+
+    async def _exactly(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            part = await asyncio.wait_for(self.loop.sock_recv(self.socket, count - len(data)), 30)
+            if not part:
+                raise EOFError
+            data += part
+        return data
+
+    async def round_trip(self) -> None:
+        """Ask and get an answer: the server has then gone through its loop."""
+        await self.ask("round trip")
+        await self.answer()
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    handle: Callable[[MetadataRequest, Call], Any],
+    *,
+    pipelined: bool = False,
+    most_elements: int = 1 << 20,
+    **limits: int,
+) -> AsyncIterator[tuple[Server, Callable[..., Peer]]]:
+    """A server with one handler, and how to connect to it."""
+    api = Api(MetadataRequest, 0, 13, handle, pipelined, None, most_elements)
+    settings = {
+        "max_connections": 100,
+        "max_request_bytes": 100_000_000,
+        "max_bytes_in_flight": 100_000_000,
+        "max_unread_bytes": 100_000_000,
+        "max_idle_ms": -1,
+    } | limits
+    server = Server({3: api}, backlog=50, **settings)  # type: ignore[arg-type]
+    port = await server.listen("127.0.0.1", 0)
+    peers: list[Peer] = []
+
+    def connect(receive_buffer: int | None = None) -> Peer:
+        peers.append(Peer(port, receive_buffer))
+        return peers[-1]
+
+    try:
+        yield server, connect
+    finally:
+        for peer in peers:
+            peer.socket.close()
+        await server.close()
+
+
+def small(request: MetadataRequest, call: Call) -> MetadataResponse:
+    return MetadataResponse(cluster_id="small")
+
+
+def only(server: Server) -> Connection:
+    [connection] = server.connections
+    return connection
+
+
+async def test_a_peer_that_does_not_read_has_few_requests_handled() -> None:
+    handled = 0
+
+    def large(request: MetadataRequest, call: Call) -> MetadataResponse:
+        nonlocal handled
+        handled += 1
+        return MetadataResponse(cluster_id=TEXT)
+
+    async with serving(large) as (server, connect):
+        peer, other = connect(), connect()
+        await peer.ask(times=1_000)
+        before = -2
+        while handled != before + 1:  # until the sockets are full; the one is the other's
+            before = handled
+            for _ in range(20):
+                await asyncio.sleep(0)
+            await other.round_trip()
+        connection = next(one for one in server.connections if one.unread)
+        assert handled < 900, "the rest of the 30 MB waits as requests of a few bytes"
+        assert connection.unread <= HIGH_WATER + len(TEXT) + 100
+        for number in range(1, 1_001):
+            found, answer = await peer.answer()
+            assert (found, answer.cluster_id) == (number, TEXT)
+        assert connection.unread == 0
+        assert server._unread_bytes == 0
+
+
+async def test_of_peers_that_do_not_read_the_slowest_goes_when_too_much_waits(caplog: pytest.LogCaptureFixture) -> None:
+    topics = [MetadataResponseTopic(name=TEXT) for _ in range(SMALL // 4)]  # 15 MB, more than sockets take
+
+    def large(request: MetadataRequest, call: Call) -> MetadataResponse:
+        return MetadataResponse(topics=topics if request.topics else [])
+
+    async with serving(large, max_unread_bytes=20_000_000) as (server, connect):
+        slow = connect(4096)
+        await slow.ask("large")
+        while not server._unread:
+            await asyncio.sleep(0)
+        [first] = server._unread
+        with caplog.at_level(logging.WARNING):
+            others = [connect(4096) for _ in range(2)]
+            for other in others:
+                await other.ask("large")
+            while first in server.connections:
+                await asyncio.sleep(0)
+        assert "its answers are not taken" in caplog.text
+        assert server._unread_bytes <= 20_000_000
+        with pytest.raises((EOFError, ConnectionResetError)):
+            await slow.answer()
+        number, answer = await others[-1].answer()
+        assert (number, len(answer.topics)) == (1, len(topics))
+
+
+async def test_what_a_lost_peer_did_not_take_is_freed() -> None:
+    def large(request: MetadataRequest, call: Call) -> MetadataResponse:
+        return MetadataResponse(topics=[MetadataResponseTopic(name=TEXT) for _ in range(500)])
+
+    async with serving(large) as (server, connect):
+        peer = connect(4096)
+        await peer.ask()
+        while not server._unread_bytes:
+            await asyncio.sleep(0)
+        connection = only(server)
+        peer.socket.close()
+        while server.connections:
+            await asyncio.sleep(0)
+        assert (server._unread_bytes, connection._out, connection.unread) == (0, [], 0)
+
+
+async def test_others_are_served_between_the_frames_of_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muster.broker.connection.SLICE_S", 0.0)  # one frame in a turn of the loop
+    order = []
+
+    def note(request: MetadataRequest, call: Call) -> MetadataResponse:
+        assert request.topics is not None
+        order.append(request.topics[0].name)
+        return small(request, call)
+
+    async with serving(note) as (_, connect):
+        flood, other = connect(), connect()
+        await flood.ask("first")
+        await flood.answer()
+        await other.ask("first")
+        await other.answer()
+        await flood.ask("flood", times=500)
+        await other.ask("other")
+        await other.answer()
+        assert order.index("other") < 250
+        for number in range(2, 502):
+            assert (await flood.answer())[0] == number
+
+
+async def test_a_large_request_is_handled_beside_others() -> None:
+    order: list[str] = []
+
+    def sliced(request: MetadataRequest, call: Call) -> Any:
+        names = [topic.name or "" for topic in request.topics or []]
+        if len(names) == 1:
+            order.append(names[0])
+            return small(request, call)
+        return steps(names)
+
+    def steps(names: list[str]) -> Generator[None, None, MetadataResponse]:
+        for number, _ in enumerate(names):
+            order.append(f"step {number}")
+            yield
+        return MetadataResponse(topics=[MetadataResponseTopic(name=name) for name in names])
+
+    async with serving(sliced) as (server, connect):
+        server.slices._clock = iter(range(1 << 30)).__next__  # each look at the clock is the end of a slice
+        large, other = connect(), connect()
+        names = [f"topic-{number}" for number in range(SMALL + 500)]
+        await large.ask(*names)
+        await large.ask("behind it")
+        while not order:
+            await asyncio.sleep(0)
+        await other.ask("other")
+        await other.answer()
+        assert order[0] == "step 0"
+        assert f"step {len(names) - 1}" not in order, "the other was answered before the large one was done"
+        number, answer = await large.answer()
+        assert (number, [topic.name for topic in answer.topics]) == (1, names)
+        assert "behind it" not in order[: order.index(f"step {len(names) - 1}")]
+        assert (await large.answer())[0] == 2
+
+
+async def test_a_large_answer_is_encoded_in_slices_and_is_the_same() -> None:
+    partitions = [MetadataResponsePartition(0, index, 1, 0, [1], [1]) for index in range(SMALL)]
+    whole = MetadataResponse(topics=[MetadataResponseTopic(0, "t", partitions=partitions)], cluster_id="c")
+
+    async with serving(lambda request, call: whole) as (_, connect):
+        peer = connect()
+        await peer.ask(times=2)
+        for number in (1, 2):
+            assert await peer.answer() == (number, whole)
+    parts: list[Any] = []
+    turns = sum(1 for _ in codec.encode_sliced(whole, VERSION, parts.append))
+    assert b"".join(parts) == codec.encode(whole, VERSION)
+    assert turns > SMALL // 200
+
+
+async def test_too_many_elements_are_refused_before_they_are_decoded(caplog: pytest.LogCaptureFixture) -> None:
+    handled: list[int] = []
+
+    def note(request: MetadataRequest, call: Call) -> MetadataResponse:
+        handled.append(len(request.topics or ()))
+        return small(request, call)
+
+    async with serving(note, most_elements=3_000) as (_, connect):
+        peer = connect()
+        await peer.ask(*["t"] * 3_000)
+        await peer.answer()
+        with caplog.at_level(logging.WARNING):
+            await peer.ask(*["t"] * 3_001)
+            with pytest.raises(EOFError):
+                await peer.answer()
+    assert handled == [3_000]
+    [record] = caplog.records
+    assert "more elements than such a message may have" in record.getMessage()
+
+
+async def test_nobody_is_left_without_an_answer_by_a_handler_that_forgets(caplog: pytest.LogCaptureFixture) -> None:
+    kept: list[Call] = []
+
+    def careless(request: MetadataRequest, call: Call) -> None:
+        if request.topics:
+            kept.append(call)
+
+    async with serving(careless) as (server, connect):
+        forgotten, waiting = connect(), connect()
+        await waiting.ask("kept")
+        await forgotten.ask()
+        while sum(bool(one._slots) for one in server.connections) < 2:
+            await asyncio.sleep(0)
+        with caplog.at_level(logging.ERROR):
+            server._look_for_forgotten()
+        with pytest.raises((EOFError, ConnectionResetError)):
+            await forgotten.answer()
+        assert "nobody answers its MetadataRequest" in caplog.text
+        kept.pop().reply(MetadataResponse(cluster_id="late"))
+        assert (await waiting.answer())[1].cluster_id == "late"
+
+
+@pytest.mark.parametrize("when", ["at once", "later", "in slices"])
+@pytest.mark.parametrize("how", [ValueError("surprise"), CloseConnectionError("no"), "not encodable"])
+async def test_a_handler_that_fails_ends_its_connection(when: str, how: Any) -> None:
+    def fail() -> MetadataResponse:
+        if isinstance(how, Exception):
+            raise how
+        return MetadataResponse(throttle_time_ms=how)
+
+    def sliced() -> Generator[None, None, MetadataResponse]:
+        yield
+        return fail()
+
+    def handle(request: MetadataRequest, call: Call) -> Any:
+        if request.topics:
+            return small(request, call)
+        if when == "at once":
+            return fail()
+        if when == "in slices":
+            return sliced()
+        asyncio.get_running_loop().call_soon(lambda: call.reply(sliced() if isinstance(how, Exception) else fail()))
+        return None
+
+    async with serving(handle) as (server, connect):
+        peer, other = connect(), connect()
+        await peer.ask()
+        with pytest.raises((EOFError, ConnectionResetError)):
+            await peer.answer()
+        await other.round_trip()
+        assert len(server.connections) == 1
+
+
+async def test_a_second_answer_changes_nothing() -> None:
+    def twice(request: MetadataRequest, call: Call) -> None:
+        call.reply(MetadataResponse(cluster_id="first"))
+        call.reply(MetadataResponse(cluster_id="second"))
+
+    async with serving(twice) as (_, connect):
+        peer = connect()
+        for number in (1, 2):
+            await peer.ask()
+            found, answer = await peer.answer()
+            assert (found, answer.cluster_id) == (number, "first")
+
+
+async def test_answers_behind_one_that_waits_stop_further_requests() -> None:
+    """A pipelined request waits for the disk; what is answered behind it counts as waiting answers."""
+    calls: list[Call] = []
+
+    def handle(request: MetadataRequest, call: Call) -> MetadataResponse | None:
+        calls.append(call)
+        return None if len(calls) == 1 else MetadataResponse(cluster_id=TEXT)
+
+    async with serving(handle, pipelined=True) as (_, connect):
+        peer = connect()
+        await peer.ask(times=100)
+        while len(calls) < 2:
+            await asyncio.sleep(0)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert len(calls) <= 2 + HIGH_WATER // len(TEXT)
+        calls[0].reply(MetadataResponse(cluster_id="disk"))
+        for number in range(1, 101):
+            assert (await peer.answer())[0] == number
+
+
+async def test_a_request_without_an_answer_is_over() -> None:
+    async with serving(lambda request, call: small(request, call) if request.topics else NO_RESPONSE) as (
+        server,
+        connect,
+    ):
+        peer = connect()
+        await peer.ask()
+        await peer.ask("answered")
+        assert (await peer.answer())[0] == 2
+        assert not only(server)._slots
+
+
+def test_lines_that_say_the_same_are_few(caplog: pytest.LogCaptureFixture) -> None:
+    seldom = Seldom(iter((0.0, 1.0, 2.0, 4.9, 5.0, 6.0)).__next__)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(6):
+            seldom.warn("no descriptors")
+    assert [record.getMessage() for record in caplog.records] == [
+        "no descriptors",
+        "no descriptors (3 such lines were left out)",
+    ]
