@@ -66,7 +66,7 @@ class ConsumerCore:
         self._seen_refresh = 0
         self._no_offset_told = False
         if self._group is not None and self._auto_commits:
-            self._group.membership.commit_consumed = self._commit_consumed
+            self._group.membership.commit_first.commit = self._commit_consumed
 
     # --- subscribing -------------------------------------------------------------------------------------------------
 
@@ -74,14 +74,14 @@ class ConsumerCore:
         """Have the group assign partitions of these topics."""
         group = self.group
         self.subscription.subscribe(topics)
-        group.membership.watch_topics(())
+        group.membership.topics.keep_fresh()
 
     def subscribe_pattern(self, pattern: re.Pattern[str]) -> None:
         """Have the group assign partitions of all topics that match, those to come as well."""
         group = self.group
         self.subscription.subscribe_pattern(pattern)
         group.membership.forget_matches()
-        group.membership.watch_topics(())
+        group.membership.topics.keep_fresh()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Take partitions by hand (J7)."""

@@ -35,7 +35,7 @@ Kafka's client goes on trying to commit its offsets for `max.poll.interval.ms` b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from muster.assignors import Assignor, MemberAssignment, RebalanceProtocol
@@ -43,13 +43,15 @@ from muster.client.config import ConsumerConfig
 from muster.client.core import group_requests as requests
 from muster.client.core.assignment import Assignors, Leading
 from muster.client.core.backoff import Backoff
+from muster.client.core.commit_first import CommitFirst
 from muster.client.core.coordinator import CoordinatorLookup
-from muster.client.core.events import ERROR, INFO, WARNING, CallbackKind, Event, Fatal
+from muster.client.core.events import INFO, WARNING, CallbackKind, Event, Fatal
 from muster.client.core.group_member import GroupMember
+from muster.client.core.group_topics import GroupTopics
 from muster.client.core.member_state import Generation, MemberState, Step
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import AnySend, Channel, Failure, send
-from muster.client.core.subscription_state import SubscriptionKind, SubscriptionState
+from muster.client.core.subscription_state import SubscriptionState
 from muster.errors import ErrorCode, KafkaError, MusterError, error_code
 from muster.model import CONSUMER_PROTOCOL_TYPE, TopicPartition
 from muster.protocol.messages import (
@@ -74,10 +76,6 @@ _TRY_AGAIN_AT_ONCE = frozenset(
 
 MOST_PARTITIONS_SHOWN = 64
 
-OnCommitted = Callable[[MusterError | None, int], None]
-CommitConsumed = Callable[[OnCommitted, int], None]
-"""Commits what was handed out so far, one try; calls back with what went wrong, and when."""
-
 
 class Membership(GroupMember):
     """One consumer's place in its group."""
@@ -95,28 +93,18 @@ class Membership(GroupMember):
     ) -> None:
         super().__init__(group_id, config, subscription, lookup, events, seed)
         self.is_leader = False
-        self.commit_consumed: CommitConsumed | None = None
-        """How auto commit is done before partitions are given up; None where it is off."""
+        self.topics = GroupTopics(config, subscription, metadata)
+        self.commit_first = CommitFirst(config, subscription, metadata, events, seed)
         self.on_assigned: Callable[[int], None] = lambda _now: None
         """Told when an assignment is in force."""
         self._assignors = Assignors(assignors)
         self._metadata = metadata
-        self._commit_backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, seed)
         self._assignor_failures = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, seed)
         self._attempt = 0
         self._epoch_sent = 0
         self._retry_at = 0
         self._polled_at = 0
-        self._joined_topics: set[str] | None = None
-        self._watched: dict[str, int | None] | None = None
-        self._watched_version = -1
-        self._seen_refresh = -1
-        self._matched_at = -(10**9)
-        self._refresh_wanted: int | None = None
         self._leading: Leading | None = None
-        self._commit_at: int | None = None
-        self._commit_until = 0
-        self._after_commit: Callable[[int], None] | None = None
 
     @property
     def settled(self) -> bool:
@@ -129,7 +117,7 @@ class Membership(GroupMember):
         """Do what is due; the requests that come of it."""
         self._polled_at = now
         if self._subscription.group_managed:
-            self._match_pattern(now)
+            self.topics.match_pattern(now)
             self._abandon_void_attempt(now)
             self._advance(now)
             self._mind_heartbeat(now)
@@ -140,13 +128,9 @@ class Membership(GroupMember):
         """When `poll` has something to do, if nothing arrives before."""
         if not self._subscription.group_managed:
             return None
-        times: list[int] = []
+        times = self.commit_first.deadlines()
         if self.step is Step.IDLE and self.rejoin_needed and not self._halted:
             times.append(self._retry_at)
-        if self._commit_at is not None:
-            times.append(self._commit_at)
-        if self.step is Step.COMMITTING:
-            times.append(self._commit_until)
         if self.state.has_joined and self._lookup.node_id is not None:
             times += [self._heartbeat.send_at, self._heartbeat.session_ends_at]
             if not self._at_poll:
@@ -160,64 +144,31 @@ class Membership(GroupMember):
             self._maybe_rejoin(now)
         elif self.step is Step.LEADING:
             self._lead(now)
-        if self._after_commit is not None and self.in_poll:
-            if now >= self._commit_until:
-                self._note(ERROR, "offsets could not be committed before the rebalance in time; joining without")
-                self._finish_commit(now)
-            elif self._commit_at is not None and now >= self._commit_at and self.commit_consumed:
-                self._commit_at = None
-                self.commit_consumed(partial(self._on_committed, self._after_commit), now)
+        if self.in_poll:
+            self.commit_first.poll(now)
 
     def rejoin_needed_now(self) -> bool:
         """Whether the group has to be joined again, also because the world has changed since the last join."""
-        if self._watched is not None and self._watched_version != self._metadata.version:
-            self._watched_version = self._metadata.version
-            changed = [
-                topic for topic, count in self._watched.items() if self._metadata.partition_count(topic) != count
-            ]
-            if changed and not self.rejoin_needed:
-                self.request_rejoin(f"cached metadata has changed: {', '.join(sorted(changed))}")
-        subscribed_anew = self._joined_topics is not None and self._joined_topics != self._subscription.topics
-        if subscribed_anew and not self.rejoin_needed:
-            self.request_rejoin("subscription has changed")
+        reason = self.topics.change()
+        if reason is not None and not self.rejoin_needed:
+            self.request_rejoin(reason)
         return self.rejoin_needed
 
     def _maybe_rejoin(self, now: int) -> None:
         if not self.rejoin_needed_now() or self._halted or now < self._retry_at:
             return
-        if self._lookup.need() is None or not self._pattern_is_fresh(now):
+        if self._lookup.need() is None or not self.topics.pattern_is_fresh(now):
             return
         if not self.needs_join_prepare:
             self._join(now)
         elif self.in_poll:
             self._prepare(now)
 
-    def _match_pattern(self, now: int) -> None:
-        if self._subscription.kind is not SubscriptionKind.PATTERN or self._seen_refresh == self._metadata.refreshes:
-            return
-        self._seen_refresh = self._metadata.refreshes
-        self._matched_at = now
-        hidden = self._config.exclude_internal_topics
-        self._subscription.update_pattern(
-            name for name, topic in self._metadata.topics.items() if not (hidden and topic.is_internal)
-        )
-
-    def _pattern_is_fresh(self, now: int) -> bool:
-        """Ask for metadata before a join by pattern: then all find a new topic in one rebalance, not in many."""
-        if self._subscription.kind is not SubscriptionKind.PATTERN:
-            return True
-        if self._refresh_wanted is None:
-            if now - self._matched_at <= self._config.retry_backoff_ms:
-                return True  # it could not be any fresher: metadata is not asked for more often
-            self._refresh_wanted = self._metadata.refreshes + 1
-            self._metadata.request_update(now)
-        return self._metadata.refreshes >= self._refresh_wanted
-
     # --- preparing the join (J8) -------------------------------------------------------------------------------------
 
     def _prepare(self, now: int) -> None:
         self.needs_join_prepare = False
-        if self.commit_consumed is None or self.generation_if_stable is None:
+        if self.commit_first.commit is None or self.generation_if_stable is None:
             self._give_up_before_join(now)
             return
         # Nothing more is handed out, or the position would run ahead of what is being committed.
@@ -226,38 +177,8 @@ class Membership(GroupMember):
 
     def _commit_then(self, step: Step, then: Callable[[int], None], now: int) -> None:
         self.step = step
-        self._commit_backoff.reset()
-        self._commit_until = now + self._config.max_poll_interval_ms
-        self._after_commit = then
-        self._commit_at = now
+        self.commit_first.begin(then, now)
         self._advance(now)
-
-    def _on_committed(self, then: Callable[[int], None], error: MusterError | None, now: int) -> None:
-        if self._after_commit is not then:
-            return
-        if (
-            isinstance(error, KafkaError)
-            and error.retriable
-            and now < self._commit_until
-            and not self._gone(error, now)
-        ):
-            self._commit_at = now + self._commit_backoff.next_wait_ms()
-            return
-        if error is not None:
-            self._note(ERROR, f"offsets could not be committed before the rebalance: {error}")
-        self._finish_commit(now)
-
-    def _gone(self, error: KafkaError, now: int) -> bool:
-        """Whether a topic of what is owned was deleted: the rest is committed, and its offsets never will be."""
-        if error.code not in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
-            return False
-        self._metadata.request_update(now)
-        return any(self._metadata.partition_count(owned.topic) is None for owned in self._subscription.assignment())
-
-    def _finish_commit(self, now: int) -> None:
-        then, self._after_commit, self._commit_at = self._after_commit, None, None
-        if then is not None:
-            then(now)
 
     def _to_give_up_before_join(self) -> list[TopicPartition]:
         owned = self._subscription.assignment()
@@ -288,19 +209,12 @@ class Membership(GroupMember):
     def _after_giving_up(self, kept: list[TopicPartition], now: int) -> None:
         self._own(kept)
         self.is_leader = False
-        self._watched = None
-        self.watch_topics(())
+        self.topics.follow()
+        self.topics.keep_fresh()
         self.step = Step.IDLE
         if not self.needs_join_prepare:
             self._join(now)
         # Otherwise the generation was reset while the listener ran: what is left is lost, by another preparation.
-
-    def watch_topics(self, group_topics: Iterable[str]) -> None:
-        """Have metadata of the subscription's topics kept fresh, and for a leader of the whole group's."""
-        if self._subscription.kind is SubscriptionKind.PATTERN:
-            self._metadata.set_interest(None)
-        else:
-            self._metadata.set_interest(self._subscription.topics | set(group_topics))
 
     # --- join --------------------------------------------------------------------------------------------------------
 
@@ -316,7 +230,7 @@ class Membership(GroupMember):
             return
         self.state = MemberState.PREPARING_REBALANCE
         self.step = Step.JOINING
-        self._joined_topics = set(self._subscription.topics)
+        self.topics.joining()
         self._begin_attempt()
         request = requests.join(self.group_id, self.generation, self._config, protocols, self.rejoin_reason)
         timeout = requests.join_timeout_ms(self._config)
@@ -374,7 +288,7 @@ class Membership(GroupMember):
         except MusterError as error:
             self._failed(error, now)
             return
-        self.watch_topics(self._leading.topics)
+        self.topics.keep_fresh(self._leading.topics)
         self.step = Step.LEADING
         self._begin_attempt()
         self._lead(now)
@@ -386,7 +300,7 @@ class Membership(GroupMember):
             self._metadata.request_update(now)
             return
         self._leading = None
-        self._match_pattern(now)
+        self.topics.match_pattern(now)
         self.is_leader = True
         assignments: list[SyncGroupRequestAssignment] = []
         if not leading.skip_assignment:  # else a static leader came back, and the old assignment stands (KIP-814)
@@ -397,7 +311,7 @@ class Membership(GroupMember):
                 self._failed(error, now)
                 return
             self._tell_assignment(leading, shares)
-        self._watch(leading.topics)
+        self.topics.assigned_from(leading.topics)
         self._sync(assignments, now)
 
     def _tell_assignment(self, leading: Leading, shares: Mapping[str, MemberAssignment]) -> None:
@@ -408,13 +322,8 @@ class Membership(GroupMember):
             self._note(WARNING, text)
         if not assigned <= leading.topics:
             leading.topics |= assigned
-            self.watch_topics(leading.topics)
+            self.topics.keep_fresh(leading.topics)
         self._note(INFO, f"as leader of group {self.group_id}, by {leading.protocol_name}: {_shown(shares)}")
-
-    def _watch(self, topics: Iterable[str]) -> None:
-        """Remember what the assignment was made from: the leader has the group rebalanced when it changes."""
-        self._watched = {topic: self._metadata.partition_count(topic) for topic in topics}
-        self._watched_version = self._metadata.version
 
     def _sync(self, assignments: list[SyncGroupRequestAssignment], now: int) -> None:
         node_id = self._lookup.need()
@@ -484,16 +393,14 @@ class Membership(GroupMember):
         self.rejoin_needed = False
         self.rejoin_reason = ""
         self._assignor_failures.reset()
-        self._refresh_wanted = None
-        if not self.is_leader:
-            self._watched = None  # only the leader minds the metadata
+        self.topics.joined(is_leader=self.is_leader)
         try:
             share = decode_assignment(data)
         except MusterError as error:
             self.needs_join_prepare = True
             self._failed(error, now)
             return
-        strangers = [partition for partition in share.partitions if not self._is_subscribed(partition.topic)]
+        strangers = [partition for partition in share.partitions if not self.topics.is_subscribed(partition.topic)]
         if strangers:
             self.step = Step.IDLE
             self.needs_join_prepare = True
@@ -507,17 +414,11 @@ class Membership(GroupMember):
         # Only under COOPERATIVE is anything owned here: KIP-429's second phase.
         self._subscription.mark_pending_revocation(released)
         then = partial(self._release, released, share, self.generation)
-        if self.commit_consumed is not None:
+        if self.commit_first.commit is not None:
             self._commit_then(Step.RELEASING, then, now)
         else:
             self.step = Step.RELEASING
             then(now)
-
-    def _is_subscribed(self, topic: str) -> bool:
-        pattern = self._subscription.pattern
-        if self._subscription.kind is SubscriptionKind.PATTERN and pattern is not None:
-            return pattern.fullmatch(topic) is not None
-        return topic in self._subscription.topics
 
     def _release(self, released: list[TopicPartition], share: Assignment, joined: Generation, now: int) -> None:
         self.step = Step.RELEASING
@@ -537,7 +438,7 @@ class Membership(GroupMember):
 
     def _take(self, share: Assignment, joined: Generation, now: int) -> None:
         self.step = Step.ASSIGNING
-        self._follow_leader({partition.topic for partition in share.partitions})
+        self.topics.learn({partition.topic for partition in share.partitions})
         error = self._assignors.tell(MemberAssignment(share.partitions, share.user_data), joined)
         owned = set(self._subscription.assignment())
         added = [partition for partition in sorted(share.partitions) if partition not in owned]
@@ -547,14 +448,6 @@ class Membership(GroupMember):
         if error is not None:  # the assignment stands all the same
             self._events.append(Fatal(error))
 
-    def _follow_leader(self, topics: set[str]) -> None:
-        """The leader may know topics that match this member's pattern and that this member has not seen yet."""
-        if self._subscription.kind is SubscriptionKind.PATTERN and self._joined_topics is not None:
-            new = topics - self._joined_topics
-            if new:
-                self._subscription.topics = self._subscription.topics | new
-                self._joined_topics |= new
-
     def _after_assigned(self, now: int) -> None:
         self.needs_join_prepare = True
         self.step = Step.IDLE
@@ -562,26 +455,19 @@ class Membership(GroupMember):
     # --- the end of a subscription -----------------------------------------------------------------------------------
 
     def forget_matches(self) -> None:
-        """The pattern is another one: match it with the next metadata."""
-        self._seen_refresh = -1
-        self._refresh_wanted = self._metadata.refreshes + 1
-        self._metadata.request_update(self._polled_at)
+        """The pattern is another one."""
+        self.topics.forget_matches(self._polled_at)
 
     def forget_subscription(self) -> None:
         """The user has unsubscribed: the next subscription starts afresh."""
-        self._joined_topics = None
-        self._watched = None
-        self._refresh_wanted = None
-        self._seen_refresh = -1
+        self.topics.forget()
         self.step = Step.IDLE
         self.rejoin_reason = ""
 
     def _drop_attempt(self) -> None:
         """Forget a rebalance under way, and have the connection closed on which a request of it is parked."""
-        if self._after_commit is not None:
-            self.step = Step.IDLE  # what was to come after the commit is of a generation that is over
-        self._after_commit = None
-        self._commit_at = None
+        if self.commit_first.drop():
+            self.step = Step.IDLE
         if self.step in (Step.JOINING, Step.SYNCING) and self._lookup.node_id is not None:
             self._parked = True
             self._lookup.given_up.append(self._lookup.node_id)

@@ -1,0 +1,102 @@
+"""The commit before partitions are given up, where auto commit is on: tried again while the rebalance has time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from muster.client.config import ConsumerConfig
+from muster.client.core.backoff import Backoff
+from muster.client.core.events import ERROR, Event, Note
+from muster.client.core.metadata import ClusterMetadata
+from muster.client.core.subscription_state import SubscriptionState
+from muster.errors import ErrorCode, KafkaError, MusterError
+
+OnCommitted = Callable[[MusterError | None, int], None]
+CommitConsumed = Callable[[OnCommitted, int], None]
+"""Commits what was handed out so far, one try; calls back with what went wrong, and when."""
+
+
+class CommitFirst:
+    """What is to follow a commit, and the tries up to then. `max.poll.interval.ms` bounds them all."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        subscription: SubscriptionState,
+        metadata: ClusterMetadata,
+        notes: list[Event],
+        seed: int,
+    ) -> None:
+        self.commit: CommitConsumed | None = None
+        """How it is done; None where auto commit is off."""
+        self._config = config
+        self._subscription = subscription
+        self._metadata = metadata
+        self._notes = notes
+        self._backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, seed)
+        self._then: Callable[[int], None] | None = None
+        self._try_at: int | None = None
+        self._until = 0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something is to follow a commit that is not over."""
+        return self._then is not None
+
+    def begin(self, then: Callable[[int], None], now: int) -> None:
+        """Have `then` called when it is committed, or cannot be. The first try is at the next `poll`."""
+        self._backoff.reset()
+        self._then = then
+        self._try_at = now
+        self._until = now + self._config.max_poll_interval_ms
+
+    def poll(self, now: int) -> None:
+        """Try, if it is time; go on without, if there is none left."""
+        if self._then is None:
+            return
+        if now >= self._until:
+            self._note("offsets could not be committed before the rebalance in time; joining without")
+            self._finish(now)
+        elif self._try_at is not None and now >= self._try_at and self.commit is not None:
+            self._try_at = None
+            self.commit(partial(self._on_committed, self._then), now)
+
+    def deadlines(self) -> list[int]:
+        """When `poll` has something to do."""
+        if self._then is None:
+            return []
+        return [self._until] if self._try_at is None else [self._try_at, self._until]
+
+    def drop(self) -> bool:
+        """Forget what was to follow: it is of a generation that is over. Whether there was anything."""
+        waited = self.waiting
+        self._then = self._try_at = None
+        return waited
+
+    def _on_committed(self, then: Callable[[int], None], error: MusterError | None, now: int) -> None:
+        if self._then is not then:
+            return
+        may_heal = isinstance(error, KafkaError) and error.retriable and now < self._until
+        if may_heal and not self._is_gone(error, now):
+            self._try_at = now + self._backoff.next_wait_ms()
+            return
+        if error is not None:
+            self._note(f"offsets could not be committed before the rebalance: {error}")
+        self._finish(now)
+
+    def _is_gone(self, error: MusterError | None, now: int) -> bool:
+        """Whether a topic of what is owned was deleted: the rest is committed, and its offsets never will be."""
+        codes = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+        if not isinstance(error, KafkaError) or error.code not in codes:
+            return False
+        self._metadata.request_update(now)
+        return any(self._metadata.partition_count(owned.topic) is None for owned in self._subscription.assignment())
+
+    def _finish(self, now: int) -> None:
+        then, self._then, self._try_at = self._then, None, None
+        if then is not None:
+            then(now)
+
+    def _note(self, text: str) -> None:
+        self._notes.append(Note(ERROR, text))

@@ -1,0 +1,126 @@
+"""Which topics concern a member: those it subscribes to, those its pattern matches, for a leader those of all.
+
+Theory. A pattern is matched with each new answer about the metadata. Three things make the member join again: its
+subscription is another than it joined with (so also: a topic that its pattern matches has come, or gone), and, for the
+leader, the topics that the assignment was made from have changed. A follower does not mind the metadata: the leader
+will have the group rebalanced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from muster.client.config import ConsumerConfig
+from muster.client.core.metadata import ClusterMetadata
+from muster.client.core.subscription_state import SubscriptionKind, SubscriptionState
+
+
+class GroupTopics:
+    """The topics of one member, and what its last join knew of them."""
+
+    def __init__(self, config: ConsumerConfig, subscription: SubscriptionState, metadata: ClusterMetadata) -> None:
+        self._config = config
+        self._subscription = subscription
+        self._metadata = metadata
+        self._joined: set[str] | None = None
+        self._assigned_from: dict[str, int | None] | None = None
+        self._seen_version = -1
+        self._seen_refresh = -1
+        self._matched_at = -(10**9)
+        self._refresh_wanted: int | None = None
+
+    @property
+    def _by_pattern(self) -> bool:
+        return self._subscription.kind is SubscriptionKind.PATTERN
+
+    def keep_fresh(self, group_topics: Iterable[str] = ()) -> None:
+        """Have metadata of the subscription's topics kept fresh, and for a leader of the whole group's."""
+        if self._by_pattern:
+            self._metadata.set_interest(None)
+        else:
+            self._metadata.set_interest(self._subscription.topics | set(group_topics))
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Whether the subscription has a topic, also one that its pattern has not met yet."""
+        pattern = self._subscription.pattern
+        if self._by_pattern and pattern is not None:
+            return pattern.fullmatch(topic) is not None
+        return topic in self._subscription.topics
+
+    # --- a pattern ---------------------------------------------------------------------------------------------------
+
+    def match_pattern(self, now: int) -> None:
+        """Find the topics that the pattern matches now."""
+        if not self._by_pattern or self._seen_refresh == self._metadata.refreshes:
+            return
+        self._seen_refresh = self._metadata.refreshes
+        self._matched_at = now
+        hidden = self._config.exclude_internal_topics
+        self._subscription.update_pattern(
+            name for name, topic in self._metadata.topics.items() if not (hidden and topic.is_internal)
+        )
+
+    def pattern_is_fresh(self, now: int) -> bool:
+        """Ask for metadata before a join by pattern: then all find a new topic in one rebalance, not in many."""
+        if not self._by_pattern:
+            return True
+        if self._refresh_wanted is None:
+            if now - self._matched_at <= self._config.retry_backoff_ms:
+                return True  # it could not be any fresher: metadata is not asked for more often
+            self._refresh_wanted = self._metadata.refreshes + 1
+            self._metadata.request_update(now)
+        return self._metadata.refreshes >= self._refresh_wanted
+
+    def forget_matches(self, now: int) -> None:
+        """The pattern is another one: match it with the next metadata."""
+        self._seen_refresh = -1
+        self._refresh_wanted = self._metadata.refreshes + 1
+        self._metadata.request_update(now)
+
+    # --- what the last join knew -------------------------------------------------------------------------------------
+
+    def joining(self) -> None:
+        """The member joins with the subscription as it is now."""
+        self._joined = set(self._subscription.topics)
+
+    def assigned_from(self, topics: Iterable[str]) -> None:
+        """As leader it has made the assignment from these topics as they are now."""
+        self._assigned_from = {topic: self._metadata.partition_count(topic) for topic in topics}
+        self._seen_version = self._metadata.version
+
+    def follow(self) -> None:
+        """Somebody else leads, or will: what the assignment was made from is not this member's affair."""
+        self._assigned_from = None
+
+    def joined(self, *, is_leader: bool) -> None:
+        """The join has succeeded."""
+        self._refresh_wanted = None
+        if not is_leader:
+            self.follow()
+
+    def learn(self, assigned: set[str]) -> None:
+        """The leader may know topics that match this member's pattern and that this member has not seen yet."""
+        if self._by_pattern and self._joined is not None:
+            new = assigned - self._joined
+            if new:
+                self._subscription.topics = self._subscription.topics | new
+                self._joined |= new
+
+    def change(self) -> str | None:
+        """Why the group has to be joined again, if it has to."""
+        if self._assigned_from is not None and self._seen_version != self._metadata.version:
+            self._seen_version = self._metadata.version
+            count = self._metadata.partition_count
+            changed = sorted(topic for topic, before in self._assigned_from.items() if count(topic) != before)
+            if changed:
+                return f"cached metadata has changed: {', '.join(changed)}"
+        if self._joined is not None and self._joined != self._subscription.topics:
+            return "subscription has changed"
+        return None
+
+    def forget(self) -> None:
+        """The user has unsubscribed: the next subscription starts afresh."""
+        self._joined = None
+        self._assigned_from = None
+        self._refresh_wanted = None
+        self._seen_refresh = -1
