@@ -132,12 +132,12 @@ class Outbox:
         """Wait until what was accepted so far is settled."""
         self.check_usable()
         if self._started:
-            self._thread.run(self._flush(timeout_ms))
+            self._thread.call(self._flush, timeout_ms)
 
     def partitions_for(self, topic: str) -> list[int]:
         """The partitions of a topic."""
         self.start()
-        return self._thread.run(self._partitions_for(topic))
+        return self._thread.call(self._partitions_for, topic)
 
     def close(self, timeout_ms: float | None) -> None:
         """Flush for so long, give up the rest, and end the thread. An interrupt ends the waiting at once."""
