@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -132,3 +134,49 @@ async def test_records_that_nobody_waits_for_can_be_read_soon(tmp_path: Path, fs
 
     async with brokers.running(tmp_path / "data", {"fsync": fsync}) as broker:
         assert await brokers.in_thread(write_and_read, broker.bootstrap) == 1
+
+
+def test_a_hangup_does_not_end_the_broker(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        os.kill(broker.pid, signal.SIGHUP)
+        with RawClient(broker.bootstrap) as client:
+            assert client.ask(m.MetadataRequest(), 12).brokers
+        while "SIGHUP" not in broker.log():
+            time.sleep(0.01)
+
+
+def test_a_name_cannot_write_lines_of_its_own(tmp_path: Path) -> None:
+    forged = "g\n2026-01-01 00:00:00,000 INFO muster.broker all is well \x1b[2J"
+    with BrokerProcess(tmp_path / "data") as broker:
+        with RawClient(broker.bootstrap) as client:
+            protocols = [m.JoinGroupRequestProtocol("range", b"")]
+            request = m.JoinGroupRequest(forged, 6_000, 6_000, "", None, "consumer", protocols)
+            client.ask(request, 3, forged)
+        assert "all is well" in broker.log()
+        for line in broker.log().splitlines():
+            assert line.isprintable()
+            assert not line.startswith("2026-01-01")
+
+
+def test_without_descriptors_connections_wait_and_the_log_stays_short(tmp_path: Path) -> None:
+    script = 'ulimit -n 100; exec "$@"'
+    with BrokerProcess(
+        tmp_path / "data", {"offsets.topic.num.partitions": 1}, prefix=["sh", "-c", script, "sh"]
+    ) as broker:
+        with RawClient(broker.bootstrap) as client:
+            held = [socket.create_connection(("127.0.0.1", broker.port)) for _ in range(150)]
+            [topic] = client.ask(m.CreateTopicsRequest([m.CreatableTopic("t", 1, 1)], 20_000), 7).topics
+            assert topic.error_code == 0, "some descriptors are kept for the logs"
+            for one in held:
+                one.close()
+            with RawClient(broker.bootstrap) as another:
+                assert another.ask(m.MetadataRequest(), 12).brokers
+        assert "for the logs" in broker.log()
+        assert len(broker.log().splitlines()) < 30
+        assert "Traceback" not in broker.log()
+
+
+def test_the_broker_takes_as_many_descriptors_as_it_may(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", prefix=["sh", "-c", 'ulimit -S -n 90; exec "$@"', "sh"]) as broker:
+        soft, hard = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
+        assert soft == hard > 90

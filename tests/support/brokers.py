@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from struct import Struct
 from types import TracebackType
@@ -68,8 +68,15 @@ def beside(folder: Path, settings: Mapping[str, object] | None = None) -> Iterat
 class BrokerProcess:
     """`muster serve` in a process of its own. Start and kill it as often as you like: it keeps folder and port."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, object] | None = None, fsync: str = "interval") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: Mapping[str, object] | None = None,
+        fsync: str = "interval",
+        prefix: Sequence[str] = (),
+    ) -> None:
         self.folder = folder
+        self._prefix = prefix
         self.host = "127.0.0.1"
         self.port = 0
         self.cluster_id = ""
@@ -95,7 +102,7 @@ class BrokerProcess:
 
     def start(self) -> None:
         """Start it and wait until it says that it is ready."""
-        command = [sys.executable, "-m", "muster", "serve", "--port", str(self.port)]
+        command = [*self._prefix, sys.executable, "-m", "muster", "serve", "--port", str(self.port)]
         command += ["--data-dir", str(self.folder), "--fsync", self._fsync]
         for name, value in self._settings.items():
             command += ["-o", f"{name}={value}"]

@@ -18,7 +18,7 @@ from typing import Any
 
 from muster.broker import handlers, topic_settings
 from muster.broker.calls import at_once
-from muster.broker.clock import SteadyClock, now_ms
+from muster.broker.clock import TICK_S, SteadyClock, now_ms
 from muster.broker.config import BrokerConfig
 from muster.broker.durability import Durability
 from muster.broker.events import report
@@ -78,6 +78,7 @@ class Broker:
         self._partitions: dict[tuple[str, int], PartitionLog] = {}
         self._deadline: asyncio.TimerHandle | None = None
         self._deadline_at: int | None = None
+        self._ticking: asyncio.TimerHandle | None = None
         self.has_groups = False
         """Whether the topic of the groups is there and the coordinator serves."""
         self.deadlines_moved = False
@@ -106,6 +107,7 @@ class Broker:
             self._store.close()
             raise
         self.durability.start(self.config.integer("log.retention.check.interval.ms"))
+        self._tick()
         self._started = True
 
     async def stop(self) -> None:
@@ -118,6 +120,8 @@ class Broker:
         self._started = False
         if self._deadline is not None:
             self._deadline.cancel()
+        if self._ticking is not None:
+            self._ticking.cancel()
         self._server.stop_listening()
         self.side_thread.stop()
         self._flush_groups()
@@ -411,6 +415,16 @@ class Broker:
         self._deadline_at = due
         if due is not None:
             self._deadline = self.loop.call_later(max(due - self._clock(), 0) / 1000 + 0.001, self._on_deadline)
+
+    def _tick(self) -> None:
+        """Read the clock now and then: it tells by its readings whether the process runs."""
+        before = self._clock.stalled_ms
+        self._clock()
+        if self._clock.stalled_ms > before:
+            log.warning(
+                "nothing ran for %.1f s: sessions go on from where they were", (self._clock.stalled_ms - before) / 1e3
+            )
+        self._ticking = self.loop.call_later(TICK_S, self._tick)
 
     def _deadlines_moved(self) -> None:
         self._arming = self.deadlines_moved = False

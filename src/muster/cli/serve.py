@@ -42,11 +42,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the broker; returns when a signal stopped it, or (1) when its disk failed."""
-    logging.basicConfig(level=arguments.log_level, format=LOG_FORMAT, stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter(LOG_FORMAT))
+    logging.basicConfig(level=arguments.log_level, handlers=[handler])
     config = settings(arguments)
     if arguments.events is not None:
         write_events(arguments.events)
+    allow_many_files()
     return asyncio.run(serve(config))
+
+
+class LineFormatter(logging.Formatter):
+    """Each message is one line of printable text, whatever names clients gave their groups and themselves."""
+
+    MOST = 2_000
+    """Characters of a message: ids may be long."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (as logging names it)
+        """The line of a record."""
+        text = record.message
+        if len(text) > self.MOST:
+            text = f"{text[: self.MOST]}… ({len(text) - self.MOST} more characters)"
+        if not text.isprintable():
+            text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+        record.message = text
+        return super().formatMessage(record)
 
 
 def write_events(path: Path) -> None:
@@ -96,6 +116,8 @@ async def serve(config: BrokerConfig) -> int:
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
+    # A closed terminal, or an operator who means "read your settings again": neither is a reason to stop.
+    loop.add_signal_handler(signal.SIGHUP, _hung_up)
     async with Broker(config) as broker:
         # What is there now stays. Looking it over again and again stops everything for tens of milliseconds each time.
         gc.freeze()
@@ -106,6 +128,10 @@ async def serve(config: BrokerConfig) -> int:
             end.cancel()
         logging.getLogger("muster.broker").info("stopping")
         return 1 if broker.broken.is_set() else 0
+
+
+def _hung_up() -> None:
+    logging.getLogger("muster.broker").info("SIGHUP: nothing to do, settings are read at start only")
 
 
 def ready_line(broker: Broker) -> str:

@@ -88,9 +88,21 @@ class Client(NamedTuple):
     api_version: int
 
 
-@lru_cache(maxsize=65_536)
 def group_partition(group_id: str, partitions: int) -> int:
     """The partition of `__consumer_offsets` that keeps a group: the absolute value of Java's hash of its id."""
+    return _known(group_id, partitions) if len(group_id) <= _MOST_KNOWN_LENGTH else _hashed(group_id, partitions)
+
+
+_MOST_KNOWN_LENGTH = 256
+"""Longer ids, which nobody uses in earnest, are not remembered: there may be tens of thousands of them."""
+
+
+@lru_cache(maxsize=65_536)
+def _known(group_id: str, partitions: int) -> int:
+    return _hashed(group_id, partitions)
+
+
+def _hashed(group_id: str, partitions: int) -> int:
     hashed = 0
     encoded = group_id.encode("utf-16-be", "surrogatepass")
     for i in range(0, len(encoded), 2):
