@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Generator, Iterable, Sequence
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -49,6 +50,9 @@ log = logging.getLogger("muster.broker")
 
 MOST_CREATED_PARTITIONS = 10_000
 """Partitions that one request creates by asking for topics: what Kafka's controller takes at once."""
+
+LOAD_BEFORE_START_S = 1.0
+"""How long the start waits for the groups' logs to be read."""
 
 
 class Broker:
@@ -211,11 +215,17 @@ class Broker:
             on_event=report,
             new_member_id=_new_member_id,
             schedule_flush=self._schedule_group_flush,
+            later=self._load_later,
+            wall_clock=now_ms,
         )
         topic = self.topics.get(GROUP_METADATA_TOPIC)
         if topic is not None:
             logs = [self._partitions[GROUP_METADATA_TOPIC, index] for index in range(topic.partitions)]
             self._serve_groups(topic, [index for index, found in enumerate(logs) if found.log_end_offset])
+            # What can be read in a moment is there from the first request on; the rest follows between requests.
+            until = time.monotonic() + LOAD_BEFORE_START_S
+            while self.runtime.is_loading and time.monotonic() < until:
+                self.runtime.load_a_piece()
         self._arm_deadline()
 
     async def _listen(self) -> None:
@@ -371,6 +381,15 @@ class Broker:
         self.runtime.load_all(written)
         self.has_groups = True
 
+    def _load_later(self, load: Callable[[], None]) -> None:
+        """Read a piece of the groups' logs in the next turn of the loop, so that others are served in between."""
+
+        def load_and_arm() -> None:
+            load()
+            self._arm_deadline()
+
+        self.loop.call_soon(load_and_arm)
+
     def _group_config(self) -> GroupConfig:
         config = self.config
         return GroupConfig(
@@ -399,6 +418,8 @@ class Broker:
     def _flush_groups(self) -> None:
         self._group_flush_due = False
         self.runtime.flush()
+        if self.runtime.has_failed_logs:
+            self._arm_deadline()
         if self._fsync is FsyncPolicy.ALWAYS:
             self.durability.want()
         else:
@@ -455,6 +476,8 @@ class Broker:
     def _flushed(self) -> None:
         """The logs were synced."""
         self.runtime.release_durable()
+        if self.runtime.has_failed_logs:
+            self._arm_deadline()
         if self._fsync is FsyncPolicy.ALWAYS:
             self.fetches.wake(self.partition)
 

@@ -1,4 +1,8 @@
-"""The one place where the broker reads the time."""
+"""The one place where the broker reads the time.
+
+Two clocks: what is written tells the time of day (`now_ms`), and what is measured is measured by a clock that nobody
+sets (`SteadyClock`).
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from muster.errors import ErrorCode
@@ -14,6 +15,7 @@ from muster.protocol.messages import (
     JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
+    ListGroupsResponse,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
@@ -65,25 +67,23 @@ def refused(request: GroupRequest | OffsetFetchRequestGroup, error: ErrorCode) -
             return OffsetFetchResponseGroup(request.group_id, topics, error)
 
 
+_SPOILED: dict[type[Struct], Callable[[Any, ErrorCode], Struct]] = {
+    JoinGroupResponse: lambda answer, error: JoinGroupResponse(error_code=error, member_id=answer.member_id),
+    SyncGroupResponse: lambda _, error: SyncGroupResponse(error_code=error),
+    LeaveGroupResponse: lambda _, error: LeaveGroupResponse(error_code=error),
+    ListGroupsResponse: lambda _, error: ListGroupsResponse(error_code=error),
+    DescribedGroup: lambda answer, error: DescribedGroup(group_id=answer.group_id, error_code=error),
+    DeletableGroupResult: lambda answer, error: DeletableGroupResult(answer.group_id, error),
+}
+
+
 def spoiled(answer: Any, error: ErrorCode) -> Struct:
     """What to say in place of an answer whose records were lost. `answer` may be changed."""
-    match answer:
-        case OffsetCommitResponse() | OffsetFetchResponseGroup():
-            for topic in answer.topics:
-                for partition in topic.partitions:
-                    partition.error_code = partition.error_code or error
-            if isinstance(answer, OffsetFetchResponseGroup):
-                answer.error_code = error
-            return answer
-        case JoinGroupResponse():
-            return JoinGroupResponse(error_code=error, member_id=answer.member_id)
-        case SyncGroupResponse():
-            return SyncGroupResponse(error_code=error)
-        case LeaveGroupResponse():
-            return LeaveGroupResponse(error_code=error)
-        case DescribedGroup():
-            return DescribedGroup(group_id=answer.group_id, error_code=error)
-        case DeletableGroupResult():
-            return DeletableGroupResult(answer.group_id, error)
-        case _:
-            raise TypeError(f"no answer of this kind waits for the log: {answer!r}")
+    if isinstance(answer, OffsetCommitResponse | OffsetFetchResponseGroup):
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                partition.error_code = partition.error_code or error
+        if isinstance(answer, OffsetFetchResponseGroup):
+            answer.error_code = error
+        return answer
+    return _SPOILED[type(answer)](answer, error)

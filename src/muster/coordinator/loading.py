@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from muster.coordinator.shard import GroupShard
+from muster.coordinator.wall_time import shifted
 from muster.errors import CorruptRecordError
 from muster.protocol.group_records import decode_record
 from muster.protocol.primitives import Buffer
 from muster.protocol.record_batch import check_batch, iter_headers, read_tuples
 
 READ_BYTES = 4 * 1024 * 1024
+MAX_BATCH_BYTES = 16 * 1024 * 1024
+"""A batch that would be larger when decompressed is not the coordinator's, and is passed over."""
 
 
 class GroupLog(Protocol):
@@ -44,11 +47,16 @@ class Loading:
     What cannot be understood is passed over and counted: a record that somebody else wrote, or that the disk has
     spoiled, must not take away the other groups of the partition. Batches of transactions are passed over too: nothing
     here writes them, and whether they were committed is not tracked.
+
+    Args:
+        shift: milliseconds to add to the rules' time to have the time of day, which the records tell.
     """
 
-    def __init__(self, log: GroupLog, shard: GroupShard) -> None:
+    def __init__(self, partition: int, log: GroupLog, shard: GroupShard, shift: int = 0) -> None:
+        self.partition = partition
         self.log = log
         self.shard = shard
+        self._shift = -shift
         self.passed_over = 0
         self.first_passed_over = ""
         self._records = self._read_all()
@@ -76,7 +84,7 @@ class Loading:
                     continue
                 try:
                     check_batch(data, position, header)
-                    records = read_tuples(data, position, header)
+                    records = read_tuples(data, position, header, MAX_BATCH_BYTES)
                 except CorruptRecordError as error:
                     self._pass_over(offset, error)
                     continue
@@ -88,7 +96,7 @@ class Loading:
 
     def _apply(self, offset: int, key: bytes | None, value: bytes | None) -> None:
         try:
-            self.shard.apply(decode_record(key, value))
+            self.shard.apply(shifted(decode_record(key, value), self._shift))
         except Exception as error:
             self._pass_over(offset, error)
 

@@ -186,13 +186,13 @@ def _fetch_topic(
     partitions = []
     for index in topic.partition_indexes:
         value = committed.get(index)
-        if value is not None and _is_of_another_topic(value, topic.topic_id):
+        if value is not None and is_of_another_topic(value, topic.topic_id):
             value = None
         partitions.append(_fetched(index, value))
     return OffsetFetchResponseTopics(name, topic.topic_id, partitions)
 
 
-def _is_of_another_topic(value: OffsetCommitValue, topic_id: bytes) -> bool:
+def is_of_another_topic(value: OffsetCommitValue, topic_id: bytes) -> bool:
     """A topic may have been deleted, and made again under its name, since the commit."""
     return ZERO_UUID not in (value.topic_id, topic_id) and value.topic_id != topic_id
 

@@ -234,9 +234,14 @@ class GroupShard:
     def loaded(self, now: int) -> Effects:
         """All records are applied: sessions start now, and a group goes on with its generation (H1).
 
-        Only a group that has more members than it may have now has to rebalance, so that some are turned away.
+        Only a group that has more members than it may have now has to rebalance, so that some are turned away. Offsets
+        of topics that were deleted while nobody was there to hear of it go now.
         """
         effects = Effects()
+        for group_id, topic, partition, value in list(self.offsets):
+            topic_id = self.topics.topic_id(topic)
+            if not self.topics.partition_count(topic) or offsets.is_of_another_topic(value, topic_id):
+                self._write(offsets.tombstone(group_id, topic, partition), effects)
         self._expiry_check_at = now + self.config.offsets_retention_check_interval_ms
         for group in self.groups.values():
             for member in group.members.values():

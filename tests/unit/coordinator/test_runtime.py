@@ -41,6 +41,7 @@ class Broker:
 
     def __init__(self, logs: dict[int, MemoryLog] | None = None, *, turns: bool = True) -> None:
         self.logs = {} if logs is None else logs
+        self.topics = FakeTopics()
         self.now = 1_700_000_000_000
         self.events: list[GroupEvent] = []
         self.flushes_wanted = 0
@@ -50,7 +51,7 @@ class Broker:
             GroupConfig(group_initial_rebalance_delay_ms=0),
             self._open,
             clock=lambda: self.now,
-            topics=FakeTopics(),
+            topics=self.topics,
             on_event=self.events.append,
             new_member_id=self._new_member_id,
             schedule_flush=self._schedule if turns else None,
@@ -486,14 +487,15 @@ def test_describe_list_and_delete(broker):
     broker.commit("h")
     broker.turn()
     (described,) = broker.send(DescribeGroupsRequest(["g", "h", "nobody"]))
-    assert [group.group_state for group in described.groups] == ["CompletingRebalance", "Empty", "Dead"]
+    states = {group.group_id: group.group_state for group in described.groups}
+    assert states == {"g": "CompletingRebalance", "h": "Empty", "nobody": "Dead"}
     (listed,) = broker.send(ListGroupsRequest())
     assert sorted(group.group_id for group in listed.groups) == ["g", "h"]
     deleted = broker.send(DeleteGroupsRequest(["g", "h", "nobody"]))
     assert deleted == []
     broker.turn()
-    codes = [result.error_code for result in deleted[0].results]
-    assert codes == [ErrorCode.NON_EMPTY_GROUP, ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND]
+    codes = {result.group_id: result.error_code for result in deleted[0].results}
+    assert codes == {"g": ErrorCode.NON_EMPTY_GROUP, "h": ErrorCode.NONE, "nobody": ErrorCode.GROUP_ID_NOT_FOUND}
     left = broker.send(LeaveGroupRequest("g", members=[MemberIdentity(joined[0].member_id, "a")]))
     broker.turn()
     assert code(left) == ErrorCode.NONE
@@ -541,3 +543,75 @@ def test_offsets_of_a_deleted_topic_go_in_all_groups(broker):
     broker.turn()
     assert [group.topics for group in broker.fetch(*GROUPS)[0].groups] == [[], []]
     assert [group.topics for group in Broker(broker.logs).loaded().fetch(*GROUPS)[0].groups] == [[], []]
+
+
+def test_offsets_of_a_topic_that_was_deleted_unheard_go_when_the_log_is_read(broker):
+    """The broker died between the topic and what was committed for it; or the shard was away."""
+    for group_id in GROUPS:
+        broker.commit(group_id)
+    broker.turn()
+    again = Broker(broker.logs)
+    again.topics.partitions.pop("t")
+    again.loaded()
+    again.turn()
+    again.topics.partitions["t"] = 4
+    assert [group.topics for group in again.fetch(*GROUPS)[0].groups] == [[], []]
+    assert [group.topics for group in Broker(broker.logs).loaded().fetch(*GROUPS)[0].groups] == [[], []]
+
+
+@pytest.mark.parametrize(
+    "request_of", [DescribeGroupsRequest, ListGroupsRequest, OffsetFetchRequest, DeleteGroupsRequest]
+)
+def test_a_look_that_raises_is_answered(broker, caplog, monkeypatch, request_of):
+    broker.commit("g")
+    broker.turn()
+    waiting = broker.commit("g")
+    shard = broker.runtime._homes[broker.runtime.partition_for("g")].shard
+    for name in ("describe", "list_groups", "fetch_offsets", "delete_group"):
+        monkeypatch.setattr(type(shard), name, lambda *_: 1 // 0)
+    many = {DescribeGroupsRequest: ["g"], DeleteGroupsRequest: ["g"], OffsetFetchRequest: "g"}
+    argument = many.get(request_of)
+    answers = broker.send(request_of() if argument is None else request_of(argument), 2)
+    monkeypatch.undo()
+    assert len(answers) == len(waiting) == 1
+    assert "UNKNOWN_SERVER_ERROR" in str(answers) or "-1" in str(answers)
+    assert code(waiting) == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_groups_are_listed_when_they_are_durable(broker):
+    """--fsync always: a group that a crash could take back is not shown."""
+    broker.logs.setdefault(broker.runtime.partition_for("g"), MemoryLog()).hold()
+    broker.join("g", instance="a")
+    listed = broker.send(ListGroupsRequest())
+    broker.turn()
+    assert listed == []
+    broker.log_of("g").sync()
+    broker.runtime.release_durable()
+    assert [group.group_id for group in listed[0].groups] == ["g"]
+
+
+def test_groups_of_a_log_that_fails_are_not_listed(broker):
+    broker.commit("g")
+    broker.commit("h")
+    broker.turn()
+    broker.log_of("g").fails = True
+    broker.commit("g")
+    listed = broker.send(ListGroupsRequest())
+    broker.turn()
+    assert (listed[0].error_code, [group.group_id for group in listed[0].groups]) == (0, ["h"])
+
+
+# -------------------------------------------------------------------------------------------------- Kafka's own order
+
+DELETED_BY_KAFKA = [0, 15, 13, 11, 32, 30, 18, 28, 2, 4, 26, 38, 24, 6, 36, 8, 22, 34, 16, 14]
+DELETED_BY_KAFKA += [12, 20, 10, 31, 21, 9, 19, 17, 39, 29, 1, 37, 3, 27, 35, 25, 5, 33, 7, 23]
+"""What Kafka 4.2, with 50 partitions, answers to a DeleteGroups of nope-0 to nope-39."""
+
+
+def test_groups_are_deleted_and_described_in_kafkas_order(broker):
+    (answer,) = broker.send(DeleteGroupsRequest([f"nope-{n}" for n in range(40)]), 2)
+    assert [result.group_id for result in answer.results] == [f"nope-{n}" for n in DELETED_BY_KAFKA]
+    (answer,) = broker.send(DeleteGroupsRequest(["", "a", "", "nope-1", "a"]), 2)
+    assert [result.group_id for result in answer.results] == ["a", "", "nope-1"]
+    (answer,) = broker.send(DescribeGroupsRequest(["", "a", "", "nope-1", "a"]))
+    assert [group.group_id for group in answer.groups] == ["a", "a", "", "", "nope-1"]

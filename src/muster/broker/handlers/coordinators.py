@@ -6,6 +6,7 @@ The requests of groups are not looked into here: the coordinator's runtime takes
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Generator
 from struct import Struct
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from muster.broker.calls import Call, Fast, Sliced, at_once
 from muster.broker.handlers.configs import MALFORMED
 from muster.coordinator.runtime import Client
-from muster.errors import ErrorCode
+from muster.errors import ErrorCode, MusterError
+from muster.model import GROUP_METADATA_TOPIC
 from muster.protocol import codec
 from muster.protocol.messages import (
     Coordinator,
@@ -34,6 +36,8 @@ from muster.protocol.primitives import Request
 
 if TYPE_CHECKING:
     from muster.broker.broker import Broker
+
+log = logging.getLogger("muster.broker")
 
 GROUP = 0
 TRANSACTION = 1
@@ -81,8 +85,8 @@ _SHARE_KEY = re.compile(r"[^:]+:[A-Za-z0-9_-]{22}:\d+\Z")
 
 def _coordinator(broker: Broker, key: str, key_type: int, version: int) -> Coordinator:
     if key_type in (GROUP, TRANSACTION):
-        if key_type == GROUP:
-            broker.open_groups()
+        if key_type == GROUP and not _open_groups(broker):
+            return Coordinator(key, -1, "", -1, ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
         node = broker.node
         return Coordinator(key, node.node_id, node.host, node.port, 0, "")
     if key_type == SHARE and version >= 6 and _SHARE_KEY.match(key):
@@ -163,10 +167,20 @@ def group_request(broker: Broker, request: Request[Any], call: Call) -> None:
 
 
 def _submit(broker: Broker, request: Request[Any], call: Call, reply: Callable[[Any], None]) -> None:
-    broker.open_groups()
+    _open_groups(broker)
     # A commit or a look-up brings no deadline nearer than those that are known.
     broker.deadlines_moved = broker.deadlines_moved or not isinstance(request, _WITHOUT_DEADLINE)
     broker.runtime.submit(request, Client(call.client_id, call.client_host, call.version), reply)
+
+
+def _open_groups(broker: Broker) -> bool:
+    """Whether the topic of the groups is there: made now if it was not. Without it the coordinator sends all away."""
+    try:
+        broker.open_groups()
+    except (OSError, MusterError) as error:
+        log.error("%s could not be created: %s", GROUP_METADATA_TOPIC, error)
+        return False
+    return True
 
 
 _ANSWER_V0 = Struct(">iih")

@@ -1,0 +1,84 @@
+"""Requests about many groups: their parts, which wait for different logs, and the answer that is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from muster.coordinator.home import Answer
+from muster.errors import ErrorCode
+from muster.protocol.messages import (
+    ListGroupsResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
+
+
+class Gather:
+    """Collects the parts of an answer, each of which waits for another shard's log, and hands them on when all came."""
+
+    __slots__ = ("_done", "_missing", "_parts")
+
+    def __init__(self, count: int, done: Callable[[list[Any]], None]) -> None:
+        self._parts: list[Any] = [None] * count
+        self._missing = count
+        self._done = done
+        if not count:
+            done([])
+
+    def part(self, index: int) -> Answer:
+        """What takes the answer to one part."""
+
+        def take(answer: Any) -> None:
+            self._parts[index] = answer
+            self._missing -= 1
+            if not self._missing:
+                self._done(self._parts)
+
+        return take
+
+
+def listed(parts: list[ListGroupsResponse]) -> ListGroupsResponse:
+    """The answer to a ListGroups. A shard that was lost meanwhile has no groups here; any other error is the answer."""
+    for part in parts:
+        if part.error_code not in (ErrorCode.NONE, ErrorCode.NOT_COORDINATOR):
+            return part
+    return ListGroupsResponse(groups=[group for part in parts for group in part.groups])
+
+
+def fetched_groups(request: OffsetFetchRequest, version: int) -> list[OffsetFetchRequestGroup]:
+    """The groups that an OffsetFetch is about: before version 8 one, in the request itself."""
+    if version >= 8:
+        return request.groups
+    topics = None
+    if request.topics is not None:
+        topics = [OffsetFetchRequestTopics(t.name, partition_indexes=t.partition_indexes) for t in request.topics]
+    return [OffsetFetchRequestGroup(request.group_id, topics=topics)]
+
+
+def fetched(groups: list[OffsetFetchResponseGroup], version: int) -> OffsetFetchResponse:
+    """The answer to an OffsetFetch. Since version 2 a group that failed shows no partitions; version 1 has no other
+    place for the error."""
+    for group in groups:
+        if group.error_code and version >= 2:
+            group.topics = []
+    if version >= 8:
+        return OffsetFetchResponse(groups=groups)
+    topics = [
+        OffsetFetchResponseTopic(
+            topic.name,
+            [
+                OffsetFetchResponsePartition(
+                    p.partition_index, p.committed_offset, p.committed_leader_epoch, p.metadata, p.error_code
+                )
+                for p in topic.partitions
+            ],
+        )
+        for topic in groups[0].topics
+    ]
+    return OffsetFetchResponse(topics=topics, error_code=groups[0].error_code)

@@ -1,0 +1,48 @@
+"""What time it is for whoever reads the log.
+
+The rules measure with a clock that nobody sets, so that no member is lost when the time of day is put right. Records
+tell the time of day: they are shifted on their way into the log, and back on their way out of it.
+"""
+
+from __future__ import annotations
+
+from muster.protocol.group_records import GroupMetadataRecord, GroupRecord, OffsetCommitRecord
+from muster.protocol.messages import GroupMetadataValue, OffsetCommitValue
+
+TOLERATED_MS = 100
+"""Clocks that differ by less are one."""
+
+_NONE = -1
+
+
+def shift_between(steady: int, wall: int) -> int:
+    """Milliseconds to add to a time of the rules to have the time of day."""
+    return wall - steady if abs(wall - steady) >= TOLERATED_MS else 0
+
+
+def shifted(record: GroupRecord, by: int) -> GroupRecord:
+    """The record with its times moved by so many milliseconds; a time that is not set stays so."""
+    if not by:
+        return record
+    if isinstance(record, OffsetCommitRecord) and (value := record.value) is not None:
+        return OffsetCommitRecord(
+            record.key,
+            OffsetCommitValue(
+                value.offset,
+                value.leader_epoch,
+                value.metadata,
+                _moved(value.commit_timestamp, by),
+                _moved(value.expire_timestamp, by),
+                value.topic_id,
+            ),
+        )
+    if isinstance(record, GroupMetadataRecord) and record.value is not None:
+        old = record.value
+        fields = {name: getattr(old, name) for name in GroupMetadataValue.__slots__}
+        fields["current_state_timestamp"] = _moved(old.current_state_timestamp, by)
+        return GroupMetadataRecord(record.key, GroupMetadataValue(**fields))
+    return record
+
+
+def _moved(time: int, by: int) -> int:
+    return time if time == _NONE else min(max(time + by, 0), (1 << 63) - 1)

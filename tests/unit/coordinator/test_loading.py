@@ -1,0 +1,267 @@
+"""Reading shards back: a piece at a time, once, whatever comes in between; and what time the records tell."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from muster.coordinator.runtime import LOAD_RECORDS, RELOAD_AFTER_MS, Client, CoordinatorRuntime, GroupConfig
+from muster.errors import ErrorCode, KafkaError
+from muster.protocol import messages as m
+from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord, decode_record
+from muster.protocol.record_batch import iter_headers, read_tuples
+from tests.support.group_harness import DEFAULT_PROTOCOLS, FakeTopics
+from tests.support.memory_log import MemoryLog
+
+NOW = 1_700_000_000_000
+
+
+class Broker:
+    """A runtime whose loop turns when the test says so."""
+
+    def __init__(self, logs: dict[int, MemoryLog] | None = None) -> None:
+        self.logs = {} if logs is None else logs
+        self.now = NOW
+        self.ahead = 0
+        self.due: deque[Callable[[], None]] = deque()
+        self.opened: list[int] = []
+        self.topics = FakeTopics()
+        self.runtime = CoordinatorRuntime(
+            GroupConfig(group_initial_rebalance_delay_ms=0),
+            self._open,
+            clock=lambda: self.now,
+            topics=self.topics,
+            on_event=lambda event: None,
+            new_member_id=lambda prefix: f"{prefix}-{len(self.opened)}",
+            later=self.due.append,
+            wall_clock=lambda: self.now + self.ahead,
+        )
+
+    def _open(self, partition: int) -> MemoryLog:
+        self.opened.append(partition)
+        return self.logs.setdefault(partition, MemoryLog())
+
+    def turn(self) -> bool:
+        """One turn of the loop; whether there was something to do."""
+        if not self.due:
+            return False
+        self.due.popleft()()
+        return True
+
+    def settle(self) -> int:
+        """Turn until there is nothing to do."""
+        turns = 0
+        while self.turn():
+            turns += 1
+        return turns
+
+    def send(self, request: Any, version: int) -> Any:
+        answers: list[Any] = []
+        self.runtime.submit(request, Client("cli", "/127.0.0.1", version), answers.append)
+        [answer] = answers
+        return answer
+
+    def commit(self, offset: int = 1, group_id: str = "g", topic: str = "t") -> int:
+        partition = m.OffsetCommitRequestPartition(0, offset)
+        request = m.OffsetCommitRequest(group_id, topics=[m.OffsetCommitRequestTopic(topic, partitions=[partition])])
+        return int(self.send(request, 8).topics[0].partitions[0].error_code)
+
+    def committed(self, group_id: str = "g", topic: str = "t") -> tuple[int, int]:
+        request = m.OffsetFetchRequest(group_id, [m.OffsetFetchRequestTopic(topic, [0])])
+        answer = self.send(request, 7)
+        return answer.error_code, answer.topics[0].partitions[0].committed_offset if answer.topics else -1
+
+    def errors(self, group_id: str = "g") -> set[int]:
+        """What requests about a group are answered, of every kind that shows it."""
+        return {
+            self.commit(group_id=group_id),
+            self.committed(group_id)[0],
+            self.send(m.DescribeGroupsRequest([group_id]), 5).groups[0].error_code,
+            self.send(m.DeleteGroupsRequest([group_id]), 2).results[0].error_code,
+            self.send(m.ListGroupsRequest(), 4).error_code,
+            self.send(m.SyncGroupRequest(group_id, 1, "x"), 4).error_code,
+            self.send(m.LeaveGroupRequest(group_id, members=[m.MemberIdentity("x")]), 5).error_code,
+            self.send(m.JoinGroupRequest(group_id, 10_000, member_id="x"), 5).error_code,
+        }
+
+    @property
+    def log(self) -> MemoryLog:
+        return self.logs[self.runtime.partition_for("g")]
+
+
+@pytest.fixture
+def logs() -> dict[int, MemoryLog]:
+    """A thousand commits of g, the last of them 1000, and one of h on another partition."""
+    broker = Broker()
+    broker.runtime.load_all([])
+    for offset in range(1, 1001):
+        assert broker.commit(offset) == 0
+    broker.commit(7, "h")
+    return broker.logs
+
+
+def test_a_log_is_read_a_piece_at_a_time(logs):
+    broker = Broker(logs)
+    broker.runtime.load_all(sorted(logs))
+    loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    turns = 0
+    while broker.runtime.is_loading:
+        if "g" not in {group for home in broker.runtime._homes.values() for group in home.shard.groups}:
+            assert broker.errors() == {loading}
+            assert broker.runtime.heartbeat("g", 1, "x") is ErrorCode.NONE  # so that members stay calm
+        assert len(broker.due) == 1
+        assert broker.turn()
+        turns += 1
+    assert turns > 1000 // LOAD_RECORDS
+    assert (broker.committed(), broker.committed("h")) == ((0, 1000), (0, 7))
+    assert sorted(broker.opened) == sorted(logs)
+    assert broker.send(m.ListGroupsRequest(), 4).error_code == 0
+
+
+def test_a_shard_that_is_there_serves_while_another_is_read(logs):
+    broker = Broker(logs)
+    broker.runtime.load_all([broker.runtime.partition_for("h")])
+    broker.settle()
+    assert broker.commit(8) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert broker.commit(8, "h") == 0
+    assert broker.settle() > 1
+    assert (broker.committed(), broker.committed("h")) == ((0, 1000), (0, 8))
+
+
+def test_a_log_that_fails_while_it_is_read_is_read_again(logs, caplog, monkeypatch):
+    broker = Broker(logs)
+    broker.runtime.load_all(sorted(logs))
+    broker.turn()
+
+    def refuse(offset: int, max_bytes: int) -> Any:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "input/output error")
+
+    monkeypatch.setattr(broker.log, "read", refuse)
+    broker.settle()
+    monkeypatch.undo()
+    assert "input/output error" in caplog.text
+    assert broker.committed() == (ErrorCode.NOT_COORDINATOR, -1)
+    assert broker.committed("h") == (0, 7)
+    assert broker.runtime.has_failed_logs
+    assert (broker.runtime.next_deadline() or 0) <= broker.now + RELOAD_AFTER_MS
+    broker.now += RELOAD_AFTER_MS
+    broker.runtime.on_deadlines(broker.now)
+    broker.settle()
+    assert broker.committed() == (0, 1000)
+
+
+@pytest.mark.parametrize("end", [CoordinatorRuntime.unload_all, CoordinatorRuntime.close])
+def test_to_unload_while_a_log_is_read(logs, end):
+    broker = Broker(logs)
+    broker.runtime.load_all(sorted(logs))
+    broker.turn()
+    end(broker.runtime)
+    assert broker.errors() <= {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    broker.settle()
+    assert not broker.runtime.is_loading
+    assert broker.runtime._homes == {}
+
+
+def test_to_begin_anew_while_a_log_is_read(logs):
+    """The topic is deleted and made again: nothing of the old log comes up."""
+    broker = Broker(dict(logs))
+    broker.runtime.load_all(sorted(logs))
+    broker.turn()
+    broker.runtime.unload_all()
+    broker.logs.clear()
+    broker.runtime.load_all([])
+    broker.settle()
+    assert broker.committed() == (0, -1)
+    assert broker.commit(5) == 0
+    assert broker.committed() == (0, 5)
+
+
+def test_records_that_come_while_a_log_is_read_are_read_too(logs):
+    broker = Broker(logs)
+    broker.runtime.load_all(sorted(logs))
+    broker.turn()
+    other = Broker(logs)
+    other.runtime.load_all(sorted(logs))
+    other.settle()
+    assert other.commit(2000) == 0
+    broker.settle()
+    assert broker.committed() == (0, 2000)
+
+
+def test_offsets_of_a_topic_that_is_deleted_while_a_log_is_read_go(logs):
+    broker = Broker(logs)
+    broker.runtime.load_all(sorted(logs))
+    broker.turn()
+    del broker.topics.partitions["t"]
+    broker.runtime.topic_deleted("t")
+    broker.settle()
+    broker.topics.partitions["t"] = 4
+    assert (broker.committed(), broker.committed("h")) == ((0, -1), (0, -1))
+    again = Broker(logs)
+    again.runtime.load_all(sorted(logs))
+    again.settle()
+    assert again.committed() == (0, -1)
+
+
+# --------------------------------------------------------------------------------------------------- the time of day
+
+
+def records(log: MemoryLog) -> list[Any]:
+    return [
+        (time, decode_record(key, value))
+        for _, data in log.batches
+        for position, header in iter_headers(data)
+        for _, time, key, value, _ in read_tuples(data, position, header)
+    ]
+
+
+@pytest.mark.parametrize("step", [3_600_000, -3_600_000, 99, 0])
+def test_records_tell_the_time_of_day(step):
+    """The clock is put forth or back by an hour while the broker runs: by less than a tenth of a second is no step."""
+    broker = Broker()
+    broker.runtime.load_all([])
+    broker.commit(1)
+    broker.ahead = step
+    broker.now += 1000
+    broker.commit(2)
+    expected = NOW + 1000 + (step if abs(step) > 99 else 0)
+    [_, (time, commit)] = records(broker.log)
+    assert isinstance(commit, OffsetCommitRecord)
+    assert commit.value is not None
+    assert (time, commit.value.commit_timestamp) == (expected, expected)
+    protocols = [m.JoinGroupRequestProtocol(*item) for item in DEFAULT_PROTOCOLS.items()]
+    broker.runtime.submit(
+        m.JoinGroupRequest("h", 10_000, 60_000, "", "i", "consumer", protocols),
+        Client("cli", "/127.0.0.1", 5),
+        lambda answer: None,
+    )
+    [(_, group)] = records(broker.logs[broker.runtime.partition_for("h")])
+    assert isinstance(group, GroupMetadataRecord)
+    assert group.value is not None
+    assert group.value.current_state_timestamp == expected
+
+
+@pytest.mark.parametrize("step", [86_400_000, -86_400_000])
+def test_offsets_expire_by_the_time_that_has_passed(step):
+    """However the clock is set, before a restart and after it: seven days are seven days."""
+    broker = Broker()
+    broker.runtime.load_all([])
+    broker.commit(1)
+    broker.ahead = step
+    broker.commit(2)
+    week = GroupConfig().offsets_retention_ms
+    broker.now += week - 1
+    broker.runtime.on_deadlines(broker.now)
+    assert broker.committed() == (0, 2)
+    again = Broker(broker.logs)
+    again.now, again.ahead = broker.now, step  # the steady clock of a new process may say anything
+    again.runtime.load_all(sorted(broker.logs))
+    again.settle()
+    again.runtime.on_deadlines(again.now)
+    assert again.committed() == (0, 2)
+    again.now += 600_001
+    again.runtime.on_deadlines(again.now)
+    assert again.committed() == (0, -1)
