@@ -119,7 +119,13 @@ class Query:
 
     def crash(self) -> None:
         """The process is gone: no commit, no farewell."""
-        self.member._thread.run(self.member._loop.close())
+
+        async def end() -> None:
+            if self.member._ear is not None:
+                self.member._ear.close()
+            await self.member._loop.close()
+
+        self.member._thread.run(end())
         self.member._thread.close()
 
     # --- what came of it ---------------------------------------------------------------------------------------------

@@ -208,6 +208,11 @@ class QueryClaims:
         return self._batch.state if self._batch else BatchState.NONE
 
     @property
+    def name(self) -> str:
+        """Under what name the query commits: the checkpoint's, once it is known."""
+        return self._name
+
+    @property
     def batch_in_flight(self) -> dict[str, Any] | None:
         """The end offset of the batch under way, as Spark knows it."""
         return to_json(self._batch.offset) if self._batch else None
@@ -246,6 +251,11 @@ class QueryClaims:
     def is_new(self, partition: TopicPartition) -> bool:
         """Whether a partition came after the query had begun: it is read from its start."""
         return self._topics.is_new(partition)
+
+    @property
+    def started(self) -> bool:
+        """Whether Spark has said where the query stands."""
+        return self._started
 
     @property
     def restarted(self) -> bool:

@@ -27,11 +27,12 @@ from muster.model import TopicPartition
 from muster.protocol.api import LATEST_TIMESTAMP
 from muster.spark.batch import find_partitions
 from muster.spark.checkpoint import Checkpoint
-from muster.spark.claims import QueryClaims
+from muster.spark.claims import BatchState, QueryClaims
 from muster.spark.cluster import connect
 from muster.spark.offsets import Claims
 from muster.spark.options import Offsets, SourceOptions
 from muster.spark.query_core import QueryCore
+from muster.spark.word import Ear, digest
 
 log = logging.getLogger("muster.spark")
 
@@ -47,6 +48,9 @@ DOUBTS_WAIT_MS = 10_000
 """How long an answer to Spark waits until it is clear whether a position still means something."""
 
 GOODBYE_MS = 5_000
+LAST_WORD_MS = 2_000
+"""How long an ending query waits for the word that its last batch was finished."""
+
 CHECKPOINT_EVERY_MS = 200
 """How often a drain looks whether the batch that it waits for is in Spark's commit log."""
 
@@ -75,6 +79,7 @@ class Member:
         self._targets: dict[TopicPartition, int] | None = None
         self._started = False
         self._first = True
+        self._ear: Ear | None = None
         self._look_at = 0
         self._closed = False
         self._closing = threading.Lock()
@@ -139,7 +144,13 @@ class Member:
         return held
 
     async def _begin(self) -> None:
+        if self._ear is None and self._claims.started:
+            self._ear = Ear(self._claims.name, self._hear)
         self._core.begin(self._now())
+        # What the checkpoint says may be a loss by what is known of the cluster already.
+        self._core.take_losses()
+        if self._core.fatal is not None:
+            raise self._core.fatal
         self._loop.wakeup()
 
     async def _latest(self, start: dict[str, Any], max_rows: int | None) -> dict[str, Any]:
@@ -203,8 +214,8 @@ class Member:
                 )
 
     async def _planned(self, end: dict[str, Any]) -> Claims:
-        await self._begin()
         claims = self._claims.planned(end)
+        await self._begin()
         if self._claims.to_trim():
             # Not settled in time: what is not owned then is left to its next owner, who starts where the group is.
             await self._wait(lambda: self._core.settled, self._options.join_timeout_ms)
@@ -217,8 +228,21 @@ class Member:
         self._loop.wakeup()
         await self._commit_what_is_done()
 
+    def _hear(self, said: str) -> None:
+        """Spark's driver says that a batch is in the commit log: there is no need to wait for the next trigger."""
+        end = self._claims.batch_in_flight
+        if end is not None and digest(end) == said:
+            self._claims.finished(end)
+            self._loop.wakeup()
+
     async def _say_goodbye(self) -> None:
         self._look_into_checkpoint()
+        if self._ear is not None and self._claims.batch_state is BatchState.PLANNED:
+            # It may have been finished just now, with the word on its way: so it is with Trigger.Once.
+            with contextlib.suppress(MusterError):
+                await self._loop.wait_for(lambda: self._claims.batch_in_flight is None, LAST_WORD_MS)
+        if self._ear is not None:
+            self._ear.close()
         self._loop.wakeup()
         with contextlib.suppress(MusterError):
             await self._loop.wait_for(lambda: self._core.all_committed or self._core.commits_fail, GOODBYE_MS // 2)

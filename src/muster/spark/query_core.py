@@ -177,7 +177,7 @@ class QueryCore:
             self._look_up_committed(now)
             self._apply_reset(now)
             self.bounds.poll(now)
-            self._take_losses()
+            self.take_losses()
         self._commit(now)
         return [*sends, *self.consumer.poll(now)]
 
@@ -196,7 +196,8 @@ class QueryCore:
         known = [time for time in times if time is not None]
         return min(known) if known else None
 
-    def _take_losses(self) -> None:
+    def take_losses(self) -> None:
+        """What was lost ends the query or is told. Also for the face, which may learn of a loss between two turns."""
         self.notes += self.bounds.notes
         self.bounds.notes = []
         error = self.bounds.error or self._resets.error

@@ -61,10 +61,14 @@ def session(app_name: str = "muster", master: str | None = None, **settings: Any
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make `format("muster")` known to a session that was made elsewhere, and give the session back."""
+    """Make `format("muster")` known to a session that was made elsewhere, and give the session back.
+
+    A listener of the session tells the source when a batch is done, so that it is committed at once."""
+    from muster.spark.progress import listen
     from muster.spark.source import MusterDataSource
 
     spark.dataSource.register(MusterDataSource)
+    listen(spark)
     return spark
 
 

@@ -113,8 +113,11 @@ def test_a_topic_created_again_while_the_query_was_stopped(cluster, queries, adm
     first.stop()
     create_again(cluster, admin, topic)
     cluster.produce(topic, new, partitions=1)
-    for _ in range(2):  # and it stays so until somebody decides
-        refuses(queries(topic, **how), DataLossError, rf"topic {topic} was deleted and created again.*failOnDataLoss")
+    for available_now in (False, True):  # and it stays so until somebody decides
+        query = queries(topic, **how)
+        if available_now:
+            query.member.prepare_available_now()
+        refuses(query, DataLossError, rf"topic {topic} was deleted and created again.*failOnDataLoss")
     again = queries(topic, failOnDataLoss="false", **how)
     read_all(again, 100 + new)
     assert sorted(again.sink()[100:]) == sorted(grid(new, 1))

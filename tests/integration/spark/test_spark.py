@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -92,17 +94,23 @@ class Streams:
         self._spark, self._folder = spark, folder
         self.started = []
 
-    def start(self, source, batch_s=0.0, **trigger):
+    def start(self, source, batch_s=0.0, by=None, **trigger):
         sink = self._folder / "sink"
         sink.mkdir(exist_ok=True)
 
         def write(frame, batch):
-            rows = frame.select("partition", "offset").collect()
+            rows = frame.toDF("partition", "offset").collect()
             time.sleep(batch_s)
             write_batch(sink, rows, batch)
 
         frame = self._spark.readStream.format("muster").options(**source).load()
-        writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(self._folder / "checkpoint"))
+        frame = by(frame) if by else frame.select("partition", "offset")
+        mode = "update" if by else "append"
+        writer = (
+            frame.writeStream.outputMode(mode)
+            .foreachBatch(write)
+            .option("checkpointLocation", str(self._folder / "checkpoint"))
+        )
         query = writer.trigger(**(trigger or {"processingTime": "50 milliseconds"})).start()
         self.started.append(query)
         return query
@@ -151,6 +159,50 @@ def test_available_now_reads_to_the_end_and_restarts_where_it_was_or_where_it_wa
         consumer.commit({TopicPartition(topic, 1): OffsetAndMetadata(50)})
     streams.run(source)
     assert audit(grid(220, 2), streams.sink()) == (set(), {(1, offset): 2 for offset in range(50, 110)})
+
+
+@pytest.mark.parametrize("trigger", [{"processingTime": "1 hour"}, {"once": True}])
+def test_the_first_trigger_reads_and_its_batch_is_committed_without_a_second(streams, cluster, trigger, caplog):
+    topic = cluster.topic(2)
+    cluster.produce(topic, 40, partitions=2)
+    query = streams.start(options(cluster, topic), by=lambda frame: frame.groupBy("partition").count(), **trigger)
+    until(lambda: committed(cluster, topic, 2) == [20, 20], lambda: time.sleep(0.1))
+    assert sorted(streams.sink()) == [(0, 20), (1, 20)]
+    if "once" in trigger:
+        assert query.awaitTermination(60)
+    (source,) = query.lastProgress["sources"]
+    assert json.loads(source["latestOffset"])["ends"] == {topic: {"0": 20, "1": 20}}
+    query.stop()
+    assert query.exception() is None
+    assert committed(cluster, topic, 2) == [20, 20]
+    until(lambda: "keeps state, and it is a member of a consumer group" in caplog.text, lambda: time.sleep(0.05))
+
+
+def test_a_topic_created_again_ends_the_query_or_is_told_and_read_whole(streams, kafka_broker):
+    cluster = Cluster(kafka_broker.bootstrap)
+    topic = cluster.topic(1)
+    cluster.produce(topic, 100, partitions=1)
+    source = options(cluster, topic)
+    streams.run(source)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    for future in admin.delete_topics([topic]).values():
+        future.result(30)
+    until(lambda: topic not in admin.list_topics(timeout=10).topics, lambda: time.sleep(0.1))
+    cluster.topic(1, topic)
+    cluster.produce(topic, 160, partitions=1)
+    failing = streams.start(source, availableNow=True)
+    with pytest.raises(StreamingQueryException, match=r"was deleted and created again.*failOnDataLoss"):
+        failing.awaitTermination(120)
+    streams.run(source | {"failOnDataLoss": "false"})
+    assert sorted(streams.sink()) == sorted([*grid(100, 1), *grid(160, 1)])
+
+
+def test_a_query_that_waits_for_its_first_partitions_can_be_stopped(streams, spark):
+    query = streams.start({"bootstrap": "127.0.0.1:1", "subscribe": "t", "groupId": "g"})
+    time.sleep(3)
+    assert query.isActive
+    query.stop()
+    assert query.exception() is None
 
 
 def test_another_member_joins_during_a_batch_and_leaves_again(streams, cluster):

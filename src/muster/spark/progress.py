@@ -1,0 +1,77 @@
+"""What Spark's driver tells of its queries: batches that are done, and state where it does not belong."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming import StreamingQueryListener
+
+from muster.spark.word import tell
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("muster.spark")
+
+_INSTALLED = "_muster_listener"
+
+
+def listen(spark: SparkSession) -> None:
+    """Install the listener, once for each session."""
+    if getattr(spark, _INSTALLED, None) is not None:
+        return
+    listener = ProgressListener()
+    try:
+        spark.streams.addListener(listener)
+    except Exception as error:  # Spark Connect may not allow it: the source works without
+        log.info("finished batches are committed at the next trigger: no listener can be installed (%s)", error)
+        return
+    setattr(spark, _INSTALLED, listener)
+
+
+class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
+    """Hears of each batch when it is in Spark's commit log."""
+
+    def __init__(self) -> None:
+        self._warned: set[str] = set()
+
+    # --- Spark's names -----------------------------------------------------------------------------------------------
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        progress = event.progress
+        for source in progress.sources:
+            end = end_offset(source.endOffset)
+            if end is not None:
+                tell(end)
+                if progress.stateOperators and end.get("gen", -1) >= 0:
+                    self._warn(str(progress.id), progress.name)
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    def _warn(self, query_id: str, name: str | None) -> None:
+        if query_id in self._warned:
+            return
+        self._warned.add(query_id)
+        log.warning(
+            "query %s keeps state, and it is a member of a consumer group: in a rebalance a key's records go to "
+            "another member, and its state stays here. Read with mode=assign, or keep the state outside",
+            name or query_id,
+        )
+
+
+def end_offset(text: str | None) -> dict[str, Any] | None:
+    """The end offset of a source in a progress report, if it is one of this source."""
+    try:
+        found = json.loads(text or "")
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and {"v", "seq", "claims", "query"} <= found.keys() else None

@@ -1,0 +1,100 @@
+"""The word that a batch is done: who hears it, and where it cannot be heard."""
+
+import asyncio
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from muster.spark.progress import ProgressListener, end_offset
+from muster.spark.word import Ear, digest, socket_path, tell
+
+END = {"v": 1, "seq": 4, "gen": 2, "claims": {"t": {"0": [1, 2]}}, "topics": {"t": ["a1", 1]}, "query": "q"}
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+
+
+def while_listening(say, query="q"):
+    """What a query of that name hears."""
+
+    async def run():
+        heard: list[str] = []
+        ear = Ear(query, heard.append)
+        say()
+        await asyncio.sleep(0.01)
+        ear.close()
+        ear.close()
+        return heard
+
+    return asyncio.run(run())
+
+
+def progress(end, states=()):
+    sources = [SimpleNamespace(endOffset=text) for text in (None, "5", '{"t":{"0":7}}', json.dumps(end))]
+    return SimpleNamespace(progress=SimpleNamespace(sources=sources, stateOperators=states, id="id1", name=None))
+
+
+def test_a_query_hears_which_of_its_batches_is_done():
+    heard = while_listening(lambda: ProgressListener().onQueryProgress(progress(END)))
+    assert heard == [digest(END)] == [digest(json.loads(json.dumps(END, indent=1)))]
+    assert digest(END) != digest(END | {"seq": 5})
+
+
+def test_another_query_hears_nothing():
+    assert while_listening(lambda: tell(END), "another") == []
+
+
+def test_where_nobody_listens_nothing_happens():
+    assert not tell(END)
+    assert not tell({name: value for name, value in END.items() if name != "query"})
+    assert while_listening(lambda: None) == []
+    assert not tell(END)
+
+
+def test_the_next_process_of_a_query_takes_the_place_of_one_that_was_killed():
+    async def run():
+        first: list[str] = []
+        second: list[str] = []
+        killed = Ear("q", first.append)
+        alive = Ear("q", second.append)
+        killed.close()
+        assert tell(END)
+        await asyncio.sleep(0.01)
+        alive.close()
+        return first, second
+
+    assert asyncio.run(run()) == ([], [digest(END)])
+
+
+def test_a_folder_that_others_can_enter_is_not_used(tmp_path):
+    found = socket_path("q")
+    assert found is not None
+    assert found.parent.stat().st_mode & 0o777 == 0o700
+    found.parent.chmod(0o777)
+    assert socket_path("q") is None
+    assert while_listening(lambda: tell(END)) == []
+
+
+def test_a_path_that_is_too_long_for_a_socket_does_without(monkeypatch, tmp_path):
+    long = tmp_path / ("x" * 120)
+    long.mkdir()
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(long))
+    assert while_listening(lambda: tell(END)) == []
+
+
+def test_state_in_a_group_is_warned_of_once(caplog):
+    listener = ProgressListener()
+    for end, states in ((END, ()), (END | {"gen": -1}, (1,))):
+        listener.onQueryProgress(progress(end, states))
+    assert caplog.text == ""
+    for _ in range(2):
+        listener.onQueryProgress(progress(END, (1,)))
+    assert caplog.text.count("query id1 keeps state, and it is a member of a consumer group") == 1
+
+
+@pytest.mark.parametrize("text", [None, "", "7", "[1]", "{}", '{"v":1,"seq":1,"claims":{}}'])
+def test_offsets_of_other_sources_are_left_alone(text):
+    assert end_offset(text) is None
