@@ -125,9 +125,7 @@ class _Life(Faults):
     def _mend_member(self, member: SimMember) -> None:
         member.thaw()
         member.come_back()
-        member.habits.restless = 0
-        member.habits.handle_ms = min(member.habits.handle_ms, 300)
-        member.habits.listener_ms = min(member.habits.listener_ms, 200)
+        member.habits.be_quick()
         self.cluster.heal(member)
 
     def _may_stay(self, member: SimMember) -> bool:

@@ -31,7 +31,7 @@ class Faults:
             (4, self._cut),
             (4, self._reset),
             (3, self._freeze),
-            (3, self._stay_away),
+            (4, self._stay_away),
             (4, self._kill_node),
             (2, self._move),
             (2, self._depose),
@@ -70,11 +70,13 @@ class Faults:
         scenario, rng = self.scenario, self.rng
         habits = Habits(
             commit=rng.choice(scenario.commits) if scenario.fetch else "sync",
-            handle_ms=rng.choice((0, 20, 300)) if scenario.fetch else rng.choice((20, 300, 3_000)),
-            listener_ms=rng.choice((0, 2, 2, 200, 200, 200 if self.is_over else 7_000)),
+            handle_ms=rng.choice((0, 20, 300) if scenario.fetch else (20, 300, 3_000, 12_000)),
+            listener_ms=rng.choice((0, 2, 2, 200, 200, 200, 5_000, 12_000)),
             poll_ms=1_500,
-            restless=0 if self.is_over else scenario.restless,
+            restless=scenario.restless,
         )
+        if self.is_over:
+            habits.be_quick()
         groups = self.cluster.groups
         return self.cluster.add_member(
             f"m{place}.{self._started}",

@@ -54,6 +54,12 @@ class Habits:
     stay_away_ms: int = 0
     restless: int = 0
 
+    def be_quick(self) -> None:
+        """Do nothing unusual any more, and nothing that takes long."""
+        self.restless = self.stay_away_ms = 0
+        self.handle_ms = min(self.handle_ms, 300)
+        self.listener_ms = min(self.listener_ms, 200)
+
 
 class World(Protocol):
     """What a member asks of the cluster that it is in; `SimCluster` is one."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from muster.client.core.events import CallbackKind, Event, Fatal, Note, RebalanceCallback
 from muster.client.core.member_state import MemberState
-from muster.client.core.subscription_state import PositionState
+from muster.client.core.subscription_state import OffsetReset, PositionState
 from muster.errors import ErrorCode, KafkaError, MusterError
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.testing.checks import InvariantError
@@ -207,6 +207,7 @@ class Reader(Application):
     def __init__(self, member: SimMember) -> None:
         super().__init__(member)
         self.paused: set[TopicPartition] = set()
+        self.whims = (self._seek, self._seek_amid_a_reset, self._pause, self._leave_for_a_while, self._read_less)
 
     def run(self) -> Program:
         """The program."""
@@ -215,30 +216,31 @@ class Reader(Application):
             batch: Batch = {}
             yield from self._poll(batch)
             if batch:
-                middle = self._commit_half if habits.commit == "middle" else None
+                middle = {"middle": self._commit_half, "overlap": self._begin_to_commit}.get(habits.commit)
                 yield from self.handle(batch, middle=middle)
                 yield from self._commit()
             if habits.restless and not member.is_closing and not member.rng.randrange(habits.restless):
-                yield from member.rng.choice((self._seek, self._pause, self._leave_for_a_while, self._read_less))()
+                yield from member.rng.choice(self.whims)()
         yield from self.say_goodbye()
 
     def _commit(self) -> Program:
         match self.member.habits.commit:
             case "sync" | "middle":
                 yield from self.commit_sync(self.stand(), 5_000, [])
-            case "async":
+            case "async" | "overlap":
                 self.commit_async(self.stand())
-            case "overlap":
-                may_be_tried_again = self.clock.now + 5_000 if self.member.rng.randrange(2) else None
-                self.commit_async(self.stand(), may_be_tried_again)
 
     def _commit_half(self, first: Batch) -> Program:
         """Commit what is handled of a batch, and go on with it."""
-        behind = {p: OffsetAndMetadata(offsets[-1] + 1, metadata="half") for p, offsets in first.items() if offsets}
         if self.member.rng.randrange(2):
-            yield from self.commit_sync(behind, 3_000, [])
+            yield from self.commit_sync(_behind(first), 3_000, [])
         else:
-            self.commit_async(behind)
+            self.commit_async(_behind(first))
+
+    def _begin_to_commit(self, first: Batch) -> Program:
+        """As another thread that commits and waits, while this one goes on and commits as well."""
+        self.commit_async(_behind(first), self.clock.now + 5_000)
+        yield from self.sleep(0)
 
     def _poll(self, batch: Batch) -> Program:
         """As `AsyncConsumer.poll`."""
@@ -285,6 +287,19 @@ class Reader(Application):
             self.core.subscription.seek(partition, offset)
             self.offsets.sought(self.member, partition, offset)
         yield from self.sleep(0)
+
+    def _seek_amid_a_reset(self) -> Program:
+        """As `seek_to_beginning`, and a seek while that is looked up."""
+        for partition in self._some():
+            self.member.trace(f"seeks to the beginning of {partition}, then to its last record")
+            position = self.core.subscription.state(partition).position
+            self.core.subscription.request_reset(partition, OffsetReset.EARLIEST)
+            self.member.wakeup()
+            yield from self.sleep(self.member.rng.randrange(3))
+            if partition in self.member.held:
+                offset = max(0, position - 1)
+                self.core.subscription.seek(partition, offset)
+                self.offsets.sought(self.member, partition, offset)
 
     def _pause(self) -> Program:
         core = self.core
@@ -392,6 +407,8 @@ class Claimer(Application):
             offsets = {p: OffsetAndMetadata(self._batch[p][-1] + 1) for p in owned}
             outcome: list[MusterError | None] = []
             yield from self.commit_sync(offsets, 5_000, outcome, owned)
+            if outcome[0] is None and owned and owned != still:
+                raise InvariantError(f"{self.member.name} committed {offsets}, some of which it had lost meanwhile")
             if outcome[0] is None:
                 break
         for partition, since in fence.items():
@@ -437,6 +454,11 @@ class Claimer(Application):
                 fence[partition] = since
                 self.offsets.handed_out(self.member, partition, offsets[0], offsets[-1] + 1)
         return fence
+
+
+def _behind(batch: Batch) -> dict[TopicPartition, OffsetAndMetadata]:
+    """The offsets that say that a batch is handled."""
+    return {p: OffsetAndMetadata(offsets[-1] + 1, metadata="half") for p, offsets in batch.items() if offsets}
 
 
 def program_of(member: SimMember) -> Program:
