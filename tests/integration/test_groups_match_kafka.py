@@ -419,7 +419,265 @@ def falling_silent(stage: Stage) -> None:
     stage.look()
 
 
-STORIES = [coming_and_going, guards, nothing_changed, choosing_a_protocol, static_members, by_hand, falling_silent]
+def named_twice(stage: Stage) -> None:
+    """A protocol that is named twice is not chosen; an assignment for somebody who is no member is ignored."""
+    stage.enter("a", protocols=[("range", SUBSCRIPTION), ("range", OTHER_SUBSCRIPTION), ("sticky", SUBSCRIPTION)])
+    stage.hear("a")
+    stage.ids["ghost"] = "ghost-1"
+    stage.sync("a", "a", "ghost")
+    stage.hear("a")
+    stage.look()
+    stage.sync("a", "a")
+    stage.hear("a")
+    stage.look()
+
+
+def handed_out(stage: Stage) -> None:
+    """An id that was handed out, and is given back, or used by a heartbeat, a commit, or a join of another kind."""
+    stable(stage, "a")
+    stage.join("p")
+    stage.hear("p")
+    stage.heartbeat("p")
+    stage.commit("p")
+    stage.sync("p")
+    stage.hear("p")
+    stage.join("p", instance="ip")
+    stage.hear("p")
+    stage.join("p", protocols=[("sticky", SUBSCRIPTION)])
+    stage.hear("p")
+    stage.delete()
+    stage.leave("p")
+    stage.leave("p")
+    stage.heartbeat("a")
+    stage.join("a")
+    stage.hear("a")
+    stage.look()
+
+
+def listed(stage: Stage) -> None:
+    stable(stage, "a")
+    filters: list[tuple[list[str], list[str]]] = [
+        ([], []),
+        (["stable"], []),
+        (["STABLE "], ["classic"]),
+        ([], ["CLASSIC"]),
+        ([], ["consumer"]),
+        ([], ["nonsense"]),
+        (["nonsense"], []),
+        (["Empty"], ["classic", "consumer"]),
+        (["Empty", "Stable"], []),
+    ]
+    for states, types in filters:
+        answer = stage.connection("operator").ask(m.ListGroupsRequest(states_filter=states, types_filter=types), 5)
+        found = sorted(
+            (g.protocol_type, g.group_state, g.group_type) for g in answer.groups if g.group_id == stage.group
+        )
+        stage.told.append(("operator", (states, types, *code(answer), found)))
+
+
+def old_versions(stage: Stage) -> None:
+    """Commits and fetches of the oldest versions, for a group that nobody has joined."""
+    operator = stage.connection("operator")
+    stage.commit("x", generation=-1, version=2)
+    for version in (1, 2, 5, 7):
+        request = m.OffsetFetchRequest(stage.group, [m.OffsetFetchRequestTopic(stage.topic, [0, 1, 9])])
+        answer = operator.ask(request, version)
+        told = [(x.partition_index, x.committed_offset, *code(x)) for t in answer.topics for x in t.partitions]
+        stage.told.append(("operator", (version, answer.error_code, told)))
+    for version in (0, 1, 2):
+        results = operator.ask(m.DeleteGroupsRequest([f"{stage.group}-{version}", ""]), version).results
+        stage.told.append(("operator", sorted((r.group_id[-2:], *code(r)) for r in results)))
+    for version in range(7):
+        groups = operator.ask(m.DescribeGroupsRequest(["", f"{stage.group}-{version}"]), version).groups
+        stage.told.append(("operator", sorted((g.group_id[-2:], g.group_state, *code(g)) for g in groups)))
+
+
+def without_a_name(stage: Stage) -> None:
+    """Requests that name no group."""
+    stage.group = ""
+    stage.join("a")
+    stage.hear("a")
+    stage.join("a", member_id="made-up")
+    stage.hear("a")
+    stage.ids["a"] = "made-up"
+    stage.sync("a", generation=1, protocol_name="range")
+    stage.hear("a")
+    stage.heartbeat("a", 1)
+    stage.leave("a")
+    stage.leave("a", version=1)
+    stage.commit("a", 1)
+    stage.commit("a", 1, version=8)
+    stage.commit("x", generation=-1, member_id="")
+
+
+def bad_commits(stage: Stage) -> None:
+    """Offsets below zero, notes that are too long, partitions and topics that are not there."""
+    stable(stage, "a")
+    for offset, note in ((-1, ""), (-2, ""), (5, "x" * 4096), (6, "x" * 4097), (7, None), (2**63 - 1, "\u00fc" * 4096)):
+        partitions = [m.OffsetCommitRequestPartition(1, offset, -1, note)]
+        topics = [m.OffsetCommitRequestTopic(stage.topic, partitions=partitions)]
+        request = m.OffsetCommitRequest(stage.group, stage.generation, stage.ids["a"], topics=topics)
+        stage.send("a", request, 8)
+        stage.hear("a")
+        stage.look()
+    for partition in (-1, 2, 2**31 - 1):
+        partitions = [m.OffsetCommitRequestPartition(partition, 5), m.OffsetCommitRequestPartition(0, 5)]
+        topics = [m.OffsetCommitRequestTopic(stage.topic, partitions=partitions)]
+        topics += [m.OffsetCommitRequestTopic("no-such-topic", partitions=[m.OffsetCommitRequestPartition(0, 5)])]
+        stage.send("a", m.OffsetCommitRequest(stage.group, 77, stage.ids["a"], topics=topics), 8)
+        stage.hear("a")
+    stage.send("a", m.OffsetCommitRequest(stage.group, stage.generation, stage.ids["a"]), 8)
+    stage.hear("a")
+
+
+def a_topic_that_goes(stage: Stage) -> None:
+    """What was committed for a topic goes with it, and does not come back with another of its name."""
+    operator = stage.connection("operator")
+    stage.commit("a", generation=-1)
+    stage.look()
+    operator.ask(m.DeleteTopicsRequest([m.DeleteTopicState(stage.topic)], [], 20_000), 6)
+    asked = m.OffsetFetchRequest(groups=[m.OffsetFetchRequestGroup(stage.group, topics=None)])
+    while operator.ask(asked, 9).groups[0].topics:
+        pass
+    stage.look()
+    stage.commit("a", generation=-1)
+    operator.ask(m.CreateTopicsRequest([m.CreatableTopic(stage.topic, 1, 1)], 20_000), 7)
+    stage.until_found(operator)
+    stage.look()
+    stage.delete()
+
+
+def left_twice(stage: Stage) -> None:
+    """Several members leave in one request, some of them twice, some of them nobody."""
+    stable(stage, "a", "b")
+    gone = [m.MemberIdentity(stage.ids["b"]), m.MemberIdentity(stage.ids["b"]), m.MemberIdentity("x", "y")]
+    stage.send("operator", m.LeaveGroupRequest(stage.group, members=gone), 5)
+    stage.hear("operator")
+    stage.heartbeat("a")
+    stage.heartbeat("b")
+    stage.commit("b")
+    stage.join("b")
+    stage.hear("b")
+    stage.look()
+    stage.send("operator", m.LeaveGroupRequest(stage.group, members=[]), 5)
+    stage.hear("operator")
+    stage.send("operator", m.LeaveGroupRequest(f"{stage.group}-none", members=gone), 5)
+    stage.hear("operator")
+
+
+def static_names(stage: Stage) -> None:
+    """Static members with ids, names and wishes that are not theirs."""
+    stage.join("a", instance="ia")
+    stage.hear("a")
+    stage.sync("a", "a", group_instance_id="ia")
+    stage.hear("a")
+    stage.join("a", instance="ib")
+    stage.hear("a")
+    stage.join("x", instance="ia", member_id="made-up")
+    stage.hear("x")
+    stage.join("a")
+    stage.hear("a")
+    stage.sync("a", "a")
+    stage.hear("a")
+    stage.heartbeat("a", instance="ib")
+    stage.leave("a", instance="ib")
+    stage.leave("a", member_id="made-up", instance="ia")
+    stage.look()
+    stage.join("a2", instance="ia", protocols=[("sticky", SUBSCRIPTION)])
+    stage.hear("a2")
+    stage.join("a3", instance="ia", protocols=[("range", OTHER_SUBSCRIPTION)])
+    stage.hear("a3")
+    stage.look()
+    stage.leave("a3", member_id="", instance="ia")
+    stage.look()
+
+
+def out_of_turn(stage: Stage) -> None:
+    """Syncs, joins and commits in states where they are not expected."""
+    stage.enter("a")
+    stage.hear("a")
+    stage.commit("a")
+    stage.heartbeat("a")
+    stage.join("a")  # the leader joins again before it has assigned
+    stage.hear("a")
+    stage.sync("a", "a", generation=stage.generation - 1)
+    stage.hear("a")
+    stage.sync("a", "a")
+    stage.hear("a")
+    stage.enter("b")
+    stage.until("PreparingRebalance")
+    stage.sync("a", "a", protocol_name="range")
+    stage.hear("a")
+    stage.commit("a")
+    stage.ids["b2"] = stage.ids["b"]  # on another connection: its own waits
+    stage.commit("b2", generation=0)
+    stage.heartbeat("b2", 0)
+    stage.leave("b2")  # Kafka leaves its JoinGroup without an answer
+    stage.join("a")
+    stage.hear("a")
+    stage.delete()
+    stage.leave("a")
+    stage.sync("a", "a")
+    stage.hear("a")
+    stage.join("a")
+    stage.hear("a")
+    stage.look()
+
+
+def a_group_that_comes_again(stage: Stage) -> None:
+    """An empty group takes another protocol type; a deleted one begins at the beginning."""
+    stable(stage, "a")
+    stage.commit("a")
+    stage.leave("a")
+    stage.look()
+    stage.enter("w", protocol_type="connect", protocols=[("v2", b"w")])
+    stage.hear("w")
+    stage.sync("w", "w", protocol_type="connect")
+    stage.hear("w")
+    stage.look()
+    stage.commit("w")
+    stage.leave("w")
+    stage.delete()
+    stage.look()
+    stage.join("w", protocol_type="connect", protocols=[("v2", b"w")])
+    stage.hear("w")
+    stage.ids.pop("w")
+    stage.enter("n")
+    stage.hear("n")
+    stage.look()
+
+
+def times_that_make_no_sense(stage: Stage) -> None:
+    for rebalance_ms, session_ms in ((-1, 30_000), (0, 30_000), (60_000, 0), (60_000, -1), (60_000, 2**31 - 1)):
+        wished = [m.JoinGroupRequestProtocol("range", SUBSCRIPTION)]
+        request = m.JoinGroupRequest(stage.group, session_ms, rebalance_ms, "", None, "consumer", wished)
+        stage.send("x", request, 9)
+        stage.hear("x")
+        stage.ids.pop("x", None)
+    stable(stage, "a")
+
+
+STORIES = [
+    coming_and_going,
+    guards,
+    nothing_changed,
+    choosing_a_protocol,
+    static_members,
+    by_hand,
+    falling_silent,
+    named_twice,
+    handed_out,
+    listed,
+    old_versions,
+    without_a_name,
+    bad_commits,
+    a_topic_that_goes,
+    left_twice,
+    static_names,
+    out_of_turn,
+    a_group_that_comes_again,
+    times_that_make_no_sense,
+]
 
 
 @pytest.fixture

@@ -118,7 +118,7 @@ def _join_as_new(attempt: _Join) -> None:
 def _join_as_pending(attempt: _Join) -> None:
     if attempt.request.group_instance_id is not None:
         # Static members are never asked to come again: an id that was handed out is not theirs. Kafka fails too.
-        attempt.refuse(ErrorCode.UNKNOWN_SERVER_ERROR)
+        attempt.refuse(ErrorCode.UNKNOWN_SERVER_ERROR, UNKNOWN_MEMBER_ID)
     else:
         _add_and_rebalance(attempt, attempt.request.member_id)
 

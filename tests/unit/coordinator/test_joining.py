@@ -138,6 +138,7 @@ def test_an_id_that_is_given_back_lets_the_rebalance_go_on(group):
 def test_an_id_that_was_handed_out_is_not_for_static_members(group):
     group.join_once("a")
     assert group.join_once("a", instance="i").error("a") == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert group.reply("a").member_id == ""
 
 
 # ------------------------------------------------------------------------------------------------- the first rebalance
