@@ -8,6 +8,7 @@ a leader that moved) are tried again for `default_api_timeout_ms`; after that th
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
@@ -78,7 +79,7 @@ class AsyncAdmin:
         self._calls = BrokerCalls(self._config)
 
     async def start(self) -> None:
-        """Bind to the running event loop. Brokers are looked for at once, but not waited for."""
+        """Bind to the running event loop. Every call does this by itself."""
         await self._calls.start()
 
     async def close(self) -> None:
@@ -352,20 +353,14 @@ class Admin:
 
     def __init__(self, settings: Mapping[str, Any] | None = None, /, **more: Any) -> None:
         self._admin = AsyncAdmin(settings, **more)
-        self._thread = LoopThread("muster-admin")
-        self._started = False
+        self._thread = LoopThread("muster-admin", self._admin.close)
 
     def start(self) -> None:
         """Start the background thread. Every call does that too."""
-        if not self._started:
-            self._thread.run(self._admin.start())
-            self._started = True
+        self._run(self._admin.start())
 
     def close(self) -> None:
         """Close the connections and stop the thread."""
-        if self._started:
-            self._started = False
-            self._thread.run(self._admin.close())
         self._thread.close()
 
     def __enter__(self) -> Admin:
@@ -377,12 +372,13 @@ class Admin:
     ) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        thread: LoopThread | None = getattr(self, "_thread", None)
+        if thread is not None and thread.is_open:
+            warnings.warn("an Admin was dropped without close()", ResourceWarning, source=self, stacklevel=2)
+            thread.drop()
+
     def _run(self, work: Coroutine[Any, Any, V]) -> V:
-        try:
-            self.start()
-        except BaseException:
-            work.close()
-            raise
         return self._thread.run(work)
 
     def create_topics(

@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from muster.client import forks
 from muster.client.config import ConsumerConfig
 from muster.client.core.consumer import ConsumerCore, OnDone
 from muster.client.core.subscription_state import OffsetReset, SubscriptionKind
 from muster.client.described import describe
 from muster.client.handout import Handout, Records
 from muster.client.listener import RebalanceListener
-from muster.client.pump import CommitCallback, ConsumerPump, Offsets, log, settle
+from muster.client.pump import CommitCallback, ConsumerPump, Offsets, call_here, log, settle
 from muster.errors import (
     ClosedError,
     ConfigError,
@@ -47,6 +50,8 @@ T = TypeVar("T")
 OffsetsToCommit = Mapping[TopicPartition, OffsetAndMetadata | int]
 
 DEFAULT_CLOSE_TIMEOUT_MS = 30_000
+
+_HANG_UP_MS = 1_000
 
 
 class AsyncConsumer:
@@ -78,11 +83,16 @@ class AsyncConsumer:
         self._closing = False
         self._closed = False
         self._gone = asyncio.Event()
+        self._forks = forks.count
 
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Begin to turn in the running event loop. Every method that waits does this by itself."""
+        if self._forks != forks.count:
+            if self._started:
+                raise forks.orphaned("consumer")
+            self._forks = forks.count
         if self._closed:
             raise ClosedError("the consumer is closed")
         if not self._started:
@@ -102,6 +112,8 @@ class AsyncConsumer:
 
     async def _close(self, timeout_ms: int, *, handled: bool) -> bool:
         """Whether the consumer is closed now; it is not where a callback calls this while it is being closed."""
+        if self._started and self._forks != forks.count:
+            return True  # what there is to close is the parent's
         if self._closing:
             if not self._pump.in_callback:
                 await self._gone.wait()
@@ -119,6 +131,24 @@ class AsyncConsumer:
             finally:
                 self._gone.set()
         return True
+
+    async def _hang_up(self) -> None:
+        """End without the user, if that is still to do: nothing is committed, the group is told, for a moment."""
+        if self._gone.is_set():
+            return
+        self._closing = True
+        self._handout.end(handled=False)
+        self._pump.listener, self._pump.call_user = None, call_here
+        self._core.listening = False
+        try:
+            if self._started and not self._closed:
+                with suppress(MusterError):
+                    await self._pump.leave("the consumer was dropped", self._driver.now() + _HANG_UP_MS)
+        finally:
+            self._closed = True
+            self._handout.clear()
+            await self._loop.close()
+            self._gone.set()
 
     async def _say_goodbye(self, until: int, *, handled: bool) -> None:
         self._handout.end(handled=handled)
@@ -146,6 +176,10 @@ class AsyncConsumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._close(DEFAULT_CLOSE_TIMEOUT_MS, handled=kind is None and _has_ended_well(self._reader))
+
+    def __del__(self) -> None:
+        if getattr(self, "_started", False) and not self._closed and self._forks == forks.count:
+            warnings.warn("an AsyncConsumer was dropped without close()", ResourceWarning, source=self, stacklevel=2)
 
     # --- subscribing -------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,6 @@ from muster.client.driver import CoreLoop, Driver
 from muster.errors import (
     ClosedError,
     ErrorCode,
-    IllegalStateError,
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
@@ -76,10 +75,7 @@ class BrokerCalls:
         newest_version: int | None = None,
     ) -> R:
         """One request, once. Raises KafkaConnectionError or UnsupportedVersionError where there is no answer."""
-        if self._closed:
-            raise ClosedError("the admin client is closed")
-        if not self._started:
-            raise IllegalStateError("the admin client is not started: call `await admin.start()`, or use `async with`")
+        await self.start()
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
 
         def on_reply(reply: R | Failure, now: int) -> None:
@@ -113,6 +109,7 @@ class BrokerCalls:
 
     async def controller(self) -> int:
         """The node that creates and deletes topics: the controller, or any broker of a cluster that does not tell."""
+        await self.start()
         await self._loop.wait_for(lambda: self._metadata.version > 0, self._config.request_timeout_ms)
         known = self._metadata.controller_id
         return known if known in self._metadata.brokers else LEAST_LOADED

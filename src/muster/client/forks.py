@@ -20,6 +20,4 @@ os.register_at_fork(after_in_child=_in_child)
 
 def orphaned(what: str) -> IllegalStateError:
     """What a child is told that uses its parent's `what`."""
-    return IllegalStateError(
-        f"this {what} belongs to the process that forked: make a new producer in the child process"
-    )
+    return IllegalStateError(f"this {what} belongs to the process that forked: make a new one in the child process")

@@ -14,21 +14,30 @@ in the loop's thread, by a face that cares (`Consumer`, about records), before i
 from __future__ import annotations
 
 import asyncio
-import os
+import atexit
+import logging
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from muster.client import forks
 from muster.errors import ClosedError, IllegalStateError, KafkaTimeoutError
+
+log = logging.getLogger("muster.client")
 
 T = TypeVar("T")
 
 _UserCall = tuple[Callable[..., Any], tuple[Any, ...], "asyncio.Future[None]"]
+
+AT_EXIT_MS = 2_000
+"""How long the interpreter waits at its end for clients that nobody closed."""
 
 _FORKED = "this client was started before the process forked: make a new one in the child process"
 
@@ -81,6 +90,8 @@ class Call(Generic[T]):
         if work is not None:
             work().close()  # nor will anything: Python must not complain that it was never awaited
         self.gave = task is not None and not task.cancelled() and task.exception() is None
+        if self.abandoned:
+            self.task = None  # its traceback would hold the client
         self.over = True
         self.mailbox.words.put(None)
 
@@ -102,23 +113,28 @@ class Call(Generic[T]):
 class LoopThread:
     """Runs coroutines of one client in a daemon thread and waits for them in the caller's.
 
+    `farewell` is run last in the thread, however it ends: by `close`, because the client was dropped without that
+    (`drop`), or with the interpreter. It must not hold the client, or that would never be dropped.
+
     Sockets and threads do not survive a fork in a usable way: a child process that inherits a started LoopThread gets
     an IllegalStateError and has to make a client of its own. One that was not started yet works in the child.
     """
 
-    def __init__(self, name: str = "muster-client") -> None:
+    def __init__(
+        self, name: str = "muster-client", farewell: Callable[[], Coroutine[Any, Any, None]] | None = None
+    ) -> None:
         self._name = name
+        self._farewell = farewell
         self._lock = threading.RLock()
         """Held while the thread is started. The same thread may take it again: it may have been interrupted with it."""
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._served: _Served | None = None
         self._thread: threading.Thread | None = None
-        self._calls: set[Call[Any]] = set()
-        """Those that are under way: they are told when the loop ends."""
         self._running = False
-        self._closed = False
-        self.forked = False
-        """Whether this is a copy in a child process of a thread that the parent had started."""
-        _all.add(self)
+        self.closed = False
+        """Whether `close` was called."""
+        self._forks = forks.count
+        if farewell is not None:
+            _with_farewell.add(self)
 
     def run(self, work: Coroutine[Any, Any, T], timeout_ms: float | None = None) -> T:
         """Run a coroutine in the loop's thread and return what it returns.
@@ -144,14 +160,14 @@ class LoopThread:
     def perform(self, call: Call[T], timeout_ms: float | None = None) -> T:
         """Have a call done, and return or raise what comes of it."""
         try:
-            loop = self._started()
+            served = self._started()
             if self.is_current():
                 raise IllegalStateError("a blocking call from a callback of the same client would wait for itself")
             context = copy_context()
             context.run(_mailbox.set, call.mailbox)
-            self._calls.add(call)
-            _call_soon(loop, call.begin, context, self._calls)
-            _wait(call, loop, None if timeout_ms is None else timeout_ms / 1000)
+            served.calls.add(call)
+            served.call_soon(call.begin, context, served.calls)
+            _wait(call, served, None if timeout_ms is None else timeout_ms / 1000)
             result = call.result()
             call.returned = True
             return result
@@ -168,59 +184,150 @@ class LoopThread:
 
     def call_soon(self, function: Callable[..., object], *arguments: Any) -> None:
         """Have a function called in the loop's thread, without waiting for it."""
-        _call_soon(self._started(), function, *arguments)
-
-    @property
-    def ended(self) -> bool:
-        """Whether `close` has been called and there is no thread any more."""
-        return self._closed and (self._thread is None or self.forked or not self._thread.is_alive())
+        self._started().call_soon(function, *arguments)
 
     def close(self, timeout_ms: float = 10_000) -> None:
         """Stop the loop, cancelling what still runs in it, and wait for the thread to end. Safe to call twice."""
-        self._closed = True
-        thread, loop = self._thread, self._loop
-        if thread is None or loop is None or self.forked or not thread.is_alive():
+        self.closed = True
+        thread, served = self._thread, self._served
+        if thread is None or served is None or self.forked:
             return
-        try:
-            loop.call_soon_threadsafe(loop.stop)
-        except RuntimeError:
-            return  # it has ended meanwhile
-        if thread is not threading.current_thread():
+        served.stop()
+        if thread is not threading.current_thread() and thread.ident is not None:
             thread.join(timeout_ms / 1000)
 
-    def _cancel(self, call: Call[Any]) -> None:
-        loop = self._loop
-        if loop is not None and not call.over and not self.forked:
-            try:
-                loop.call_soon_threadsafe(call.cancel, self._calls)
-            except RuntimeError:
-                return  # the loop has ended, and the call with it
+    def drop(self) -> None:
+        """The client was dropped: have the thread end, and wait for nothing. The collector may call it anywhere."""
+        self.closed = True
+        if self._served is not None and not self.forked:
+            self._served.stop()
 
-    def _started(self) -> asyncio.AbstractEventLoop:
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a thread in this process that nobody has asked to end."""
+        return self._thread is not None and not self.closed and not self.forked
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a copy in a child process of a thread that the parent had started."""
+        return self._forks != forks.count and self._thread is not None
+
+    def _cancel(self, call: Call[Any]) -> None:
+        served = self._served
+        if served is not None and not call.over and not self.forked:
+            with suppress(ClosedError):
+                served.call_soon(call.cancel, served.calls)
+
+    def _started(self) -> _Served:
         if self.forked:
             raise IllegalStateError(_FORKED)
-        if self._closed:
+        if self.closed:
             raise ClosedError("the client is closed")
         if not self._running:
+            if self._forks != forks.count:
+                self._forks, self._lock = forks.count, threading.RLock()
             with self._lock:
                 self._start()
-        assert self._loop is not None
-        return self._loop
+        assert self._served is not None
+        return self._served
 
     def _start(self) -> None:
         """Step by step, as each may be the last that an interrupt lets be done."""
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
+        if self._served is None:
+            self._served = _Served(self._farewell)
+        served = self._served
         if self._thread is None:
-            self._thread = threading.Thread(target=_serve, args=(self._loop, self._calls), name=self._name, daemon=True)
+            self._thread = threading.Thread(target=served.serve, name=self._name, daemon=True)
         if self._thread.ident is None:
             self._thread.start()
+        while served.loop is None:
+            if served.error is not None:
+                self._served = self._thread = None
+                raise served.error
+            served.words.get()
         self._running = True
 
-    def _after_fork(self) -> None:
-        if self._loop is not None:
-            self.forked = True
-        self._lock = threading.RLock()
+
+class _Served:
+    """What the thread works on. It knows nothing of its LoopThread: a client that nobody has any more can go."""
+
+    def __init__(self, farewell: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
+        self._farewell = farewell
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Made by the thread: an interrupt of the caller's could come before it is put anywhere."""
+        self.error: Exception | None = None
+        self.words: SimpleQueue[None] = SimpleQueue()
+        """One when the loop is there, or cannot be."""
+        self.calls: set[Call[Any]] = set()
+        """Those that are under way: they are told when the loop ends."""
+        self.stopping = False
+        self._ending = False
+        self._server: dict[str, int] = {}
+
+    def call_soon(self, function: Callable[..., object], *arguments: Any) -> None:
+        """From any thread. Raises ClosedError when the loop has ended."""
+        loop = self.loop
+        if loop is None:
+            raise ClosedError("the client is closed")
+        try:
+            loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            if not loop.is_closed():
+                raise
+            raise ClosedError("the client is closed") from None
+
+    def stop(self) -> None:
+        """Have the loop end. From any thread."""
+        self.stopping = True
+        if self.loop is not None:
+            with suppress(ClosedError):
+                self.call_soon(self._stop_running, self.loop)
+
+    def _stop_running(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._ending:  # what is asked for twice must not stop the farewell
+            loop.stop()
+
+    def serve(self) -> None:
+        """What the thread does."""
+        me = threading.get_ident()
+        if self._server.setdefault("thread", me) != me:
+            return  # an interrupt had the thread started twice
+        try:
+            loop = asyncio.new_event_loop()
+        except Exception as error:  # too many open files
+            self.error = error
+            self.words.put(None)
+            return
+        asyncio.set_event_loop(loop)
+        self.loop = loop
+        self.words.put(None)
+        try:
+            if not self.stopping:
+                loop.run_forever()
+        finally:
+            self._ending = True
+            self._end_tasks(loop)
+            if self._farewell is not None:
+                loop.run_until_complete(self._say_farewell(self._farewell))
+            self._end_tasks(loop)  # a call that came with the end may have begun one
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+            # A call that came before the loop was closed is in `calls`; one that comes now finds the loop closed.
+            for call in list(self.calls):
+                call.end(self.calls)
+
+    def _end_tasks(self, loop: asyncio.AbstractEventLoop) -> None:
+        while tasks := asyncio.all_tasks(loop):
+            for task in tasks:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+
+    async def _say_farewell(self, farewell: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await farewell()
+        except Exception:
+            log.exception("a client could not end in good order")
+        await asyncio.sleep(0)  # lets the transports close their sockets
 
 
 async def in_caller(function: Callable[..., Any], *arguments: Any) -> None:
@@ -232,17 +339,17 @@ async def in_caller(function: Callable[..., Any], *arguments: Any) -> None:
     await answer
 
 
-def _wait(call: Call[Any], loop: asyncio.AbstractEventLoop, timeout_s: float | None) -> None:
+def _wait(call: Call[Any], served: _Served, timeout_s: float | None) -> None:
     """Wait in the caller's thread until a call is over. Raises Empty when nothing is heard of it for `timeout_s`."""
     mailbox = call.mailbox
     while not call.over:
         if mailbox.user_calls:
-            _run_user_call(mailbox.user_calls.popleft(), loop)
+            _run_user_call(mailbox.user_calls.popleft(), served)
         else:
             mailbox.words.get(timeout=timeout_s)
 
 
-def _run_user_call(call: _UserCall, loop: asyncio.AbstractEventLoop) -> None:
+def _run_user_call(call: _UserCall, served: _Served) -> None:
     function, arguments, answer = call
     error: Exception | None = None
     try:
@@ -252,10 +359,8 @@ def _run_user_call(call: _UserCall, loop: asyncio.AbstractEventLoop) -> None:
             raise IllegalStateError("callbacks of a blocking client are plain functions, not coroutines")
     except Exception as raised:
         error = raised
-    try:
-        loop.call_soon_threadsafe(_settle, answer, error)
-    except RuntimeError:
-        return  # the client was closed by the user's function; so is the call over
+    with suppress(ClosedError):  # by the user's function: then the call is over
+        served.call_soon(_settle, answer, error)
 
 
 def _settle(answer: asyncio.Future[None], error: Exception | None) -> None:
@@ -267,40 +372,17 @@ def _settle(answer: asyncio.Future[None], error: Exception | None) -> None:
         answer.set_result(None)
 
 
-def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: Any) -> None:
-    try:
-        loop.call_soon_threadsafe(function, *arguments)
-    except RuntimeError:
-        if not loop.is_closed():
-            raise
-        raise ClosedError("the client is closed") from None
+_with_farewell: weakref.WeakSet[LoopThread] = weakref.WeakSet()
 
 
-def _serve(loop: asyncio.AbstractEventLoop, calls: set[Call[Any]]) -> None:
-    """What the thread does. It knows nothing of its LoopThread, so that a client that nobody has any more can go."""
-    if loop.is_running():
-        return  # an interrupt had the thread started twice
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-    finally:
-        while tasks := asyncio.all_tasks(loop):  # a call that came with the end may begin a task now
-            for task in tasks:
-                task.cancel()
-            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()
-        # A call that came before the loop was closed is in `calls`; one that comes now finds the loop closed.
-        for call in list(calls):
-            call.end(calls)
+def _at_exit() -> None:
+    """The interpreter ends, and with it every daemon thread where it stands: let those of open clients end before."""
+    threads = [thread for thread in list(_with_farewell) if not thread.forked]
+    for thread in threads:
+        thread.drop()
+    deadline = time.monotonic() + AT_EXIT_MS / 1000
+    for thread in threads:
+        thread.close(max(0, deadline - time.monotonic()) * 1000)
 
 
-_all: weakref.WeakSet[LoopThread] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for thread in list(_all):
-        thread._after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

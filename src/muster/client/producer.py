@@ -19,7 +19,7 @@ from muster.client.core.partitioner import Partitioner
 from muster.client.delivery import DeliveryFuture
 from muster.client.outbox import UNCLOSED_MS, Outbox
 from muster.client.producer_engine import Engine, Headers, OnDelivery, Receipt, Serializer
-from muster.errors import ClosedError, IllegalStateError, KafkaTimeoutError
+from muster.errors import ClosedError, KafkaTimeoutError
 from muster.model import RecordMetadata
 
 __all__ = ["AsyncProducer", "Headers", "OnDelivery", "Producer", "Serializer"]
@@ -74,7 +74,7 @@ class AsyncProducer:
         self._forks = forks.count
 
     async def start(self) -> None:
-        """Bind the producer to the running event loop. Brokers are looked for when the first record is sent."""
+        """Bind the producer to the running event loop. Every method that waits does this by itself."""
         if self._closed:
             raise ClosedError("the producer is closed")
         if self._loop is None:
@@ -103,7 +103,7 @@ class AsyncProducer:
             KafkaError: MESSAGE_TOO_LARGE, or what made the producer unusable.
             ClosedError: the producer is closed.
         """
-        self._check_open()
+        await self._ready()
         _check_callback(on_delivery)
         record = self._engine.encode(topic, value, key, partition, timestamp_ms, headers)
         if not self._engine.core.has_room(record.size):
@@ -135,12 +135,12 @@ class AsyncProducer:
         Raises:
             KafkaTimeoutError: it took longer than `timeout_ms`.
         """
-        self._check_open()
+        await self._ready()
         await self._engine.flush(timeout_ms)
 
     async def partitions_for(self, topic: str) -> list[int]:
         """The partitions of a topic."""
-        self._check_open()
+        await self._ready()
         return await self._engine.partitions_for(topic)
 
     def metrics(self) -> dict[str, int]:
@@ -192,13 +192,17 @@ class AsyncProducer:
         elif (unseen := self._engine.take_unseen()) is not None:
             raise unseen
 
+    async def _ready(self) -> None:
+        if self._loop is None:
+            self._forks = forks.count
+            await self.start()
+        self._check_open()
+
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the producer is closed")
         if self._forks != forks.count:
             raise forks.orphaned("producer")
-        if self._loop is None:
-            raise IllegalStateError("the producer is not started: call `await producer.start()`, or use `async with`")
 
     async def _wait_for_room(self, size: int) -> None:
         core = self._engine.core

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+import warnings
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -56,7 +57,7 @@ class Consumer:
         self._consumer = AsyncConsumer(settings, **more)
         self._consumer._pump.call_user = in_caller
         self._handout = self._consumer._handout
-        self._thread = LoopThread("muster-consumer")
+        self._thread = LoopThread("muster-consumer", self._consumer._hang_up)
         self._reading: Call[Any] = _returned()
         """The last call that hands out records. The loop's thread writes it."""
         self._reader: int | None = None
@@ -78,7 +79,8 @@ class Consumer:
         self._close(timeout_ms, handled=True)
 
     def _close(self, timeout_ms: int, *, handled: bool) -> None:
-        if self._thread.forked or self._thread.ended:
+        if self._thread.forked or self._thread.closed:
+            self._thread.close()  # an interrupt may have kept it from ending
             return
         here = self._reader in (None, threading.get_ident())
         closed = True
@@ -96,6 +98,12 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._close(DEFAULT_CLOSE_TIMEOUT_MS, handled=kind is None)
+
+    def __del__(self) -> None:
+        thread: LoopThread | None = getattr(self, "_thread", None)
+        if thread is not None and thread.is_open:
+            warnings.warn("a Consumer was dropped without close()", ResourceWarning, source=self, stacklevel=2)
+            thread.drop()
 
     # --- subscribing -------------------------------------------------------------------------------------------------
 

@@ -82,6 +82,22 @@ def test_close_ends_what_waits(thread):
     assert len(outcome) == 1
 
 
+def test_closing_again_does_not_cut_the_farewell_short():
+    told: list[str] = []
+
+    async def farewell():
+        for _ in range(50):
+            made.close(0)
+            await asyncio.sleep(0)
+        told.append("farewell")
+
+    made = LoopThread("test", farewell)
+    made.run(answer())
+    made.close()
+    assert told == ["farewell"]
+    assert "test" not in {found.name for found in threading.enumerate()}
+
+
 def test_after_close_nothing_runs(thread):
     thread.close()
     with pytest.raises(ClosedError):

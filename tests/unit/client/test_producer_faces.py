@@ -16,7 +16,6 @@ from muster.errors import (
     ClosedError,
     ConfigError,
     ErrorCode,
-    IllegalStateError,
     KafkaError,
     KafkaTimeoutError,
     MusterError,
@@ -291,16 +290,20 @@ def test_a_failing_partitioner_fails_its_record():
         assert producer.metrics()["buffered_bytes"] == 0
 
 
-async def test_async_faces_have_to_be_started():
-    producer = AsyncProducer(bootstrap_servers=NOWHERE)
-    with pytest.raises(IllegalStateError, match="not started"):
-        await producer.send("t", b"v")
+async def test_async_faces_start_by_themselves():
+    producer = AsyncProducer(bootstrap_servers=NOWHERE, max_block_ms=50)
+    future = await producer.send("t", b"v")
+    with pytest.raises(KafkaTimeoutError):
+        await future
     await producer.close()
     with pytest.raises(ClosedError):
         await producer.start()
-    admin = AsyncAdmin(bootstrap_servers=NOWHERE)
-    with pytest.raises(IllegalStateError, match="not started"):
+    with pytest.raises(ClosedError):
+        await producer.send("t", b"v")
+    admin = AsyncAdmin(bootstrap_servers=NOWHERE, default_api_timeout_ms=50, request_timeout_ms=50)
+    with pytest.raises(KafkaTimeoutError):
         await admin.list_topics()
+    await admin.close()
 
 
 async def test_async_full_buffer_memory_waits_for_max_block_ms():

@@ -1,0 +1,71 @@
+"""KeyboardInterrupt at the n-th instruction of a call, in the thread that makes it."""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Callable
+from types import CodeType, FrameType, ModuleType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class InterruptAt:
+    """Runs a function, and raises KeyboardInterrupt in front of the n-th instruction within some modules.
+
+    The interpreter itself looks for signals only behind calls of functions in C, at the beginning of those in Python,
+    and at jumps backwards. `possible` says whether it would have looked here. Elsewhere an interrupt may cost what the
+    very next instructions would have returned, but must break nothing either.
+    """
+
+    def __init__(self, number: int, *modules: ModuleType) -> None:
+        self.number = number
+        self.count = 0
+        self.where = ""
+        self.possible = False
+        self._files = {module.__file__ for module in modules}
+        self._before: dict[FrameType, str] = {}
+        self._operations: dict[CodeType, dict[int, str]] = {}
+
+    @property
+    def happened(self) -> bool:
+        """Whether there was an n-th instruction."""
+        return self.count >= self.number
+
+    def run(self, function: Callable[[], T]) -> T:
+        """Call the function."""
+        sys.settrace(self._on_call)
+        try:
+            return function()
+        finally:
+            sys.settrace(None)
+            self._before.clear()
+
+    def _on_call(self, frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_back is not None:
+            self._before.pop(frame.f_back, None)  # the call there was of Python: nobody looks when it returns
+        if frame.f_code.co_filename not in self._files:
+            return None
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        return self._on_instruction
+
+    def _on_instruction(self, frame: FrameType, event: str, argument: object) -> Any:
+        if event != "opcode":
+            return self._on_instruction
+        operation = self._operation(frame)
+        before = self._before.get(frame, "")
+        self._before[frame] = operation
+        self.count += 1
+        if self.count == self.number:
+            sys.settrace(None)
+            self.possible = before.startswith("CALL") or before == "RESUME" or "JUMP_BACKWARD" in before
+            self.where = f"{frame.f_code.co_qualname}:{frame.f_lineno} before {operation}, after {before or 'a call'}"
+            raise KeyboardInterrupt
+        return self._on_instruction
+
+    def _operation(self, frame: FrameType) -> str:
+        code = frame.f_code
+        if code not in self._operations:
+            self._operations[code] = {found.offset: found.opname for found in dis.get_instructions(code)}
+        return self._operations[code][frame.f_lasti]

@@ -1,0 +1,188 @@
+"""An interrupt between any two instructions of the blocking face: nothing lost, nothing twice, no hang."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pytest
+
+from muster.client import Admin, Consumer, NewTopic, Producer, handout, loop, sync
+from muster.errors import ClosedError
+from muster.model import OffsetAndMetadata, TopicPartition
+from tests.support.brokers import beside
+from tests.support.interrupts import InterruptAt
+
+MANY = 6_000
+ZERO = TopicPartition("numbers", 0)
+
+
+@pytest.fixture(scope="module")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with beside(tmp_path_factory.mktemp("broker") / "data") as address:
+        with Admin(bootstrap_servers=address) as admin:
+            admin.create_topics([NewTopic(ZERO.topic, 1)])
+        with Producer(bootstrap_servers=address, batch_size=1, linger_ms=0) as producer:
+            for number in range(MANY):
+                producer.send(ZERO.topic, b"%d" % number, partition=0)
+        yield address
+
+
+class Reader:
+    """A consumer, and a book of what it has handed out. A commit that says more than the book fails the test."""
+
+    def __init__(self, bootstrap: str, group: str, **settings: Any) -> None:
+        self.consumer = Consumer(
+            bootstrap_servers=bootstrap,
+            group_id=group,
+            auto_offset_reset="earliest",
+            auto_commit_interval_ms=0,
+            fetch_max_wait_ms=20,
+            **settings,
+        )
+        self.consumer.assign([ZERO])
+        self.seen: list[int] = []
+        self.commits: list[int] = []
+        self.wrong: list[str] = []
+        commits = self.consumer._consumer._core.group.commits
+        real = commits.commit
+
+        def commit(offsets: dict[TopicPartition, OffsetAndMetadata], *arguments: Any, **named: Any) -> None:
+            self.commits += [offset.offset for offset in offsets.values()]
+            if self.commits and self.commits[-1] > len(self.seen):
+                self.wrong.append(f"{self.commits[-1]} committed where {len(self.seen)} were handed out")
+            real(offsets, *arguments, **named)
+
+        commits.commit = commit  # type: ignore[method-assign, assignment]
+
+    def poll(self) -> list[int]:
+        return [r.offset for batch in self.consumer.poll(20_000, max_records=2).values() for r in batch]
+
+    def iterate(self) -> list[int]:
+        return [next(self.consumer).offset]
+
+    def tables(self) -> list[int]:
+        tables = self.consumer.poll_arrow(20_000, columns=["offset"])
+        return [int(str(offset)) for table in tables.values() for offset in table.column("offset").to_pylist()]
+
+
+READING: dict[str, Callable[[Reader], list[int]]] = {
+    "poll": Reader.poll,
+    "iteration": Reader.iterate,
+    "tables": Reader.tables,
+}
+
+
+@pytest.mark.parametrize("how", READING)
+def test_reading(bootstrap: str, how: str) -> None:
+    """However the call is interrupted, the next one goes on where the caller stands."""
+    read = READING[how]
+    small = {"max_partition_fetch_bytes": 60, "fetch_max_bytes": 60} if how == "tables" else {"max_poll_records": 3}
+    reader = Reader(bootstrap, f"reading-{how}", **small)
+    reader.seen += read(reader)
+    calls = number = 0
+    while calls < 6:  # of iteration, each third goes to the loop's thread
+        number += 1
+        interrupt = InterruptAt(number, sync, loop, handout)
+        try:
+            reader.seen += interrupt.run(lambda: read(reader))
+        except KeyboardInterrupt:
+            found = read(reader)
+            if not interrupt.possible and found[0] > len(reader.seen):
+                reader.seen += range(len(reader.seen), found[0])  # one call's, and the caller was about to get it
+                reader.wrong.clear()
+            reader.seen += found
+            assert reader.seen == list(range(len(reader.seen))), interrupt.where
+        if not interrupt.happened:
+            calls, number = calls + 1, 0
+            assert reader.seen == list(range(len(reader.seen)))
+        assert not reader.wrong, f"{reader.wrong} {interrupt.where}"
+    assert reader.commits
+    assert len(reader.seen) < MANY
+    reader.consumer.close()
+
+
+def test_commit_callbacks_are_called_once_and_in_order(bootstrap: str) -> None:
+    """Where the interrupt comes before a callback has begun, the next call makes it."""
+    reader = Reader(bootstrap, "callbacks")
+    consumer, called = reader.consumer, []
+    reader.seen += reader.poll()
+    asked = number = 0
+    while True:
+        number += 1
+        for _ in range(2):
+            consumer.commit_async({ZERO: 1}, partial(lambda n, *_: called.append(n), asked))
+            asked += 1
+        interrupt = InterruptAt(number, sync, loop)
+        with suppress(KeyboardInterrupt):
+            interrupt.run(lambda: consumer.commit({ZERO: 1}))
+        consumer.commit({ZERO: 1})
+        assert called == list(range(asked)), interrupt.where
+        if not interrupt.happened:
+            break
+    consumer.close()
+
+
+def ended(consumer: Consumer) -> bool:
+    """Whether its thread is gone."""
+    thread = consumer._thread._thread
+    return thread is None or not thread.is_alive()
+
+
+def leave(consumer: Consumer) -> None:
+    """As `with` does it."""
+    consumer.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+
+
+def test_the_first_call() -> None:
+    number = 0
+    while True:
+        number += 1
+        consumer = Consumer(bootstrap_servers="127.0.0.1:1")
+        interrupt = InterruptAt(number, sync, loop)
+        with suppress(KeyboardInterrupt):
+            interrupt.run(consumer.start)
+        assert consumer.assignment() == set(), interrupt.where
+        consumer.close()
+        assert ended(consumer), interrupt.where
+        if not interrupt.happened:
+            break
+
+
+def test_closing(bootstrap: str) -> None:
+    """What has been handed out is committed or is not, by the way the call was taken; closing again ends it."""
+    number = 0
+    while True:
+        number += 1
+        reader = Reader(bootstrap, f"closing-{number}")
+        reader.seen += reader.poll()
+        interrupt = InterruptAt(number, sync, loop)
+        with suppress(KeyboardInterrupt):
+            interrupt.run(reader.consumer.close)
+        reader.consumer.close()
+        assert ended(reader.consumer), interrupt.where
+        with pytest.raises(ClosedError):
+            reader.consumer.poll(10)
+        assert not reader.wrong, interrupt.where
+        if not interrupt.happened:
+            break
+    assert threading.active_count() < 10
+
+
+def test_leaving_by_an_interrupt_whose_farewell_is_interrupted(bootstrap: str) -> None:
+    number = 0
+    while True:
+        number += 1
+        reader = Reader(bootstrap, f"leaving-{number}")
+        reader.seen += reader.poll()
+        interrupt = InterruptAt(number, sync, loop)
+        with suppress(KeyboardInterrupt):
+            interrupt.run(partial(leave, reader.consumer))
+        leave(reader.consumer)
+        assert ended(reader.consumer), interrupt.where
+        assert not any(reader.commits), interrupt.where
+        if not interrupt.happened:
+            break
