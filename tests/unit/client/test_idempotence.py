@@ -318,3 +318,73 @@ def answer_one(p: ProducerHarness, logs: list[Log], fate: str, node_id: int) -> 
             code, offset = logs[batch.partition.partition].append(batch)
             parts.append(p.part(batch, code, offset))
         p.answer_each(oldest, parts)
+
+
+# --- no number twice -------------------------------------------------------------------------------------------------
+
+
+def test_what_may_have_been_written_keeps_its_numbers_when_the_batch_before_it_fails_for_good():
+    """Both batches were written and their answers lost; then the topic is forbidden for a while."""
+    p = ProducerHarness()
+    p.warm()
+    first, second = p.put(b"a"), p.put(b"b")
+    p.fail(first)
+    p.fail(second)
+    (first,) = p.tick(150)
+    p.answer(first, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    (second,) = p.tick(150)
+    assert stamps(second) == [(1000, 0, 2)], "with other numbers the broker would write it once more"
+    p.answer(second)
+    assert stamps(p.put(b"c")) == [(1000, 0, 3)], "the broker knew it: so it has the one before, too"
+
+
+def test_what_is_under_way_before_a_refused_batch_keeps_its_numbers():
+    """It was sent to the former leader, and its answer is lost: it may be written."""
+    p = ProducerHarness()
+    p.warm()
+    before = p.put(b"before")
+    p.leaders, p.leader_epoch = [2], 6
+    p.metadata.request_update(p.now)
+    p.tick(1_000)
+    refused, behind = p.put(b"refused"), p.put(b"behind")
+    assert refused.node_id == 2
+    p.answer(refused, ErrorCode.INVALID_RECORD)
+    p.answer(behind, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    p.fail(before)
+    (before,) = p.tick(150)
+    assert stamps(before) == [(1000, 0, 1)]
+    p.answer(before)
+    (behind,) = p.tick(150)
+    assert stamps(behind) == [(1000, 0, 3)], "nobody has told yet that the numbers before it are missing"
+    p.answer(behind, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    (behind,) = p.tick(150)
+    assert stamps(behind) == [(1000, 1, 0)]
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_an_answer_without_a_word_of_the_partition_is_no_answer(idempotent):
+    p = ProducerHarness(settings={"enable_idempotence": idempotent})
+    request = p.put(b"a")
+    p.answer_each(request, [])
+    (again,) = p.tick(150)
+    assert again.batches[0].header == request.batches[0].header
+    p.answer(again, base_offset=3)
+    assert p.offsets() == {b"a": 3}
+
+
+def test_pieces_of_a_batch_that_was_too_large_take_no_more_records():
+    p = ProducerHarness(settings={"linger_ms": 5, "enable_idempotence": False})
+    p.hold(b"a", b"b")
+    (request,) = p.tick(5)
+    p.answer(request, ErrorCode.MESSAGE_TOO_LARGE)
+    p.give(b"c", partition=0)
+    p.tick(5)
+    assert [request.values for request in p.open] == [[b"a"], [b"b"], [b"c"]]
+
+
+@pytest.mark.parametrize("chosen", [1.0, "0", None])
+def test_a_partitioner_chooses_a_whole_number(chosen):
+    p = ProducerHarness(leaders=[1, 1], partitioner=lambda key, partitions, available: chosen)
+    p.give(b"parked")
+    p.turn()
+    assert "the partitioner failed" in str(p.error(b"parked"))

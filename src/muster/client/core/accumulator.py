@@ -69,6 +69,7 @@ class ProducerBatch:
         "encoded",
         "eras",
         "leader_epoch",
+        "maybe_written",
         "memory",
         "order",
         "partition",
@@ -95,6 +96,8 @@ class ProducerBatch:
         self.retry_at = 0
         self.leader_epoch = NO_LEADER_EPOCH
         self.done = False
+        self.maybe_written = False
+        """An attempt may have written it, though nobody has said so."""
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH
         self.base_sequence = NO_SEQUENCE

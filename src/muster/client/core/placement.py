@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from operator import index
 
 from muster.client.config import ProducerConfig
 from muster.client.core.accumulator import Accumulator, OutgoingRecord
@@ -110,7 +111,7 @@ class Placement:
     def _try_place(self, record: OutgoingRecord, now: int) -> MusterError | None:
         try:
             self._place(record, now)
-        except Exception as error:  # a user's partitioner may raise anything
+        except BaseException as error:  # a user's partitioner may raise anything
             return MusterError(f"the partitioner failed: {error!r}")
         return None
 
@@ -137,7 +138,7 @@ class Placement:
 
     def _ask_partitioner(self, partitioner: Partitioner, topic: str, key: bytes | None) -> int:
         partitions = self._metadata.partitions(topic)
-        chosen = partitioner(key, partitions, self._available(topic) or partitions)
+        chosen = index(partitioner(key, partitions, self._available(topic) or partitions))
         if chosen not in self._metadata.topics[topic].partitions:
             raise ValueError(f"the partitioner chose partition {chosen} of {topic}, which has {len(partitions)}")
         return chosen

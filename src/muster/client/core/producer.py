@@ -63,6 +63,28 @@ _FATAL = frozenset(
 )
 """After these an idempotent producer cannot go on."""
 
+_REFUSED = _FATAL | {
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.INVALID_RECORD,
+    ErrorCode.INVALID_REQUEST,
+    ErrorCode.INVALID_REQUIRED_ACKS,
+    ErrorCode.INVALID_TIMESTAMP,
+    ErrorCode.INVALID_TOPIC_EXCEPTION,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.MESSAGE_TOO_LARGE,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ErrorCode.POLICY_VIOLATION,
+    ErrorCode.RECORD_LIST_TOO_LARGE,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.UNKNOWN_PRODUCER_ID,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+}
+"""A broker finds these before it writes. Others it may also find after it has written: NOT_LEADER_OR_FOLLOWER is told,
+too, of a batch that waited for its replicas while the leader changed."""
+
 
 @dataclass(slots=True)
 class ProducerMetrics:
@@ -192,13 +214,14 @@ class ProducerCore:
         for requests in self._under_way.values():
             for batch in (batch for request in requests for batch in request if not batch.done):
                 if batch.created_ms + timeout <= now:
+                    batch.maybe_written = True
                     self._give_up(batch, now)
                 else:
                     self._look_at(batch.created_ms + timeout)
 
     def _give_up(self, batch: ProducerBatch, now: int) -> None:
         if self._sequences is not None:
-            self._sequences.failed(batch, ErrorCode.NONE, fate_known=False)
+            self._sequences.failed(batch)
         waited = now - batch.created_ms
         why = f": {self._metadata.last_error}" if self._metadata.last_error else ""
         text = f"{batch.count} records for {batch.partition} were not acknowledged within {waited} ms{why}"
@@ -400,8 +423,9 @@ class ProducerCore:
         for batch in batches:
             answer = answers.get(batch.partition)
             if answer is None:
-                answer = PartitionProduceResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, base_offset=-1)
-            self._on_answer(batch, answer, nodes, now)
+                self._on_failure(batch, Failure(FailureKind.GARBLED, f"no word of {batch.partition} in the answer"), now)
+            else:
+                self._on_answer(batch, answer, nodes, now)
 
     def _on_failure(self, batch: ProducerBatch, failure: Failure, now: int) -> None:
         if batch.done:
@@ -410,14 +434,16 @@ class ProducerCore:
             # Nothing was sent, so that this was no attempt; the driver waits before it connects again.
             batch.retry_at = now + self._config.retry_backoff_ms
             self._requeue(batch)
-        elif not failure.retriable:
+            return
+        batch.maybe_written |= failure.retriable
+        if not failure.retriable:
             too_old = failure.kind is FailureKind.UNSUPPORTED_VERSION
             code = ErrorCode.UNSUPPORTED_VERSION if too_old else ErrorCode.INVALID_REQUEST
-            self._fail(batch, code, failure.error(), fate_known=True)
+            self._fail(batch, code, failure.error())
         elif batch.attempts < self._config.retries:
             self._retry(batch, now)
         else:
-            self._fail(batch, ErrorCode.NETWORK_EXCEPTION, KafkaConnectionError(failure.message), fate_known=False)
+            self._fail(batch, ErrorCode.NETWORK_EXCEPTION, KafkaConnectionError(failure.message))
 
     def _on_answer(
         self, batch: ProducerBatch, answer: PartitionProduceResponse, nodes: dict[int, Node], now: int
@@ -428,6 +454,7 @@ class ProducerCore:
             self._metadata.request_update(now)
         if batch.done:
             return
+        batch.maybe_written |= code not in _REFUSED
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             # A duplicate whose place the broker has forgotten is written all the same: success without an offset.
             known = code is ErrorCode.NONE
@@ -437,8 +464,7 @@ class ProducerCore:
         elif batch.attempts < self._config.retries and self._can_retry(batch, code, answer):
             self._retry(batch, now)
         else:
-            exhausted = batch.attempts >= self._config.retries and code.retriable
-            self._fail(batch, code, KafkaError(code, answer.error_message), not exhausted, answer)
+            self._fail(batch, code, KafkaError(code, answer.error_message), answer)
 
     def _can_retry(self, batch: ProducerBatch, code: ErrorCode, answer: PartitionProduceResponse) -> bool:
         if self._sequences is None:
@@ -478,6 +504,7 @@ class ProducerCore:
         if self._sequences is not None:
             self._sequences.split(batch, pieces)
         for piece in pieces:
+            self._accumulator.encode(piece, self._level)  # no record may come into it and make it too large again
             piece.attempts = batch.attempts
             self._requeue(piece)
 
@@ -496,11 +523,10 @@ class ProducerCore:
         batch: ProducerBatch,
         code: ErrorCode,
         error: MusterError,
-        fate_known: bool,
         answer: PartitionProduceResponse | None = None,
     ) -> None:
         if self._sequences is not None:
-            self._sequences.failed(batch, code, fate_known=fate_known)
+            self._sequences.failed(batch)
             if code in _FATAL:
                 self.fatal = error
         self._finish(batch, error=error, record_errors=_record_errors(code, answer))

@@ -172,17 +172,20 @@ class Sequences:
             # Not the next in line: one before it failed, and both are sent again in order.
             if is_next and not batch.sequence_reset:
                 self._request_bump(batch.partition)
-        elif batch.base_sequence == unresolved:
+        elif batch.base_sequence == unresolved and entry.in_flight[:1] == [batch]:
             self._request_bump(batch.partition)
 
-    def failed(self, batch: ProducerBatch, code: ErrorCode, *, fate_known: bool) -> None:
-        """A batch is given up. `fate_known`: the broker said that it was not written, so that its numbers are a gap."""
+    def failed(self, batch: ProducerBatch) -> None:
+        """A batch is given up. If it was not written its numbers are a gap, and those behind it can be counted anew.
+
+        Those before it cannot: an answer of theirs may be lost, and under new numbers the broker would write them twice.
+        So the partition is unresolved while there are any (Java's producer counts them anew all the same).
+        """
         if not batch.has_sequence:
             return
+        is_first = self._entry(batch.partition).in_flight[:1] == [batch]
         self._remove(batch)
-        if code is ErrorCode.UNKNOWN_PRODUCER_ID:
-            self._partitions.pop(batch.partition, None)
-        elif code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or fate_known:
+        if is_first and not batch.maybe_written:
             self._request_bump(batch.partition)
         else:
             behind = next_sequence(batch.base_sequence, batch.count)
