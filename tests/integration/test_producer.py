@@ -193,6 +193,14 @@ def test_leaving_with_means_that_all_is_written_and_told(bootstrap, idempotent):
     assert sum(map(len, read_confluent(bootstrap, name, 8, 1_000))) == 1_000
 
 
+def test_without_acks_closing_loses_nothing_of_what_is_still_to_be_written(bootstrap):
+    name = topic(bootstrap, 2)
+    with Producer(bootstrap_servers=bootstrap, acks=0, batch_size=500_000) as producer:
+        for number in range(400):
+            producer.send(name, bytes(100_000), partition=number % 2)
+    assert sum(map(len, read_confluent(bootstrap, name, 2, 400))) == 400
+
+
 def test_flush_means_that_all_before_it_is_told(bootstrap):
     name = topic(bootstrap, 8)
     with Producer(bootstrap_servers=bootstrap, linger_ms=100) as producer:

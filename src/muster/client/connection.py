@@ -85,6 +85,8 @@ class Connection(asyncio.BufferedProtocol):
         self._reader = FrameReader(MAX_FRAME_BYTES)
         self._queue: deque[Waiting] = deque()
         self._in_flight: deque[Waiting] = deque()
+        self._unwritten: deque[Waiting] = deque()
+        """Requests without an answer (acks=0) that the socket has not taken as a whole: closing now would lose them."""
         self._correlation_id = 0
         self._versions: dict[int, tuple[int, int]] = {}
         self._muted_until = 0
@@ -94,7 +96,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def load(self) -> int:
         """Requests that it holds."""
-        return len(self._queue) + len(self._in_flight)
+        return len(self._queue) + len(self._in_flight) + len(self._unwritten)
 
     def submit(self, send: AnySend, deadline: int) -> None:
         """Take a request; it goes out at the next `flush`."""
@@ -109,7 +111,6 @@ class Connection(asyncio.BufferedProtocol):
             self._owner.look_at(self._muted_until)
             return
         parts: list[Buffer] = []
-        done: list[AnySend] = []
         while self._queue and len(self._in_flight) < MAX_IN_FLIGHT:
             waiting = self._queue.popleft()
             if not self._encode(waiting, parts):
@@ -121,20 +122,21 @@ class Connection(asyncio.BufferedProtocol):
                     waiting.deadline = max(waiting.deadline, self._in_flight[-1].deadline)
                 self._in_flight.append(waiting)
             else:
-                done.append(waiting.send)
+                self._unwritten.append(waiting)
         self.last_used = now
         if parts:
             assert self._transport is not None
             self._transport.writelines(parts)
-        for send in done:
-            self._owner.deliver(send, send.request_type.RESPONSE())
+            if self._unwritten and not self._transport.get_write_buffer_size():
+                self.resume_writing()
 
     def expire(self, now: int) -> int | None:
         """Give up on requests whose time is over; the next time to look, None if there is nothing to wait for."""
-        head = self._in_flight[0] if self._in_flight else None
-        if head is not None and head.deadline <= now:
-            name = head.send.request_type.__name__ if self.state is ConnectionState.READY else "the version handshake"
-            text = f"{self.node} did not answer {name} in time"
+        heads = [under_way[0] for under_way in (self._in_flight, self._unwritten) if under_way]
+        late = next((head.send for head in heads if head.deadline <= now), None)
+        if late is not None:
+            name = late.request_type.__name__ if self.state is ConnectionState.READY else "the version handshake"
+            text = f"{self.node} did not {'answer' if late.expects_reply else 'take'} {name} in time"
             self.close(Failure(FailureKind.TIMEOUT, text))
             return None
         if any(waiting.deadline <= now for waiting in self._queue):
@@ -144,8 +146,7 @@ class Connection(asyncio.BufferedProtocol):
                 text = f"{waiting.send.request_type.__name__} could not be sent to {self.node} in time"
                 self._owner.deliver(waiting.send, Failure(FailureKind.UNREACHABLE, text))
         deadlines = [waiting.deadline for waiting in self._queue]
-        if self._in_flight:
-            deadlines.append(self._in_flight[0].deadline)
+        deadlines += [head.deadline for head in heads]
         return min(deadlines, default=None)
 
     def close(self, failure: Failure) -> None:
@@ -155,7 +156,8 @@ class Connection(asyncio.BufferedProtocol):
         self.state = ConnectionState.CLOSED
         if self._transport is not None:
             self._transport.abort()
-        in_flight, self._in_flight = self._in_flight, deque()
+        in_flight = [*self._in_flight, *self._unwritten]
+        self._in_flight, self._unwritten = deque(), deque()
         queue, self._queue = self._queue, deque()
         broken = Failure(FailureKind.DISCONNECTED, failure.message)
         for index, waiting in enumerate(in_flight):
@@ -175,8 +177,14 @@ class Connection(asyncio.BufferedProtocol):
         if self.state is ConnectionState.CLOSED:
             transport.abort()
             return
+        transport.set_write_buffer_limits(high=0)  # `resume_writing` comes when all is written
         self.state = ConnectionState.HANDSHAKE
         self._ask_versions(ApiVersionsRequest.MAX_VERSION)
+
+    def resume_writing(self) -> None:
+        unwritten, self._unwritten = self._unwritten, deque()
+        for waiting in unwritten:
+            self._owner.deliver(waiting.send, waiting.send.request_type.RESPONSE())
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer()

@@ -423,7 +423,9 @@ class ProducerCore:
         for batch in batches:
             answer = answers.get(batch.partition)
             if answer is None:
-                self._on_failure(batch, Failure(FailureKind.GARBLED, f"no word of {batch.partition} in the answer"), now)
+                self._on_failure(
+                    batch, Failure(FailureKind.GARBLED, f"no word of {batch.partition} in the answer"), now
+                )
             else:
                 self._on_answer(batch, answer, nodes, now)
 

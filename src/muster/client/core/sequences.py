@@ -178,8 +178,8 @@ class Sequences:
     def failed(self, batch: ProducerBatch) -> None:
         """A batch is given up. If it was not written its numbers are a gap, and those behind it can be counted anew.
 
-        Those before it cannot: an answer of theirs may be lost, and under new numbers the broker would write them twice.
-        So the partition is unresolved while there are any (Java's producer counts them anew all the same).
+        Those before it cannot: an answer of theirs may be lost, and under new numbers the broker would write them
+        twice. So the partition is unresolved while there are any (Java's producer counts them anew all the same).
         """
         if not batch.has_sequence:
             return
