@@ -81,13 +81,14 @@ def scan(
     segments: list[Segment] = []
     next_offset = start
     for position, header in iter_headers(buffer):
+        if header.base_offset >= end:
+            next_offset = max(next_offset, header.next_offset)
+            break
+        if check_crcs:  # before anything that the CRC covers is believed: a damaged last offset would hide records
+            check_batch(buffer, position, header)
         next_offset = max(next_offset, header.next_offset)
         if header.last_offset < start:
             continue
-        if header.base_offset >= end:
-            break
-        if check_crcs:
-            check_batch(buffer, position, header)
         if transactions is not None and transactions.drops(buffer, position, header):
             continue
         if header.record_count and not header.is_control:

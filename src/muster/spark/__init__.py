@@ -8,6 +8,14 @@ flights = spark.readStream.format("muster").options(
 ).load()
 """
 
-from muster.spark.sessions import register, session
+from importlib.util import find_spec
+
+for _needed in ("pyspark", "pyarrow"):
+    if find_spec(_needed) is None:
+        raise ModuleNotFoundError(
+            f"the Spark source needs {_needed}, which is not installed: pip install 'muster-kafka[spark]'", name=_needed
+        )
+
+from muster.spark.sessions import register, session  # noqa: E402 - after the check
 
 __all__ = ["register", "session"]

@@ -14,12 +14,22 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from muster.arrow import COLUMNS, Decoder
-from muster.errors import ErrorCode, KafkaConnectionError, KafkaError, MusterError, ProtocolError, error_code
+from muster.arrow import COLUMNS, Decoder, Fetched
+from muster.errors import (
+    CorruptRecordError,
+    ErrorCode,
+    KafkaConnectionError,
+    KafkaError,
+    MusterError,
+    ProtocolError,
+    error_code,
+)
 from muster.model import TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from muster.protocol.compression import Buffer
 from muster.protocol.messages import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from muster.protocol.primitives import ZERO_UUID
+from muster.protocol.record_batch import BatchHeader, iter_headers
 from muster.spark.cluster import Cluster, Leader, RetriableError, Retry, connect
 from muster.spark.wire import Connection
 
@@ -102,7 +112,8 @@ class RangeReader:
         Raises:
             DataLossError: some are gone, and `fail_on_data_loss` is set.
             KafkaConnectionError: no progress for too long.
-            KafkaError, ProtocolError: the broker refuses, or its bytes are corrupt.
+            CorruptRecordError: a batch is damaged; with `fail_on_data_loss` off only if nothing says where it ends.
+            KafkaError, ProtocolError: the broker refuses, or what it answers makes no sense.
         """
         try:
             while self._position < self._end:
@@ -171,8 +182,15 @@ class RangeReader:
         if self._settings.isolation_level == READ_COMMITTED:
             aborted = [(entry.producer_id, entry.first_offset) for entry in data.aborted_transactions or ()]
         assert isinstance(data.records, bytes | bytearray | memoryview)
-        start = self._position
-        decoded = self._decoder.decode(data.records, start, self._end, aborted, self._settings.check_crcs)
+        start, records = self._position, data.records
+        try:
+            decoded = self._decoder.decode(records, start, self._end, aborted, self._settings.check_crcs)
+            # What is lazy is decoded while the next request is on its way; where damage is passed over, it has to be
+            # known before anything is handed out.
+            batches = decoded.batches if self._settings.fail_on_data_loss else iter(list(decoded.batches))
+        except CorruptRecordError as error:
+            records, decoded = self._before_damage(records, aborted, error)
+            batches = decoded.batches
         if decoded.next_offset == start:
             self._retry.pause(RetriableError(f"{self._partition} brings no whole batch at offset {start}"))
             return
@@ -183,7 +201,62 @@ class RangeReader:
                 self._in_flight = self._send()
             except RetriableError:
                 self._in_flight = None  # tried again, with a pause, when these records are handed out
-        yield from decoded.batches
+        try:
+            yield from batches
+        except CorruptRecordError as error:
+            self._position = start
+            self._before_damage(records, aborted, error)
+
+    # --- damaged batches ---------------------------------------------------------------------------------------------
+
+    def _before_damage(
+        self, records: Buffer, aborted: list[tuple[int, int]] | None, error: CorruptRecordError
+    ) -> tuple[Buffer, Fetched]:
+        """What lies before the first damaged batch, with the offset behind that batch to go on at.
+
+        What follows it is fetched again: which transactions were aborted, only a response that begins there tells.
+
+        Raises:
+            CorruptRecordError: as the consumer's poll does, unless damage is to be passed over.
+        """
+        found = self._find_damage(records)
+        if found is None:  # the bytes are no batches at all: nothing says where the next one begins
+            raise CorruptRecordError(f"{self._partition} is damaged behind offset {self._position}: {error}") from error
+        position, header, following = found
+        first, last = max(header.base_offset, self._position), following - 1
+        self._lose_damaged(f"offsets {first} to {last} of {self._partition} are damaged ({error})", error)
+        good = memoryview(records)[:position]
+        decoded = self._decoder.decode(good, self._position, self._end, aborted, self._settings.check_crcs)
+        return good, Fetched(decoded.batches, min(following, self._end))
+
+    def _find_damage(self, records: Buffer) -> tuple[int, BatchHeader, int] | None:
+        """The first damaged batch: where it is, its header, and the offset behind it."""
+        found: tuple[int, BatchHeader] | None = None
+        try:
+            for position, header in iter_headers(records):
+                if found is not None:
+                    return *found, max(header.base_offset, found[1].base_offset + 1)
+                if self._is_damaged(memoryview(records)[position : position + header.size]):
+                    found = position, header
+        except CorruptRecordError:
+            pass  # behind the damaged one, if there is one
+        # Its own header is all there is to go by, and may be damaged itself.
+        return None if found is None else (*found, max(found[1].next_offset, found[1].base_offset + 1))
+
+    def _is_damaged(self, batch: Buffer) -> bool:
+        try:
+            for _ in self._decoder.decode(batch, self._position, self._end, None, self._settings.check_crcs).batches:
+                pass
+        except CorruptRecordError:
+            return True
+        return False
+
+    def _lose_damaged(self, what: str, error: CorruptRecordError) -> None:
+        if self._settings.fail_on_data_loss:
+            raise CorruptRecordError(f"{what}; set failOnDataLoss to false to read on behind them") from error
+        log.warning("%s; reading on behind them, since failOnDataLoss is false", what)
+
+    # --- requests ----------------------------------------------------------------------------------------------------
 
     def _leader(self) -> Leader:
         """Who leads the partition of the topic with the id."""

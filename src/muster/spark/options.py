@@ -10,7 +10,7 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -26,6 +26,14 @@ E = TypeVar("E", bound=Enum)
 
 DEFAULT_MAX_ROWS = 2_000_000
 """Rows of a batch where `maxOffsetsPerTrigger` is not set: a drain has to wait for a batch, so none may be endless."""
+
+_NAMED_HERE = {
+    "partition_assignment_strategy": "assignor",
+    "isolation_level": "isolationLevel",
+    "group_id": "groupId",
+    "group_instance_id": "group.instance.id",
+}
+"""Settings of the consumer that are options without `kafka.`."""
 
 COMMITS_TOPIC = "__consumer_offsets"
 
@@ -149,15 +157,18 @@ class SourceOptions:
         """
         settings: dict[str, Any] = {"max_partition_fetch_bytes": FetchSettings(()).max_bytes}
         settings |= {name.replace(".", "_"): value for name, value in self.consumer.items()}
-        return ConsumerConfig.of(
-            settings,
-            bootstrap_servers=self.bootstrap,
-            group_id=self.group_id,
-            enable_auto_commit=False,
-            auto_offset_reset="none",
-            allow_auto_create_topics=False,
-            isolation_level="read_committed" if self.read_committed else "read_uncommitted",
-        )
+        try:
+            return ConsumerConfig.of(
+                settings,
+                bootstrap_servers=self.bootstrap,
+                group_id=self.group_id,
+                enable_auto_commit=False,
+                auto_offset_reset="none",
+                allow_auto_create_topics=False,
+                isolation_level="read_committed" if self.read_committed else "read_uncommitted",
+            )
+        except ConfigError as error:
+            raise ConfigError(_as_typed(str(error), {name for name in settings if "_" in name})) from None
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -298,6 +309,15 @@ def _consumer_settings(options: _Given) -> dict[str, str]:
         settings["group.instance.id"] = instance
     settings["partition.assignment.strategy"] = options.get("assignor") or "cooperative-sticky"
     return settings
+
+
+def _as_typed(message: str, given: set[str]) -> str:
+    """A sentence of the consumer's about its settings, with the names that they have here: `kafka.` and dots."""
+    names = sorted({setting.name for setting in fields(ConsumerConfig) if "_" in setting.name} | given, key=len)
+    for name in reversed(names):
+        here = _NAMED_HERE.get(name, f"kafka.{name.replace('_', '.')}")
+        message = re.sub(rf"(?<![\w.]){name}(?!\w)", here, message)
+    return message.replace("is no setting of this client", "is no setting of the consumer")
 
 
 class _Given:

@@ -10,6 +10,7 @@ import pytest
 from muster.errors import KafkaTimeoutError
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.spark.cluster import disconnect
+from muster.spark.word import tell
 from tests.support.faces import Cluster, flat, until
 from tests.support.queries import Query, audit, grid
 
@@ -169,6 +170,20 @@ def test_a_batch_that_the_commit_log_knows_is_committed_at_the_end(cluster, quer
     cluster.produce(topic, 5, partitions=1, start=10)
     until(lambda: len(second.sink()) == 5, second.run)
     assert audit(grid(15, 1), first.sink(), second.sink()) == (set(), {})
+
+
+def test_the_word_of_another_batch_commits_nothing(cluster, queries):
+    topic = cluster.topic(1)
+    cluster.produce(topic, 20, partitions=1)
+    query = queries(topic, maxOffsetsPerTrigger=10)
+    until(lambda: query.running is not None, query.trigger)
+    query.finish()
+    assert tell(query.offset(0))
+    until(lambda: committed(cluster, topic, 1) == {0: 10}, lambda: time.sleep(0.01))
+    assert query.trigger()
+    assert tell(query.offset(0))
+    query.stop()
+    assert committed(cluster, topic, 1) == {0: 10}
 
 
 def test_past_the_drain_deadline_a_batch_is_an_orphan_and_only_it_is_read_again(cluster, queries, others):

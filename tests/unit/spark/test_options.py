@@ -65,7 +65,8 @@ def test_times(text, ms):
         ({"subscrib": "t"}, "did you mean subscribe"),
         ({"startingoffset": "latest"}, "did you mean startingOffsets"),
         ({"zzzz": "1"}, "no option of the muster source; the options are"),
-        ({"kafka.sesion.timeout.ms": "1"}, "session"),
+        ({"kafka.sesion.timeout.ms": "1"}, r"^kafka\.sesion\.timeout\.ms is no .* mean kafka\.session\.timeout\.ms\?"),
+        ({"kafka.session.timeout.ms": "soon"}, r"^kafka\.session\.timeout\.ms is 'soon'; it must be a whole number"),
         ({"kafka.enable.auto.commit": "true"}, "committed when Spark has finished"),
         ({"kafka.auto.offset.reset": "latest"}, "use startingOffsets"),
         ({"path": "t"}, "subscribe"),
@@ -84,7 +85,7 @@ def test_times(text, ms):
         ({"columns": "valu"}, "the columns are key, value"),
         ({"columns": ","}, "columns is empty"),
         ({"resume": "never"}, "max, group, checkpoint"),
-        ({"kafka.heartbeat.interval.ms": "90000"}, "heartbeat_interval_ms"),
+        ({"kafka.heartbeat.interval.ms": "90000"}, r"kafka\.heartbeat\.interval\.ms .*kafka\.session\.timeout\.ms"),
         ({"kafka.bootstrap.servers": "nohost"}, "broker address"),
     ],
 )

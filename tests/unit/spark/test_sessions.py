@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 
 import pytest
 
@@ -44,3 +45,11 @@ def test_without_any_it_is_said_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setattr(sessions, "_packaged_java", lambda: None)
     with pytest.raises(ConfigError, match=r"Java 17 or newer, and none is found: .* muster-kafka\[jre\]"):
         sessions.use_java()
+
+
+@pytest.mark.parametrize("missing", ["pyspark", "pyarrow"])
+def test_without_the_extra_it_is_said_which_one_to_install(missing):
+    script = f"import sys; sys.modules[{missing!r}] = None\nimport muster.spark"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    says = f"the Spark source needs {missing}, which is not installed: pip install 'muster-kafka[spark]'"
+    assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: {says}"

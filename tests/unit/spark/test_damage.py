@@ -1,0 +1,87 @@
+"""Damaged batches: a task fails with their offsets, or says what it passes over. Never neither."""
+
+import struct
+
+import pyarrow as pa
+import pytest
+
+from muster.errors import CorruptRecordError
+from muster.model import TopicPartition
+from muster.protocol.messages import PartitionData
+from muster.protocol.record_batch import BatchBuilder
+from muster.spark.fetch import FetchSettings, RangeReader
+
+
+def batch(base, count, **flags):
+    builder = BatchBuilder()
+    for number in range(count):
+        builder.append(1000, None, b"%d" % (base + number), [])
+    built = bytearray(builder.build(**flags))
+    struct.pack_into(">q", built, 0, base)
+    return built
+
+
+def reader(end, start=0, **settings):
+    return RangeReader(FetchSettings(("127.0.0.1:1",), **settings), TopicPartition("t", 0), start, end)
+
+
+def decoded(found, *batches):
+    data = PartitionData(records=b"".join(batches), high_watermark=99)
+    rows = []
+    for part in found._decode(data):
+        rows += pa.Table.from_batches([part])["offset"].to_pylist()
+    return rows
+
+
+def flip(built, position=-1):
+    built[position] ^= 0xFF
+    return built
+
+
+@pytest.mark.parametrize("check_crcs", [True, False])
+def test_a_task_fails_with_the_offsets_that_are_damaged(check_crcs):
+    found = reader(9, check_crcs=check_crcs)
+    bad = flip(batch(3, 3), -1 if check_crcs else 61)
+    with pytest.raises(CorruptRecordError, match=r"offsets 3 to 5 of t-0 are damaged .*failOnDataLoss"):
+        decoded(found, batch(0, 3), bad, batch(6, 3))
+
+
+@pytest.mark.parametrize("check_crcs", [True, False])
+def test_a_damaged_batch_is_passed_over_and_named(caplog, check_crcs):
+    found = reader(20, check_crcs=check_crcs, fail_on_data_loss=False, timeout_s=0.01)
+    bad = flip(batch(3, 3), -1 if check_crcs else 61)
+    found._send = lambda: None
+    assert decoded(found, batch(0, 3), bad, batch(6, 3)) == [0, 1, 2]
+    assert found._position == 6
+    assert "offsets 3 to 5 of t-0 are damaged" in caplog.text
+    assert decoded(found, batch(6, 3)) == [6, 7, 8]
+
+
+def test_a_damaged_last_offset_does_not_take_good_records_with_it(caplog):
+    found = reader(9, fail_on_data_loss=False)
+    found._send = lambda: None
+    bad = batch(0, 3)
+    struct.pack_into(">i", bad, 23, 1000)
+    assert decoded(found, bad, batch(3, 6)) == []
+    assert found._position == 3
+    assert "offsets 0 to 2 of" in caplog.text
+
+
+def test_a_damaged_last_offset_hides_no_records():
+    bad = batch(0, 3)
+    struct.pack_into(">i", bad, 23, 0)
+    with pytest.raises(CorruptRecordError, match="offsets 1 to 2 of t-0 are damaged"):
+        decoded(reader(9, start=1), bad, batch(3, 6))
+
+
+def test_damage_that_begins_before_the_range_is_named_from_its_start(caplog):
+    found = reader(9, start=4, fail_on_data_loss=False)
+    found._send = lambda: None
+    assert decoded(found, flip(batch(3, 3)), batch(6, 3)) == []
+    assert "offsets 4 to 5 of t-0 are damaged" in caplog.text
+
+
+def test_bytes_that_are_no_batches_fail_always():
+    found = reader(9, fail_on_data_loss=False)
+    with pytest.raises(CorruptRecordError, match="t-0 is damaged behind offset 0"):
+        decoded(found, b"\xff" * 80)
