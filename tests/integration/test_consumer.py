@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaException
 
 from muster.client import Admin
 from muster.client.core.events import Fatal
@@ -364,6 +365,27 @@ def test_an_enforced_rebalance_is_a_new_generation(cluster, face):
         before = consumer.group_metadata().generation_id
         consumer.enforce_rebalance("to see it")
         until(lambda: consumer.group_metadata().generation_id > before, lambda: consumer.poll(50))
+
+
+def test_a_topic_made_anew_is_read_from_its_beginning(cluster, face):
+    """KIP-516: the old position is within the new topic, and would pass over what stands before it."""
+    topic = cluster.topic(1)
+    cluster.produce(topic, 20, partitions=1)
+    settings = {"group_id": None, "enable_auto_commit": False, "allow_auto_create_topics": False}
+    with cluster.consumer(face, **settings) as consumer:
+        consumer.assign(partitions(topic, 0))
+        assert numbers(read(consumer, 20)) == list(range(20))
+        cluster.delete(topic)
+
+        def made_anew():
+            with suppress(KafkaException):  # a controller may take its time to delete
+                cluster.topic(1, topic)
+                return True
+            return False
+
+        until(made_anew, lambda: None)
+        cluster.produce(topic, 30, partitions=1, start=100)
+        assert numbers(read(consumer, 30)) == list(range(100, 130))
 
 
 # --- the broker goes away --------------------------------------------------------------------------------------------

@@ -121,6 +121,11 @@ class Cluster:
             future.result(30)
         return name
 
+    def delete(self, topic: str) -> None:
+        """Delete a topic."""
+        for future in self._admin.delete_topics([topic]).values():
+            future.result(30)
+
     def grow(self, topic: str, partitions: int) -> None:
         """Give a topic more partitions."""
         for future in self._admin.create_partitions([NewPartitions(topic, partitions)]).values():

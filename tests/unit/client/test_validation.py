@@ -10,7 +10,7 @@ from muster.client.config import ConsumerConfig
 from muster.client.core.events import Event, Note
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import AnySend, Failure, FailureKind
-from muster.client.core.subscription_state import PositionState, SubscriptionState
+from muster.client.core.subscription_state import OffsetReset, PositionState, SubscriptionState
 from muster.client.core.validation import PositionValidation
 from muster.errors import ErrorCode, KafkaError, LogTruncationError, UnsupportedVersionError
 from muster.model import OffsetAndMetadata, TopicPartition
@@ -33,14 +33,14 @@ class Readers:
         self.leads(1, 3)
         self.subscription.assign([P0, P1])
 
-    def leads(self, node_id: int, epoch: int) -> None:
+    def leads(self, node_id: int, epoch: int, topic_id: bytes = b"t" * 16) -> None:
         """The metadata tells who leads."""
         self.metadata.request_update(self.now)
         self.now += self.config.retry_backoff_max_ms
         [send] = self.metadata.poll(self.now)
         partitions = [m.MetadataResponsePartition(0, number, node_id, epoch, [1, 2], [1, 2]) for number in (0, 1)]
         brokers = [m.MetadataResponseBroker(n, f"h{n}", 9092) for n in (1, 2)]
-        topics = [m.MetadataResponseTopic(0, "t", b"t" * 16, partitions=partitions)]
+        topics = [m.MetadataResponseTopic(0, "t", topic_id, partitions=partitions)]
         send.on_reply(m.MetadataResponse(brokers=brokers, topics=topics), self.now)
 
     def poll(self) -> list[AnySend]:
@@ -142,6 +142,44 @@ def test_a_topic_made_anew_has_older_epochs_and_is_asked_all_the_same(readers: R
     readers.leads(1, 3)
     readers.reply(readers.only())
     assert readers.subscription.needs_reset() == [P0]
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+def test_a_topic_made_anew_is_read_from_its_beginning(reset: str) -> None:
+    """Nothing of it has been seen; the position may well be within it, and would pass over what stands before."""
+    readers = Readers(reset)
+    readers.subscription.seek(P0, 10)
+    assert readers.poll() == []
+    readers.leads(1, 3, bytes(16))  # a broker that tells no ids says nothing
+    assert readers.poll() == []
+    assert readers.state() is PositionState.FETCHING
+    readers.leads(1, 3)
+    assert readers.poll() == []
+    readers.leads(1, 3, b"u" * 16)
+    assert readers.poll() == []
+    assert readers.subscription.needs_reset() == [P0]
+    assert readers.subscription.state(P0).reset is OffsetReset.EARLIEST
+    readers.subscription.finish_reset(P0, OffsetReset.EARLIEST, 0)
+    assert readers.poll() == []
+    assert readers.subscription.position(P0) == 0
+
+
+def test_without_a_policy_a_topic_made_anew_is_the_users_affair() -> None:
+    readers = Readers("none")
+    readers.subscription.seek(P0, 10)
+    assert readers.poll() == []
+    readers.leads(1, 3, b"u" * 16)
+    for _ in range(2):
+        assert readers.poll() == []
+        [error] = readers.validation.take_errors()
+        assert isinstance(error, LogTruncationError)
+        assert readers.subscription.position(P0) is None
+        assert readers.poll() == []
+        assert readers.validation.take_errors() == []
+        readers.now += readers.config.retry_backoff_max_ms
+    readers.subscription.seek(P0, 0)
+    assert readers.poll() == []
+    assert readers.subscription.position(P0) == 0
 
 
 def test_without_a_leader_one_waits_for_the_next(readers: Readers) -> None:

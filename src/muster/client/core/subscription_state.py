@@ -26,6 +26,7 @@ from enum import Enum
 from muster.client.core.checks import check_offset, check_partitions, check_topic
 from muster.errors import IllegalStateError
 from muster.model import NO_LEADER_EPOCH, OffsetAndMetadata, TopicPartition
+from muster.protocol.primitives import ZERO_UUID
 
 
 class SubscriptionKind(Enum):
@@ -76,6 +77,8 @@ class PartitionState:
     """The leader and its epoch for which the position was found, or taken to be, good."""
     seen_version: int = -1
     """Of the metadata, when `leader` was last compared with it."""
+    topic_id: bytes = ZERO_UUID
+    """Of the topic that the position is in, once that is known: one made anew under its name has another."""
     awaited_refresh: int | None = None
     """Which answer about the metadata has to come first, where the position is of a newer epoch than what is known."""
     preferred_replica: int | None = None
@@ -94,6 +97,7 @@ class PartitionState:
         self.leader = None
         self.seen_version = -1
         self.awaited_refresh = None
+        self.topic_id = ZERO_UUID
 
     def validate(self) -> None:
         """Fetch nothing more before the leader has said that the position is good. What is fetched is void."""

@@ -9,6 +9,11 @@ the logs part there.
 Every position that has an epoch is validated once for each leader, before anything is fetched from it: when the
 metadata names another leader or epoch, when a committed offset is taken, when the user seeks with an epoch. Brokers
 before Kafka 2.3 cannot be asked by clients, and are trusted.
+
+A topic that was deleted and created anew under its name is another log altogether, as its id tells (KIP-516): a
+position in the old one means nothing there, and its reader has seen nothing of it. It begins at the first record,
+whatever the reset policy, but for "none". Kafka's own client goes on at its position where there is such an offset, and
+so passes over what stands before it.
 """
 
 from __future__ import annotations
@@ -37,6 +42,7 @@ from muster.protocol.messages import (
     OffsetForLeaderTopic,
 )
 from muster.protocol.messages import OffsetForLeaderEpochResponseEpochEndOffset as EpochEnd
+from muster.protocol.primitives import ZERO_UUID
 
 CONSUMER = -1
 """As replica id: this is no broker."""
@@ -92,6 +98,9 @@ class PositionValidation:
         node_id = self._metadata.leader(partition)
         if node_id is None:
             return
+        if self._is_another_topic(partition, state):
+            self._begin_anew(partition, state, now)
+            return
         leader = (node_id, self._metadata.leader_epoch(partition))
         if self._is_behind(state, leader[1], now):
             if state.state is PositionState.FETCHING:
@@ -107,6 +116,27 @@ class PositionValidation:
             state.validate()
         else:
             state.state = PositionState.FETCHING
+
+    def _is_another_topic(self, partition: TopicPartition, state: PartitionState) -> bool:
+        found = self._metadata.topic_id(partition.topic)
+        if ZERO_UUID not in (found, state.topic_id) and found != state.topic_id:
+            return True
+        if found != ZERO_UUID:
+            state.topic_id = found
+        return False
+
+    def _begin_anew(self, partition: TopicPartition, state: PartitionState, now: int) -> None:
+        text = f"the topic of {partition} was deleted and created anew"
+        if self._subscription.default_reset is not OffsetReset.NONE:
+            self._notes.append(Note(INFO, f"{text}; it is read from its beginning"))
+            self._subscription.request_reset(partition, OffsetReset.EARLIEST)
+            return
+        if state.state is PositionState.FETCHING:
+            state.validate()
+            state.leader = None
+        if state.retry_at <= now:
+            state.retry_at = now + self._config.retry_backoff_max_ms
+            self._errors.append(LogTruncationError(f"{text}, and auto_offset_reset is none: seek() to go on"))
 
     def _is_behind(self, state: PartitionState, epoch: int, now: int) -> bool:
         """Whether the metadata is older than the position: its leader may be one that nobody else follows any more.
