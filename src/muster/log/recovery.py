@@ -84,6 +84,8 @@ def load(
     recovery.extend_to(known_end)
     recovery.remove_leftovers()
     recovery.load_producers()
+    if bases and sync and not clean:
+        recovery.changed = True  # not by us: the names that the process before has made may not be durable
     if recovery.changed:
         files.sync_folder(directory)
     return recovery.loaded
@@ -144,7 +146,6 @@ class _Recovery:
 
     def _read_through(self, segment: Segment, end: int | None, recovery_point: int) -> None:
         """Reads the whole segment, builds its indexes, and cuts it where a batch is damaged."""
-        last = end is None
         limit = segment.base_offset + MAX_OFFSETS_OF_A_SEGMENT if end is None else end
         segment.reset()
         segment.open_for_append()
@@ -161,10 +162,10 @@ class _Recovery:
                     self._check_offsets(header, segment.next_offset, limit)
                     segment.note(header, self._config.index_interval_bytes)
             except CorruptRecordError as error:
-                self._cut(segment, fd, size, str(error), valuable=not last or segment.next_offset < recovery_point)
+                self._cut(segment, fd, size, str(error), synced=segment.next_offset < recovery_point)
         finally:
             segment.close_file()
-        if not last:
+        if end is not None:
             segment.seal()
             segment.save_indexes(sync=self._sync)
             self.changed = True
@@ -175,11 +176,11 @@ class _Recovery:
         if gap or header.base_offset < expected or header.next_offset > limit:
             raise CorruptRecordError(f"a batch has offset {header.base_offset} in place of {expected}")
 
-    def _cut(self, segment: Segment, fd: int, size: int, problem: str, *, valuable: bool) -> None:
+    def _cut(self, segment: Segment, fd: int, size: int, problem: str, *, synced: bool) -> None:
         lost = segment.next_offset
         good = list(_good_batches(fd, segment.size, size, segment.next_offset))
         logger.warning("%s: cut from %d to %d bytes: %s", segment.path, size, segment.size, problem)
-        if good or valuable:
+        if good or synced:
             kept = segment.path.with_name(f"{segment.path.name}.{segment.size}.damaged")
             self._copy_tail(fd, segment.size, size, kept)
             whole = f"{len(good)} whole batches" if good else "no whole batch"

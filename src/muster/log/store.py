@@ -161,6 +161,10 @@ class LogStore:
             )
         if clean:
             self._files.unlink(marker)
+        if self.fsync is not FsyncPolicy.NEVER:
+            # The mark must not come back beside what is written from now on; and what a process that was killed has
+            # made is found here though it may not be durable.
+            self._files.sync_folder(self.root)
 
     # ---------------------------------------------------------------------------------------------- the logs
 

@@ -7,13 +7,14 @@ import threading
 
 import pytest
 
-from muster.log import CleanupPolicy, CompactionStopped, Files, FsyncPolicy, LogConfig, LogStore, PartitionLog
+from muster.log import CleanupPolicy, CompactionStopped, FsyncPolicy, LogConfig, LogStore, PartitionLog
 from muster.log import compaction as compaction_module
 from muster.model import TopicPartition
 from muster.protocol.compression import Compression
 from muster.protocol.record_batch import read_header
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import NOW, batch, read_all, read_headers
+from tests.support.power import Unsynced
 
 TP = TopicPartition("compacted", 0)
 DAY = 86_400_000
@@ -25,7 +26,7 @@ def config(**settings):
 
 @pytest.fixture
 def log(tmp_path):
-    log = PartitionLog(tmp_path / "compacted-0", TP, config())
+    log = PartitionLog(tmp_path / "compacted-0", TP, config(), files=Unsynced())
     yield log
     log.abandon()
 
@@ -228,7 +229,7 @@ def test_a_crash_at_any_step_of_the_exchange(tmp_path, crash_at):
     shutil.copytree(root, crashed)
     store.close(clean=False)
 
-    store = LogStore.open(crashed, now=NOW, defaults=config(segment_bytes=900))
+    store = LogStore.open(crashed, now=NOW, defaults=config(segment_bytes=900), files=Unsynced())
     log = store.logs[TP]
     rows = read_all(log)
     offsets = [offset for offset, _, _ in rows]
@@ -378,7 +379,7 @@ def assert_files_are_those_of(log):
         assert found == bases or found == bases - {log.segments[-1].base_offset}
 
 
-class Dying(Files):
+class Dying(Unsynced):
     """Lets the process "die" (an exception that nothing handles) when no rename or deletion is left."""
 
     left = 10**9

@@ -12,6 +12,7 @@ from muster.log import CleanupPolicy, FsyncPolicy, LogConfig, LogStore
 from muster.model import TopicPartition
 from muster.protocol.compression import Compression
 from tests.support.logs import NOW, batch, read_all
+from tests.support.power import Unsynced
 
 TP = TopicPartition("modelled", 0)
 keys = st.sampled_from([b"a", b"b", b"c"])
@@ -35,7 +36,7 @@ class LogMachine(RuleBasedStateMachine):
         self.open()
 
     def open(self):
-        self.store = LogStore.open(self.root, now=self.now, fsync=self.fsync, defaults=self.config)
+        self.store = LogStore.open(self.root, now=self.now, fsync=self.fsync, defaults=self.config, files=Unsynced())
         self.log = self.store.create(TP)
 
     @rule(pairs=pairs, codec=st.sampled_from(Compression))

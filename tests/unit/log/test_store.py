@@ -9,16 +9,18 @@ import sys
 import pytest
 
 from muster.errors import ErrorCode
-from muster.log import DISK, FsyncPolicy, LogConfig, LogError, LogStore, StoreLockedError
+from muster.log import FsyncPolicy, LogConfig, LogError, LogStore, StoreLockedError
 from muster.model import TopicPartition
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import NOW, batch, read_all
+from tests.support.power import Unsynced
 
 TP = TopicPartition("a-topic.with-dashes", 0)
+NO_SYNCS = Unsynced()
 SMALL = LogConfig(segment_bytes=600, index_interval_bytes=150)
 
 
-def open_store(root, fsync=FsyncPolicy.INTERVAL, files=DISK, partitions=None):
+def open_store(root, fsync=FsyncPolicy.INTERVAL, files=NO_SYNCS, partitions=None):
     return LogStore.open(root, now=NOW, fsync=fsync, defaults=SMALL, files=files, partitions=partitions)
 
 

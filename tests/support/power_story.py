@@ -1,0 +1,256 @@
+"""A life of a store for the tests of power cuts: what it does, what it promises at which moment, and what must hold of
+the folder that a cut leaves."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from muster.log import CleanupPolicy, Files, FsyncPolicy, LogConfig, LogError, LogStore, PartitionLog
+from muster.model import TopicPartition
+from muster.protocol.record_batch import read_header
+from tests.support.logs import NOW, Row, batch, read_all, read_headers
+from tests.support.power import RecordingDisk, Unsynced
+
+PLAIN = TopicPartition("plain", 0)
+KEYED = TopicPartition("keyed", 0)
+CONFIGS = {
+    "plain": LogConfig(segment_bytes=500, index_interval_bytes=100, retention_bytes=1_500, retention_ms=86_400_000),
+    "keyed": LogConfig(segment_bytes=500, index_interval_bytes=100, cleanup_policy=CleanupPolicy.COMPACT),
+}
+STEP_MS = 10
+_KEYS = 4
+
+MIXED = {"append": 62, "flush": 18, "keep house": 12, "restart": 6, "delete": 2}
+COMPACTION = {"append": 70, "flush": 12, "keep house": 18}
+RESTARTS = {"append": 60, "flush": 5, "keep house": 15, "restart": 20}
+DELETION = {"append": 60, "flush": 10, "keep house": 15, "delete": 15}
+
+
+@dataclass
+class Promise:
+    """What holds from a moment on. `end`: records before it are durable. `start`: those before it may be gone."""
+
+    at: int
+    end: int = 0
+    start: int = 0
+
+
+@dataclass
+class Written:
+    """All that was ever appended to a log, acknowledged or not: record and time at each offset."""
+
+    rows: dict[int, Row] = field(default_factory=dict)
+    times: dict[int, int] = field(default_factory=dict)
+    batches: dict[int, bytes] = field(default_factory=dict)
+    """Batches of the idempotent producer, as sent, by base offset."""
+    promises: list[Promise] = field(default_factory=lambda: [Promise(0)])
+
+    def promise(self, at: int, *, end: int = 0, start: int = 0) -> None:
+        last = self.promises[-1]
+        self.promises.append(Promise(at, max(end, last.end), max(start, last.start)))
+
+    def promised(self, at: int) -> Promise:
+        return [promise for promise in self.promises if promise.at <= at][-1]
+
+    def half_gone(self) -> Written:
+        """While it is being deleted: anything of it may be there."""
+        return Written(dict(self.rows), dict(self.times), dict(self.batches), [Promise(0, 0, 10**9)])
+
+    def copy(self, at: int) -> Written:
+        """As it stands after a cut, for a second life: what was promised stays so."""
+        promise = self.promised(at)
+        return Written(dict(self.rows), dict(self.times), dict(self.batches), [Promise(0, promise.end, promise.start)])
+
+
+class Life:
+    """One process, or several, on one disk. `written` is from a life before."""
+
+    def __init__(
+        self, root: Path, fsync: FsyncPolicy, files: Files, written: dict[TopicPartition, Written] | None = None
+    ) -> None:
+        self.root = root
+        self.fsync = fsync
+        self.files = files
+        self.written = written or {PLAIN: Written(), KEYED: Written()}
+        self.deleted: dict[TopicPartition, list[tuple[int, int, Written]]] = {PLAIN: [], KEYED: []}
+        """What a log was before it was deleted: from when to when that happened."""
+        self.clock = NOW + 1 + max([0, *(t - NOW for w in self.written.values() for t in w.times.values())])
+        self.open()
+
+    @property
+    def at(self) -> int:
+        return self.files.now if isinstance(self.files, RecordingDisk) else 0
+
+    def open(self) -> None:
+        self.store = LogStore.open(
+            self.root,
+            now=self.clock,
+            fsync=self.fsync,
+            configs=CONFIGS.__getitem__,
+            partitions=[PLAIN, KEYED],
+            files=self.files,
+        )
+
+    def append(self, where: TopicPartition, rng: random.Random, *, sequence: int | None = None) -> None:
+        self.clock += STEP_MS
+        log = self.store.logs[where]
+        key = b"k%d" % rng.randrange(_KEYS)
+        value = None if where == KEYED and rng.random() < 0.2 else b"%d %s" % (self.clock, b"v" * rng.randrange(60))
+        options = {} if sequence is None else {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequence}
+        time = self.clock - rng.choice((0, 0, 500))
+        data = batch((key, value), timestamp=time, **options)
+        sent = bytes(data)
+        offset = log.append(data, now=self.clock).base_offset
+        written = self.written[where]
+        if offset in written.rows:  # one that a cut took back
+            assert offset >= written.promises[-1].end
+        written.rows[offset] = (offset, key, value)
+        written.times[offset] = time
+        written.batches.pop(offset, None)
+        if sequence is not None:
+            written.batches[offset] = sent
+
+    def flush(self) -> None:
+        ends = {where: self.store.logs[where].log_end_offset for where in self.written}
+        self.store.flush()
+        for where, end in ends.items():
+            log = self.store.logs[where]
+            durable = log.high_watermark if self.fsync is FsyncPolicy.ALWAYS else end
+            assert durable >= end
+            self.written[where].promise(self.at, end=durable)
+
+    def keep_house(self, days: int = 0) -> None:
+        self.clock += days * 86_400_000
+        begun = self.at
+        self.store.housekeeping(self.clock)
+        for where, written in self.written.items():
+            start = self.store.logs[where].log_start_offset
+            at, written.promises = written.promises, [p for p in written.promises if p.at < begun]
+            last = at[-1]
+            written.promises.append(Promise(begun, last.end, max(start, last.start)))
+
+    def restart(self, *, clean: bool) -> None:
+        self.store.close(clean=clean)
+        if clean:
+            for where, written in self.written.items():
+                written.promise(self.at, end=self.store.logs[where].log_end_offset)
+        self.open()
+        for where, written in self.written.items():
+            # What a start has found it has synced.
+            written.promise(self.at, end=self.store.logs[where].log_end_offset)
+
+    def delete(self, where: TopicPartition) -> None:
+        """The log goes, and another comes in its place."""
+        begun = self.at
+        assert self.store.delete(where)
+        self.store.make_room([where])
+        self.store.create(where, CONFIGS[where.topic])
+        self.deleted[where].append((begun, self.at, self.written[where]))
+        self.written[where] = Written(promises=[Promise(self.at)])
+
+    def live(self, rng: random.Random, steps: int, chances: Mapping[str, int] = MIXED) -> None:
+        """Some of everything."""
+        sequences = {where: self._next_sequence(where) for where in self.written}
+        for act in rng.choices(list(chances), list(chances.values()), k=steps):
+            where = rng.choice((PLAIN, KEYED))
+            if act == "append":
+                for _ in range(rng.choice((1, 1, 4))):
+                    idempotent = rng.random() < 0.5
+                    self.append(where, rng, sequence=sequences[where] if idempotent else None)
+                    sequences[where] += idempotent
+            elif act == "flush":
+                self.flush()
+            elif act == "keep house":
+                self.keep_house(days=rng.choice((0, 0, 0, 2)))
+            elif act == "restart":
+                self.restart(clean=rng.random() < 0.7)
+            else:
+                self.delete(where)
+                sequences[where] = 0
+
+    def written_by(self, at: int) -> dict[TopicPartition, Written]:
+        """What was in the logs at a moment."""
+        found = dict(self.written)
+        for where, former in self.deleted.items():
+            for begun, done, written in reversed(former):
+                if at < done:
+                    found[where] = written if at <= begun else written.half_gone()
+        return found
+
+    def _next_sequence(self, where: TopicPartition) -> int:
+        entry = self.store.logs[where].producers.producers.get(7)
+        return entry.batches[-1].last_sequence + 1 if entry and entry.batches else 0
+
+
+def check(root: Path, fsync: FsyncPolicy, written: dict[TopicPartition, Written], at: int, clock: int) -> None:
+    """What must hold of the folder that a cut at `at` has left."""
+    store = LogStore.open(
+        root, now=clock, fsync=fsync, configs=CONFIGS.__getitem__, partitions=[PLAIN, KEYED], files=Unsynced()
+    )
+    try:
+        for where, all_of_it in written.items():
+            _check_log(store.logs[where], all_of_it, all_of_it.promised(at), clock)
+    finally:
+        store.close(clean=False)
+
+
+def _check_log(log: PartitionLog, written: Written, promise: Promise, clock: int) -> None:
+    rows = read_all(log)
+    offsets = [row[0] for row in rows]
+    assert offsets == sorted(set(offsets)), "offsets are not in order"
+    for row in rows:
+        assert written.rows[row[0]] == row, f"wrong bytes at {row[0]}"
+    assert log.log_end_offset >= promise.end, f"the log ends at {log.log_end_offset}, {promise.end} was durable"
+    if promise.start < promise.end:
+        assert log.log_start_offset <= promise.start, f"it begins at {log.log_start_offset}, not at {promise.start}"
+    if log.config.cleanup_policy is CleanupPolicy.DELETE:
+        missing = set(range(min(log.log_start_offset, promise.start), promise.end)) - set(offsets)
+        assert not missing, f"durable records are missing: {sorted(missing)}"
+    else:
+        _check_keys(rows, written, promise)
+    _check_times(log, rows, written)
+    _check_producer(log, written, set(offsets), clock)
+    assert not list(log.directory.glob("*.damaged")), "a power cut damages nothing that is worth keeping"
+
+
+def _check_keys(rows: list[Row], written: Written, promise: Promise) -> None:
+    durable = {key: (offset, value) for offset, key, value in sorted(written.rows.values()) if offset < promise.end}
+    found = {key: (offset, value) for offset, key, value in rows}
+    for key, (offset, value) in durable.items():
+        if key not in found:
+            assert value is None, f"the last value of {key!r} is gone"
+        else:
+            assert found[key][0] >= offset, f"{key!r} has an older value"
+
+
+def _check_times(log: PartitionLog, rows: list[Row], written: Written) -> None:
+    times = [(written.times[offset], offset) for offset, _, _ in rows]
+    for wanted in {time + extra for time, _ in times for extra in (0, 1)}:
+        first = next(((offset, time) for time, offset in times if time >= wanted), None)
+        assert log.offset_for_timestamp(wanted) == first, f"time {wanted}"
+
+
+def _check_producer(log: PartitionLog, written: Written, offsets: set[int], clock: int) -> None:
+    """A batch that is gone is not taken for a duplicate, and one that is there is."""
+    found = [header for header in read_headers(log) if header.producer_id == 7]
+    last = {header.base_offset for header in found}
+    for offset, sent in written.batches.items():
+        header = read_header(sent)
+        try:
+            duplicate = log.producers.check(header)
+        except LogError:
+            duplicate = None
+        if duplicate is not None:
+            assert duplicate.first_offset in written.batches, f"{duplicate} for {offset}, of {sorted(written.batches)}"
+            there = duplicate.first_offset in offsets or duplicate.first_offset in last
+            gone = duplicate.first_offset < log.log_start_offset or log.config.cleanup_policy.compacts
+            assert there or gone, f"the batch at {offset} is gone and would be acknowledged"
+    entry = log.producers.producers.get(7)
+    if entry is not None:
+        assert entry.batches[-1].last_offset >= max(last, default=-1), "the producer's last batch is not known"
+        assert entry.batches[-1].last_offset < log.log_end_offset
+    elif found:
+        assert found[-1].max_timestamp <= clock - log.config.producer_id_expiration_ms, "the producer is forgotten"
