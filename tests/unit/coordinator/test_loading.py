@@ -127,6 +127,7 @@ def test_a_shard_that_is_there_serves_while_another_is_read(logs):
     broker.settle()
     assert broker.commit(8) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert broker.commit(8, "h") == 0
+    assert broker.send(m.ListGroupsRequest(), 4).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert broker.settle() > 1
     assert (broker.committed(), broker.committed("h")) == ((0, 1000), (0, 8))
 
