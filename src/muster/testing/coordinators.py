@@ -9,6 +9,7 @@ successor. What can happen to its logs: appends fail, syncs hang or fail.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -138,7 +139,9 @@ class SimCoordinators:
         self.events: list[GroupEvent] = []
         self.invariants: Invariants
         self.load_ms = 0
-        """How long a coordinator that takes over reads its logs, at most."""
+        """How long a coordinator that takes over needs before it reads its logs, and for each piece, at most."""
+        self.wall_ms = 0
+        """How far the time of day is off."""
         self._clock = clock
         self._rng = rng
         self._topics = topics
@@ -170,6 +173,8 @@ class SimCoordinators:
             on_event=lambda event: self._on_event(coordinator, event),
             new_member_id=self._new_member_id,
             schedule_flush=lambda: self._schedule_flush(coordinator),
+            later=partial(self._later, coordinator) if self.load_ms else None,
+            wall_clock=lambda: self._clock.now + skew + self.wall_ms,
         )
         for log in self.logs.values():
             if log.failed is not None:
@@ -188,30 +193,37 @@ class SimCoordinators:
         coordinator.is_loading = False
         self.invariants.coordinator = coordinator
         coordinator.runtime.load_all(sorted(self.logs))
-        self._check_loaded(coordinator)
-        self.is_well_again()
-        self._arm(coordinator)
+        self._when_loaded(coordinator)
 
-    def _check_loaded(self, coordinator: Coordinator) -> None:
-        """Ask the fresh coordinator what it knows, and compare with what was acknowledged."""
-        answers: list[Any] = []
-        coordinator.runtime.flush()
-        for log in self.logs.values():
-            log.sync()
-        coordinator.runtime.release_durable()
-        groups = [OffsetFetchRequestGroup(group_id, topics=None) for group_id in self._groups]
-        coordinator.runtime.submit(OffsetFetchRequest(groups=groups), Client("checker", "", 9), answers.append)
-        told = {
-            group.group_id: {
-                TopicPartition(topic.name, each.partition_index): Committed(
-                    each.committed_offset, each.committed_leader_epoch, each.metadata or ""
-                )
-                for topic in group.topics
-                for each in topic.partitions
-            }
-            for group in answers[0].groups
-        }
-        self.invariants.loaded(coordinator, told)
+    def _later(self, coordinator: Coordinator, callback: Callable[[], None]) -> None:
+        self._clock.call_later(self._rng.randrange(self.load_ms // 4), coordinator.when_it_runs, callback)
+
+    def _when_loaded(self, coordinator: Coordinator) -> None:
+        if coordinator.runtime.is_loading:
+            self._clock.call_later(1, coordinator.when_it_runs, lambda: self._when_loaded(coordinator))
+        elif coordinator is self.current:
+            for group_id in self._groups:
+                self._check_loaded(coordinator, group_id)
+            self.is_well_again()
+            self._arm(coordinator)
+
+    def _check_loaded(self, coordinator: Coordinator, group_id: str) -> None:
+        """Ask the fresh coordinator what it knows of a group, and compare with what was acknowledged."""
+
+        def compare(answer: Any) -> None:
+            [group] = answer.groups
+            if coordinator is self.current and not group.error_code:
+                told = {
+                    TopicPartition(topic.name, each.partition_index): Committed(
+                        each.committed_offset, each.committed_leader_epoch, each.metadata or ""
+                    )
+                    for topic in group.topics
+                    for each in topic.partitions
+                }
+                self.invariants.loaded(group_id, told)
+
+        groups = [OffsetFetchRequestGroup(group_id, topics=None)]
+        coordinator.runtime.submit(OffsetFetchRequest(groups=groups), Client("checker", "", 9), compare)
 
     def die(self) -> None:
         """It is gone, with what its logs had not made durable."""
@@ -295,7 +307,7 @@ class SimCoordinators:
     def is_well(self) -> bool:
         """Whether nothing holds the coordinator up."""
         current = self.current
-        if current is None or current.is_loading or current.is_frozen:
+        if current is None or current.is_loading or current.is_frozen or current.runtime.is_loading:
             return False
         return not any(log.fails or log.held or log.failed is not None for log in self.logs.values())
 
@@ -382,7 +394,10 @@ class SimCoordinators:
             return
         if isinstance(request, OffsetCommitRequest):
             self._trace(f"node {node_id}", f"is asked by {connection.client_name} to {_commit_text(request)}")
-        ticket = self.invariants.ticket(request, client.api_version, connection, coordinator, reply)
+        is_loading = coordinator.runtime.is_loading
+        ticket = self.invariants.ticket(
+            request, client.api_version, connection, coordinator, reply, is_loading=is_loading
+        )
         coordinator.runtime.submit(request, client, ticket)
         if not coordinator.is_over:
             self._arm(coordinator)

@@ -37,6 +37,7 @@ class Faults:
             (2, self._depose),
             (2, self._freeze_node),
             (1, self._fail_log),
+            (1, self._set_clock),
             (2, self._grow),
             (2, self._rejoin),
         ]
@@ -180,6 +181,13 @@ class Faults:
         if brokers.is_up(node):
             brokers.freeze(node)
             self.later(self.rng.choice((1_000, 6_000)), brokers.thaw, node)
+
+    def _set_clock(self) -> None:
+        """The time of day jumps, forth or back. Where it decides when offsets expire, it had better not."""
+        if self.scenario.end != "expiry":
+            coordinators = self.cluster.brokers.coordinators
+            coordinators.wall_ms = self.rng.choice((-1, 1)) * self.rng.choice((1_000, 60_000, 3_600_000))
+            self.cluster.trace("admin", f"sets the clock {coordinators.wall_ms} ms off")
 
     # --- the coordinators' logs --------------------------------------------------------------------------------------
 

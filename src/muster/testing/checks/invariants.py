@@ -110,12 +110,20 @@ class Invariants:
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def ticket(
-        self, request: Any, version: int, connection: Connection, coordinator: object, reply: Callable[[Any], None]
+        self,
+        request: Any,
+        version: int,
+        connection: Connection,
+        coordinator: object,
+        reply: Callable[[Any], None],
+        *,
+        is_loading: bool = False,
     ) -> Callable[[Any], None]:
-        """A coordinator is given a request; it is to call what this returns, once."""
+        """A coordinator, which may be reading logs, is given a request; it is to call what this returns, once."""
         self._tickets += 1
         number = self._tickets
         ticket = self._open[number] = Ticket(request, version, connection, coordinator, self._now())
+        ticket.marks["loading"] = is_loading
         self._asked(ticket)
 
         def answer(response: Any) -> None:
@@ -169,6 +177,8 @@ class Invariants:
 
     def _note_sign_of_life(self, ticket: Ticket, response: Any) -> None:
         request = ticket.request
+        if ticket.marks["loading"]:
+            return  # members are kept calm until it can be known how they stand
         if not isinstance(request, OffsetFetchRequest) and hasattr(request, "group_id"):
             group = self.group(request.group_id)
             newest = max(group.ownership.newest_generation, self.durable.generation(request.group_id))
@@ -250,21 +260,19 @@ class Invariants:
         for group in self._groups.values():
             group.ownership.forget_soft_state()
 
-    def loaded(self, coordinator: object, told: Mapping[str, Mapping[TopicPartition, Committed]]) -> None:
-        """A coordinator has read its logs, and knows of these offsets by group."""
-        self.coordinator = coordinator
+    def loaded(self, group_id: str, told: Mapping[TopicPartition, Committed]) -> None:
+        """A coordinator has read its logs, and knows of these offsets of a group."""
         self.follow()
-        self.reloaded(self._groups)
-        for group_id, group in self._groups.items():
-            found = told.get(group_id, {})
-            for partition in group.offsets.partitions():
-                group.offsets.loaded(partition, found.get(partition))
+        offsets = self.group(group_id).offsets
+        for partition in offsets.partitions():
+            offsets.loaded(partition, told.get(partition))
 
     def reloaded(self, group_ids: Iterable[str]) -> None:
         """The coordinator reads the log of these groups again."""
         for group in map(self.group, group_ids):
             group.ownership.forget_soft_state()
             group.sessions.begin_anew(self._now())
+            group.offsets.being_loaded()
 
     def on_event(self, coordinator: object, event: GroupEvent) -> None:
         """The coordinator says that something has happened."""

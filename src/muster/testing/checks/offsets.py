@@ -38,6 +38,8 @@ class _Offsets:
     generation_id: int = -1
     pending: list[Committed] = field(default_factory=list)
     """Commits that were sent to the coordinator and not acknowledged: a restart may keep them."""
+    before_load: list[Committed] = field(default_factory=list)
+    """Those of them that were sent before the log was read."""
     late: bool = False
     may_go_back: int = 0
     """How often somebody was asked to go back and has not committed it yet."""
@@ -145,7 +147,12 @@ class Offsets:
                 f"{known.pending} was under way"
             )
         known.acknowledged = found
-        known.pending.clear()
+        known.pending = [each for each in known.pending if each not in known.before_load]
+
+    def being_loaded(self) -> None:
+        """A coordinator begins to read the log: what it does not find in it is lost."""
+        for known in self._offsets.values():
+            known.before_load = list(known.pending)
 
     def vanished(self, partition: TopicPartition) -> None:
         """The offset was taken away, and rightly so: whoever reads the partition may be sent to its begin."""
