@@ -200,11 +200,11 @@ def encode_answer_sliced(response: Response, call: Call) -> Generator[None, None
 def finish_frame(parts: list[Buffer], call: Call) -> list[Buffer]:
     """Put length and header in front of an encoded response (`parts` has a place for them)."""
     size = sum(map(len, parts))
-    call.size = size + 8
     if response_header_version(call.api.request, call.version):
         parts[0] = _FLEXIBLE_RESPONSE_HEADER.pack(size + 5, call.correlation_id, 0)
     else:
         parts[0] = _RESPONSE_HEADER.pack(size + 4, call.correlation_id)
+    call.size = size + len(parts[0])
     return parts if len(parts) <= _JOIN_PARTS else join_small(parts)
 
 

@@ -212,7 +212,8 @@ class Connection(asyncio.BufferedProtocol):
             position = stop
             if seen >= _LOOK_EVERY:
                 seen = 0
-                if self._enough() or monotonic() - begun >= SLICE_S:
+                crowded = self._slots or self._out_bytes >= HIGH_WATER
+                if (crowded and self._enough()) or monotonic() - begun >= SLICE_S:
                     if position < end:
                         self._pause_reading()
                         self._resume_soon()
@@ -223,8 +224,7 @@ class Connection(asyncio.BufferedProtocol):
         """Whether the answers that wait, or the requests, must be fewer before more frames are handled."""
         if self._out_bytes >= HIGH_WATER:
             self._flush()
-            return self._stalled()
-        return bool(self._slots) and self._stalled()
+        return self._stalled()
 
     def _begin_large(self, start: bytes, length: int) -> None:
         """The first bytes of a large frame are there: read the rest into memory of its own."""
@@ -394,12 +394,17 @@ class Connection(asyncio.BufferedProtocol):
             self.server.intake.done(call.held)
             call.held = None
         call.frame = frame
-        self._behind += call.size
-        while slots and slots[0].frame is not None:
-            done = slots.popleft()
-            self._out += done.frame or ()
-            self._out_bytes += done.size
-            self._behind -= done.size
+        if slots[0] is not call:
+            self._behind += call.size
+        else:
+            slots.popleft()
+            self._out += frame
+            self._out_bytes += call.size
+            while slots and slots[0].frame is not None:
+                done = slots.popleft()
+                self._out += done.frame or ()
+                self._out_bytes += done.size
+                self._behind -= done.size
         if not self._flush_due:
             self._flush_due = True
             self.server.flush_soon(self)
