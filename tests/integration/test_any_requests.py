@@ -7,6 +7,7 @@ import asyncio
 import logging
 from pathlib import Path
 from struct import pack, unpack
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from muster.broker.broker import Broker
 from muster.protocol import framing
 from muster.protocol import messages as m
 from muster.protocol.api import ApiKey
+from muster.protocol.primitives import Request
 from tests.support import brokers
 from tests.support.random_messages import RandomRequests
 from tests.support.scale import fresh_seeds, seeds
@@ -56,7 +58,11 @@ async def is_served(broker: Broker) -> None:
     """A client that behaves."""
     reader, writer = await asyncio.open_connection(broker.node.host, broker.node.port)
     async with asyncio.timeout(LIMIT_S):
-        for request, version in ((m.MetadataRequest([]), 12), (m.HeartbeatRequest("nobody", 1, "x"), 4)):
+        asked: tuple[tuple[Request[Any], int], ...] = (
+            (m.MetadataRequest([]), 12),
+            (m.HeartbeatRequest("nobody", 1, "x"), 4),
+        )
+        for request, version in asked:
             writer.write(b"".join(framing.encode_request(request, version, 1, "good")))
             [size] = unpack(">i", await reader.readexactly(4))
             framing.decode_response(await reader.readexactly(size), type(request), version)
