@@ -307,7 +307,7 @@ def _heartbeats(field: Field) -> None:
 
 
 def _sessions(field: Field) -> None:
-    partitions = [FetchPartition(index, fetch_offset=0, partition_max_bytes=10) for index in range(300_000)]
+    partitions = [FetchPartition(index, fetch_offset=0, partition_max_bytes=10) for index in range(200_000)]
     topics = [FetchTopic(TOPIC, partitions=partitions)]
     request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1000, session_epoch=0, topics=topics)
     read(field, [frame(request, 11)] * 4)
@@ -342,8 +342,8 @@ ATTACKS = (
     Attack("nobody hostile", lambda f: None),
     Attack("60 fetches of 50 MB, unread", lambda f: unread(f, frame(fetch(), 11) * 60), partial(fill, megabytes=50)),
     Attack("300 Metadata of 10,000, unread", lambda f: unread(f, frame(MetadataRequest(None), 1) * 300),
-           partial(create, partitions=10_000)),
-    Attack("300 Metadata of 10,000, read", _ask(MetadataRequest(None), 1, 300), partial(create, partitions=10_000)),
+           partial(create, partitions=9_990)),
+    Attack("300 Metadata of 10,000, read", _ask(MetadataRequest(None), 1, 300), partial(create, partitions=9_990)),
     Attack("20 readers of 50 MB at 1 KB/s", lambda f: slow_readers(f, 20), partial(fill, megabytes=50)),
     Attack("half frames of 268 MB", lambda f: half_frames(f, (100_000_000, 100_000_000, 68_000_000), 0), create),
     Attack("half frames, 3 x 90 MB sent", lambda f: half_frames(f, (100_000_000,) * 3, 90_000_000), create, 8.0),
@@ -359,7 +359,7 @@ ATTACKS = (
     Attack("150 heartbeats, ids of 1 MB", _heartbeats, seconds=6.0),
     Attack("Metadata of 300 new topics", _ask(_many_topics(300), 9)),
     Attack("Metadata of 2,000 new topics", _ask(_many_topics(2_000), 9), seconds=8.0),
-    Attack("4 sessions of 300,000 partitions", _sessions, seconds=8.0),
+    Attack("4 sessions of 200,000 partitions", _sessions, seconds=8.0),
     Attack("two topics of 6,000 in a request", _ask(_two_creates(), 7), seconds=6.0),
     Attack("3,000 DescribeConfigs at once", _ask(_CONFIGS, 4, 3_000), seconds=6.0),
     Attack("300 connections, 128 descriptors", descriptors, settings=("offsets.topic.num.partitions=1",),

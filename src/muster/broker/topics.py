@@ -219,17 +219,18 @@ class TopicCatalogue:
         self._collisions.pop(topic.name.replace(".", "_"), None)
 
     def _save(self) -> None:
-        content: dict[str, Any] = {"version": 1, "topics": _entries(self)}
-        if self._deleting:
-            content["deleting"] = _entries(self._deleting.values())
-        write_whole(self._files, self._path, json.dumps(content, indent=1).encode())
+        deleting = f',\n"deleting": {_entries(self._deleting.values())}' if self._deleting else ""
+        content = f'{{"version": 1,\n"topics": {_entries(self)}{deleting}}}\n'
+        write_whole(self._files, self._path, content.encode())
 
 
-def _entries(topics: Iterable[Topic]) -> dict[str, Any]:
-    return {
-        topic.name: {"id": uuid_text(topic.topic_id), "partitions": topic.partitions, "settings": topic.settings}
-        for topic in topics
-    }
+def _entries(topics: Iterable[Topic]) -> str:
+    """A JSON object with a topic on each line: to indent everything takes ten times as long, and all others wait."""
+    lines = []
+    for topic in topics:
+        entry = {"id": uuid_text(topic.topic_id), "partitions": topic.partitions, "settings": topic.settings}
+        lines.append(f"{json.dumps(topic.name)}: {json.dumps(entry)}")
+    return "{\n" + ",\n".join(lines) + "\n}"
 
 
 def _topic(name: str, entry: dict[str, Any]) -> Topic:

@@ -121,6 +121,9 @@ async def serve(config: BrokerConfig) -> int:
     async with Broker(config) as broker:
         # What is there now stays. Looking it over again and again stops everything for tens of milliseconds each time.
         gc.freeze()
+        # What is large and lasts (sessions, groups, topics) is in no cycles: look it over less often than every 70,000
+        # new objects.
+        gc.set_threshold(700, 10, 40)
         print(ready_line(broker), flush=True)
         ends = [asyncio.ensure_future(event.wait()) for event in (stopped, broker.broken)]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
