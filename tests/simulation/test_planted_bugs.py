@@ -1,0 +1,122 @@
+"""Bugs of the kind that slip in, planted one at a time: the simulation has to notice each within a few lives.
+
+The lives are those that the bug can show in: among all that are drawn it takes up to some hundreds.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from muster.client.core.commits import Commits
+from muster.client.core.subscription_state import SubscriptionState
+from muster.coordinator import classic, classic_join, offsets, runtime
+from muster.coordinator.group import ClassicGroup
+from muster.coordinator.home import Home
+from muster.errors import ErrorCode
+from muster.protocol.messages import OffsetFetchResponseGroup
+from muster.testing import InvariantError, Scenario, simulate
+
+SEEDS = 60
+
+
+def lead_lives(like: dict[str, Any]) -> None:
+    for seed in range(SEEDS):
+        simulate(seed, replace(Scenario.draw(Random(f"scenario {seed}")), **like))
+
+
+def assert_caught(pattern: str, **like: Any) -> None:
+    """One of the seeds finds it, in a scenario like this, and says what is wrong."""
+    with pytest.raises(InvariantError) as caught:
+        lead_lives(like)
+    said = str(caught.value).splitlines()[0]
+    assert re.search(pattern, said), said
+
+
+def test_an_offset_is_told_before_it_is_durable(monkeypatch):
+    real = Home.answer
+
+    def hasty(home: Home, replies: Any) -> None:
+        now = [reply for reply in replies if isinstance(reply.response, OffsetFetchResponseGroup)]
+        for reply in now:
+            reply.ticket(reply.response)
+        real(home, [reply for reply in replies if reply not in now])
+
+    monkeypatch.setattr(Home, "answer", hasty)
+    assert_caught("was told of .* durable since the question|after the restart", lazy_log=True)
+
+
+def test_commits_are_acknowledged_that_could_not_be_written(monkeypatch):
+    monkeypatch.setattr(runtime, "spoiled", lambda answer, error: answer)
+    assert_caught("was acknowledged for|which is not durable|is none any more acknowledged|is not durable")
+
+
+def test_a_fenced_member_that_commits_is_told_that_it_is_unknown(monkeypatch):
+    real = classic.check_generation
+    monkeypatch.setattr(offsets, "check_generation", lambda group, who, _instance, at: real(group, who, None, at))
+    assert_caught("was fenced, but|was told that it is fenced", static=True, fetch=True, commits=("async",), members=3)
+
+
+def test_a_member_is_expired_though_its_sync_was_answered_just_now(monkeypatch):
+    """Its session is not renewed when a rebalance sends it back to join."""
+    real = classic._answer_sync
+
+    def forgetful(group: Any, member: Any, error: ErrorCode, now: int, effects: Any) -> None:
+        deadline = member.session_deadline
+        real(group, member, error, now, effects)
+        member.session_deadline = deadline
+
+    monkeypatch.setattr(classic, "_answer_sync", forgetful)
+    assert_caught(
+        "expired, though it was heard of|expired while|still a member|not stable",
+        members=5,
+        static=False,
+        session_timeout_ms=6_000,
+        max_poll_interval_ms=15_000,
+    )
+
+
+def test_a_member_that_has_left_is_kept(monkeypatch):
+    monkeypatch.setattr(classic, "_leave_one", lambda group, identity, left, effects: ErrorCode.NONE)
+    assert_caught("had left, and then it expired")
+
+
+def test_a_group_takes_one_more_than_it_may(monkeypatch):
+    def roomy(group: ClassicGroup, member_id: str) -> bool:
+        return len(group.members) <= group.config.group_max_size
+
+    monkeypatch.setattr(classic_join, "_has_room_for", roomy)
+    assert_caught(r"has \d+ members of \d+", members=4, static=False, group_max_size=3)
+
+
+def test_records_are_handed_out_while_their_partition_is_being_given_up(monkeypatch):
+    monkeypatch.setattr(SubscriptionState, "mark_pending_revocation", lambda subscription, partitions: None)
+    assert_caught("gave .* up in good order")
+
+
+def test_a_position_that_was_looked_up_undoes_a_seek(monkeypatch):
+    def overeager(subscription: SubscriptionState, partition: Any, strategy: Any, offset: int) -> None:
+        state = subscription.find(partition)
+        if state is not None:
+            state.move_to(offset, -1)
+
+    monkeypatch.setattr(SubscriptionState, "finish_reset", overeager)
+    assert_caught(r"was handed \d+ of .* after|begins", fetch=True, restless=4)
+
+
+def test_a_commit_goes_through_though_its_partition_was_lost_meanwhile(monkeypatch):
+    real = Commits.commit
+
+    def unfenced(commits: Commits, *arguments: Any, fence: Any = None, **more: Any) -> None:
+        owned = commits._membership.ownership
+        renewed = None if fence is None else {p: owned.get(p, since) for p, since in fence.items()}
+        real(commits, *arguments, fence=renewed, **more)
+
+    monkeypatch.setattr(Commits, "commit", unfenced)
+    assert_caught(
+        "some of which it had lost|moved the offset|though", fetch=False, static=True, session_timeout_ms=6_000
+    )
