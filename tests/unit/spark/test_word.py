@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import tempfile
 from types import SimpleNamespace
 
 import pytest
@@ -13,8 +14,11 @@ END = {"v": 1, "seq": 4, "gen": 2, "claims": {"t": {"0": [1, 2]}}, "topics": {"t
 
 
 @pytest.fixture(autouse=True)
-def _own_folder(monkeypatch, tmp_path):
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+def _own_folder(monkeypatch):
+    """A socket's path may be no longer than some hundred characters, which `tmp_path` can have already."""
+    with tempfile.TemporaryDirectory(prefix="word-") as folder:
+        monkeypatch.setattr("tempfile.gettempdir", lambda: folder)
+        yield
 
 
 def while_listening(say, query="q"):
