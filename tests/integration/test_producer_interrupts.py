@@ -15,6 +15,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -249,12 +250,13 @@ def test_closing_ends_the_wait_for_room(ledger):
     producer = Producer(bootstrap_servers="127.0.0.1:1", buffer_memory=300, max_request_size=300)
     waits = threading.Event()
     outcome: list[BaseException] = []
+    futures: list[Future[RecordMetadata]] = []
 
     def send() -> None:
         try:
             for _ in range(5):
                 waits.set()
-                producer.send("t", bytes(100))
+                futures.append(producer.send("t", bytes(100)))
         except MusterError as error:
             outcome.append(error)
 
@@ -266,6 +268,7 @@ def test_closing_ends_the_wait_for_room(ledger):
     producer.close(10)
     thread.join(PATIENCE_S)
     assert [type(error) for error in outcome] == [ClosedError]
+    assert all(future.done() for future in futures), "what was accepted was told"
 
 
 def test_sending_from_callbacks_while_the_producer_is_closed(ledger):

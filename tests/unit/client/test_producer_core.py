@@ -111,6 +111,18 @@ def test_batches_are_compressed(codec):
     assert len(request.values) == 50
 
 
+def test_a_batch_that_cannot_be_encoded_fails_alone():
+    p = producer(compression_type="gzip")
+    p.core._level = "none that a codec knows"
+    p.hold(b"a")
+    assert "cannot be encoded" in str(p.error(b"a"))
+    p.core._level = 1
+    request = p.put(b"b")
+    assert request.batches[0].header.base_sequence == 0
+    p.answer(request)
+    assert p.offsets() == {b"b": 0}
+
+
 def test_what_compresses_well_fills_larger_batches():
     p = producer(compression_type="zstd", linger_ms=100, batch_size=2000, max_in_flight_requests_per_connection=1)
     counts = []

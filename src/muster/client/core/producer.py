@@ -318,7 +318,11 @@ class ProducerCore:
                 return
             self._sequences.assign(batch)
         queue.popleft()
-        self._accumulator.encode(batch, self._level)
+        try:
+            self._accumulator.encode(batch, self._level)
+        except Exception as error:  # a codec refuses its level, or has no memory
+            self._fail(batch, ErrorCode.INVALID_RECORD, MusterError(f"the batch cannot be encoded: {error!r}"))
+            return
         batch.leader_epoch = self._metadata.leader_epoch(place)
         chosen.setdefault(node_id, []).append(batch)
         sizes[node_id] = size + batch.size
