@@ -165,8 +165,14 @@ def test_an_interrupt_while_leaving_with_ends_it_promptly(tmp_path):
         future = None
         try:
             with Producer(bootstrap_servers=BOOTSTRAP, max_block_ms=3_600_000, delivery_timeout_ms=3_600_000) as p:
+                def watch():
+                    while not p._outbox._closing:
+                        time.sleep(0.01)
+                    time.sleep(0.2)
+                    print("leaving", flush=True)
+
                 future = p.send("t", b"v")
-                print("leaving", flush=True)
+                threading.Thread(target=watch).start()
         except KeyboardInterrupt:
             print("interrupted", type(future.exception(60)).__name__)
     """

@@ -273,7 +273,8 @@ class Outbox:
             self.engine.take(record, since)
         with self._lock:
             self._moving_bytes = 0
-            self._let_waiters_go()
+            if records:  # else there is as little room as before, and each would only ask again
+                self._let_waiters_go()
 
     def _on_told(self) -> None:
         """Some records have their outcome: there may be room."""

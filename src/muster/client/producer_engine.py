@@ -204,7 +204,10 @@ class Engine:
             self._tell_all()
 
     def _tell_all(self) -> None:
-        for completion in self.core.take_completions():
+        completions = self.core.take_completions()
+        if not completions:
+            return
+        for completion in completions:
             for receipt, metadata, error in _outcomes(completion):
                 self._tell(receipt, metadata, error)
         self._on_told()

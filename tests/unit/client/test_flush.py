@@ -64,6 +64,24 @@ def test_a_flush_waits_until_the_outcomes_were_handed_out():
     assert flushed()
 
 
+def test_a_flush_waits_for_its_own_records_of_a_batch_that_was_split():
+    p = ProducerHarness()
+    p.give(b"a", partition=0)
+    first = p.core.begin_flush()
+    p.give(b"b", partition=0)
+    second = p.core.begin_flush()
+    (request,) = p.turn()
+    assert request.values == [b"a", b"b"]
+    p.answer(request, ErrorCode.MESSAGE_TOO_LARGE)
+    (request,) = p.turn()
+    p.answer(request)
+    assert first()
+    assert not second()
+    (request,) = p.turn()
+    p.answer(request)
+    assert second()
+
+
 class Flushes(RuleBasedStateMachine):
     """Records, flushes, answers of three brokers, broken connections and leaders that move, in any order."""
 

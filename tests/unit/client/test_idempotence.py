@@ -323,12 +323,16 @@ def answer_one(p: ProducerHarness, logs: list[Log], fate: str, node_id: int) -> 
 # --- no number twice -------------------------------------------------------------------------------------------------
 
 
-def test_what_may_have_been_written_keeps_its_numbers_when_the_batch_before_it_fails_for_good():
-    """Both batches were written and their answers lost; then the topic is forbidden for a while."""
+@pytest.mark.parametrize("told", [None, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT])
+def test_what_may_have_been_written_keeps_its_numbers_when_the_batch_before_it_fails_for_good(told):
+    """Both batches were written, and what was told of them leaves it open; then the topic is forbidden for a while."""
     p = ProducerHarness()
     p.warm()
     first, second = p.put(b"a"), p.put(b"b")
-    p.fail(first)
+    if told is None:
+        p.fail(first)
+    else:
+        p.answer(first, told)
     p.fail(second)
     (first,) = p.tick(150)
     p.answer(first, ErrorCode.TOPIC_AUTHORIZATION_FAILED)

@@ -194,7 +194,7 @@ def test_an_unreachable_cluster_fails_the_future_with_the_reason(producer):
     assert seen == [(None, future.exception())]
 
 
-def test_full_buffer_memory_blocks_for_max_block_ms(producer):
+def test_full_buffer_memory_blocks_for_max_block_ms(producer, monkeypatch):
     outbox, core = producer._outbox, producer._engine.core
     core.buffered_bytes = 1900
     with pytest.raises(KafkaTimeoutError, match="buffer_memory stayed full"):
@@ -204,11 +204,14 @@ def test_full_buffer_memory_blocks_for_max_block_ms(producer):
         core.buffered_bytes = 0
         outbox._on_told()
 
+    hurries = []
+    monkeypatch.setattr(outbox, "_make_room", lambda: hurries.append(outbox._drain()))
     waiting = threading.Timer(0.02, free)
     waiting.start()
     with pytest.raises(KafkaTimeoutError, match="was not found"):
         producer.send("t", bytes(200)).result(30)
     waiting.join()
+    assert len(hurries) == 1, "a caller that waits does not ask again and again"
 
 
 def test_a_delivery_callback_may_send_but_does_not_wait():
@@ -316,7 +319,7 @@ async def test_async_full_buffer_memory_waits_for_max_block_ms():
         waiting = asyncio.ensure_future(producer.send("t", bytes(200)))
         await asyncio.sleep(0)
         core.buffered_bytes = 0
-        producer._engine.loop.wakeup()
+        producer._room.set()
         with pytest.raises(KafkaTimeoutError, match="was not found"):
             await (await waiting)
 
