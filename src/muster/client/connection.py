@@ -77,6 +77,7 @@ class Connection(asyncio.BufferedProtocol):
         self.node = node
         self.channel = channel
         self.state = ConnectionState.CONNECTING
+        self.was_ready = False
         self.last_used = owner.now()
         self._owner = owner
         self._client_id = client_id
@@ -279,6 +280,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._versions = versions
             self.state = ConnectionState.READY
+            self.was_ready = True
             self._owner.on_ready(self)
 
 

@@ -26,6 +26,8 @@ log = logging.getLogger("muster.client")
 
 _FIRST_BOOTSTRAP_ID = -2
 
+_TELL_AGAIN_MS = 300_000
+
 
 def monotonic_ms() -> int:
     """The clock of all deadlines, in milliseconds."""
@@ -38,17 +40,43 @@ def wall_clock_ms() -> int:
 
 
 class _Address:
-    """What is remembered of an address between connections: when it may be tried again, how patiently."""
+    """What is remembered of an address between connections: when it may be tried again, how patiently, what was told.
 
-    __slots__ = ("backoff", "retry_at", "setup_timeout")
+    A client may wait for its cluster in silence as long as it likes, but not without having said so: the first failure
+    to connect is a warning, and so is one for another reason; the same reason again only every five minutes.
+    """
 
-    def __init__(self, config: ClientConfig) -> None:
+    __slots__ = ("backoff", "place", "retry_at", "setup_timeout", "told", "told_at")
+
+    def __init__(self, config: ClientConfig, node: Node) -> None:
+        self.place = f"{node.host}:{node.port}"
+        self.told: str | None = None
+        """Why there is no connection, as it was told last; None while that is no trouble."""
+        self.told_at = 0
         seed = random.getrandbits(31)
         self.backoff = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, seed)
         self.setup_timeout = Backoff(
             config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms, seed
         )
         self.retry_at = 0
+
+    def connected(self) -> None:
+        """The handshake is done."""
+        self.backoff.reset()
+        self.setup_timeout.reset()
+        self.retry_at = 0
+        if self.told is not None:
+            log.info("connected to %s again", self.place)
+            self.told = None
+
+    def failed(self, why: str, now: int) -> None:
+        """No connection came about."""
+        if self.told == why and now < self.told_at + _TELL_AGAIN_MS:
+            log.debug("%s", why)
+            return
+        self.told, self.told_at = why, now
+        start = f"no connection to {self.place}: "
+        log.warning("%s", why if why.startswith(start) else start + why)
 
 
 class Driver:
@@ -178,9 +206,15 @@ class Driver:
             raise ClosedError("the client has not been started")
         return self._loop
 
+    def _address(self, node: Node) -> _Address:
+        known = self._addresses.get((node.host, node.port))
+        if known is None:
+            known = self._addresses[node.host, node.port] = _Address(self._config, node)
+        return known
+
     async def _connect(self, connection: Connection) -> None:
         node = connection.node
-        address = self._addresses.setdefault((node.host, node.port), _Address(self._config))
+        address = self._address(node)
         wait_ms = address.retry_at - self.now()
         if wait_ms > 0:
             await asyncio.sleep(wait_ms / 1000)
@@ -234,9 +268,7 @@ class Driver:
     def on_ready(self, connection: Connection) -> None:
         """The handshake is done: the address is good, and what waited for it can go out."""
         address = self._addresses[connection.node.host, connection.node.port]
-        address.backoff.reset()
-        address.setup_timeout.reset()
-        address.retry_at = 0
+        address.connected()
         connection.flush()
         self._drop_bootstrap()
 
@@ -249,9 +281,12 @@ class Driver:
         if self._closed:
             return
         now = self.now()
-        address = self._addresses.setdefault((connection.node.host, connection.node.port), _Address(self._config))
+        address = self._address(connection.node)
         address.retry_at = now + address.backoff.next_wait_ms()
-        log.info("connection to %s ended: %s", connection.node, failure.message)
+        if connection.was_ready:
+            log.info("connection to %s ended: %s", connection.node, failure.message)
+        else:
+            address.failed(failure.message, now)
         self._metadata.request_update(now)  # leaders have perhaps moved away from a broker that is gone
         self.wakeup()
 
@@ -303,9 +338,9 @@ _READY, _CONNECTING, _UNTRIED, _BACKING_OFF = range(4)
 def _why_unreachable(node: Node, error: Exception) -> str:
     place = f"{node.host}:{node.port}"
     if isinstance(error, socket.gaierror):
-        return f"the host name of {place} cannot be resolved: {error.strerror}"
+        return f"no connection to {place}: its host name cannot be resolved: {error.strerror}"
     if isinstance(error, UnicodeError):  # a label that is empty or too long for a host name
-        return f"the host name of {place} cannot be resolved: it is no host name"
+        return f"no connection to {place}: its host name cannot be resolved: it is none"
     if isinstance(error, TimeoutError):
         return f"no connection to {place}: no answer in time"
     if isinstance(error, ConnectionRefusedError) or "refused" in str(error):

@@ -304,13 +304,13 @@ class _Served:
         try:
             if not self.stopping:
                 loop.run_forever()
-        finally:
             self._ending = True
             self._end_tasks(loop)
             if self._farewell is not None:
                 loop.run_until_complete(self._say_farewell(self._farewell))
             self._end_tasks(loop)  # a call that came with the end may have begun one
             loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
             loop.close()
             # A call that came before the loop was closed is in `calls`; one that comes now finds the loop closed.
             for call in list(self.calls):

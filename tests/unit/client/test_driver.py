@@ -2,15 +2,19 @@
 
 import asyncio
 import contextlib
+import logging
 import struct
+import time
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
+from muster.client import Consumer
 from muster.client.config import ClientConfig
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import LEAST_LOADED, Channel, Failure, FailureKind, Send
-from muster.client.driver import CoreLoop, Driver
+from muster.client.driver import CoreLoop, Driver, _Address
 from muster.errors import ClosedError, ErrorCode, IllegalArgumentError, MusterError
 from muster.model import Node
 from muster.protocol.messages import (
@@ -411,7 +415,60 @@ async def test_nobody_listens():
 async def test_a_name_that_nobody_knows():
     async with client("no-such-host.invalid:9092") as made:
         text = failed(await made.ask(ListGroupsRequest()), FailureKind.UNREACHABLE)
-        assert "host name of no-such-host.invalid:9092 cannot be resolved" in text
+        assert "no connection to no-such-host.invalid:9092: its host name cannot be resolved" in text
+
+
+def told(caplog, level):
+    return [record.getMessage() for record in caplog.records if record.levelno == level]
+
+
+async def test_that_nobody_listens_is_told_once_and_so_is_that_it_has_changed(caplog):
+    caplog.set_level(logging.INFO)
+    (port,) = free_ports(1)
+    refused = f"no connection to 127.0.0.1:{port}: refused; is a broker listening there?"
+    async with client(f"127.0.0.1:{port}") as made:
+        for _ in range(3):
+            await made.ask(ListGroupsRequest())
+        assert told(caplog, logging.WARNING) == [refused]
+
+        async def rude(peer):
+            await peer.read()
+
+        async with ScriptedServer(rude, port=port).running():
+            for _ in range(3):
+                await made.ask(ListGroupsRequest())
+        closed = f"no connection to 127.0.0.1:{port}: 127.0.0.1:{port} (id -2) closed the connection"
+        assert told(caplog, logging.WARNING)[:2] == [refused, closed]
+
+        server = ScriptedServer(answering(lambda: server.metadata()), port=port)
+        async with server.running():
+            await made.know(1)
+            assert f"connected to 127.0.0.1:{port} again" in told(caplog, logging.INFO)
+        for _ in range(3):
+            await made.ask(ListGroupsRequest(), 1)
+    warnings = told(caplog, logging.WARNING)
+    assert warnings[-1] == refused
+    assert all(before != after for before, after in pairwise(warnings))
+
+
+def test_the_same_trouble_is_told_again_after_five_minutes(caplog):
+    address = _Address(ClientConfig(), Node(1, "h", 9))
+    for now in (0, 1, 299_999, 300_000, 300_001):
+        address.failed("refused", now)
+    assert told(caplog, logging.WARNING) == ["no connection to h:9: refused"] * 2
+
+
+def test_a_consumer_without_a_broker_says_so(caplog):
+    with Consumer(bootstrap_servers="127.0.0.1:1", group_id="g") as consumer:
+        consumer.subscribe(["t"])
+        deadline = time.monotonic() + 60
+        while not caplog.records and time.monotonic() < deadline:
+            consumer.poll(50)
+        for _ in range(10):
+            consumer.poll(50)
+        consumer.close(timeout_ms=100)
+    [text] = told(caplog, logging.WARNING)
+    assert text == "no connection to 127.0.0.1:1: refused; is a broker listening there?"
 
 
 async def test_a_broker_that_the_metadata_does_not_know():

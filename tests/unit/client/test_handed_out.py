@@ -151,6 +151,23 @@ def test_a_commit_says_that_what_was_handed_out_is_handled(world: World) -> None
     assert world.committed() == [10]
 
 
+def test_a_commit_of_offsets_says_it_of_what_stands_in_front_of_them(world: World) -> None:
+    with suppress(ValueError), Consumer(**world.settings) as consumer:
+        consumer.subscribe([world.topic])
+        first(consumer, max_records=10)
+        first(consumer, max_records=10)
+        consumer.commit({world.places[0]: 15})
+        raise ValueError
+    assert world.committed() == [15]
+    with suppress(ValueError), Consumer(**world.settings) as consumer:
+        consumer.subscribe([world.topic])
+        while not consumer.poll_arrow(1_000):
+            pass
+        consumer.commit({world.places[0]: 18})
+        raise ValueError
+    assert world.committed() == [18]
+
+
 def test_other_calls_say_nothing_of_the_kind(world: World) -> None:
     with suppress(ValueError), Consumer(**world.settings) as consumer:
         consumer.subscribe([world.topic])

@@ -76,12 +76,14 @@ READING: dict[str, Callable[[Reader], list[int]]] = {
 }
 
 
-@pytest.mark.parametrize("how", READING)
-def test_reading(bootstrap: str, how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "then"), [("poll", "poll"), ("poll", "iteration"), ("iteration", "iteration"), ("tables", "tables")]
+)
+def test_reading(bootstrap: str, how: str, then: str) -> None:
     """However the call is interrupted, the next one goes on where the caller stands."""
-    read = READING[how]
+    read, read_on = READING[how], READING[then]
     small = {"max_partition_fetch_bytes": 60, "fetch_max_bytes": 60} if how == "tables" else {"max_poll_records": 3}
-    reader = Reader(bootstrap, f"reading-{how}", **small)
+    reader = Reader(bootstrap, f"reading-{how}-{then}", **small)
     reader.seen += read(reader)
     calls = number = 0
     while calls < 6:  # of iteration, each third goes to the loop's thread
@@ -90,7 +92,7 @@ def test_reading(bootstrap: str, how: str) -> None:
         try:
             reader.seen += interrupt.run(lambda: read(reader))
         except KeyboardInterrupt:
-            found = read(reader)
+            found = read_on(reader)
             if not interrupt.possible and found[0] > len(reader.seen):
                 reader.seen += range(len(reader.seen), found[0])  # one call's, and the caller was about to get it
                 reader.wrong.clear()

@@ -3,10 +3,11 @@
 import asyncio
 import multiprocessing
 import threading
+from contextvars import copy_context
 
 import pytest
 
-from muster.client.loop import LoopThread
+from muster.client.loop import Call, LoopThread
 from muster.errors import ClosedError, IllegalStateError, KafkaTimeoutError
 
 
@@ -96,6 +97,29 @@ def test_closing_again_does_not_cut_the_farewell_short():
     made.close()
     assert told == ["farewell"]
     assert "test" not in {found.name for found in threading.enumerate()}
+
+
+def test_a_call_that_comes_between_the_last_round_and_the_end_is_told():
+    late = Call(answer)
+
+    async def farewell():
+        loop, served = asyncio.get_running_loop(), made._served
+        close = loop.close
+        assert served is not None
+
+        def close_later():
+            served.calls.add(late)
+            served.call_soon(late.begin, copy_context(), served.calls)
+            close()
+
+        loop.close = close_later  # type: ignore[method-assign]
+
+    made = LoopThread("test", farewell)
+    made.run(answer())
+    made.close()
+    assert late.over
+    with pytest.raises(ClosedError):
+        late.result()
 
 
 def test_after_close_nothing_runs(thread):
