@@ -209,6 +209,20 @@ def test_a_closed_pipe_ends_it_quietly(shared_muster):
         process.wait(60)
 
 
+def test_a_closed_pipe_ends_it_on_a_quiet_topic(shared_muster):
+    cluster = Cluster(shared_muster.bootstrap)
+    topic = cluster.topic(1)
+    cluster.produce(topic, 3, partitions=1)
+    arguments = command("consume", topic, "--from-beginning", "--group", cluster.group, bootstrap=cluster.bootstrap)
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(3)] == ["0\n", "1\n", "2\n"]
+        process.stdout.close()  # and nothing more is ever written to the topic
+        assert process.wait(60) == 1
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
 @pytest.mark.parametrize("ending", ["its reader goes", "a signal"])
 def test_a_group_commits_what_has_been_written(shared_muster, ending):
     """A pipe has no room for all that was polled."""

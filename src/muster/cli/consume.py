@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import errno
 import json
 import select
 import signal
@@ -126,6 +127,7 @@ def _pump(consumer: Consumer, arguments: argparse.Namespace, output: Output) -> 
     left = arguments.max_messages
     last = time.monotonic()
     while left is None or left > 0:
+        output.check_reader()
         records = [record for batch in consumer.poll(200, max_records=left).values() for record in batch]
         output.write(records)
         if records:
@@ -187,6 +189,17 @@ class Output:
                 self._counting = False
             if self._interrupted:
                 raise KeyboardInterrupt
+
+    def check_reader(self) -> None:
+        """Raise BrokenPipeError if nobody is left to read what would be written: `head` has all it wants, say.
+
+        Only a write would tell otherwise, and on a quiet topic there may be none for hours.
+        """
+        if self._has_fileno:
+            stream = select.poll()
+            stream.register(self._raw, 0)  # errors are always told
+            if any(events & (select.POLLERR | select.POLLHUP) for _, events in stream.poll(0)):
+                raise BrokenPipeError(errno.EPIPE, "nobody reads the output any more")
 
 
 def _has_fileno(stream: BinaryIO) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -73,6 +74,22 @@ def test_a_reader_that_goes_leaves_what_the_pipe_has_taken(pipe: tuple[int, Bina
     thread.join()
     whole = sum(output.written.values())
     assert sum(map(len, taken)) // 1_001 <= whole < 1_000
+
+
+def test_a_reader_that_goes_is_noticed_while_there_is_nothing_to_write(pipe: tuple[int, BinaryIO]) -> None:
+    reading, stream = pipe
+    output = Output(stream, text)
+    output.write(records(1))
+    output.check_reader()
+    os.close(reading)
+    with pytest.raises(BrokenPipeError):
+        output.check_reader()
+
+
+def test_nobody_reads_a_file_or_what_is_none() -> None:
+    with tempfile.TemporaryFile() as file:
+        Output(file, text).check_reader()
+    Output(io.BytesIO(), text).check_reader()
 
 
 def test_an_interrupt_during_a_write_waits_until_it_is_counted(pipe: tuple[int, BinaryIO]) -> None:
