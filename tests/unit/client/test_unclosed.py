@@ -63,7 +63,7 @@ def test_a_client_that_is_dropped_says_so_and_keeps_no_thread_and_no_descriptor(
     for thread in set(threading.enumerate()) - before[0]:
         thread.join(60)
     assert set(threading.enumerate()) == before[0]
-    until(lambda: len(os.listdir("/proc/self/fd")) == before[1], lambda: None)
+    until(lambda: len(os.listdir("/proc/self/fd")) <= before[1], lambda: None)  # an earlier test's may go, too
 
 
 @pytest.mark.parametrize("make", [Consumer, Admin])
