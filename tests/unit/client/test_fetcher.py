@@ -255,6 +255,29 @@ def test_a_failure_backs_off_and_opens_the_session_again() -> None:
     assert broker.drain() == {P0: [0, 1]}
 
 
+def test_a_failure_closes_the_session_as_nobody_knows_what_the_broker_took_in() -> None:
+    """The request that got no answer had said that a partition is at another place now."""
+    broker = OneBroker({P0: [2, 2], P1: [2]})
+    broker.exchange()
+    broker.exchange()
+    broker.subscription.seek(P0, 2)
+    [send] = broker.poll()
+    send.on_reply(Failure(FailureKind.TIMEOUT, "no answer"), 0)
+    broker.now = broker.config.retry_backoff_ms
+    [send] = broker.poll()
+    request: Any = send.build(13)
+    assert (request.session_id, request.session_epoch) == (0, 0)
+    assert [(p.partition, p.fetch_offset) for p in request.topics[0].partitions] == [(0, 2), (1, 2)]
+
+
+def test_a_session_whose_topics_have_other_ids_now_asks_for_metadata() -> None:
+    broker = OneBroker({P0: [2]})
+    [send] = broker.poll()
+    assert not broker.metadata.update_pending
+    send.on_reply(m.FetchResponse(error_code=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR), 0)
+    assert broker.metadata.update_pending
+
+
 def test_an_offset_out_of_range_is_reset_by_policy() -> None:
     broker = OneBroker({P0: [2]}, auto_offset_reset="earliest")
     broker.subscription.seek(P0, 9)

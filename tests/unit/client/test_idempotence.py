@@ -365,6 +365,21 @@ def test_what_is_under_way_before_a_refused_batch_keeps_its_numbers():
     assert stamps(behind) == [(1000, 1, 0)]
 
 
+def test_what_is_under_way_behind_a_batch_that_has_timed_out_keeps_its_numbers():
+    """Both may be written, answers are late. Under new numbers the second one would be written twice."""
+    p = ProducerHarness(settings={"delivery_timeout_ms": 30_000, "request_timeout_ms": 20_000})
+    p.warm()
+    first = p.put(b"a")
+    p.tick(15_000)
+    second = p.put(b"b")
+    p.tick(15_000)
+    assert "not acknowledged" in str(p.error(b"a"))
+    p.fail(first)
+    p.fail(second)
+    (again,) = p.tick(150)
+    assert (again.values, stamps(again)) == ([b"b"], stamps(second))
+
+
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_an_answer_without_a_word_of_the_partition_is_no_answer(idempotent):
     p = ProducerHarness(settings={"enable_idempotence": idempotent})

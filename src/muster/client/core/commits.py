@@ -166,7 +166,7 @@ class Commits:
     def fail_all(self, error: MusterError, now: int) -> bool:
         """There is no coordinator to be had: whoever waits is told. Whether anybody was."""
         commits = [commit for commit in self._commits if not commit.done]
-        fetches, self._fetches, self._positions = self._fetches, [], None
+        fetches, self._fetches = self._fetches, []
         for commit in commits:
             commit.done, commit.error = True, error
         self._tell(now)
@@ -358,8 +358,6 @@ class Commits:
         self._fetches.append(fetch)
 
     def _on_positions(self, fetch: _Fetch, result: Committed | MusterError, now: int) -> None:
-        if fetch is not self._positions:
-            return
         self._positions = None
         if isinstance(result, MusterError):
             self._halt(result)

@@ -1,0 +1,330 @@
+"""Answers that come when their time is over, and errors that come while something else is under way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from muster.client.config import ConsumerConfig
+from muster.client.core.commit_first import CommitFirst, OnCommitted
+from muster.client.core.consumer import ConsumerCore
+from muster.client.core.member_state import MemberState
+from muster.client.core.sends import Failure, FailureKind
+from muster.errors import CommitFailedError, ErrorCode, KafkaError
+from muster.protocol.messages import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    SyncGroupRequest,
+)
+from muster.protocol.subscription import Subscription
+from tests.support.client_harness import GROUP, ConsumerHarness, topic_id, tp, tps
+
+ALL = "flights-0 flights-1 flights-2 flights-3"
+COOPERATIVE = {"partition_assignment_strategy": "cooperative-sticky"}
+
+
+def member(**settings: Any) -> ConsumerHarness:
+    """A stable member; without auto commit unless it is asked for."""
+    consumer = ConsumerHarness(**{"enable_auto_commit": False} | settings)
+    consumer.stable()
+    return consumer
+
+
+def rebalance(consumer: ConsumerHarness) -> None:
+    """A heartbeat says that the group rebalances."""
+    consumer.tick(3_000)
+    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+
+
+# --- of a coordinator that was given up ------------------------------------------------------------------------------
+
+NO_LONGER = int(ErrorCode.NOT_COORDINATOR)
+REFUSALS = {
+    OffsetCommitRequest: OffsetCommitResponse(
+        topics=[OffsetCommitResponseTopic("", topic_id("flights"), [OffsetCommitResponsePartition(0, NO_LONGER)])]
+    ),
+    OffsetFetchRequest: OffsetFetchResponse(groups=[OffsetFetchResponseGroup(GROUP, [], NO_LONGER)]),
+    HeartbeatRequest: HeartbeatResponse(error_code=NO_LONGER),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSALS)
+@pytest.mark.parametrize("how", ["refused", "unanswered"])
+def test_what_is_left_of_a_former_coordinator_does_not_give_up_the_new_one(kind: Any, how: str) -> None:
+    """Several requests are under way to it. The first answer gives it up; the others say the same, and it is known."""
+    consumer = member()
+    consumer.auto.discard(OffsetFetchRequest)
+    consumer.commit({"flights-0": 1})
+    consumer.core.fetch_committed(tps("flights-0"), lambda _found, _now: None, until=consumer.now + 60_000)
+    consumer.tick(3_000)
+    consumer.coordinator = 2
+    consumer.fail(HeartbeatRequest if kind is OffsetCommitRequest else OffsetCommitRequest)
+    consumer.tick(200)
+    lookup = consumer.core.group.lookup
+    assert lookup.node_id == 2
+    consumer.answer(kind, REFUSALS[kind] if how == "refused" else Failure(FailureKind.DISCONNECTED, "gone"))
+    assert (lookup.node_id, consumer.lookups) == (2, 2)
+
+
+def test_a_join_that_is_parked_at_a_coordinator_that_was_given_up_is_not_waited_for() -> None:
+    """Its connection is closed for it, which says nothing about the new coordinator."""
+    consumer = member()
+    consumer.commit({"flights-0": 1})
+    rebalance(consumer)
+    consumer.finish_callback()
+    consumer.coordinator = 2
+    consumer.accept_commit(ErrorCode.NOT_COORDINATOR)
+    consumer.tick(200)
+    assert len(consumer.sent(JoinGroupRequest)) == 2
+    consumer.fail(JoinGroupRequest)
+    assert (consumer.core.group.lookup.node_id, consumer.lookups) == (2, 2)
+    assert len(consumer.sent(JoinGroupRequest)) == 1
+
+
+def test_a_commit_that_timed_out_at_the_coordinator_has_it_looked_up_anew() -> None:
+    """As with Kafka's own client: it could not write, so that it may be one no longer."""
+    consumer = member()
+    outcome = consumer.commit({"flights-0": 1}, until=consumer.now + 60_000)
+    consumer.coordinator = 2
+    consumer.accept_commit(ErrorCode.REQUEST_TIMED_OUT)
+    consumer.tick(200)
+    assert next(send.node_id for send, found in consumer.pending if isinstance(found, OffsetCommitRequest)) == 2
+    consumer.accept_commit()
+    assert outcome == [None]
+
+
+# --- of a rebalance that was given up --------------------------------------------------------------------------------
+
+
+def test_a_share_out_of_a_rebalance_that_was_given_up_is_not_taken() -> None:
+    """The coordinator moves while the member waits for its share; it joins at the new one; then the old share comes."""
+    consumer = member()
+    consumer.commit({"flights-0": 1})
+    rebalance(consumer)
+    consumer.finish_callback()
+    consumer.accept_join(2)
+    consumer.accept_commit(ErrorCode.NOT_COORDINATOR)
+    consumer.tick(200)
+    consumer.accept_join(3, others={"m2": Subscription(["flights"])})
+    assert len(consumer.sent(SyncGroupRequest)) == 2
+    consumer.accept_sync(ALL)
+    assert consumer.core.subscription.assignment() == []
+    consumer.accept_sync("flights-0 flights-1")
+    assert consumer.finish_callback() == ("assigned", tps("flights-0 flights-1"))
+
+
+def test_a_commit_before_a_rebalance_that_is_over_does_not_count_for_the_next_one() -> None:
+    core = ConsumerCore(ConsumerConfig(group_id=GROUP))
+    first = CommitFirst(core.config, core.subscription, core.metadata, core.events, 0)
+    asked: list[OnCommitted] = []
+    went_on: list[str] = []
+    first.commit = lambda on_done, _now: asked.append(on_done)
+    first.begin(lambda _now: went_on.append("former"), 0)
+    first.poll(0)
+    assert first.drop()
+    first.begin(lambda _now: went_on.append("present"), 10)
+    first.poll(10)
+    asked[0](None, 20)
+    assert (went_on, first.waiting) == ([], True)
+    asked[1](None, 30)
+    assert (went_on, first.waiting) == (["present"], False)
+
+
+def test_the_commits_before_a_rebalance_are_as_patient_as_if_there_had_been_none_before() -> None:
+    consumer = member(enable_auto_commit=True, auto_commit_interval_ms=10**9)
+    for generation in (2, 3):
+        rebalance(consumer)
+        consumer.accept_commit(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        before = consumer.now
+        while not consumer.sent(OffsetCommitRequest):
+            consumer.tick(10)
+        assert consumer.now - before <= 130
+        for _ in range(4):
+            consumer.accept_commit(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            consumer.tick(1_200)
+            for _ in consumer.sent(HeartbeatRequest):
+                consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+        consumer.accept_commit()
+        consumer.finish_callback()
+        consumer.accept_join(generation)
+        consumer.accept_sync(ALL)
+        consumer.finish_callback()
+
+
+def test_whether_a_topic_is_gone_is_looked_up_and_not_waited_for() -> None:
+    """H6. The coordinator knows of the deletion before this member's metadata is old enough to be asked for again."""
+    consumer = member(enable_auto_commit=True, auto_commit_interval_ms=10**9, metadata_max_age_ms=10**7)
+    del consumer.topics["flights"]
+    rebalance(consumer)
+    for _ in range(3):
+        if consumer.sent(OffsetCommitRequest):
+            consumer.accept_commit(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        consumer.tick(300)
+    assert consumer.callback()[0] == "revoked"
+
+
+# --- of a generation that is over ------------------------------------------------------------------------------------
+
+
+def test_a_commit_of_the_generation_that_is_being_left_says_that_the_member_is_out() -> None:
+    """The member is joining anew, and its generation is the one that was committed under: it is not known any more."""
+    consumer = member()
+    outcome = consumer.commit({"flights-0": 1}, until=consumer.now + 60_000)
+    rebalance(consumer)
+    consumer.finish_callback()
+    assert consumer.member.state is MemberState.PREPARING_REBALANCE
+    consumer.accept_commit(ErrorCode.UNKNOWN_MEMBER_ID)
+    [error] = outcome
+    assert isinstance(error, CommitFailedError)
+    assert error.code is ErrorCode.UNKNOWN_MEMBER_ID
+    assert consumer.member.generation.was_reset
+
+
+def test_a_static_member_that_has_joined_anew_is_not_fenced_by_a_commit_of_before() -> None:
+    """The commit is of the generation before; only one of this generation says that another took its place."""
+    consumer = member(group_instance_id="i1")
+    outcome = consumer.commit({"flights-0": 1}, until=consumer.now + 60_000)
+    rebalance(consumer)
+    consumer.finish_callback()
+    consumer.accept_join(2)
+    consumer.accept_sync(ALL)
+    consumer.finish_callback()
+    consumer.accept_commit(ErrorCode.FENCED_INSTANCE_ID)
+    assert isinstance(outcome[0], CommitFailedError)
+    assert consumer.member.generation.generation_id == 2
+
+
+def test_what_was_to_be_released_is_lost_when_the_member_is_thrown_out_meanwhile() -> None:
+    """The commit before the release is under way; the group forgets the member: others may own all of it already."""
+    consumer = member(enable_auto_commit=True, auto_commit_interval_ms=10**9, **COOPERATIVE)
+    rebalance(consumer)
+    consumer.accept_commit()
+    consumer.accept_join(2)
+    consumer.accept_sync("flights-0 flights-1")
+    consumer.tick(3_000)
+    consumer.heartbeat(ErrorCode.UNKNOWN_MEMBER_ID)
+    consumer.accept_commit(ErrorCode.UNKNOWN_MEMBER_ID)
+    assert consumer.finish_callback() == ("lost", tps("flights-2 flights-3"))
+    assert consumer.finish_callback() == ("lost", tps("flights-0 flights-1"))
+
+
+def test_a_heartbeat_of_before_says_nothing_about_the_rebalance_that_has_come_since() -> None:
+    """It was under way while the member joined: the group that it calls rebalancing is the one it has joined."""
+    consumer = member()
+    consumer.tick(3_000)
+    consumer.core.enforce_rebalance("why not")
+    consumer.turn()
+    consumer.finish_callback()
+    consumer.accept_join(2)
+    consumer.accept_sync(ALL)
+    consumer.finish_callback()
+    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    assert (consumer.events, consumer.sent(JoinGroupRequest)) == ([], [])
+
+
+# --- while the user is away, or leaves -------------------------------------------------------------------------------
+
+
+def test_what_is_to_be_released_is_neither_handed_out_nor_committed_before_the_user_comes_back() -> None:
+    """The share comes while the user handles records: its position is behind them, and they are not handled yet."""
+    consumer = member(enable_auto_commit=True, auto_commit_interval_ms=10**9, **COOPERATIVE)
+    rebalance(consumer)
+    consumer.accept_commit()
+    consumer.leave_poll()
+    consumer.accept_join(2)
+    consumer.accept_sync("flights-0 flights-1")
+    consumer.tick(500)
+    assert consumer.sent(OffsetCommitRequest) == []
+    pending = {partition for partition, state in consumer.core.subscription.states() if state.pending_revocation}
+    assert pending == {*tps("flights-2 flights-3")}
+    consumer.enter_poll()
+    consumer.accept_commit()
+    assert consumer.callback() == ("revoked", tps("flights-2 flights-3"))
+
+
+def test_a_member_that_leaves_does_not_join_while_its_listener_runs() -> None:
+    consumer = member()
+    consumer.leave_poll()
+    rebalance(consumer)
+    left: list[bool] = []
+    consumer.core.unsubscribe(consumer.now, lambda: left.append(True), "enough")
+    consumer.enter_poll()
+    consumer.tick(1_000)
+    assert consumer.sent(JoinGroupRequest) == []
+    assert consumer.finish_callback() == ("revoked", tps(ALL))
+    assert consumer.sent(JoinGroupRequest) == []
+    consumer.accept_leave()
+    assert left == [True]
+
+
+def test_each_call_of_the_listener_has_the_time_of_a_poll() -> None:
+    """Two that follow each other, for what is released and for what is new, are not one stay away."""
+    consumer = member(
+        max_poll_interval_ms=10_000, heartbeat_interval_ms=1_000, session_timeout_ms=60_000, **COOPERATIVE
+    )
+    consumer.tick(1_000)
+    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    consumer.accept_join(2)
+    consumer.accept_sync("flights-0")
+    for kind in ("revoked", "assigned"):
+        consumer.tick(7_000)
+        assert consumer.finish_callback()[0] == kind
+    assert consumer.member.generation.generation_id == 2
+
+
+def test_a_good_share_makes_a_failing_assignor_be_asked_soon_again() -> None:
+    consumer = member(retry_backoff_max_ms=10_000)
+    failures = consumer.member._assignor_failures
+    for _ in range(5):
+        failures.next_wait_ms()
+    rebalance(consumer)
+    consumer.finish_callback()
+    consumer.accept_join(2)
+    consumer.accept_sync(ALL)
+    assert failures.next_wait_ms() <= 120
+
+
+# --- without a coordinator -------------------------------------------------------------------------------------------
+
+
+def test_whoever_may_not_use_its_group_is_told_though_it_assigned_by_hand() -> None:
+    """It waits for the offsets committed in a group that it may not see: the user has asked nothing, and is told."""
+    consumer = ConsumerHarness(enable_auto_commit=False)
+    consumer.auto.discard(FindCoordinatorRequest)
+    refused = FindCoordinatorResponse(
+        coordinators=[Coordinator(GROUP, error_code=int(ErrorCode.GROUP_AUTHORIZATION_FAILED))]
+    )
+    consumer.core.assign(tps("flights-0"))
+    for _ in range(2):  # at each poll, once
+        consumer.enter_poll()
+        consumer.tick(5_000)
+        consumer.answer(FindCoordinatorRequest, refused)
+        consumer.tick(5_000)
+        error = consumer.fatal()
+        assert isinstance(error, KafkaError)
+        assert error.code is ErrorCode.GROUP_AUTHORIZATION_FAILED
+        assert consumer.events == []
+
+
+def test_committed_offsets_are_not_asked_for_again_at_once() -> None:
+    consumer = ConsumerHarness(enable_auto_commit=False)
+    consumer.auto.discard(OffsetFetchRequest)
+    consumer.core.assign([tp("flights-0")])
+    consumer.enter_poll()
+    loading = OffsetFetchResponseGroup(GROUP, [], int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+    consumer.answer(OffsetFetchRequest, OffsetFetchResponse(groups=[loading]))
+    assert consumer.sent(OffsetFetchRequest) == []
+    consumer.tick(130)
+    assert len(consumer.sent(OffsetFetchRequest)) == 1
