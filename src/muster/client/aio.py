@@ -279,7 +279,7 @@ class AsyncConsumer:
         def hand_out() -> dict[TopicPartition, pa.Table]:
             self._handout.give_back()
             tables = reader.collect()
-            self._handout.hand_out_tables(reader.starts)
+            self._handout.hand_out_tables({partition: reader.starts[partition] for partition in tables})
             return tables
 
         return await self._poll(timeout_ms, hand_out)

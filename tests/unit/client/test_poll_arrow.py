@@ -81,7 +81,10 @@ def test_what_stands_before_a_damaged_batch_is_handed_out_then_comes_the_error(a
     broker = OneBroker({P0: [2, 1, 3]}, max_batches=3)
     damaged(broker, 1, at)
     broker.exchange()
+    state = broker.subscription.state(P0)
+    state.leader, state.seen_version = (1, 0), 1  # for which the position was found to be good
     assert offsets(reader_of(broker).collect()) == {P0: [0, 1]}
+    assert (state.leader, state.seen_version) == ((1, 0), 1), "else it is validated, and the error goes with the queue"
     for _ in range(3):
         assert broker.fetcher.has_records
         with pytest.raises(CorruptRecordError, match="t-0 is damaged at offset 2"):

@@ -118,7 +118,7 @@ class PartitionQueue:
         What `take` has begun to hand out is fetched again from where it stopped.
         """
         if self._decoded or (self._fetched and self._fetched[0].position):
-            state.move_to(state.position, state.leader_epoch)
+            state.go_back(state.position)
             return []
         fetched = list(self._fetched)
         self._fetched.clear()

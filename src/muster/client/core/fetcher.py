@@ -338,7 +338,7 @@ class Fetcher:
         """What `collect_raw` gave is damaged from `offset` on: the position goes back there."""
         state = self._subscription.find(partition)
         if state is not None:
-            state.move_to(offset, state.leader_epoch)
+            state.go_back(offset)  # to be validated anew would void the queue, and with it the error
             self._drop_what_is_void()
             self._queue(partition, state).damaged(offset, error)
 

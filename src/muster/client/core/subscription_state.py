@@ -99,6 +99,12 @@ class PartitionState:
         self.awaited_refresh = None
         self.topic_id = ZERO_UUID
 
+    def go_back(self, offset: int) -> None:
+        """Stand at an offset that has been fetched: that the log there is the leader's stays true."""
+        self.position = self.fetch_position = offset
+        self.epoch += 1
+        self.retry_at = 0
+
     def validate(self) -> None:
         """Fetch nothing more before the leader has said that the position is good. What is fetched is void."""
         self.state = PositionState.AWAIT_VALIDATION
