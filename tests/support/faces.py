@@ -67,6 +67,7 @@ class Blocking:
 
         async def stop() -> None:
             await self.consumer._loop.close()
+            self.consumer._closed = True
 
         self._thread.run(stop())
         self._thread.close()
