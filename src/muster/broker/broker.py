@@ -10,6 +10,7 @@ the groups are loaded from their topic, and only then is the port opened. At sto
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -267,16 +268,20 @@ class Broker:
         return at_once(self.creating(wanted))
 
     def creating(self, wanted: Sequence[NewTopic]) -> Generator[None, None, list[Topic]]:
-        """The same a slice at a time. The topics exist from the first slice on, their partitions appear."""
+        """The same a slice at a time. The topics exist from the first slice on, their partitions appear. Each may be
+        deleted, and even be created anew, before its turn comes."""
         for new in wanted:
             if (former := self.topics.deleting_of(new.name)) is not None:
                 self._finish_deletion(former)
         self._store.make_room(TopicPartition(new.name, index) for new in wanted for index in range(new.partitions))
+        if any(self.topics.deleting_of(new.name) for new in wanted):
+            # The next start would finish it, and take the new topic's records for the former's.
+            raise OSError(errno.EBUSY, "the former topic of that name is not removed yet")
         topics = self.topics.create_all(wanted)
         for topic in topics:
             yield from self._opening(topic)
             log.info("created topic %s with %d partition(s)", topic.name, topic.partitions)
-            if topic.name == GROUP_METADATA_TOPIC:
+            if topic.name == GROUP_METADATA_TOPIC and self._is_there(topic):
                 self._serve_groups(topic, [])
         return topics
 
@@ -321,7 +326,8 @@ class Broker:
         log.info("deleted topic %s", topic.name)
 
     def _finish_deletion(self, topic: Topic) -> None:
-        """Remove the folders of a topic that is gone. What cannot be done now is logged, and done at the next start."""
+        """Remove the folders of a topic that is gone. What cannot be done now is logged, and done at the next start, or
+        when a topic of that name is to be created."""
         if self._store.delete_all(topic.topic_partitions):
             self.topics.deleted(topic)
 
@@ -331,10 +337,14 @@ class Broker:
     def _opening(self, topic: Topic) -> Generator[None, None, None]:
         config = self._log_config(topic.settings)
         for index in range(topic.partitions):
+            if not self._is_there(topic):
+                return
             self._partitions[topic.name, index] = self._store.create(TopicPartition(topic.name, index), config)
             yield
-            if self.topics.get(topic.name) is not topic:
-                return  # it was deleted in between
+
+    def _is_there(self, topic: Topic) -> bool:
+        """Whether it was not deleted meanwhile."""
+        return self.topics.get(topic.name) is topic
 
     def _config_of(self, topic: str) -> LogConfig:
         found = self.topics.get(topic)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Generator
 from typing import TYPE_CHECKING, NamedTuple
 
 from muster.broker import topic_settings
-from muster.broker.calls import Call
+from muster.broker.calls import Call, Sliced, at_once
 from muster.broker.handlers.configs import source_of
 from muster.broker.identity import random_uuid
 from muster.broker.settings import show
-from muster.broker.topics import invalid_name
+from muster.broker.topics import NewTopic, invalid_name
 from muster.errors import ConfigError, ErrorCode, KafkaError
 from muster.protocol.messages import (
     CreatableReplicaAssignment,
@@ -39,6 +40,9 @@ log = logging.getLogger("muster.broker")
 MAX_PER_REQUEST = 10_000
 """Partitions that a request may ask for, and lines that it may write: one for each topic, partition and setting."""
 
+_FEW = 50
+"""Topics, and partitions, that are created in one go."""
+
 UNKNOWN_NAME = "This server does not host this topic-partition."
 UNKNOWN_ID = "This server does not host this topic ID."
 
@@ -51,8 +55,15 @@ class Plan(NamedTuple):
     settings: dict[str, str]
 
 
-def create_topics(broker: Broker, request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse:
+def create_topics(broker: Broker, request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse | Sliced:
     """Create topics, each on its own; with validate_only say what would happen. Too many are refused together."""
+    few = len(request.topics) <= _FEW and sum(_asked_partitions(broker, asked) for asked in request.topics) <= _FEW
+    return at_once(_creating(broker, request, call.version)) if few else _creating(broker, request, call.version)
+
+
+def _creating(
+    broker: Broker, request: CreateTopicsRequest, version: int
+) -> Generator[None, None, CreateTopicsResponse]:
     times = Counter(topic.name for topic in request.topics)
     single = [asked for asked in request.topics if times[asked.name] == 1]
     if sum(_asked_partitions(broker, asked) for asked in single) > MAX_PER_REQUEST:
@@ -60,10 +71,15 @@ def create_topics(broker: Broker, request: CreateTopicsRequest, call: Call) -> C
     plans = [_plan(broker, asked) for asked in single]
     if sum(1 + p.partitions + len(p.settings) for p in plans if isinstance(p, Plan)) > MAX_PER_REQUEST:
         return _too_many(request, "Unable to perform excessively large batch operation.")
+    # Nobody else has a turn between the checks above and the first step of this.
+    wanted = [] if request.validate_only else [plan for plan in plans if isinstance(plan, Plan)]
+    created = (yield from _create_all(broker, wanted)) if wanted else {}
     response = CreateTopicsResponse()
-    for plan in plans:
-        created = _create_one(broker, plan, request.validate_only, call.version) if isinstance(plan, Plan) else plan
-        response.topics.append(created)
+    for one in plans:
+        if isinstance(one, Plan):
+            one = _result(broker, one, created.get(one.asked.name) or random_uuid(), version)
+        response.topics.append(one)
+        yield
     for name, count in times.items():
         if count > 1:
             response.topics.append(_failed(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
@@ -93,17 +109,31 @@ def _plan(broker: Broker, asked: CreatableTopic) -> Plan | CreatableTopicResult:
     return Plan(asked, partitions, settings)
 
 
-def _create_one(broker: Broker, plan: Plan, validate_only: bool, version: int) -> CreatableTopicResult:
-    name = plan.asked.name
+def _create_all(broker: Broker, plans: list[Plan]) -> Generator[None, None, dict[str, bytes | CreatableTopicResult]]:
+    """Create topics with one write of the catalogue; if they cannot be had together, each on its own. What has become
+    of each: its id, or why there is none."""
+    wanted = [NewTopic(plan.asked.name, plan.partitions, plan.settings) for plan in plans]
     try:
-        if validate_only:
-            topic_id = random_uuid()
-        else:
-            topic_id = broker.create_topic(name, plan.partitions, plan.settings).topic_id
+        topics = yield from broker.creating(wanted)
+        return {topic.name: topic.topic_id for topic in topics}
     except OSError as error:
-        log.error("topic %s could not be created: %s", name, error)
-        return _failed(name, ErrorCode.KAFKA_STORAGE_ERROR, f"The topic could not be stored: {error.strerror}")
-    result = CreatableTopicResult(name, topic_id, error_message=None)
+        if len(plans) == 1:
+            [name] = [plan.asked.name for plan in plans]
+            log.error("topic %s could not be created: %s", name, error)
+            message = f"The topic could not be stored: {error.strerror}"
+            return {name: _failed(name, ErrorCode.KAFKA_STORAGE_ERROR, message)}
+    found: dict[str, bytes | CreatableTopicResult] = {}
+    for plan in plans:
+        yield
+        again = _plan(broker, plan.asked)  # another request may have had it made in between
+        found |= (yield from _create_all(broker, [again])) if isinstance(again, Plan) else {again.name: again}
+    return found
+
+
+def _result(broker: Broker, plan: Plan, created: bytes | CreatableTopicResult, version: int) -> CreatableTopicResult:
+    if isinstance(created, CreatableTopicResult):
+        return created
+    result = CreatableTopicResult(plan.asked.name, created, error_message=None)
     if version >= 5:
         result.num_partitions, result.replication_factor = plan.partitions, 1
         result.configs = _all_settings(broker, plan.settings)

@@ -1,0 +1,162 @@
+"""Topics are made a slice at a time: what others do between two slices, and what a broken disk does to them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.broker.broker import Broker
+from muster.broker.calls import at_once
+from muster.broker.handlers.create_topics import _creating
+from muster.broker.slices import Slices, Work
+from muster.broker.topics import NewTopic
+from muster.errors import ErrorCode
+from muster.model import GROUP_METADATA_TOPIC
+from muster.protocol import messages as m
+from muster.protocol.record_batch import build_batch
+from tests.support import brokers
+from tests.support.brokers import RawClient
+from tests.support.faulty_disk import FaultyDisk
+
+RECORD = bytes(build_batch([(1_700_000_000_000, b"k", b"v", [])]))
+TWO = [NewTopic("a", 1, {}), NewTopic("b", 1, {})]
+
+
+class StuckDisk(FaultyDisk):
+    """Some folders cannot be renamed: one that is a mount point cannot, for instance."""
+
+    stuck: tuple[str, ...] = ()
+
+    def replace(self, source: Path, target: Path) -> None:
+        if source.name in self.stuck:
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(source))
+        super().replace(source, target)
+
+
+@pytest.fixture
+def disk() -> StuckDisk:
+    return StuckDisk()
+
+
+@pytest.fixture
+async def broker(tmp_path: Path, disk: StuckDisk) -> AsyncIterator[Broker]:
+    async with brokers.running(tmp_path / "data", {"offsets.topic.num.partitions": 2}, disk) as found:
+        yield found
+
+
+def delete(broker: Broker, name: str) -> None:
+    topic = broker.topics.get(name)
+    assert topic is not None
+    broker.delete_topic(topic)
+
+
+async def test_a_topic_deleted_before_its_turn_gets_no_partitions(broker: Broker) -> None:
+    creating = broker.creating(TWO)
+    next(creating)
+    delete(broker, "b")
+    at_once(creating)
+    assert broker.partition("a", 0) is not None
+    assert broker.partition("b", 0) is None
+    assert not (broker.config.data_dir / "b-0").exists()
+
+
+async def test_a_topic_created_anew_before_its_turn_keeps_its_own_log(broker: Broker) -> None:
+    creating = broker.creating(TWO)
+    next(creating)
+    delete(broker, "b")
+    broker.create_topic("b", 1, {"max.message.bytes": "77"})
+    at_once(creating)
+    found = broker.partition("b", 0)
+    assert found is not None
+    assert found.config.max_message_bytes == 77
+
+
+async def test_groups_are_not_served_from_a_topic_that_is_deleted_while_it_is_made(broker: Broker) -> None:
+    creating = broker.creating([NewTopic(GROUP_METADATA_TOPIC, 2, {})])
+    next(creating)
+    delete(broker, GROUP_METADATA_TOPIC)
+    at_once(creating)
+    assert not broker.has_groups
+
+
+async def test_no_topic_takes_the_place_of_one_that_is_still_to_be_removed(tmp_path: Path) -> None:
+    """The next start removes what it is told was being deleted: records of a new topic of that name as well."""
+    disk = StuckDisk()
+    async with brokers.running(tmp_path / "data", files=disk) as broker:
+        broker.create_topic("t", 1, {})
+        disk.stuck = ("t-0",)
+        delete(broker, "t")
+        with pytest.raises(OSError, match="not removed yet"):
+            broker.create_topic("t", 1, {})
+        disk.stuck = ()
+        broker.create_topic("t", 1, {})
+        log = broker.partition("t", 0)
+        assert log is not None
+        log.append(RECORD, now=1_700_000_000_000)
+    async with brokers.running(tmp_path / "data") as broker:
+        log = broker.partition("t", 0)
+        assert log is not None
+        assert log.log_end_offset == 1
+
+
+def ask_for(client: RawClient, *names: str, partitions: int = 1) -> dict[str, int]:
+    asked = m.CreateTopicsRequest([m.CreatableTopic(name, partitions, 1) for name in names], 20_000)
+    return {topic.name: topic.error_code for topic in client.ask(asked, 7).topics}
+
+
+async def test_one_request_for_many_topics_writes_the_catalogue_once(broker: Broker, disk: StuckDisk) -> None:
+    """It is made durable each time, and has a line for each topic: thousands of writes took minutes."""
+    names = [f"t{number}" for number in range(300)]
+    before = disk.syncs
+    with RawClient(broker.bootstrap) as client:
+        assert await brokers.in_thread(ask_for, client, *names) == dict.fromkeys(names, 0)
+    assert disk.syncs - before < 10
+    assert all(broker.partition(name, 0) is not None for name in names)
+
+
+async def test_many_partitions_are_made_between_what_others_ask(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added = []
+    add = Slices.add
+
+    def note(slices: Slices, work: Work, **named: Any) -> None:
+        added.append(work)
+        add(slices, work, **named)
+
+    monkeypatch.setattr(Slices, "add", note)
+    with RawClient(broker.bootstrap) as client:
+        assert await brokers.in_thread(partial(ask_for, partitions=50), client, "few") == {"few": 0}
+        assert not added
+        assert await brokers.in_thread(partial(ask_for, partitions=51), client, "many") == {"many": 0}
+    assert added
+    assert broker.partition("many", 50) is not None
+
+
+async def test_a_name_that_cannot_be_had_does_not_cost_the_others(broker: Broker) -> None:
+    (broker.config.data_dir / "b-0").write_text("of somebody else")
+    with RawClient(broker.bootstrap) as client:
+        found = await brokers.in_thread(ask_for, client, "a", "b", "c")
+    assert found == {"a": 0, "b": ErrorCode.KAFKA_STORAGE_ERROR, "c": 0}
+    assert broker.topics.get("b") is None
+
+
+async def test_one_by_one_a_topic_that_another_request_made_is_left_alone(broker: Broker) -> None:
+    """Two requests, each with a name that cannot be had, so that both try one topic after another."""
+    (broker.config.data_dir / "b-0").write_text("of somebody else")
+    request = m.CreateTopicsRequest([m.CreatableTopic(name, 1, 1) for name in ("b", "a")], 20_000)
+    slow = _creating(broker, request, 7)
+    next(slow)
+    first = broker.create_topic("a", 1, {})
+    answer = at_once(slow)
+    assert [topic.error_code for topic in answer.topics] == [
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.TOPIC_ALREADY_EXISTS,
+    ]
+    assert broker.topics.get("a") is first
