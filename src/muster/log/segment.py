@@ -169,7 +169,10 @@ class Segment:
             self.files.sync(self._fd)
 
     def _look_at_size(self) -> None:
-        if os.lseek(self._fd, 0, os.SEEK_END) < self.size:
+        # What was written is read before the file's end: where a sync in another thread looked at the file first, an
+        # append could come in between, and the file would seem too short for what it holds by then.
+        written = self.size
+        if os.lseek(self._fd, 0, os.SEEK_END) < written:
             raise self._cut_by_another()
 
     def _cut_by_another(self) -> FileCutError:

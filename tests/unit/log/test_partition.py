@@ -1,5 +1,6 @@
 """One partition's log: append, read, times, retention, durability, failures."""
 
+import os
 import threading
 
 import pytest
@@ -448,6 +449,25 @@ def test_a_log_without_indexes_is_read_through_after_a_crash(make, disk, tmp_pat
     (tmp_path / "topic-3" / f"{0:020d}.index.tmp").rmdir()
     log.flush()
     assert log.recovery_point == log.flushed_offset == 41
+
+
+def test_an_append_while_a_sync_looks_at_the_file_is_no_damage(make, monkeypatch):
+    """The sync runs in a thread: it has asked where the file ends, an append goes on, and only then it compares."""
+    log = make()
+    log.append(batch((b"a", b"1")), now=NOW)
+    real = os.lseek
+
+    def overtaken(fd: int, *where: int) -> int:
+        end = real(fd, *where)
+        monkeypatch.setattr(os, "lseek", real)
+        log.append(batch((b"b", b"2")), now=NOW)
+        return end
+
+    monkeypatch.setattr(os, "lseek", overtaken)
+    assert log.flush()
+    assert os.lseek is real
+    assert log.failed is None
+    assert log.append(batch((b"c", b"3")), now=NOW).base_offset == 2
 
 
 @pytest.mark.parametrize("first", ["append", "flush"])
