@@ -537,7 +537,8 @@ def test_a_topic_id_that_nobody_knows_any_more_is_asked_for_anew(member, kind):
     assert len(member.sent(kind)) == 1
 
 
-def test_an_async_commit_waits_for_one_lookup_and_no_longer():
+@pytest.mark.parametrize("how", ["unanswered", "refused"])
+def test_an_async_commit_waits_for_one_lookup_and_no_longer(how):
     consumer = by_hand()
     consumer.auto.discard(FindCoordinatorRequest)
     consumer.committed = {}
@@ -545,7 +546,11 @@ def test_an_async_commit_waits_for_one_lookup_and_no_longer():
     lookup.mark_dead("test", consumer.now)
     outcome = consumer.commit({"flights-0": 1})
     assert outcome == []
-    consumer.fail(FindCoordinatorRequest, FailureKind.UNREACHABLE)
+    refused = Coordinator(GROUP, error_code=int(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+    if how == "unanswered":
+        consumer.fail(FindCoordinatorRequest, FailureKind.UNREACHABLE)
+    else:
+        consumer.answer(FindCoordinatorRequest, FindCoordinatorResponse(coordinators=[refused]))
     assert outcome[0].code is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 

@@ -306,6 +306,7 @@ def test_what_was_fetched_before_an_offset_out_of_range_is_handed_out_before_the
     broker.exchange()
     [send] = broker.poll()
     send.on_reply(broker.answer(send.build(13), {P0: ErrorCode.OFFSET_OUT_OF_RANGE}), 0)
+    assert broker.poll() == []  # the user may be long in coming: the broker is not asked as fast as it answers
     assert [r.offset for r in broker.fetcher.collect(500)[P0]] == [0, 1]
     assert broker.subscription.needs_reset() == []
     broker.now = broker.config.retry_backoff_ms
@@ -327,6 +328,37 @@ def test_an_error_that_does_not_heal_is_told_for_each_answer_that_says_it(code: 
         assert caught.value.code is code
         assert broker.fetcher.collect(500) == {}
     assert broker.drain() == {P0: [0, 1]}
+
+
+def test_what_is_not_allowed_is_asked_again_only_after_a_backoff() -> None:
+    broker = OneBroker({P0: [2]})
+    [send] = broker.poll()
+    send.on_reply(broker.answer(send.build(13), {P0: ErrorCode.TOPIC_AUTHORIZATION_FAILED}), 0)
+    with pytest.raises(KafkaError, match="cannot be fetched"):
+        broker.fetcher.collect(500)
+    assert broker.poll() == []
+    assert broker.fetcher.next_deadline(0) == broker.config.retry_backoff_max_ms
+
+
+def test_the_leader_that_an_answer_names_is_asked_next() -> None:
+    """KIP-951: no metadata has to be waited for."""
+    broker = OneBroker({P0: [2]})
+    [send] = broker.poll()
+    answer = broker.answer(send.build(13), {P0: ErrorCode.NOT_LEADER_OR_FOLLOWER})
+    answer.responses[0].partitions[0].current_leader = m.FetchResponseLeaderIdAndEpoch(2, 1)
+    answer.node_endpoints = [m.FetchResponseNodeEndpoint(2, "other", 9092)]
+    send.on_reply(answer, 0)
+    broker.now = broker.config.retry_backoff_ms
+    [send] = broker.poll()
+    assert send.node_id == 2
+    assert broker.metadata.brokers[2] == Node(2, "other", 9092)
+
+
+def test_a_limit_inside_a_batch_leaves_its_partition_the_next_turn() -> None:
+    broker = OneBroker({P0: [4], P1: [4]})
+    broker.exchange()
+    taken = [{p: [r.offset for r in found] for p, found in broker.fetcher.collect(3).items()} for _ in range(3)]
+    assert taken == [{P0: [0, 1, 2]}, {P0: [3], P1: [0, 1]}, {P1: [2, 3]}]
 
 
 def test_a_moved_leader_backs_off_and_asks_for_metadata() -> None:
@@ -498,6 +530,16 @@ def test_raw_batches_move_the_position_as_records_do() -> None:
     assert (data.start_offset, data.end_offset) == (0, 5)
     assert broker.subscription.position(P0) == 5
     assert broker.fetcher.collect_raw() == {}
+
+
+def test_what_is_damaged_is_no_part_of_the_raw_batches_in_front_of_it() -> None:
+    broker = OneBroker({P0: [2, 2]}, max_batches=2)
+    flipped(broker, P0, 1, at=16)
+    broker.exchange()
+    [data] = broker.fetcher.collect_raw()[P0]
+    assert (bytes(data.buffer), data.end_offset) == (broker.logs[P0][0][2], 2)
+    with pytest.raises(CorruptRecordError, match="offset 2"):
+        broker.fetcher.collect_raw()
 
 
 def test_topics_without_ids_are_fetched_by_name() -> None:

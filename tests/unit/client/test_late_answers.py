@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from muster.assignors import MemberAssignment, MemberSubscription, RangeAssignor
 from muster.client.config import ConsumerConfig
 from muster.client.core.commit_first import CommitFirst, OnCommitted
 from muster.client.core.consumer import ConsumerCore
+from muster.client.core.events import Fatal
 from muster.client.core.member_state import MemberState
 from muster.client.core.sends import Failure, FailureKind
 from muster.errors import CommitFailedError, ErrorCode, KafkaError
+from muster.model import OffsetAndMetadata
 from muster.protocol.messages import (
     Coordinator,
     FindCoordinatorRequest,
@@ -19,6 +24,7 @@ from muster.protocol.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
+    MetadataRequest,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
@@ -26,9 +32,13 @@ from muster.protocol.messages import (
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderEpochResponseEpochEndOffset,
+    OffsetForLeaderTopicResult,
     SyncGroupRequest,
 )
-from muster.protocol.subscription import Subscription
+from muster.protocol.subscription import Subscription, decode_subscription
 from tests.support.client_harness import GROUP, ConsumerHarness, topic_id, tp, tps
 
 ALL = "flights-0 flights-1 flights-2 flights-3"
@@ -175,6 +185,66 @@ def test_whether_a_topic_is_gone_is_looked_up_and_not_waited_for() -> None:
     assert consumer.callback()[0] == "revoked"
 
 
+# --- topics ----------------------------------------------------------------------------------------------------------
+
+
+def topics_of_the_join(consumer: ConsumerHarness) -> list[str]:
+    return decode_subscription(consumer.join().protocols[0].metadata).topics
+
+
+def test_no_group_is_joined_by_a_pattern_that_was_not_matched_yet() -> None:
+    consumer = ConsumerHarness(enable_auto_commit=False, listening=False)
+    consumer.auto.discard(MetadataRequest)
+    consumer.core.subscribe_pattern(re.compile("flights.*"))
+    consumer.enter_poll()
+    assert consumer.sent(JoinGroupRequest) == []
+    [request] = consumer.sent(MetadataRequest)
+    consumer.answer(MetadataRequest, consumer.metadata_response(request))
+    assert topics_of_the_join(consumer) == ["flights"]
+
+
+def test_each_join_by_a_pattern_asks_for_metadata_before() -> None:
+    """All members find a new topic in one rebalance, not one after the other."""
+    consumer = ConsumerHarness(enable_auto_commit=False, listening=False, metadata_max_age_ms=10**7)
+    consumer.core.subscribe_pattern(re.compile("flights.*"))
+    consumer.enter_poll()
+    for generation in (1, 2, 3):
+        consumer.accept_join(generation)
+        consumer.accept_sync("flights-0")
+        consumer.topics[f"flights-{generation}"] = 1
+        rebalance(consumer)
+        consumer.turn()
+        assert topics_of_the_join(consumer) == sorted(consumer.topics)
+
+
+def test_another_pattern_is_another_subscription_at_once() -> None:
+    consumer = ConsumerHarness(enable_auto_commit=False, listening=False, metadata_max_age_ms=10**7)
+    consumer.topics["airports"] = 1
+    consumer.core.subscribe_pattern(re.compile("flights.*"))
+    consumer.enter_poll()
+    consumer.accept_join()
+    consumer.accept_sync(ALL)
+    consumer.core.subscribe_pattern(re.compile("air.*"))
+    consumer.tick(500)
+    assert topics_of_the_join(consumer) == ["airports"]
+
+
+def test_a_leader_minds_the_topics_that_its_assignor_has_added() -> None:
+    class Generous(RangeAssignor):
+        name = "generous"
+
+        def assign(
+            self, partitions_per_topic: Mapping[str, int], members: Mapping[str, MemberSubscription]
+        ) -> dict[str, MemberAssignment]:
+            return {member_id: MemberAssignment(tps("flights-0 extra-0")) for member_id in members}
+
+    consumer = ConsumerHarness(enable_auto_commit=False, partition_assignment_strategy=(Generous(),))
+    consumer.topics["extra"] = 1
+    consumer.subscribe()
+    consumer.accept_join(others={"m2": Subscription(["flights"])})
+    assert consumer.core.metadata.interest == frozenset({"flights", "extra"})
+
+
 # --- of a generation that is over ------------------------------------------------------------------------------------
 
 
@@ -296,6 +366,61 @@ def test_a_good_share_makes_a_failing_assignor_be_asked_soon_again() -> None:
     assert failures.next_wait_ms() <= 120
 
 
+# --- backoffs --------------------------------------------------------------------------------------------------------
+
+
+def test_an_answered_heartbeat_makes_the_next_failure_a_first_one() -> None:
+    consumer = member(session_timeout_ms=120_000)
+    for _ in range(2):
+        waits = []
+        for _ in range(4):
+            while not consumer.sent(HeartbeatRequest):
+                consumer.tick(10)
+            before = consumer.now
+            consumer.heartbeat(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            while not consumer.sent(HeartbeatRequest):
+                consumer.tick(10)
+            waits.append(consumer.now - before)
+        assert waits[0] <= 130
+        assert waits[-1] >= 400
+        consumer.heartbeat()
+
+
+def test_a_good_answer_of_the_coordinator_makes_the_next_failure_a_first_one() -> None:
+    consumer = member()
+    for _ in range(2):
+        waits = []
+        for _ in range(5):
+            while not consumer.sent(HeartbeatRequest):
+                consumer.tick(10)
+            before, lookups = consumer.now, consumer.lookups
+            consumer.fail(HeartbeatRequest, FailureKind.UNREACHABLE)
+            while consumer.lookups == lookups:
+                consumer.tick(10)
+            waits.append(consumer.now - before)
+        assert waits[0] == 0  # it may just have moved
+        assert waits[1] <= 130
+        assert waits[-1] >= 400
+        while not consumer.sent(HeartbeatRequest):
+            consumer.tick(10)
+        consumer.heartbeat()
+
+
+def test_the_interval_of_auto_commits_begins_with_the_assignment() -> None:
+    """What is assigned was committed a moment ago, by its former owner or by the commit before the rebalance."""
+    consumer = member(enable_auto_commit=True, auto_commit_interval_ms=5_000)
+    rebalance(consumer)
+    consumer.accept_commit()
+    consumer.finish_callback()
+    consumer.accept_join(2)
+    consumer.accept_sync(ALL)
+    consumer.finish_callback()
+    consumer.tick(4_900)
+    assert consumer.sent(OffsetCommitRequest) == []
+    consumer.tick(100)
+    assert len(consumer.sent(OffsetCommitRequest)) == 1
+
+
 # --- without a coordinator -------------------------------------------------------------------------------------------
 
 
@@ -316,6 +441,35 @@ def test_whoever_may_not_use_its_group_is_told_though_it_assigned_by_hand() -> N
         assert isinstance(error, KafkaError)
         assert error.code is ErrorCode.GROUP_AUTHORIZATION_FAILED
         assert consumer.events == []
+
+
+def test_errors_do_not_pile_up_while_the_user_is_away() -> None:
+    consumer = ConsumerHarness(enable_auto_commit=False)
+    consumer.core.subscribe(["flights"])
+    consumer.core.enter_poll(0)
+    refused = Coordinator(GROUP, error_code=int(ErrorCode.GROUP_AUTHORIZATION_FAILED))
+    asked = 0
+    for now in range(0, 20_000, 100):
+        for request in consumer.core.poll(now):
+            asked += 1
+            request.on_reply(FindCoordinatorResponse(coordinators=[refused]), now)
+    assert asked > 3
+    assert len([event for event in consumer.core.events if isinstance(event, Fatal)]) == 1
+
+
+def test_what_two_partitions_say_alike_is_told_once() -> None:
+    consumer = ConsumerHarness(group_id=None)
+    partitions = tps("flights-0 flights-1")
+    consumer.core.assign(partitions)
+    for partition in partitions:
+        consumer.core.subscription.seek(partition, OffsetAndMetadata(5, 0))
+    consumer.enter_poll()
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    refused = [OffsetForLeaderEpochResponseEpochEndOffset(code, number) for number in (0, 1)]
+    topics = [OffsetForLeaderTopicResult("flights", refused)]
+    consumer.answer(OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse(topics=topics))
+    assert "cannot be read" in str(consumer.fatal())
+    assert consumer.events == []
 
 
 def test_committed_offsets_are_not_asked_for_again_at_once() -> None:

@@ -122,5 +122,3 @@ class GroupTopics:
         """The user has unsubscribed: the next subscription starts afresh."""
         self._joined = None
         self._assigned_from = None
-        self._refresh_wanted = None
-        self._seen_refresh = -1
