@@ -13,6 +13,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
 
+from muster.client import forks
 from muster.client.calls import BrokerCalls
 from muster.client.config import AdminConfig
 from muster.client.core import admin as rules
@@ -67,7 +68,7 @@ _OFFSETS_RETRY = _GROUP_RETRY | {ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.REB
 _LAST_OFFSETS_BY_NAME = 9
 
 
-class AsyncAdmin:
+class AsyncAdmin(forks.StaysHere):
     """Administers a cluster, from asyncio. Settings are those of `AdminConfig`.
 
     async with AsyncAdmin(bootstrap_servers="localhost:9092") as admin:
@@ -348,7 +349,7 @@ def _fetch_request(version: int, group_id: str, wanted: dict[str, list[int]] | N
     return OffsetFetchRequest(group_id=group_id, topics=named)
 
 
-class Admin:
+class Admin(forks.StaysHere):
     """Administers a cluster, from any thread: `AsyncAdmin` with blocking calls."""
 
     def __init__(self, settings: Mapping[str, Any] | None = None, /, **more: Any) -> None:

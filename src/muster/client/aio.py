@@ -54,7 +54,7 @@ DEFAULT_CLOSE_TIMEOUT_MS = 30_000
 _HANG_UP_MS = 1_000
 
 
-class AsyncConsumer:
+class AsyncConsumer(forks.StaysHere):
     """Reads records, alone or as a member of a group.
 
     Settings are those of `ConsumerConfig`, by keyword or as a mapping with Kafka's dotted keys. Nothing is connected

@@ -7,6 +7,7 @@ file, a command line). What two settings have to agree on is checked when the ob
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any, TypeVar
@@ -16,6 +17,11 @@ from muster.errors import ConfigError
 C = TypeVar("C", bound="ClientConfig")
 
 _MAX_INT = 2**31 - 1
+
+_MAX_TEXT_BYTES = 2**15 - 1
+
+_INSTANCE_ID = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
+"""Kafka's own client refuses others too (JoinGroupRequest.validateGroupInstanceId)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +48,7 @@ class ClientConfig:
     receive_buffer_bytes: int = -1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bootstrap_servers", tuple(_split(self.bootstrap_servers)))
+        object.__setattr__(self, "bootstrap_servers", _addresses(self.bootstrap_servers))
         if not self.bootstrap_servers:
             raise ConfigError("bootstrap_servers is empty: name at least one broker as host:port")
         for address in self.bootstrap_servers:
@@ -115,6 +121,11 @@ class ConsumerConfig(ClientConfig):
             )
         if self.group_id == "":
             raise ConfigError("group_id is empty: name the group, or leave it out for a consumer without one")
+        if self.group_instance_id is not None and not _INSTANCE_ID.fullmatch(self.group_instance_id):
+            raise ConfigError(
+                f"group_instance_id is {self.group_instance_id!r}; like a topic's name it has 1 to 249 letters, digits, "
+                "'.', '_' and '-', and is not '.' or '..'"
+            )
         if self.fetch_max_wait_ms >= self.request_timeout_ms:
             raise ConfigError(
                 f"fetch_max_wait_ms ({self.fetch_max_wait_ms}) must be below request_timeout_ms "
@@ -230,9 +241,11 @@ def _check_range(name: str, value: Any) -> None:
     """Whether a value fits where it is used; text is sent as UTF-8, numbers that are sent have 32 bits."""
     if isinstance(value, str):
         try:
-            value.encode()
+            size = len(value.encode())
         except UnicodeEncodeError:
             raise ConfigError(f"{name} is {value!r}, which cannot be written as UTF-8") from None
+        if size > _MAX_TEXT_BYTES:
+            raise ConfigError(f"{name} has {size} bytes; {_MAX_TEXT_BYTES} can be sent")
     if not isinstance(value, int) or isinstance(value, bool):
         return
     least = _MINIMUM.get(name, 0)
@@ -240,6 +253,9 @@ def _check_range(name: str, value: Any) -> None:
         raise ConfigError(f"{name} is {value}; it must be at least {least}")
     if name in _SENT_TO_BROKERS and value > _MAX_INT:
         raise ConfigError(f"{name} is {value}; it must be at most {_MAX_INT}")
+
+
+_NO_HOST = re.compile(r"[/\s\x00-\x1f\x7f]")
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -252,9 +268,16 @@ def parse_address(text: str) -> tuple[str, int]:
     bracketed = host.startswith("[") and host.endswith("]")
     if bracketed:
         host = host[1:-1]
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536 or (":" in host and not bracketed) or "/" in host:
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536 or (":" in host and not bracketed) or _NO_HOST.search(host):
         raise ConfigError(f"{text!r} is no broker address: it should look like localhost:9092 or [::1]:9092")
     return host, int(port)
+
+
+def _addresses(value: Any) -> tuple[str, ...]:
+    try:
+        return tuple(_split(value))
+    except (AttributeError, TypeError):
+        raise ConfigError(f"bootstrap_servers is {value!r}; it must be text like 'a:9092,b:9092', or a list") from None
 
 
 def _split(value: str | Iterable[str]) -> list[str]:

@@ -53,16 +53,20 @@ async def describe(
         KafkaError: there is no such topic, or this client may not see it.
         KafkaTimeoutError: there was no answer in time.
     """
+    why = "no broker answered"
     while True:
         reply = await _ask(driver, config, topics, until)
+        if isinstance(reply, Failure):
+            why = str(reply.error())
         if isinstance(reply, MetadataResponse):
             codes = [error_code(topic.error_code) for topic in reply.topics if topic.error_code and topics]
             if not codes:
                 return partition_infos(reply)
             if not codes[0].retriable or codes[0] is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise KafkaError(codes[0], f"topic {topics}")
+            why = f"{codes[0].name}: topic {topics}"
         if driver.now() + config.retry_backoff_ms >= until:
-            raise KafkaTimeoutError("the cluster did not describe its topics in time")
+            raise KafkaTimeoutError(f"the cluster did not describe its topics in time: {why}")
         await asyncio.sleep(config.retry_backoff_ms / 1000)
 
 

@@ -1,8 +1,9 @@
-"""Whether this process is a fork's child of the one that made an object: threads and sockets do not come along."""
+"""Clients stay in the process that made them: threads and sockets come along with no fork, pickle or copy."""
 
 from __future__ import annotations
 
 import os
+from typing import NoReturn, SupportsIndex
 
 from muster.errors import IllegalStateError
 
@@ -21,3 +22,11 @@ os.register_at_fork(after_in_child=_in_child)
 def orphaned(what: str) -> IllegalStateError:
     """What a child is told that uses its parent's `what`."""
     return IllegalStateError(f"this {what} belongs to the process that forked: make a new one in the child process")
+
+
+class StaysHere:
+    """A client that can be neither pickled nor copied: a copy would end its original's thread when it is dropped."""
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        name = type(self).__name__
+        raise TypeError(f"{name} objects can be neither pickled nor copied: make a new one where it is to be used")

@@ -186,6 +186,15 @@ class LoopThread:
         """Have a function called in the loop's thread, without waiting for it."""
         self._started().call_soon(function, *arguments)
 
+    def call_if_serving(self, function: Callable[..., object], *arguments: Any) -> bool:
+        """The same, but the thread is not started for it; whether there is a loop. Takes no lock."""
+        served = self._served
+        if served is None or served.loop is None:
+            return False
+        with suppress(ClosedError):
+            served.call_soon(function, *arguments)
+        return True
+
     def close(self, timeout_ms: float = 10_000) -> None:
         """Stop the loop, cancelling what still runs in it, and wait for the thread to end. Safe to call twice."""
         self.closed = True

@@ -178,7 +178,12 @@ class Outbox:
         """The same when nobody holds the producer any more. Takes no lock: the collector may call it anywhere."""
         self._closing = self._unattended = True
         loop = self._loop
-        if loop is not None and not loop.is_closed():
+        if loop is None:
+            # Its start was interrupted, or has only just been asked for: `_begin` sees that this is the end.
+            if not self._thread.call_if_serving(self._begin):
+                self._thread.drop()
+                self._end_is_over()
+        elif not loop.is_closed():
             loop.call_soon_threadsafe(self._end, UNCLOSED_MS)
 
     def wait_until_over(self, timeout_s: float = -1) -> bool:

@@ -42,7 +42,7 @@ def _check_callback(on_delivery: OnDelivery | None) -> None:
         raise TypeError(f"on_delivery is {on_delivery!r}, which cannot be called")
 
 
-class AsyncProducer:
+class AsyncProducer(forks.StaysHere):
     """Writes records to Kafka, from asyncio.
 
     Settings are those of `ProducerConfig`, as keywords or in a mapping with Kafka's own dotted names. By default the
@@ -220,7 +220,7 @@ class AsyncProducer:
             core.room_wanted = False  # another that waits finds no room at the next turn, and says so again
 
 
-class Producer:
+class Producer(forks.StaysHere):
     """Writes records to Kafka, from any thread: the same as `AsyncProducer` with blocking calls.
 
     `on_delivery` callbacks run in the producer's own thread: they must not block. Of the producer's methods they may

@@ -20,6 +20,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from muster.client import forks
 from muster.client.aio import DEFAULT_CLOSE_TIMEOUT_MS, AsyncConsumer, OffsetsToCommit
 from muster.client.handout import Records
 from muster.client.listener import RebalanceListener
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Consumer:
+class Consumer(forks.StaysHere):
     """Reads records, alone or as a member of a group. `AsyncConsumer` says what each method does.
 
         with Consumer(bootstrap_servers="localhost:9092", group_id="delays") as consumer:

@@ -26,6 +26,12 @@ def test_keywords_win_over_the_mapping():
     assert ClientConfig.of({"client.id": "mapped"}, client_id="given").client_id == "given"
 
 
+def test_the_longest_text_that_can_be_sent_is_taken():
+    assert len(ClientConfig(client_id="x" * 32_767).client_id) == 32_767
+    for name in ("x" * 249, "...", "a.b_C-9"):
+        assert ConsumerConfig(group_instance_id=name).group_instance_id == name
+
+
 @pytest.mark.parametrize(
     ("cls", "settings", "message"),
     [
@@ -39,6 +45,16 @@ def test_keywords_win_over_the_mapping():
         (ClientConfig, {"client_id": 5}, "must be text"),
         (ClientConfig, {"client_id": None}, "must not be None"),
         (ClientConfig, {"bootstrap_servers": ""}, "at least one broker"),
+        (ClientConfig, {"bootstrap_servers": 9092}, "must be text like"),
+        (ClientConfig, {"bootstrap_servers": [None]}, "must be text like"),
+        (ClientConfig, {"bootstrap_servers": b"a:1"}, "must be text like"),
+        (ClientConfig, {"bootstrap_servers": "a\0b:1"}, "no broker address"),
+        (ClientConfig, {"bootstrap_servers": "a b:1"}, "no broker address"),
+        (ClientConfig, {"client_id": "x" * 32_768}, "32767 can be sent"),
+        (ConsumerConfig, {"group_instance_id": ""}, "group_instance_id is ''"),
+        (ConsumerConfig, {"group_instance_id": ".."}, "is not '.' or '..'"),
+        (ConsumerConfig, {"group_instance_id": "a/b"}, "letters, digits"),
+        (ConsumerConfig, {"group_instance_id": "x" * 250}, "1 to 249"),
         (ClientConfig, {"bootstrap_servers": "localhost"}, "host:port|localhost:9092"),
         (ConsumerConfig, {"enable_auto_commit": "yes"}, "true or false"),
         (ConsumerConfig, {"auto_offset_reset": "smallest"}, "earliest, latest, none"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -10,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from muster.client import Admin, Consumer, NewTopic, Producer, handout, loop, sync
+from muster.client import Admin, Consumer, NewTopic, Producer, handout, loop, outbox, sync
+from muster.client import producer as producer_module
 from muster.errors import ClosedError
 from muster.model import OffsetAndMetadata, TopicPartition
 from tests.support.brokers import beside
@@ -152,6 +156,30 @@ def test_the_first_call() -> None:
         assert ended(consumer), interrupt.where
         if not interrupt.happened:
             break
+
+
+def test_a_producer_whose_start_was_interrupted_goes_when_it_is_dropped() -> None:
+    """`__enter__` of its `with` was the call: nobody can close it."""
+    before, interrupt = set(threading.enumerate()), InterruptAt(0, producer_module, outbox, loop)
+    number = 0
+    while number == 0 or interrupt.happened:
+        number += 1
+        interrupt = InterruptAt(number, producer_module, outbox, loop)
+        producer = Producer(bootstrap_servers="127.0.0.1:1")
+        weak = weakref.ref(producer._outbox)
+        with suppress(KeyboardInterrupt):
+            interrupt.run(producer.start)
+        if producer._outbox._lock.locked():  # at the end of its `with`, where the interpreter looks for no signal
+            assert not interrupt.possible, interrupt.where
+            producer._outbox._lock.release()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            del producer
+        for thread in set(threading.enumerate()) - before:
+            thread.join(10)
+            assert not thread.is_alive(), interrupt.where
+        gc.collect()
+        assert weak() not in outbox._open, interrupt.where
 
 
 def test_closing(bootstrap: str) -> None:

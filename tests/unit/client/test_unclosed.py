@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -12,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from muster.client import Admin, AsyncConsumer, Consumer
+from muster.client import Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, Consumer, Producer
 from muster.model import TopicPartition
 from tests.support.brokers import BrokerProcess, beside
 from tests.support.faces import until
@@ -64,6 +66,15 @@ def test_a_client_that_is_dropped_says_so_and_keeps_no_thread_and_no_descriptor(
         thread.join(60)
     assert set(threading.enumerate()) == before[0]
     until(lambda: len(os.listdir("/proc/self/fd")) <= before[1], lambda: None)  # an earlier test's may go, too
+
+
+@pytest.mark.parametrize("kind", [Consumer, Admin, Producer, AsyncConsumer, AsyncAdmin, AsyncProducer])
+@pytest.mark.parametrize("way", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_none_can_be_pickled_or_copied(kind: type[Any], way: Callable[[Any], Any]) -> None:
+    """A copy would share the thread, and end it when it is dropped."""
+    client = kind(bootstrap_servers=NOWHERE)
+    with pytest.raises(TypeError, match=f"{kind.__name__} objects can be neither pickled nor copied: make a new one"):
+        way(client)
 
 
 @pytest.mark.parametrize("make", [Consumer, Admin])
