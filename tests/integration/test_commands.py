@@ -166,6 +166,9 @@ def test_lists_of_groups_look_as_in_kafkas_own_tool(cluster):
     [
         (("consume", "not-there"), "topic not-there does not exist: `muster topics create` makes it"),
         (("consume", "t", "--group", "g", "--partition", "0"), "a group shares out partitions by itself"),
+        (("consume", "t", "--group", ""), "group_id is empty"),
+        (("consume", "t", "--max-messages", "-1"), "--max-messages is -1; it must be at least 0"),
+        (("consume", "t", "--timeout-ms", "-1"), "--timeout-ms is -1; it must be at least 0"),
         (("groups", "describe"), "name the groups, or give --all"),
         (("topics", "create", "t", "--config", "retention"), "write it as KEY=VALUE"),
         (("topics", "delete", "t", "__consumer_offsets"), "__consumer_offsets is the brokers' own"),

@@ -48,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Consume until told to stop. Ctrl-C and SIGTERM leave the group in good order."""
-    if arguments.group and (arguments.offset is not None or arguments.partition is not None):
-        raise ConfigError("--offset and --partition choose for one reader; a group shares out partitions by itself")
+    _check(arguments)
+    grouped = arguments.group is not None  # an empty name is no wish to read alone: it is refused as a setting
     set_up_log(arguments)
     if sys.stdout is None:
         raise MusterError("standard output is closed: there is nowhere to write to")
@@ -63,10 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
         "allow.auto.create.topics": False,
     }
     settings |= client_settings(arguments)
-    if arguments.group:
+    if grouped:
         settings["group.id"] = arguments.group
     with reaching(arguments.bootstrap), Consumer(settings) as consumer:
-        if arguments.group:
+        if grouped:
             _look(consumer, arguments.topics)
             consumer.subscribe(arguments.topics)
         else:
@@ -74,10 +74,18 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             _pump(consumer, arguments, output)
         except BaseException:
-            if arguments.group and ConsumerConfig.of(settings).enable_auto_commit:
+            if grouped and ConsumerConfig.of(settings).enable_auto_commit:
                 _commit_written(consumer, output)
             raise
     return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    for option, number in (("--max-messages", arguments.max_messages), ("--timeout-ms", arguments.timeout_ms)):
+        if number is not None and number < 0:
+            raise ConfigError(f"{option} is {number}; it must be at least 0")
+    if arguments.group is not None and (arguments.offset is not None or arguments.partition is not None):
+        raise ConfigError("--offset and --partition choose for one reader; a group shares out partitions by itself")
 
 
 def _look(consumer: Consumer, topics: list[str]) -> None:

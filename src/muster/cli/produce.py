@@ -100,7 +100,7 @@ def from_json(text: bytes, number: int) -> Line:
     """
     try:
         found: Any = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MusterError(f"line {number} is no JSON: {error}") from None
     if not isinstance(found, dict):
         raise MusterError(f"line {number} is no JSON object")
@@ -127,7 +127,10 @@ _NAMES = {"key", "key_base64", "value", "value_base64", "headers", "partition", 
 def _field(found: dict[str, Any], name: str, number: int) -> bytes | None:
     encoded = found.get(f"{name}_base64")
     if encoded is None:
-        return _bytes(found.get(name))
+        try:
+            return _bytes(found.get(name))
+        except UnicodeEncodeError:
+            raise MusterError(f"line {number}: {name} has half of a surrogate pair, which is no text") from None
     if found.get(name) is not None:
         raise MusterError(f"line {number}: {name} and {name}_base64 exclude each other")
     try:

@@ -123,8 +123,8 @@ class ConsumerConfig(ClientConfig):
             raise ConfigError("group_id is empty: name the group, or leave it out for a consumer without one")
         if self.group_instance_id is not None and not _INSTANCE_ID.fullmatch(self.group_instance_id):
             raise ConfigError(
-                f"group_instance_id is {self.group_instance_id!r}; like a topic's name it has 1 to 249 letters, digits, "
-                "'.', '_' and '-', and is not '.' or '..'"
+                f"group_instance_id is {self.group_instance_id!r}; like a topic's name it has 1 to 249 letters, "
+                "digits, '.', '_' and '-', and is not '.' or '..'"
             )
         if self.fetch_max_wait_ms >= self.request_timeout_ms:
             raise ConfigError(
@@ -268,7 +268,13 @@ def parse_address(text: str) -> tuple[str, int]:
     bracketed = host.startswith("[") and host.endswith("]")
     if bracketed:
         host = host[1:-1]
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536 or (":" in host and not bracketed) or _NO_HOST.search(host):
+    if (
+        not host
+        or not port.isdecimal()
+        or not 0 < int(port) < 65536
+        or (":" in host and not bracketed)
+        or _NO_HOST.search(host)
+    ):
         raise ConfigError(f"{text!r} is no broker address: it should look like localhost:9092 or [::1]:9092")
     return host, int(port)
 

@@ -46,6 +46,8 @@ def test_json_lines(monkeypatch):
     [
         (b"{", "line 7 is no JSON"),
         (b"[]", "line 7 is no JSON object"),
+        pytest.param(b"[" * 100_000, "line 7 is no JSON", id="deep"),
+        (b'{"value":"\\ud800"}', "line 7: value has half of a surrogate pair"),
         (b'{"vlaue":1}', "vlaue means nothing"),
         (b'{"headers":5}', "headers are an object"),
         (b'{"partition":"1"}', "partition is a whole number"),
