@@ -52,6 +52,27 @@ def test_the_torn_last_line_of_a_killed_member_is_dropped(torn: str) -> None:
         read_member("m", file)
 
 
+def test_a_record_of_a_partition_that_nobody_assigned_is_judged_like_any_other() -> None:
+    assert read_member("m", lines(record(0, 0))) == [Ownership("m", 0, [0])]
+
+
+def test_an_ownership_that_is_told_twice_is_one() -> None:
+    file = lines(assigned(0), record(0, 0), assigned(0, 1), record(0, 1))
+    assert verdict(2, (file, False)).ok
+
+
+def test_an_older_commit_that_is_acknowledged_late_takes_nothing_back() -> None:
+    killed = lines(assigned(0), record(0, 0), record(0, 1), committed(0, 2), committed(0, 1))
+    heir = lines(assigned(0), record(0, 1))
+    assert verdict(2, (killed, True), (heir, False)).unexplained == [(0, 1)]
+
+
+def test_a_commit_that_failed_excuses_nothing_once_a_later_one_is_acknowledged() -> None:
+    first = lines(assigned(0), record(0, 0), committed(0, 1, "commit_failed"), committed(0, 1), record(0, 1))
+    heir = lines(assigned(0), record(0, 1))
+    assert verdict(2, (first + lines(revoked(0)), False), (heir, False)).unexplained == [(0, 1)]
+
+
 def test_all_is_well_where_each_record_is_handled_once() -> None:
     first = lines(assigned(0), record(0, 0), record(0, 1), committed(0, 2), revoked(0))
     second = lines(assigned(0), record(0, 2), committed(0, 3))
@@ -107,6 +128,18 @@ def test_a_record_that_came_three_times_needs_two_excuses() -> None:
     assert judgement.duplicates[Window.KILLED] == 1
 
 
+def test_a_record_that_came_twice_uses_one_excuse_though_there_are_two() -> None:
+    file = lines(assigned(0), record(0, 0))
+    judgement = verdict(1, (file, True), (file, True))
+    assert judgement.ok
+    assert judgement.duplicates[Window.KILLED] == judgement.duplicate_count == 1
+
+
+def test_a_record_twice_within_one_ownership_is_an_error_though_the_member_was_killed() -> None:
+    file = lines(assigned(0), record(0, 0), record(0, 0))
+    assert verdict(1, (file, True)).disorder == ["m0 handled 0:0 after 0:0"]
+
+
 def test_records_out_of_order_within_one_ownership_are_an_error() -> None:
     file = lines(assigned(0), record(0, 1), record(0, 0))
     assert verdict(2, (file, False)).disorder == ["m0 handled 0:0 after 0:1"]
@@ -130,6 +163,14 @@ def test_only_the_last_batch_before_a_loss_may_come_again() -> None:
 def test_a_partition_that_came_back_ends_a_run_of_claims() -> None:
     claims = [Claim(0, 0, 0, 2), Claim(1, 0, 5, 7), Claim(2, 0, 7, 9)]
     assert suspects(claims) == {0: [claims[0], claims[2]]}
+
+
+def test_what_two_batches_claim_counts_twice_and_going_back_is_told() -> None:
+    claims = [Claim(0, 0, 0, 2), Claim(1, 0, 2, 6), Claim(2, 0, 1, 6)]
+    judgement = verdict(6, claims=claims)
+    assert (judgement.handled, judgement.distinct) == (11, 6)
+    assert judgement.duplicates[Window.SPARK_BATCH] == 5
+    assert judgement.disorder == ["Spark went back from 2 to 1 in partition 0"]
 
 
 def test_sparks_output_must_be_its_batches() -> None:

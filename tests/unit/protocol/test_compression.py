@@ -92,6 +92,34 @@ def test_gzip_of_several_members():
     assert decompress(Compression.GZIP, gzip.compress(TEXT) + gzip.compress(b"end")) == TEXT + b"end"
 
 
+def test_gzip_whose_last_member_is_empty_is_read_whole():
+    # Its trailer says 0 bytes: that is no size to grow from.
+    assert decompress(Compression.GZIP, gzip.compress(TEXT) + gzip.compress(b"")) == TEXT
+
+
+def test_a_wrong_checksum_is_damage_and_not_too_much():
+    packed = bytearray(gzip.compress(TEXT))
+    packed[-8] ^= 1
+    with pytest.raises(CorruptRecordError, match="checksum") as refused:
+        decompress(Compression.GZIP, packed)
+    assert refused.type is CorruptRecordError
+
+
+def test_an_lz4_frame_that_declares_its_size_is_read():
+    frame = "04224d1868402c01000000000000840e0000003f6162630300ff1250626361626300000000"
+    assert decompress(Compression.LZ4, bytes.fromhex(frame)) == b"abc" * 100
+
+
+def test_no_lz4_block_is_larger_than_its_frame_allows():
+    # Java's reader refuses a block of more than 64 KB, so what does not shrink is stored as it is.
+    packed = bytes(compress(Compression.LZ4, NOISE))
+    position, sizes = 7, []
+    while size := int.from_bytes(packed[position : position + 4], "little") & 0x7FFFFFFF:
+        sizes.append(size)
+        position += 4 + size
+    assert (sum(sizes), max(sizes)) == (len(NOISE), 64 * 1024)
+
+
 def test_lz4_frames_with_dependent_blocks_and_checksums_are_read():
     assert decompress(Compression.LZ4, bytes(cramjam.lz4.compress(TEXT))) == TEXT
 

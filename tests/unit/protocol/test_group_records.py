@@ -107,6 +107,16 @@ def test_commits_of_older_kafkas(kind, version, tail, expected):
     assert decode_record(key, value) == OffsetCommitRecord(OffsetCommitKey("g", "t", 2), expected)
 
 
+@pytest.mark.parametrize("expire_timestamp", [-1, 0, 1])
+@pytest.mark.parametrize("metadata", ["", "é", "x" * 126, "x" * 127, "é" * 63, "é" * 64])
+def test_a_commit_is_read_as_it_was_written(metadata, expire_timestamp):
+    value = OffsetCommitValue(5, 3, metadata, 1_000, expire_timestamp)
+    if expire_timestamp != -1:
+        value.leader_epoch = -1  # version 1 has no place for it
+    record = OffsetCommitRecord(OffsetCommitKey("g", "t", 0), value)
+    assert decode_record(*encode_record(record)) == record
+
+
 def test_a_commit_that_expires_by_itself_is_written_in_version_1():
     record = OffsetCommitRecord(OffsetCommitKey("g", "t", 2), OffsetCommitValue(9, -1, "n", 100, 4095))
     key, value = encode_record(record)

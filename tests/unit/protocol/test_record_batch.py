@@ -27,6 +27,7 @@ from muster.protocol.record_batch import (
     read_tuples,
     read_varint,
     set_log_append_time,
+    set_times,
     varint,
 )
 from tests.support.java_batches import BATCHES, RECORDS
@@ -110,6 +111,20 @@ def test_setting_the_log_append_time_gives_javas_bytes():
     batch = build_batch(RECORDS, base_offset=9)
     set_log_append_time(batch, 0, read_header(batch), LOG_APPEND_TIME_OF_JAVA)
     assert batch.hex() == BATCHES["append_time"].hex()
+
+
+def test_setting_the_times_clears_what_is_not_known_and_keeps_the_rest():
+    batch = patched(build_batch(RECORDS, transactional=True, control=True), 21, b"\x7f\xf8")
+    for append, attributes in ((True, 0x78), (False, 0x70)):
+        set_times(batch, 0, read_header(batch), 12_345, append)
+        header = read_header(batch)
+        check_batch(batch, 0, header)
+        assert (header.attributes, header.max_timestamp) == (attributes, 12_345)
+
+
+@pytest.mark.parametrize(("producer_id", "has"), [(-1, False), (0, True), (7, True)])
+def test_producer_ids_begin_at_0(producer_id, has):
+    assert read_header(build_batch(RECORDS, producer_id=producer_id)).has_producer_id is has
 
 
 def test_old_message_sets_are_refused_by_name():

@@ -160,6 +160,13 @@ def test_a_batch_reads_on_from_the_committed_offset_and_is_committed_when_done()
     assert query.asks(p0=16) == {0: (15, 16)}
 
 
+def test_what_the_group_had_is_taken_once():
+    query = Query().gains({P0: 10})
+    query.batch(p0=15)
+    query.claims.committed(P0, 10)  # a second answer, from before the batch
+    assert query.claims.positions() == {P0: 15}
+
+
 def test_without_news_or_partitions_spark_gets_its_own_offset_back():
     query = Query()
     assert query.asks(p0=100) is None
