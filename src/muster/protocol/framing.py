@@ -1,6 +1,6 @@
 """Frames on a connection: a length of four bytes, a header, a message.
 
-`FrameBuffer` cuts a stream of bytes into frames; the functions below build and read them. No I/O.
+These functions build and read them; client and broker cut their streams into frames themselves. No I/O.
 """
 
 from __future__ import annotations
@@ -23,49 +23,6 @@ _MOST_TAGS = 1_000
 """Kafka's own headers have none yet."""
 
 R = TypeVar("R", bound=Response)
-
-
-class FrameBuffer:
-    """Collects bytes as they arrive and hands out whole frames, without their length.
-
-    `max_frame_bytes` bounds what one frame may hold, and so the memory that a peer can make this side keep.
-    """
-
-    __slots__ = ("_buffer", "_position", "max_frame_bytes")
-
-    def __init__(self, max_frame_bytes: int) -> None:
-        self.max_frame_bytes = max_frame_bytes
-        self._buffer = bytearray()
-        self._position = 0
-
-    def receive_data(self, data: Buffer) -> None:
-        """Add bytes; call `next_frame` until it returns None after this."""
-        if self._position:
-            del self._buffer[: self._position]
-            self._position = 0
-        self._buffer += data
-
-    def next_frame(self) -> bytes | None:
-        """The next whole frame, None while there is none.
-
-        Raises:
-            ProtocolError: the length is negative or above the bound. The connection is of no more use.
-        """
-        start = self._position + 4
-        if len(self._buffer) < start:
-            return None
-        (length,) = _LENGTH.unpack_from(self._buffer, self._position)
-        check_length(length, self.max_frame_bytes)
-        if len(self._buffer) < start + length:
-            return None
-        self._position = start + length
-        with memoryview(self._buffer) as view:
-            return bytes(view[start : start + length])
-
-    @property
-    def buffered(self) -> int:
-        """Bytes that wait for the rest of their frame."""
-        return len(self._buffer) - self._position
 
 
 def check_length(length: int, max_frame_bytes: int) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given as drawn
 from hypothesis import settings
 
-from muster.assignors import MemberSubscription, RangeAssignor, RoundRobinAssignor, get_assignor
+from muster.assignors import BUILTIN, MemberSubscription, RangeAssignor, RoundRobinAssignor, get_assignor
 from tests.support.groups import check_complete, given, groups, loads, partitions
 
 
@@ -31,6 +31,13 @@ def test_range_gives_the_same_numbers_of_equally_large_topics_to_a_member():
         "b": partitions("orders:2-3 payments:2-3"),
         "c": partitions("orders:4 payments:4"),
     }
+
+
+@pytest.mark.parametrize("name", BUILTIN)
+def test_a_topic_without_partitions_changes_nothing_for_the_others(name):
+    members = {"a": MemberSubscription(["empty", "t"]), "b": MemberSubscription(["t"])}
+    found = get_assignor(name).assign({"empty": 0, "t": 3}, members)
+    assert found == get_assignor(name).assign({"t": 3}, members)
 
 
 def test_static_members_come_first_in_the_order_of_their_instance_ids():

@@ -26,6 +26,10 @@ def test_lines_are_values(monkeypatch):
     assert [(line.key, line.value) for line in found] == [(None, b"one"), (None, b""), (None, b"two")]
 
 
+def test_blanks_belong_to_the_record(monkeypatch):
+    assert [line.value for line in lines(monkeypatch, b"  a \t\n \n\r\n")] == [b"  a \t", b" ", b""]
+
+
 def test_keys_stand_before_the_first_separator(monkeypatch):
     (found,) = lines(monkeypatch, b"k::a::b\n", key_separator="::")
     assert (found.key, found.value) == (b"k", b"a::b")

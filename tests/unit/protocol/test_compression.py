@@ -110,16 +110,6 @@ def test_an_lz4_frame_that_declares_its_size_is_read():
     assert decompress(Compression.LZ4, bytes.fromhex(frame)) == b"abc" * 100
 
 
-def test_no_lz4_block_is_larger_than_its_frame_allows():
-    # Java's reader refuses a block of more than 64 KB, so what does not shrink is stored as it is.
-    packed = bytes(compress(Compression.LZ4, NOISE))
-    position, sizes = 7, []
-    while size := int.from_bytes(packed[position : position + 4], "little") & 0x7FFFFFFF:
-        sizes.append(size)
-        position += 4 + size
-    assert (sum(sizes), max(sizes)) == (len(NOISE), 64 * 1024)
-
-
 def test_lz4_frames_with_dependent_blocks_and_checksums_are_read():
     assert decompress(Compression.LZ4, bytes(cramjam.lz4.compress(TEXT))) == TEXT
 

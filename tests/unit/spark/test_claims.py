@@ -137,6 +137,7 @@ def test_an_offset_has_one_text():
         {"v": 1, "claims": {}},
         {"v": 1, "seq": 1, "claims": {"t": {"0": [5]}}},
         {"v": 1, "seq": 1, "claims": {"t": {"0": [5, 4]}}},
+        {"v": 1, "seq": 1, "claims": {"t": {"0": [-1, 4]}}},
         {"v": 1, "seq": 1, "claims": {"t": {"x": [4, 5]}}},
         {"v": 1, "seq": 1, "claims": [1]},
         {"v": 1, "seq": 1, "claims": {}, "topics": {"t": "a1b"}},
@@ -145,6 +146,12 @@ def test_an_offset_has_one_text():
 def test_a_foreign_offset_is_refused(stored):
     with pytest.raises(OffsetFormatError, match="checkpoint"):
         from_json(stored)
+
+
+def test_what_is_done_is_one_range_only_where_it_adjoins():
+    before = {P0: Claim(0, 10), P1: Claim(0, 10), P2: Claim(0, 10)}
+    done = QueryOffset(2, {P0: Claim(10, 20), P1: Claim(15, 20)}, uncommitted=before).finished()
+    assert done == {P0: Claim(0, 20), P1: Claim(15, 20), P2: Claim(0, 10)}
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
@@ -220,6 +227,12 @@ def test_a_partition_without_a_committed_offset_waits_for_the_reset_and_records_
     query.claims.reset(P0, 4)
     assert query.commits() == {0: 4}
     assert query.asks() == {0: (4, 9)}
+
+
+def test_a_partition_of_which_the_group_has_nothing_is_read_before_its_start_is_committed():
+    query = Query().gains({P0: None}, note="")
+    query.claims.reset(P0, 4)
+    assert query.asks(p0=9) == {0: (4, 9)}
 
 
 def test_a_partition_whose_commit_is_not_known_yet_is_not_read():
@@ -414,6 +427,16 @@ def test_what_was_never_acknowledged_is_carried_over_batches_and_restarts():
     assert "uncommitted" not in again.offset
 
 
+def test_an_acknowledged_part_of_what_is_done_leaves_the_rest_to_be_remembered():
+    query = Query().gains({P0: 0})
+    query.batch(p0=10)
+    epoch = query.claims.epoch(P0)
+    query.batch(p0=20)
+    query.claims.acknowledged(P0, 10, epoch)
+    query.batch(p0=30)
+    assert from_json(query.offset).uncommitted[P0].end == 20
+
+
 # --- whose commit it is -----------------------------------------------------------------------------------------------
 
 
@@ -436,6 +459,13 @@ def test_an_operator_s_reset_within_the_last_batch_is_obeyed(where):
     assert again.asks(p0=100) is None
     assert again.commits() == {0: where}
     assert again.asks() == {0: (where, 100)}
+
+
+def test_the_names_of_older_versions_count_only_after_an_offset_of_theirs():
+    again = Query(finished_run(name="", notes_first=False).offset | {"query": "q"})
+    again.asks()
+    again.gains({P0: 30}, note="spark/1")
+    assert again.commits() == {0: 30}
 
 
 def test_a_partition_is_not_read_before_the_group_has_its_start_under_the_query_s_name():

@@ -81,6 +81,13 @@ def test_damage_that_begins_before_the_range_is_named_from_its_start(caplog):
     assert "offsets 4 to 5 of t-0 are damaged" in caplog.text
 
 
+def test_a_senseless_batch_behind_the_damage_sends_nobody_back():
+    found = reader(9, start=3, fail_on_data_loss=False)
+    found._send = lambda: None
+    assert decoded(found, flip(batch(3, 3)), batch(1, 2)) == []
+    assert found._position == 4
+
+
 def test_bytes_that_are_no_batches_fail_always():
     found = reader(9, fail_on_data_loss=False)
     with pytest.raises(CorruptRecordError, match="t-0 is damaged behind offset 0"):
