@@ -40,6 +40,9 @@ CLEANED_OFFSETS = "cleaner-offset-checkpoint"
 _CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, CLEANED_OFFSETS)
 _NAMES_SHOWN = 5
 
+_REMOVED_AT_ONCE = 50
+"""Folders of deleted partitions that are removed while the caller waits: each may take some milliseconds."""
+
 
 @dataclass(slots=True)
 class FlushResult:
@@ -63,6 +66,8 @@ class LogStore:
         self._checkpoints: dict[str, dict[TopicPartition, int]] = {}
         """What the checkpoint files say."""
         self._checkpoint_lock = threading.Lock()
+        self._doomed: list[Path] = []
+        """Folders of deleted partitions that are still to be removed."""
         self._lock = lock
         self._files = files
 
@@ -109,7 +114,7 @@ class LogStore:
             path = self.root / name
             partition = names.parse_partition(name)
             if names.set_aside_suffix(name) == names.DELETED and path.is_dir() and not path.is_symlink():
-                self._remove(path)
+                self._doomed.append(path)
             elif partition is None:
                 foreign += [name] if not names.is_file_of_ours(name) else []
             elif partition in doomed:
@@ -121,6 +126,7 @@ class LogStore:
             elif known is not None:
                 raise NotADirectoryError(20, f"the folder of partition {partition} should be here", str(path))
         self.delete_all(interrupted)
+        self._remove_doomed(_REMOVED_AT_ONCE)
         if foreign:
             shown = ", ".join(foreign[:_NAMES_SHOWN]) + (", ..." if len(foreign) > _NAMES_SHOWN else "")
             logger.info("%s: left alone %d thing(s) that are not of this broker: %s", self.root, len(foreign), shown)
@@ -215,8 +221,9 @@ class LogStore:
         return self.delete_all([topic_partition])
 
     def delete_all(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Deletes logs: at once by name, so that they do not come back after a crash, then their files. What cannot be
-        done is logged; False: a folder still has its name, or may have it again after a power cut."""
+        """Deletes logs: at once by name, so that they do not come back after a crash, then their files; those of many
+        partitions are left for housekeeping, or the next start. What cannot be done is logged; False: a folder still
+        has its name, or may have it again after a power cut."""
         complete, renamed = True, []
         for partition in partitions:
             log = self._logs.pop(partition, None)
@@ -229,8 +236,9 @@ class LogStore:
                 renamed += [aside] if aside is not None else []
         if renamed:
             complete = self._sync_names() and complete
-        for aside in renamed:
+        for aside in renamed[:_REMOVED_AT_ONCE]:
             self._remove(aside)
+        self._doomed += renamed[_REMOVED_AT_ONCE:]
         return complete
 
     def _set_doomed_aside(self, partition: TopicPartition) -> Path | None:
@@ -249,6 +257,11 @@ class LogStore:
             logger.warning("%s could not be synced: %s", self.root, error.strerror)
             return False
         return True
+
+    def _remove_doomed(self, most: int, breathe: Callable[[], None] = lambda: None) -> None:
+        for _ in range(min(most, len(self._doomed))):
+            self._remove(self._doomed.pop())
+            breathe()
 
     def _remove(self, aside: Path) -> None:
         try:
@@ -279,10 +292,12 @@ class LogStore:
         return result
 
     def housekeeping(self, now: int, breathe: Callable[[], None] = lambda: None) -> None:
-        """Retention, compaction where it is due, and checkpoints. Call it every few minutes, in a thread of its own: it
-        may take long. `breathe` is called often where it does; it may wait, and raise CompactionStopped.
+        """Removal of what was deleted, retention, compaction where it is due, and checkpoints. Call it every few
+        minutes, in a thread of its own: it may take long. `breathe` is called often where it does; it may wait, and
+        raise CompactionStopped.
 
         What cannot be done for one log is logged. Raises OSError if the checkpoints cannot be written."""
+        self._remove_doomed(len(self._doomed), breathe)
         if self.fsync is FsyncPolicy.NEVER:
             self._each(lambda log: log.flush())  # writes indexes
         retired: list[tuple[PartitionLog, list[Segment]]] = []

@@ -139,6 +139,33 @@ async def test_many_partitions_are_made_between_what_others_ask(
     assert broker.partition("many", 50) is not None
 
 
+async def test_many_topics_are_deleted_between_what_others_ask(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    added = []
+    add = Slices.add
+
+    def note(slices: Slices, work: Work, **named: Any) -> None:
+        added.append(work)
+        add(slices, work, **named)
+
+    monkeypatch.setattr(Slices, "add", note)
+
+    def ask(client: RawClient, *names: str) -> list[tuple[str | None, int]]:
+        answer = client.ask(m.DeleteTopicsRequest([], list(names), 20_000), 5)
+        return [(each.name, each.error_code) for each in answer.responses]
+
+    names = [f"t{number}" for number in range(11)]
+    for name in names:
+        broker.create_topic(name, 1, {})
+    unknown, twice = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_REQUEST
+    with RawClient(broker.bootstrap) as client:
+        assert await brokers.in_thread(ask, client, *names[:5]) == [(name, 0) for name in names[:5]]
+        assert not added
+        found = await brokers.in_thread(ask, client, "none", "x", *names[5:], "x")
+    assert added
+    assert found == [("none", unknown), *((name, 0) for name in names[5:]), ("x", twice)]
+    assert not len(broker.topics)
+
+
 async def test_a_name_that_cannot_be_had_does_not_cost_the_others(broker: Broker) -> None:
     (broker.config.data_dir / "b-0").write_text("of somebody else")
     with RawClient(broker.bootstrap) as client:

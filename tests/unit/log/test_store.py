@@ -267,6 +267,27 @@ def test_a_damaged_producer_snapshot_is_replaced_from_the_log(tmp_path, damage):
     store.close()
 
 
+def test_folders_of_many_deleted_partitions_are_removed_by_housekeeping(tmp_path):
+    """To remove one takes the disk milliseconds, and whoever deletes a topic is the broker's loop."""
+
+    def left() -> int:
+        return sum(name.endswith("-delete") for name in os.listdir(tmp_path))
+
+    many = [TopicPartition("t", index) for index in range(130)]
+    store = LogStore.open(tmp_path, now=NOW)
+    for partition in many:
+        store.create(partition)
+    assert store.delete_all(many)
+    assert not any((tmp_path / str(partition)).exists() for partition in many)
+    assert left() == 80
+    store.close()
+    store = LogStore.open(tmp_path, now=NOW)
+    assert left() == 30
+    store.housekeeping(NOW)
+    assert left() == 0
+    store.close()
+
+
 def test_deleted_logs_do_not_come_back(tmp_path):
     store = open_store(tmp_path)
     log = store.create(TP)

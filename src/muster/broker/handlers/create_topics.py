@@ -43,6 +43,9 @@ MAX_PER_REQUEST = 10_000
 _FEW = 50
 """Topics, and partitions, that are created in one go."""
 
+_FEW_DELETED = 5
+"""Topics that are deleted in one go. Each is made durable."""
+
 UNKNOWN_NAME = "This server does not host this topic-partition."
 UNKNOWN_ID = "This server does not host this topic ID."
 
@@ -222,7 +225,7 @@ def _all_settings(broker: Broker, settings: dict[str, str]) -> list[CreatableTop
     return found
 
 
-def delete_topics(broker: Broker, request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse:
+def delete_topics(broker: Broker, request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse | Sliced:
     """Delete topics, each on its own."""
     asked = [DeleteTopicState(name) for name in request.topic_names] if call.version < 6 else request.topics
     if not broker.config.flag("delete.topic.enable"):
@@ -232,14 +235,23 @@ def delete_topics(broker: Broker, request: DeleteTopicsRequest, call: Call) -> D
         )
     names = Counter(topic.name for topic in asked if topic.name is not None)
     ids = Counter(topic.topic_id for topic in asked if topic.name is None)
-    results = [
-        _delete_one(broker, topic)
-        for topic in asked
-        if (names[topic.name] == 1 if topic.name is not None else ids[topic.topic_id] == 1)
+    single = [
+        topic for topic in asked if (names[topic.name] == 1 if topic.name is not None else ids[topic.topic_id] == 1)
     ]
-    results += [_undeleted(name, ZERO_UUID, "Duplicate topic name.") for name, count in names.items() if count > 1]
-    results += [_undeleted(None, topic_id, "Duplicate topic id.") for topic_id, count in ids.items() if count > 1]
-    return DeleteTopicsResponse(responses=results)
+    twice = [_undeleted(name, ZERO_UUID, "Duplicate topic name.") for name, count in names.items() if count > 1]
+    twice += [_undeleted(None, topic_id, "Duplicate topic id.") for topic_id, count in ids.items() if count > 1]
+    steps = _deleting(broker, single, twice)
+    return at_once(steps) if len(single) <= _FEW_DELETED else steps
+
+
+def _deleting(
+    broker: Broker, asked: list[DeleteTopicState], twice: list[DeletableTopicResult]
+) -> Generator[None, None, DeleteTopicsResponse]:
+    results = []
+    for topic in asked:
+        results.append(_delete_one(broker, topic))
+        yield
+    return DeleteTopicsResponse(responses=results + twice)
 
 
 def _undeleted(
