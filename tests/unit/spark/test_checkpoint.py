@@ -36,3 +36,20 @@ def test_elsewhere_nothing_is_known(location):
     checkpoint = Checkpoint(location)
     assert not checkpoint.is_done(END)
     assert checkpoint.query_id() is None
+
+
+def test_of_many_batches_the_one_that_runs_is_not_done(folder):
+    for batch in (8, 9, 10, 11):
+        (folder / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{json.dumps(END | {'seq': batch})}")
+        (folder / "commits" / str(batch - 1)).write_text("v1\n{}")
+    checkpoint = Checkpoint(str(folder))
+    assert checkpoint.is_done(END | {"seq": 10})
+    assert not checkpoint.is_done(END | {"seq": 11})
+
+
+def test_a_place_is_written_as_a_url(folder):
+    spaced = folder / "with space"
+    spaced.mkdir()
+    (spaced / "metadata").write_text('{"id":"5a"}')
+    assert Checkpoint(f"file://{folder}/with%20space").query_id() == "5a"
+    assert Checkpoint(f"hdfs://name{folder}").query_id() is None
