@@ -159,7 +159,7 @@ class SimMember:
     def is_settled(self) -> bool:
         """Whether it is stable, its listener has been told all, nothing is to be joined, and it is there to stay."""
         membership = self.core.group.membership
-        at_rest = membership.step is Step.IDLE and not membership.rejoin_needed
+        at_rest = membership.step is Step.IDLE and not membership.rejoin_needed and not membership.callback_pending
         return self.state is MemberState.STABLE and at_rest and not (self._frozen or self.is_closing)
 
     @property

@@ -27,7 +27,7 @@ from muster.testing.checks.base import Connection, InvariantError, Member, Ticke
 from muster.testing.checks.durability import Committed, Durable, Log
 from muster.testing.checks.offsets import Offsets, Records
 from muster.testing.checks.ownership import Ownership
-from muster.testing.checks.sessions import Sessions
+from muster.testing.checks.sessions import PARKED_MS, Sessions
 
 _SOON_MS = 3_000
 """How long an answer may take for which nobody else has to be waited for."""
@@ -277,15 +277,20 @@ class Invariants:
     def on_event(self, coordinator: object, event: GroupEvent) -> None:
         """The coordinator says that something has happened."""
         if coordinator is self.coordinator:
-            self.group(event.group_id).sessions.on_event(event, self._waiting(event.group_id), self._now())
+            # What has come just now, or while the log was held up, may wait for the log and not for other members.
+            before = self._now() - PARKED_MS
+            waiting = self._waiting(event.group_id, self.well_since, before)
+            self.group(event.group_id).sessions.on_event(event, waiting, self._now())
 
-    def _waiting(self, group_id: str) -> set[str]:
+    def _waiting(self, group_id: str, since: int = -1, before: int = 1 << 62) -> set[str]:
+        """The members of a group with a JoinGroup or SyncGroup that came after `since` and before another time."""
         return {
             ticket.request.member_id
             for ticket in self._open.values()
             if isinstance(ticket.request, (JoinGroupRequest, SyncGroupRequest))
             and ticket.request.group_id == group_id
             and ticket.coordinator is self.coordinator
+            and since < ticket.since < before
         }
 
     def look_at(self, groups: Iterable[DescribedGroup]) -> None:

@@ -43,7 +43,7 @@ _BEFORE_THE_GUARDS = (
 )
 _GRACE_MS = 4_000
 """How late a check may be, or a coordinator that has other things to do."""
-_PARKED_MS = 100
+PARKED_MS = 100
 """How much later than its decision an answer may come, since it waits for the log."""
 
 
@@ -135,8 +135,8 @@ class Sessions:
             self._joined_at = now
         if isinstance(request, (JoinGroupRequest, SyncGroupRequest)):
             # Only one that had to wait for other members renews the session, when it is answered.
-            if now - ticket.since > _PARKED_MS and well_since < ticket.since:
-                self._signs[member_id] = now - _PARKED_MS
+            if now - ticket.since > PARKED_MS and well_since < ticket.since:
+                self._signs[member_id] = now - PARKED_MS
         else:
             self._signs[member_id] = max(ticket.since, self._signs.get(member_id, 0))
 
