@@ -14,8 +14,9 @@ END = {"v": 1, "seq": 4, "gen": 2, "claims": {"t": {"0": [1, 2]}}, "topics": {"t
 
 
 @pytest.fixture(autouse=True)
-def _own_folder(monkeypatch):
+def _own_folder(monkeypatch, tmp_path_factory):
     """A socket's path may be no longer than some hundred characters, which `tmp_path` can have already."""
+    tmp_path_factory.getbasetemp()  # made now, or it would be made in the folder that goes with the first test
     with tempfile.TemporaryDirectory(prefix="word-") as folder:
         monkeypatch.setattr("tempfile.gettempdir", lambda: folder)
         yield
