@@ -74,6 +74,10 @@ def test_the_next_process_of_a_query_takes_the_place_of_one_that_was_killed():
     assert asyncio.run(run()) == ([], [digest(END)])
 
 
+def test_an_offset_s_digest_is_that_of_its_content_in_any_order():
+    assert digest(END) == digest(dict(reversed(END.items())))
+
+
 def test_a_folder_that_others_can_enter_is_not_used(tmp_path):
     found = socket_path("q")
     assert found is not None
