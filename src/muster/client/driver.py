@@ -221,7 +221,8 @@ class Driver:
         try:
             async with asyncio.timeout(address.setup_timeout.next_wait_ms() / 1000):
                 transport = await self._open(connection)
-        except (OSError, TimeoutError, UnicodeError, RuntimeError) as error:
+        # Metadata may name any host and port: NUL in a name is a ValueError, a port beyond 65535 an OverflowError.
+        except (OSError, TimeoutError, ValueError, OverflowError, RuntimeError) as error:
             connection.close(Failure(FailureKind.UNREACHABLE, _why_unreachable(node, error)))
             return
         self._set_options(transport)

@@ -518,6 +518,16 @@ async def test_a_broker_that_moved_is_found_at_its_new_address():
         assert [node.port for node in made.driver.connected()] == [second.port]
 
 
+@pytest.mark.parametrize(("host", "port"), [("a\0b", 9092), ("." * 300, 9092), ("127.0.0.1", 70_000)])
+async def test_an_address_that_is_none_fails_what_is_asked_there(host, port):
+    """Metadata may say anything."""
+    async with scripted(echo) as (_, made):
+        await made.know(1)
+        made.metadata.brokers[5] = Node(5, host, port)
+        failed(await made.ask(HeartbeatRequest(), 5), FailureKind.UNREACHABLE)
+        assert not isinstance(await made.ask(HeartbeatRequest(), 1), Failure)
+
+
 async def test_the_least_loaded_broker_is_asked():
     parked = asyncio.Event()
 
