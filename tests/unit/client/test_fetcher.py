@@ -12,7 +12,7 @@ from muster.client.config import ConsumerConfig
 from muster.client.core.fetcher import HELD_BACK_WAIT_MS, Fetcher
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import AnySend, Failure, FailureKind
-from muster.client.core.subscription_state import SubscriptionState
+from muster.client.core.subscription_state import OffsetReset, SubscriptionState
 from muster.errors import CorruptRecordError, ErrorCode, KafkaError, MusterError
 from muster.model import Node, OffsetAndMetadata, TopicPartition
 from muster.protocol import messages as m
@@ -144,6 +144,27 @@ def test_the_answer_to_a_fetch_from_before_a_seek_is_dropped() -> None:
     assert broker.fetcher.collect(500) == {}
     broker.exchange()
     assert [r.offset for r in broker.fetcher.collect(500)[P0]] == [4, 5, 6, 7]
+
+
+def test_the_answer_to_a_fetch_from_before_a_reset_is_dropped() -> None:
+    broker = OneBroker({P0: [4, 4]})
+    [old] = broker.poll()
+    broker.subscription.request_reset(P0, OffsetReset.LATEST)
+    old.on_reply(broker.answer(old.build(13)), 0)
+    assert broker.fetcher.collect(500) == {}
+
+
+@pytest.mark.parametrize("how", ["seek", "reset"])
+def test_another_position_has_no_part_in_the_backoff_of_the_last_one(how: str) -> None:
+    broker = OneBroker({P0: [4]})
+    [send] = broker.poll()
+    send.on_reply(broker.answer(send.build(13), {P0: ErrorCode.NOT_LEADER_OR_FOLLOWER}), 0)
+    assert broker.subscription.state(P0).retry_at > 0
+    if how == "seek":
+        broker.subscription.seek(P0, 2)
+    else:
+        broker.subscription.request_reset(P0, OffsetReset.EARLIEST)
+    assert broker.subscription.state(P0).retry_at == 0
 
 
 def test_the_answer_to_a_fetch_from_before_a_loss_is_dropped_though_the_partition_came_back() -> None:
@@ -530,6 +551,39 @@ def test_raw_batches_move_the_position_as_records_do() -> None:
     assert (data.start_offset, data.end_offset) == (0, 5)
     assert broker.subscription.position(P0) == 5
     assert broker.fetcher.collect_raw() == {}
+
+
+def test_raw_batches_that_were_begun_as_records_are_fetched_again() -> None:
+    """Two fetches of one application: `poll`, then `poll_arrow`. What was handed out does not come once more."""
+    broker = OneBroker({P0: [2, 2]}, max_batches=2)
+    broker.exchange()
+    assert [r.offset for r in broker.fetcher.collect(2)[P0]] == [0, 1]
+    assert broker.fetcher.collect_raw() == {}
+    broker.exchange()
+    assert [data.start_offset for data in broker.fetcher.collect_raw()[P0]] == [2]
+
+
+def test_batches_in_front_of_the_position_are_passed_over() -> None:
+    """A broker may begin its answer before the offset that was asked for."""
+    broker = OneBroker({P0: [2, 2]})
+    broker.subscription.seek(P0, 3)
+    [send] = broker.poll()
+    answer = broker.answer(send.build(13))
+    answer.responses[0].partitions[0].records = b"".join(batch for *_, batch in broker.logs[P0])
+    send.on_reply(answer, 0)
+    assert [r.offset for r in broker.fetcher.collect(500)[P0]] == [3]
+
+
+def test_a_batch_that_was_cut_comes_again_as_a_whole() -> None:
+    broker = OneBroker({P0: [2, 20]})
+    [send] = broker.poll()
+    answer = broker.answer(send.build(13))
+    answer.responses[0].partitions[0].records = b"".join(batch for *_, batch in broker.logs[P0])[:-1]
+    send.on_reply(answer, 0)
+    assert [r.offset for r in broker.fetcher.collect(500)[P0]] == [0, 1]
+    assert broker.fetcher.collect(500) == {}
+    broker.exchange()
+    assert [r.offset for r in broker.fetcher.collect(500)[P0]] == list(range(2, 22))
 
 
 def test_what_is_damaged_is_no_part_of_the_raw_batches_in_front_of_it() -> None:

@@ -42,7 +42,7 @@ from muster.protocol.subscription import Subscription, decode_subscription
 from tests.support.client_harness import GROUP, ConsumerHarness, topic_id, tp, tps
 
 ALL = "flights-0 flights-1 flights-2 flights-3"
-COOPERATIVE = {"partition_assignment_strategy": "cooperative-sticky"}
+COOPERATIVE: dict[str, Any] = {"partition_assignment_strategy": "cooperative-sticky"}
 
 
 def member(**settings: Any) -> ConsumerHarness:
@@ -302,6 +302,22 @@ def test_a_heartbeat_of_before_says_nothing_about_the_rebalance_that_has_come_si
     consumer.finish_callback()
     consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
     assert (consumer.events, consumer.sent(JoinGroupRequest)) == ([], [])
+
+
+def test_a_partition_that_was_to_be_given_up_and_is_kept_after_all_is_read_on() -> None:
+    """The user drops a topic and takes it up again while its offsets are being committed before the join."""
+    consumer = ConsumerHarness(**{"auto_commit_interval_ms": 10**9} | COOPERATIVE)
+    consumer.topics["delays"] = 1
+    consumer.subscribe("flights", "delays")
+    consumer.accept_join()
+    consumer.accept_sync("flights-0 delays-0")
+    consumer.finish_callback()
+    consumer.subscribe("flights")
+    assert consumer.core.subscription.state(tp("delays-0")).pending_revocation
+    consumer.core.subscribe(["flights", "delays"])
+    consumer.accept_commit()
+    assert consumer.events == []
+    assert [state.pending_revocation for _, state in consumer.core.subscription.states()] == [False, False]
 
 
 # --- while the user is away, or leaves -------------------------------------------------------------------------------

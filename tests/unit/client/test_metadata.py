@@ -130,6 +130,41 @@ def test_a_request_for_an_update_waits_for_the_backoff():
     assert not c.metadata.update_pending
 
 
+def test_what_is_found_to_be_stale_while_a_request_is_under_way_is_asked_for_once_more():
+    """The answer may be older than what was found."""
+    c = Cluster()
+    c.metadata.add_interest(["flights"])
+    c.learn(topic())
+    c.now += 1_000
+    c.metadata.request_update(c.now)
+    send = c.ask()
+    c.metadata.request_update(c.now)
+    c.reply(send, topic())
+    c.now += 1_000
+    c.reply(c.ask(), topic(leader=2, epoch=4))
+    assert c.metadata.leader(FLIGHTS) == 2
+    c.now += 1_000
+    c.quiet()
+
+
+def test_topics_that_nobody_is_interested_in_any_more_are_forgotten():
+    c = Cluster()
+    c.metadata.set_interest(["flights", "airports"])
+    c.learn(topic(), topic("airports", topic_id=b"a" * 16))
+    c.metadata.set_interest(["flights"])
+    c.now += 1_000
+    c.metadata.request_update(c.now)
+    c.learn(topic())
+    assert (c.metadata.partition_count("airports"), c.metadata.topic_name(b"a" * 16)) == (None, None)
+
+
+def test_a_new_topic_does_not_undo_the_backoff_while_requests_fail():
+    c = Cluster()
+    c.ask().on_reply(Failure(FailureKind.DISCONNECTED, "gone"), c.now)
+    c.metadata.add_interest(["flights"])
+    c.quiet()
+
+
 def test_failures_back_off_and_are_told():
     c = Cluster()
     waits = []

@@ -16,6 +16,7 @@ from muster.protocol.messages import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
+    MetadataRequest,
 )
 from tests.support.client_harness import ConsumerHarness, tp
 
@@ -119,3 +120,36 @@ def test_a_question_that_cannot_be_asked_says_why() -> None:
         consumer.tick(200)
         consumer.fail(ListOffsetsRequest, kind)
         assert isinstance(query.error, error)
+
+
+@pytest.mark.parametrize("how", ["refused", "unanswered"])
+def test_a_question_that_may_be_answered_elsewhere_is_asked_again_when_the_leader_is_known(how: str) -> None:
+    consumer = alone()
+    query = consumer.core.offsets.query({ZERO: 5})
+    consumer.tick(200)
+    consumer.auto.discard(MetadataRequest)
+    if how == "refused":
+        tell(consumer, code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    else:
+        consumer.fail(ListOffsetsRequest)
+    assert consumer.sent(ListOffsetsRequest) == []
+    consumer.tick(200)
+    assert len(consumer.sent(MetadataRequest)) == 1
+    tell(consumer, 7, timestamp=6)
+    assert query.results == {ZERO: OffsetAndTimestamp(7, 6, 3)}
+
+
+def test_a_question_about_a_partition_without_a_leader_does_not_keep_the_core_busy() -> None:
+    consumer = alone()
+    consumer.core.offsets.query({tp("nowhere-0"): 5})
+    consumer.turn()
+    deadline = consumer.core.offsets.next_deadline(consumer.now)
+    assert deadline == consumer.now + consumer.config.retry_backoff_ms
+
+
+@pytest.mark.parametrize(("level", "number"), [("read_uncommitted", 0), ("read_committed", 1)])
+def test_a_reset_to_the_end_is_to_the_end_of_what_may_be_read(level: str, number: int) -> None:
+    consumer = alone(isolation_level=level)
+    consumer.core.assign([ZERO])
+    consumer.enter_poll()
+    assert [request.isolation_level for request in consumer.sent(ListOffsetsRequest)] == [number]

@@ -531,3 +531,36 @@ def test_errors_are_values_of_one_kind():
     p = producer()
     p.answer(p.put(b"a"), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     assert isinstance(p.error(b"a"), KafkaError)
+
+
+def test_a_broker_that_takes_nothing_for_a_while_gets_no_new_records_until_it_does():
+    """KIP-794. The time runs from when it was first ready to be sent to, however often that was looked at."""
+    settings = {
+        "enable_idempotence": False,
+        "max_in_flight_requests_per_connection": 2,
+        "partitioner_availability_timeout_ms": 1_000,
+        "batch_size": 100,
+    }
+    p = ProducerHarness(leaders=[1, 2], settings=settings)
+    parked = [p.put(b"a", partition=0), p.put(b"b", partition=0)]
+    p.hold(b"c", partition=0)
+
+    def chosen():
+        found = set()
+        for number in range(20):
+            p.give(b"%02d" % number * 50)
+            for request in p.turn():
+                found |= {batch.partition.partition for batch in request.batches}
+                p.answer(request)
+        p.done.clear()
+        return found
+
+    for _ in range(3):
+        p.tick(400)
+    assert chosen() == {1}
+    for request in parked:
+        p.answer(request)
+    [request] = p.turn()
+    assert request.values == [b"c"], "nothing was given to it meanwhile"
+    p.answer(request)
+    assert chosen() == {0, 1}

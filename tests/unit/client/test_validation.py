@@ -102,7 +102,24 @@ def test_a_committed_offset_with_its_epoch_is_validated_before_anything_is_fetch
     assert readers.poll() == []
     readers.reply(send, 10, 2)
     assert readers.subscription.position(P0) == 10
-    assert readers.poll() == []
+    assert (readers.poll(), readers.notes) == ([], [])
+
+
+def test_a_log_that_ends_at_the_position_was_not_cut_back() -> None:
+    readers = Readers("none")
+    readers.subscription.set_position(P0, 10, 2)
+    readers.reply(readers.only(), 10, 2)
+    assert (readers.subscription.position(P0), readers.validation.take_errors()) == (10, [])
+
+
+def test_a_new_leader_names_its_own_nearest_replica(readers: Readers) -> None:
+    """The one that the old leader named may follow nobody any more."""
+    read_up_to(readers, 10, 3)
+    state = readers.subscription.state(P0)
+    state.preferred_replica, state.preferred_until = 1, readers.now + 300_000
+    readers.leads(2, 4)
+    readers.poll()
+    assert state.preferred_replica is None
 
 
 def test_a_new_leader_is_asked_once(readers: Readers) -> None:
@@ -303,6 +320,7 @@ def test_an_answer_about_a_position_of_the_past_is_dropped(readers: Readers, mea
     [new] = readers.poll()
     readers.reply(old, 3, 2)
     assert readers.state() is PositionState.AWAIT_VALIDATION
+    assert readers.poll() == []  # the question about this position is still under way
     readers.reply(new, 30, 2)
     assert readers.subscription.position(P0) == (10 if meanwhile == "leader" else 20)
 

@@ -1,0 +1,214 @@
+"""The three marks of a record, taken, handed out and handled, and what moves each of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.client.core.subscription_state import SubscriptionState
+from muster.client.handout import Handout
+from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def record(partition: TopicPartition, offset: int, epoch: int = 1) -> ConsumerRecord:
+    return ConsumerRecord("t", partition.partition, offset, 0, 0, None, None, [], epoch)
+
+
+class Taken:
+    """A handout that has taken records 0 to 4 of two partitions from a core, whose positions are behind them."""
+
+    def __init__(self) -> None:
+        self.subscription = SubscriptionState()
+        self.subscription.assign([P0, P1])
+        self.handout = Handout(self.subscription)
+        for partition in (P0, P1):
+            self.take(partition, range(5))
+
+    def take(self, partition: TopicPartition, offsets: range) -> None:
+        self.subscription.seek(partition, offsets[0])
+        self.subscription.state(partition).position = offsets[-1] + 1
+        self.handout.take({partition: [record(partition, offset) for offset in offsets]})
+
+    def hand_out(self, limit: int = 100) -> dict[TopicPartition, list[int]]:
+        return {p: [found.offset for found in records] for p, records in self.handout.hand_out(limit).items()}
+
+    def iterate(self, count: int) -> list[tuple[int, int]]:
+        found = [self.handout.next() for _ in range(count)]
+        return [(one.partition, one.offset) for one in found if one is not None]
+
+    def commits(self) -> dict[TopicPartition, int]:
+        """Where a commit ends, of the partitions where that is not the core's position."""
+        return {partition: place.offset for partition, place in self.handout.unhandled().items()}
+
+
+@pytest.fixture
+def taken() -> Taken:
+    return Taken()
+
+
+def test_a_limit_is_for_all_partitions_together(taken: Taken) -> None:
+    assert taken.hand_out(7) == {P0: [0, 1, 2, 3, 4], P1: [0, 1]}
+    assert taken.hand_out(7) == {P1: [2, 3, 4]}
+    assert taken.hand_out(7) == {}
+
+
+def test_what_was_handed_out_is_handled_when_the_caller_comes_back(taken: Taken) -> None:
+    taken.hand_out(2)
+    assert taken.commits() == {P0: 0, P1: 0}
+    taken.handout.come_back()
+    assert taken.commits() == {P0: 2, P1: 0}
+    taken.hand_out(3)
+    taken.handout.come_back()
+    assert taken.commits() == {P1: 0}  # P0 as the core says
+
+
+def test_iteration_handles_a_record_when_the_next_one_is_asked_for(taken: Taken) -> None:
+    assert taken.iterate(3) == [(0, 0), (0, 1), (0, 2)]
+    assert taken.commits() == {P0: 2, P1: 0}
+    assert taken.iterate(3) == [(0, 3), (0, 4), (1, 0)]
+    assert taken.commits() == {P1: 0}
+
+
+def test_what_nobody_has_got_is_handed_out_again(taken: Taken) -> None:
+    taken.hand_out(2)
+    taken.handout.come_back()
+    assert taken.hand_out(2) == {P0: [2, 3]}
+    taken.handout.take_back()
+    assert taken.hand_out(2) == {P0: [2, 3]}
+    taken.handout.take_back()
+    assert taken.iterate(2) == [(0, 2), (0, 3)]
+
+
+def test_after_a_seek_iteration_goes_on_with_nothing_of_the_former_position(taken: Taken) -> None:
+    """Amid the records of the partition that was sought."""
+    taken.iterate(2)
+    taken.subscription.seek(P0, 90)
+    taken.handout.drop([P0])
+    assert taken.iterate(1) == [(1, 0)]
+    assert taken.handout.position(P0) is None
+
+
+@pytest.mark.parametrize("how", ["paused", "given up", "to be given up"])
+def test_iteration_stops_amid_the_records_of_a_partition_that_is_not_to_be_read(taken: Taken, how: str) -> None:
+    taken.iterate(2)
+    if how == "paused":
+        taken.subscription.pause([P0])
+    elif how == "given up":
+        taken.subscription.assign([P1])
+    else:
+        taken.subscription.mark_pending_revocation([P0])
+    assert taken.iterate(1) == [(1, 0)]
+    assert taken.hand_out() == {P1: [1, 2, 3, 4]}
+
+
+def test_records_of_a_former_ownership_are_neither_handed_out_nor_committed(taken: Taken) -> None:
+    taken.hand_out(2)
+    taken.subscription.assign([P1])
+    taken.subscription.assign([P0, P1])
+    assert taken.commits() == {P1: 0}
+    taken.handout.take_back()
+    assert taken.hand_out(1) == {P1: [0]}
+
+
+@pytest.mark.parametrize(("committed", "stands"), [(1, 1), (2, 2), (3, 3), (4, 3), (9, 3)])
+def test_a_commit_of_offsets_handles_what_was_handed_out_in_front_of_them(
+    taken: Taken, committed: int, stands: int
+) -> None:
+    """And nothing that was not: that is still to come, whatever the caller has committed."""
+    taken.hand_out(3)
+    taken.handout.handled_up_to({P0: OffsetAndMetadata(committed)})
+    assert taken.commits() == {P0: stands, P1: 0}
+    taken.handout.take_back()
+    assert taken.hand_out(5 - stands) == {P0: list(range(stands, 5))}
+
+
+def test_what_waits_is_fetched_again_where_tables_are_wanted(taken: Taken) -> None:
+    taken.hand_out(2)
+    taken.handout.come_back()
+    taken.handout.give_back()
+    assert [taken.subscription.position(partition) for partition in (P0, P1)] == [2, 0]
+    assert (taken.hand_out(), taken.handout.has_records) == ({}, False)
+
+
+def test_when_it_has_ended_iteration_brings_nothing(taken: Taken) -> None:
+    taken.iterate(2)
+    taken.handout.end(handled=True)
+    assert taken.iterate(1) == []
+    assert taken.commits() == {P0: 2, P1: 0}
+
+
+def test_an_end_that_handles_nothing_commits_in_front_of_what_was_handed_out_last(taken: Taken) -> None:
+    taken.iterate(3)
+    taken.handout.end(handled=False)
+    assert taken.commits() == {P0: 2, P1: 0}
+    assert taken.iterate(1) == []
+
+
+def test_where_the_next_record_stands_and_how_many_are_still_to_come(taken: Taken) -> None:
+    """Of two runs of a partition the first one that is not at its end says it."""
+    taken.take(P0, range(5, 8))
+    taken.hand_out(2)
+    assert (taken.handout.position(P0), taken.handout.count(P0)) == (2, 6)
+    taken.handout.come_back()
+    assert (taken.handout.position(P0), taken.handout.count(P0)) == (2, 6)
+    assert taken.commits() == {P0: 2, P1: 0}
+
+
+def test_a_place_has_the_epoch_of_the_record_in_front_of_it(taken: Taken) -> None:
+    """Or the validation of the position would ask where the wrong epoch ends (KIP-320)."""
+    taken.handout.clear()
+    taken.handout.take({P0: [record(P0, 0, 1), record(P0, 1, 2)]})
+    taken.hand_out(1)
+    taken.handout.come_back()
+    assert taken.handout.unhandled() == {P0: OffsetAndMetadata(1, 1)}
+
+
+def test_a_log_that_lost_its_end_is_committed_no_further_than_it_goes(taken: Taken) -> None:
+    """The core has found that the log was cut back in front of what waits here."""
+    taken.hand_out(4)
+    taken.handout.come_back()
+    taken.subscription.state(P0).position = 3
+    assert taken.commits() == {P1: 0}
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+def tables(*, end: int = 8) -> Taken:
+    """A table of P0 was handed out, from offset 5 up to `end`."""
+    found = Taken()
+    found.handout.clear()
+    found.subscription.seek(P0, end)
+    found.handout.hand_out_tables({P0: 5})
+    return found
+
+
+@pytest.mark.parametrize(("committed", "stands"), [(4, 5), (5, 5), (6, 6), (8, None), (9, 5)])
+def test_a_commit_of_offsets_handles_the_rows_in_front_of_them(committed: int, stands: int | None) -> None:
+    """Not those of a table that does not reach so far: that offset is of no record that was handed out."""
+    found = tables()
+    found.handout.handled_up_to({P0: OffsetAndMetadata(committed)})
+    assert found.commits() == ({} if stands is None else {P0: stands})
+
+
+def test_tables_that_nobody_has_got_are_fetched_again() -> None:
+    found = tables()
+    found.handout.take_back()
+    assert found.subscription.position(P0) == 5
+    assert found.commits() == {}
+
+
+def test_tables_of_a_partition_that_is_gone_are_not() -> None:
+    found = tables()
+    found.subscription.assign([P1])
+    found.handout.take_back()
+    assert found.commits() == {}
+
+
+def test_tables_of_a_partition_that_was_sought_are_nobodys_affair() -> None:
+    found = tables()
+    found.subscription.seek(P0, 90)
+    found.handout.drop([P0])
+    found.handout.take_back()
+    assert found.subscription.position(P0) == 90
