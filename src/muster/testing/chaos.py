@@ -63,7 +63,7 @@ class _Life(Faults):
                 self._mend_member(member)
         self._misbehave(victim)
         others = [member for member in candidates if member is not victim]
-        self.cluster.run(max(self.scenario.session_timeout_ms, METADATA_MAX_AGE_MS + 1_000))
+        self.cluster.run(max(self.scenario.session_timeout_ms, METADATA_MAX_AGE_MS + 4_000))
         if not self.cluster.clock.run_until(lambda: self._are_stable(others), self.scenario.bound_ms):
             raise InvariantError(f"with {victim} misbehaving, the others are not stable: {others}")
 
@@ -135,8 +135,8 @@ class _Life(Faults):
 
     def _settle(self) -> None:
         cluster = self.cluster
-        # Who was silent for too long may be expired only now, and metadata may be that old.
-        cluster.run(max(self.scenario.session_timeout_ms, METADATA_MAX_AGE_MS + 1_000))
+        # Who was silent for too long may be expired only now; metadata may be that old, and a slow answer that late.
+        cluster.run(max(self.scenario.session_timeout_ms, METADATA_MAX_AGE_MS + 4_000))
         for number, group_id in enumerate(cluster.groups):
             if not any(not member.is_closing for member in cluster.of_group(group_id)):
                 self.start_member(50 * len(cluster.groups) + number)
