@@ -13,7 +13,14 @@ import pytest
 from muster.client.aio import AsyncConsumer
 from muster.client.listener import RebalanceListener
 from muster.client.sync import Consumer
-from muster.errors import ClosedError, ConfigError, IllegalArgumentError, IllegalStateError, KafkaTimeoutError
+from muster.errors import (
+    ClosedError,
+    ConfigError,
+    IllegalArgumentError,
+    IllegalStateError,
+    KafkaTimeoutError,
+    WakeupError,
+)
 from muster.model import OffsetAndMetadata, TopicPartition
 
 NOWHERE = "127.0.0.1:1"
@@ -169,6 +176,22 @@ def test_a_child_process_makes_a_consumer_of_its_own():
     os.close(writing)
     assert consumer.poll(10) == {}
     consumer.close(timeout_ms=100)
+
+
+async def test_a_wakeup_ends_one_poll():
+    async with AsyncConsumer(bootstrap_servers="127.0.0.1:1") as consumer:
+        consumer.assign([TopicPartition("t", 0)])
+        consumer.wakeup()
+        with pytest.raises(WakeupError):
+            await consumer.poll(10)
+        assert await consumer.poll(10) == {}
+
+
+async def test_a_question_that_nobody_waits_for_any_more_is_not_asked():
+    async with AsyncConsumer(bootstrap_servers="127.0.0.1:1") as consumer:
+        with pytest.raises(KafkaTimeoutError):
+            await consumer.end_offsets([TopicPartition("t", 0)], timeout_ms=10)
+        assert consumer._core.offsets.next_deadline(0) is None
 
 
 async def test_two_tasks_cannot_poll_at_once():

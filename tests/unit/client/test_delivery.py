@@ -113,6 +113,37 @@ def test_a_thread_that_waits_is_told_whichever_comes_first():
     assert results == [METADATA] * len(futures)
 
 
+def waited_for(future, settle):
+    """What a thread that waits for it gets, when another one settles it."""
+    found = []
+    waiting = threading.Thread(target=lambda: found.append(future.exception()), daemon=True)
+    waiting.start()
+    while future._locks is None and waiting.is_alive():
+        pass
+    settle()
+    waiting.join(30)
+    return found
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_thread_that_waits_is_told_of_an_error(future, watched):
+    if watched:  # then it has a condition as well
+        future.add_done_callback(lambda _: None)
+    error = KafkaTimeoutError("too late")
+    assert waited_for(future, lambda: future.set_exception(error)) == [error]
+
+
+def test_a_future_that_is_settled_just_before_a_thread_begins_to_wait_is_not_waited_for():
+    class JustSettled(DeliveryFuture):
+        def done(self):
+            before = super().done()
+            if not before:
+                self.set_result(METADATA)
+            return before
+
+    assert waited_for(JustSettled(), lambda: None) == [None]
+
+
 def test_other_attributes_are_missing_as_ever(future):
     with pytest.raises(AttributeError, match="surprise"):
         _ = future.surprise

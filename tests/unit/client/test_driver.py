@@ -124,6 +124,14 @@ async def test_what_cannot_be_encoded_fails_its_own_request_and_no_other(request
         assert "a value in HeartbeatRequest cannot be sent" in message
         assert isinstance(Failure(FailureKind.UNENCODABLE, message).error(), IllegalArgumentError)
         assert isinstance(await after, HeartbeatResponse)
+        await made.know(1)
+        await made.ask(HeartbeatRequest("g"), 1)
+        answers = []
+        send = Send(1, HeartbeatRequest, lambda _: request_, lambda reply, _: answers.append(reply))
+        good = replace(send, build=lambda _: HeartbeatRequest("g"), timeout_ms=15_000)
+        made.driver.dispatch([send, good])
+        assert await made.loop.wait_for(lambda: len(answers) == 2, 60_000)
+        assert isinstance(answers[1], HeartbeatResponse)
         assert made.loop.error is None
 
 
@@ -347,6 +355,33 @@ async def test_no_answer_in_time_closes_the_connection():
         assert server.connections > before
 
 
+async def test_each_request_has_its_own_time_wherever_it_waits():
+    """One timer looks at all of them: at the earliest next, whichever came first, and then at those that are left."""
+
+    async def never(peer):
+        await asyncio.Event().wait()
+
+    async with scripted(never) as (_, made):
+        await made.know(1)
+        late = made.begin(HeartbeatRequest(), 1, timeout_ms=12_000)
+        soon = made.begin(HeartbeatRequest(), 1, channel=Channel.COORDINATOR, timeout_ms=50)
+        failed(await soon, FailureKind.TIMEOUT)
+        assert not late.done()
+
+
+async def test_a_connection_that_is_left_alone_is_looked_at_as_long_as_something_waits_there():
+    async def never(peer):
+        await asyncio.Event().wait()
+
+    async with scripted(never) as (_, made):
+        await made.know(1)
+        first = made.begin(HeartbeatRequest(), 1, channel=Channel.COORDINATOR, timeout_ms=50)
+        second = made.begin(HeartbeatRequest(), 1, timeout_ms=500)
+        failed(await first, FailureKind.TIMEOUT)
+        async with asyncio.timeout(20):  # other timeouts are after half a minute
+            failed(await second, FailureKind.TIMEOUT)
+
+
 async def test_an_impatient_request_behind_a_patient_one_waits_for_it():
     """A heartbeat's timeout must not break the connection on which a join is parked."""
     release = asyncio.Event()
@@ -422,6 +457,22 @@ async def test_a_handshake_that_is_refused_is_told():
     async with scripted(script=script) as (_, made):
         text = failed(await made.ask(ListGroupsRequest()), FailureKind.UNSUPPORTED_VERSION)
         assert "CLUSTER_AUTHORIZATION_FAILED" in text
+
+
+async def test_a_broker_that_speaks_no_version_of_the_handshake_is_asked_twice_and_no_more():
+    asked = 0
+
+    async def script(peer):
+        nonlocal asked
+        while True:
+            await peer.read()
+            asked += 1
+            await peer.reply(peer.api_versions(ErrorCode.UNSUPPORTED_VERSION), version=0)
+
+    async with scripted(script=script) as (server, made):
+        text = failed(await made.ask(ListGroupsRequest()), FailureKind.UNSUPPORTED_VERSION)
+        assert "UNSUPPORTED_VERSION" in text
+        assert asked == 2 * server.connections
 
 
 async def test_a_broker_that_says_nothing_at_all_times_out():
@@ -541,8 +592,11 @@ async def test_a_broker_that_moved_is_found_at_its_new_address():
     async with first.running(), second.running(), client(first.bootstrap) as made:
         await made.know(1)
         await made.ask(HeartbeatRequest(), 1)
+        left = made.begin(ListGroupsRequest(), 1)
         made.metadata.brokers[1] = Node(1, "127.0.0.1", second.port)
         assert not isinstance(await made.ask(HeartbeatRequest(), 1), Failure)
+        async with asyncio.timeout(20):
+            assert "moved" in failed(await left)
         assert [node.port for node in made.driver.connected()] == [second.port]
 
 
@@ -639,3 +693,19 @@ async def test_a_question_that_raises_is_its_askers_affair():
 async def test_waiting_ends_in_time():
     async with scripted() as (_, made):
         assert not await made.loop.wait_for(lambda: False, 20)
+
+
+async def test_whoever_waits_is_told_once_though_the_cores_turn_again_before_it_runs():
+    turned = []
+
+    async with scripted(echo) as (_, made):
+
+        def on_turn(now):
+            turned.append(now)
+            if len(turned) == 1:
+                made.loop.wakeup()
+
+        made.loop._on_turn = on_turn
+        assert await made.loop.wait_for(lambda: bool(turned))
+        assert await made.loop.wait_for(lambda: len(turned) > 1)
+        assert made.loop.error is None

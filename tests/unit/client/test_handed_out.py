@@ -105,6 +105,7 @@ def test_leaving_in_good_order_commits_what_was_handed_out_and_nothing_that_wait
         for record in consumer:
             if record.offset == 9:
                 break
+        assert consumer.position(world.places[0]) == 10
     assert world.committed() == [10]
     with Consumer(**world.settings) as consumer:
         consumer.subscribe([world.topic])
@@ -166,6 +167,27 @@ def test_a_commit_of_offsets_says_it_of_what_stands_in_front_of_them(world: Worl
         consumer.commit({world.places[0]: 18})
         raise ValueError
     assert world.committed() == [18]
+
+
+def test_a_commit_that_is_refused_says_nothing_of_the_kind(world: World) -> None:
+    with suppress(ValueError), Consumer(**world.settings) as consumer:
+        consumer.subscribe([world.topic])
+        assert len(first(consumer, max_records=10)) == 10
+        consumer.commit({world.places[0]: 10, TopicPartition("elsewhere", 0): -1})
+    assert world.committed() == [0]
+
+
+def test_a_listener_that_raises_does_not_keep_the_consumer_in_its_group(world: World) -> None:
+    class Raises(RebalanceListener):
+        def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+            raise ValueError("mine")
+
+    consumer = Consumer(**world.settings)
+    consumer.subscribe([world.topic], listener=Raises())
+    first(consumer)
+    with pytest.raises(ValueError, match="mine"):
+        consumer.close()
+    assert world.members() == 0
 
 
 def test_other_calls_say_nothing_of_the_kind(world: World) -> None:

@@ -146,6 +146,19 @@ async def test_a_dropped_async_producer_warns_and_settles_its_records(monkeypatc
         await asyncio.wait_for(future, 30)
 
 
+def test_records_are_told_when_their_event_loop_ends_with_all_in_it():
+    told = []
+
+    async def main():
+        producer = AsyncProducer(bootstrap_servers=NOWHERE)
+        await producer.send("t", b"v", on_delivery=lambda metadata, error: told.append(error))
+        return producer
+
+    with pytest.warns(ResourceWarning, match="an AsyncProducer was dropped without close"):
+        asyncio.run(main())
+    assert [type(error) for error in told] == [ClosedError]
+
+
 async def test_leaving_async_with_raises_what_nobody_was_told_of():
     async def send_some():
         async with AsyncProducer(bootstrap_servers=NOWHERE, max_block_ms=50) as producer:
@@ -165,8 +178,23 @@ async def test_closing_an_async_producer_twice_at_once_waits_for_the_one_end():
     producer = AsyncProducer(bootstrap_servers=NOWHERE)
     await producer.start()
     future = await producer.send("t", b"v")
-    await asyncio.gather(producer.close(), producer.close(10))
+    first = asyncio.ensure_future(producer.close())
+    await asyncio.sleep(0)
+    await producer.close(10)
     assert isinstance(future.exception(), ClosedError)
+    await first
+
+
+async def test_whoever_waits_for_room_is_told_that_the_producer_was_closed():
+    """Its record has not been taken, and would never be told of."""
+    producer = AsyncProducer(bootstrap_servers=NOWHERE, buffer_memory=300)
+    taken = await producer.send("t", bytes(200))
+    waiting = asyncio.ensure_future(producer.send("t", bytes(200)))
+    await asyncio.sleep(0)
+    await producer.close(10)
+    assert isinstance(taken.exception(), ClosedError)
+    with pytest.raises(ClosedError):
+        await waiting
 
 
 async def test_a_cancelled_close_gives_up_and_tells():
