@@ -16,7 +16,7 @@ import random
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -75,6 +75,8 @@ class RecordingDisk(Files):
         """Contents from before, by inode."""
         self.folders: dict[int, dict[str, int]] = {ROOT: {}}
         """Names from before."""
+        self.left_out: list[tuple[int, int]] = []
+        """When a sync was left out, and of which inode."""
         self._leave_out = leave_out
         self._names: dict[int, dict[str, int]] = {}
         self._inodes: dict[int, int] = {}
@@ -146,13 +148,11 @@ class RecordingDisk(Files):
 
     def sync(self, fd: int) -> None:
         with self._guard:
-            if self._counts("file", sys._getframe(1)):
-                self.operations.append(Sync(self._inodes[fd]))
+            self._sync(self._inodes[fd], "file", sys._getframe(1))
 
     def sync_folder(self, folder: Path) -> None:
         with self._guard:
-            if self._counts("folder", sys._getframe(1)):
-                self.operations.append(Sync(self._folder(folder)))
+            self._sync(self._folder(folder), "folder", sys._getframe(1))
 
     def replace(self, source: Path, target: Path) -> None:
         with self._guard:
@@ -178,19 +178,29 @@ class RecordingDisk(Files):
             super().rmdir(path)
             self._rename(self._folder(path.parent), (path.name, None))
 
-    def _counts(self, kind: str, frame: FrameType | None) -> bool:
+    def _sync(self, inode: int, kind: str, frame: FrameType | None) -> None:
         callers: list[str] = []
-        while frame is not None and len(callers) < 2:
-            if frame.f_code.co_filename.endswith("files.py"):
-                if not callers and frame.f_code.co_name.endswith("_whole"):
-                    kind = f"{kind} of a file in whole" if kind == "folder" else kind
-            else:
+        while frame is not None and len(callers) < (2 if kind == "file" else 1):
+            if not frame.f_code.co_filename.endswith("files.py"):
                 line = frame.f_lineno - frame.f_code.co_firstlineno
                 callers.append(f"{frame.f_code.co_qualname}+{line}")
             frame = frame.f_back
         site = f"{kind}: {' < '.join(callers)}"
         self.sites[site] = self.sites.get(site, 0) + 1
-        return site != self._leave_out
+        if site == self._leave_out:
+            self.left_out.append((self.now, inode))
+        else:
+            self.operations.append(Sync(inode))
+
+    def risky(self) -> set[int]:
+        """The moments at which something may be lost for want of the syncs that were left out: until the next of the
+        same file or folder, of which the last are the riskiest."""
+        found: set[int] = set()
+        for at, inode in self.left_out:
+            later = (i for i in range(at, self.now) if self.operations[i] == Sync(inode))
+            end = next(later, self.now)
+            found |= {*range(at, min(at + 8, end) + 1), *range(max(at, end - 6), end + 1)}
+        return found
 
 
 @dataclass
@@ -241,7 +251,8 @@ class Luck:
         for operation in pending[:count]:
             content = _apply(content, operation)
         if count < len(pending) and self._data and isinstance(torn := pending[count], Write):
-            kept = self._rng.randint(0, len(torn.data))
+            # Often near the end: small files tear there as well.
+            kept = self._rng.randint(self._rng.choice((0, max(len(torn.data) - 8, 0))), len(torn.data))
             rest = bytes(len(torn.data) - kept) if self._rng.random() < 0.5 else b""
             content = _apply(content, torn._replace(data=torn.data[:kept] + rest))
         return content
@@ -316,11 +327,13 @@ def _change(names: dict[str, int], rename: Rename) -> None:
             names[name] = inode
 
 
-def cuts(disk: RecordingDisk, rng: random.Random, *, each: int = 4, every: int = 1) -> Iterator[Cut]:
-    """Cuts before the first operation, after the last and between: at each moment the four extremes and `each` chances,
-    without those that leave the same."""
+def cuts(
+    disk: RecordingDisk, rng: random.Random, *, each: int = 4, moments: Iterable[int] | None = None
+) -> Iterator[Cut]:
+    """Cuts before the first operation, after the last and between (or at these `moments`): at each the four extremes
+    and `each` chances, without those that leave the same."""
     player = Player(disk)
-    for at in range(0, disk.now + 1, every):
+    for at in range(disk.now + 1) if moments is None else sorted(moments):
         player.go_to(at)
         seen = set()
         chances = [(0.0, 0.0), (1.0, 1.0), (0.0, 1.0), (1.0, 0.0)]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from muster.log import CleanupPolicy, Files, FsyncPolicy, LogConfig, LogError, LogStore, PartitionLog
+from muster.log.store import CLEANED_OFFSETS, RECOVERY_POINTS, read_checkpoint
 from muster.model import TopicPartition
 from muster.protocol.record_batch import read_header
 from tests.support.logs import NOW, Row, batch, read_all, read_headers
@@ -31,11 +32,14 @@ DELETION = {"append": 60, "flush": 10, "keep house": 15, "delete": 15}
 
 @dataclass
 class Promise:
-    """What holds from a moment on. `end`: records before it are durable. `start`: those before it may be gone."""
+    """What holds from a moment on. `end`: records before it are durable. `start`: those before it may be gone.
+    `noted`: what the checkpoints said last of where recovery and compaction begin, so that a start need not do all over
+    again."""
 
     at: int
     end: int = 0
     start: int = 0
+    noted: tuple[int, int] = (0, 0)
 
 
 @dataclass
@@ -47,10 +51,12 @@ class Written:
     batches: dict[int, bytes] = field(default_factory=dict)
     """Batches of the idempotent producer, as sent, by base offset."""
     promises: list[Promise] = field(default_factory=lambda: [Promise(0)])
+    gone: set[int] = field(default_factory=set)
+    """What a cut took that had not been promised."""
 
-    def promise(self, at: int, *, end: int = 0, start: int = 0) -> None:
+    def promise(self, at: int, *, end: int = 0, noted: tuple[int, int] | None = None) -> None:
         last = self.promises[-1]
-        self.promises.append(Promise(at, max(end, last.end), max(start, last.start)))
+        self.promises.append(Promise(at, max(end, last.end), last.start, last.noted if noted is None else noted))
 
     def promised(self, at: int) -> Promise:
         return [promise for promise in self.promises if promise.at <= at][-1]
@@ -78,7 +84,12 @@ class Life:
         self.deleted: dict[TopicPartition, list[tuple[int, int, Written]]] = {PLAIN: [], KEYED: []}
         """What a log was before it was deleted: from when to when that happened."""
         self.clock = NOW + 1 + max([0, *(t - NOW for w in self.written.values() for t in w.times.values())])
+        self.shut_at: set[int] = set()
+        """When the store was closed and marked as such."""
         self.open()
+        if written is not None:
+            for where, log in self.store.logs.items():
+                self.written[where].gone = set(range(log.log_end_offset)) - {row[0] for row in read_all(log)}
 
     @property
     def at(self) -> int:
@@ -93,6 +104,9 @@ class Life:
             partitions=[PLAIN, KEYED],
             files=self.files,
         )
+        for where, written in self.written.items():
+            # What a start has found it has synced.
+            written.promise(self.at, end=self.store.logs[where].log_end_offset)
 
     def append(self, where: TopicPartition, rng: random.Random, *, sequence: int | None = None) -> None:
         self.clock += STEP_MS
@@ -130,17 +144,17 @@ class Life:
             start = self.store.logs[where].log_start_offset
             at, written.promises = written.promises, [p for p in written.promises if p.at < begun]
             last = at[-1]
-            written.promises.append(Promise(begun, last.end, max(start, last.start)))
+            written.promises.append(Promise(begun, last.end, max(start, last.start), (0, 0)))
+            written.promise(self.at, noted=(self.store.logs[where].recovery_point, self.store.logs[where].cleaned_to))
 
     def restart(self, *, clean: bool) -> None:
         self.store.close(clean=clean)
         if clean:
+            self.shut_at.add(self.at)
             for where, written in self.written.items():
-                written.promise(self.at, end=self.store.logs[where].log_end_offset)
+                end = self.store.logs[where].log_end_offset
+                written.promise(self.at, end=end, noted=(end, 0))
         self.open()
-        for where, written in self.written.items():
-            # What a start has found it has synced.
-            written.promise(self.at, end=self.store.logs[where].log_end_offset)
 
     def delete(self, where: TopicPartition) -> None:
         """The log goes, and another comes in its place."""
@@ -185,14 +199,24 @@ class Life:
         return entry.batches[-1].last_sequence + 1 if entry and entry.batches else 0
 
 
-def check(root: Path, fsync: FsyncPolicy, written: dict[TopicPartition, Written], at: int, clock: int) -> None:
+def check(root: Path, life: Life, at: int) -> None:
     """What must hold of the folder that a cut at `at` has left."""
+    noted = [read_checkpoint(root / name) for name in (RECOVERY_POINTS, CLEANED_OFFSETS)]
     store = LogStore.open(
-        root, now=clock, fsync=fsync, configs=CONFIGS.__getitem__, partitions=[PLAIN, KEYED], files=Unsynced()
+        root,
+        now=life.clock,
+        fsync=life.fsync,
+        configs=CONFIGS.__getitem__,
+        partitions=[PLAIN, KEYED],
+        files=Unsynced(),
     )
     try:
-        for where, all_of_it in written.items():
-            _check_log(store.logs[where], all_of_it, all_of_it.promised(at), clock)
+        assert store.was_clean or at not in life.shut_at, "a clean shutdown counts as a crash"
+        for where, written in life.written_by(at).items():
+            promise = written.promised(at)
+            _check_log(store.logs[where], written, promise, life.clock)
+            for said, promised in zip(noted, promise.noted, strict=True):
+                assert said.get(where, 0) >= promised, f"{where}: {promised} was noted, {said} is there"
     finally:
         store.close(clean=False)
 
@@ -202,28 +226,42 @@ def _check_log(log: PartitionLog, written: Written, promise: Promise, clock: int
     offsets = [row[0] for row in rows]
     assert offsets == sorted(set(offsets)), "offsets are not in order"
     for row in rows:
-        assert written.rows[row[0]] == row, f"wrong bytes at {row[0]}"
+        assert written.rows.get(row[0]) == row, f"wrong bytes at {row[0]}"
     assert log.log_end_offset >= promise.end, f"the log ends at {log.log_end_offset}, {promise.end} was durable"
-    if promise.start < promise.end:
-        assert log.log_start_offset <= promise.start, f"it begins at {log.log_start_offset}, not at {promise.start}"
+    if set(range(promise.start, promise.end)) - written.gone:
+        assert log.log_start_offset <= promise.start or written.gone, (
+            f"it begins at {log.log_start_offset}, not at {promise.start}"
+        )
     if log.config.cleanup_policy is CleanupPolicy.DELETE:
         missing = set(range(min(log.log_start_offset, promise.start), promise.end)) - set(offsets)
+        missing -= written.gone
         assert not missing, f"durable records are missing: {sorted(missing)}"
     else:
         _check_keys(rows, written, promise)
+    _check_lookups(log, offsets)
     _check_times(log, rows, written)
     _check_producer(log, written, set(offsets), clock)
     assert not list(log.directory.glob("*.damaged")), "a power cut damages nothing that is worth keeping"
 
 
 def _check_keys(rows: list[Row], written: Written, promise: Promise) -> None:
-    durable = {key: (offset, value) for offset, key, value in sorted(written.rows.values()) if offset < promise.end}
+    durable = {
+        key: (offset, value)
+        for offset, key, value in sorted(written.rows.values())
+        if offset < promise.end and offset not in written.gone
+    }
     found = {key: (offset, value) for offset, key, value in rows}
     for key, (offset, value) in durable.items():
         if key not in found:
             assert value is None, f"the last value of {key!r} is gone"
         else:
             assert found[key][0] >= offset, f"{key!r} has an older value"
+
+
+def _check_lookups(log: PartitionLog, offsets: list[int]) -> None:
+    for offset in reversed(offsets):  # not in the order in which the log remembers where the next one is
+        header = read_header(log.read(offset, 1).data)
+        assert header.base_offset <= offset <= header.last_offset, f"asked for {offset}, got {header.base_offset}"
 
 
 def _check_times(log: PartitionLog, rows: list[Row], written: Written) -> None:

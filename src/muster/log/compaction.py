@@ -18,8 +18,8 @@ empty, so that the producer's state can be built from the log (as Kafka's Cleane
 Step 3 must survive a crash, and a power cut, at any point: the new segment is written and synced as `X.log.cleaned`;
 the rename to `X.log.swap` decides, once the folder is synced; then the indexes of the old segments and their files, but
 the one named X, are deleted, and the folder is synced again: an old segment must not come back beside `X.log`; the
-rename to `X.log` replaces that one. `finish_swaps` goes on where a crash stopped it. Who has mapped an old segment
-keeps it.
+rename to `X.log` replaces that one, for good when the folder is synced a third time. `finish_swaps` goes on where a
+crash stopped it. Who has mapped an old segment keeps it.
 """
 
 from __future__ import annotations
@@ -271,6 +271,8 @@ def finish(replacement: Replacement) -> None:
         _exchange(new.files, new.path, [old.base_offset for old in replacement.old])
         new.path = new.path.with_suffix("")
     new.save_indexes(sync=True)
+    # Else a `.swap` of this run could come back beside one of the next, which takes in what is new here.
+    new.files.sync_folder(new.path.parent)
 
 
 def discard(new: Segment) -> None:

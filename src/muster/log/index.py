@@ -69,13 +69,14 @@ class OffsetIndex:
     def last_position(self) -> int:
         return self._positions[-1] if self._positions else 0
 
-    def save(self, *, sync: bool) -> None:
-        """Writes the file. Raises OSError."""
+    def save(self) -> None:
+        """Writes the file. It need not be synced: one that a power cut has torn is not in order, or its last entry does
+        not lead to the segment's end, and some entries too few only cost time. Raises OSError."""
         entries = array("i", bytes(_OFFSET_ENTRY_SIZE * len(self._offsets)))
         entries[0::2], entries[1::2] = self._offsets, self._positions
         if sys.byteorder == "little":
             entries.byteswap()
-        put_whole(self._files, self.path, entries.tobytes(), sync=sync)
+        put_whole(self._files, self.path, entries.tobytes(), sync=False)
 
 
 class TimeIndex:
@@ -124,7 +125,8 @@ class TimeIndex:
         return self._offsets[slot - 1] if slot else 0
 
     def save(self, *, sync: bool) -> None:
-        """Writes the file. Raises OSError."""
+        """Writes the file. One without its last entries could not be told from a whole one, so it is to be synced
+        before it is believed. Raises OSError."""
         data = b"".join(map(_TIME_ENTRY.pack, self._timestamps, self._offsets))
         put_whole(self._files, self.path, data, sync=sync)
 

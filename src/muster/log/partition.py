@@ -168,7 +168,8 @@ class PartitionLog:
     def recovery_point(self) -> int:
         """What lies before it need not be checked after a crash: it is synced, and its indexes are."""
         with self._lock:
-            return min([self._durable.offset, *(sealed.segment.base_offset for sealed in self._sealed)])
+            synced = [sealed.segment for sealed in self._sealed if sealed.segment.next_offset <= self._durable.offset]
+            return min([self._durable.offset, *(segment.base_offset for segment in synced)])
 
     @property
     def closed(self) -> bool:
@@ -430,8 +431,6 @@ class PartitionLog:
             for segment, offset, snapshot in sealed:
                 segment.save_indexes(sync=self._promises)
                 put_whole(self._files, self.directory / segment_name(offset, ".snapshot"), snapshot, sync=False)
-            if sealed and self._promises:
-                self._files.sync_folder(self.directory)
         except OSError as error:
             self._report("could not write the indexes of a segment", error)
             return
@@ -455,8 +454,6 @@ class PartitionLog:
                     self._segments[-1].save_indexes(sync=self._promises)
                     snapshot = self.directory / segment_name(self._log_end_offset, ".snapshot")
                     self.producers.save(snapshot, self._files)
-                    if self._promises:
-                        self._files.sync_folder(self.directory)
             except OSError as error:
                 raise self._fail("closing", error) from error
             finally:
@@ -509,8 +506,6 @@ class PartitionLog:
             try:
                 if count == len(self._segments):
                     self._roll(now)
-                    if self._promises:
-                        self._files.sync_folder(self.directory)
             except OSError as error:
                 self._report("could not begin a new segment", error)
                 return []

@@ -152,15 +152,15 @@ class Segment:
         self._note_time()
 
     def save_indexes(self, *, sync: bool) -> None:
-        """Writes the indexes. With `sync` each is after a power cut the old one or the new one, and the new one as soon
-        as the folder is synced too. Raises OSError."""
+        """Writes the indexes. With `sync` they are such after a power cut that `load` sees it if they are of no use.
+        Raises OSError."""
         replaces = self.index.path.exists()
         self.time_index.save(sync=sync)
         if sync and replaces:
             # `load` looks for later times only behind the last entry of the offset index. With that of now, and times
             # as they were at the last shutdown, it would miss those between.
             self.files.sync_folder(self.path.parent)
-        self.index.save(sync=sync)
+        self.index.save()
 
     def sync(self) -> None:
         """fsync, if the file is open for writing. Raises OSError, FileCutError."""

@@ -13,7 +13,6 @@ made: `make_room` sees to that.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import threading
@@ -25,7 +24,7 @@ from types import MappingProxyType
 from muster.errors import CorruptRecordError
 from muster.log import folder as names
 from muster.log.config import FsyncPolicy, LogConfig, LogFailedError
-from muster.log.files import DISK, Files, remove_tree, write_whole
+from muster.log.files import DISK, Files, put_whole, remove_tree
 from muster.log.folder import FolderLock
 from muster.log.partition import PartitionLog
 from muster.log.segment import Segment
@@ -150,7 +149,7 @@ class LogStore:
         marker = self.root / CLEAN_SHUTDOWN_FILE
         clean = marker.is_file()
         self.was_clean = clean or not found
-        self._checkpoints = {name: _read_checkpoint(self.root / name) for name in _CHECKPOINTS}
+        self._checkpoints = {name: read_checkpoint(self.root / name) for name in _CHECKPOINTS}
         for topic_partition in found:
             self._logs[topic_partition] = PartitionLog.open(
                 self.root / str(topic_partition),
@@ -321,20 +320,26 @@ class LogStore:
         with self._checkpoint_lock:
             logs = [log for log in list(self._logs.values()) if log.log_end_offset]
             synced = logs if self.fsync is not FsyncPolicy.NEVER else []
-            self._write_checkpoint(RECOVERY_POINTS, {log.topic_partition: log.recovery_point for log in synced})
+            points = {log.topic_partition: log.recovery_point for log in synced}
             starts = {log.topic_partition: log.log_start_offset for log in logs if log.log_start_offset}
-            self._write_checkpoint(LOG_START_OFFSETS, starts)
             cleaned = {log.topic_partition: log.cleaned_to for log in logs if log.cleaned_to}
-            self._write_checkpoint(CLEANED_OFFSETS, cleaned)
+            changed = [
+                self._put_checkpoint(name, offsets)
+                for name, offsets in zip(_CHECKPOINTS, (points, starts, cleaned), strict=True)
+            ]
+            if any(changed):
+                self._files.sync_folder(self.root)
 
-    def _write_checkpoint(self, name: str, offsets: dict[TopicPartition, int]) -> None:
-        """Kafka's OffsetCheckpointFile: version, number of lines, then topic, partition and offset a line."""
+    def _put_checkpoint(self, name: str, offsets: dict[TopicPartition, int]) -> bool:
+        """Kafka's OffsetCheckpointFile: version, number of lines, then topic, partition and offset a line. Returns
+        whether it had to be written."""
         path = self.root / name
         if self._checkpoints.get(name) == offsets and path.exists():
-            return
+            return False
         lines = (f"{topic} {partition} {offset}\n" for (topic, partition), offset in offsets.items())
-        write_whole(self._files, path, f"0\n{len(offsets)}\n{''.join(lines)}".encode())
+        put_whole(self._files, path, f"0\n{len(offsets)}\n{''.join(lines)}".encode(), sync=True)
         self._checkpoints[name] = offsets
+        return True
 
     def close(self, *, clean: bool = True) -> None:
         """Closes all logs and lets go of the directory. With `clean` they are synced and marked, so that the next start
@@ -354,7 +359,9 @@ class LogStore:
                     whole = False
             if whole:
                 self.write_checkpoints()
-                write_whole(self._files, self.root / CLEAN_SHUTDOWN_FILE, json.dumps({"version": 0}).encode())
+                # That it is there says all. What it tells of is durable already.
+                put_whole(self._files, self.root / CLEAN_SHUTDOWN_FILE, b'{"version":0}', sync=False)
+                self._files.sync_folder(self.root)
         except OSError as error:
             logger.error("%s: the next start will look everything over: %s", self.root, error)
         finally:
@@ -365,14 +372,17 @@ def _is_empty_folder(path: Path) -> bool:
     return path.is_dir() and not os.listdir(path)
 
 
-def _read_checkpoint(path: Path) -> dict[TopicPartition, int]:
+def read_checkpoint(path: Path) -> dict[TopicPartition, int]:
     """What the file says; nothing if it is missing or damaged, which costs time but no data."""
     if not os.path.lexists(path):
         return {}
     try:
         if not path.is_file():  # reading a pipe would wait for ever
             raise ValueError("not a file")
-        version, count, *lines = path.read_text().splitlines()
+        text = path.read_text()
+        if not text.endswith("\n"):
+            raise ValueError("its end is missing")
+        version, count, *lines = text.splitlines()
         fields = [line.split() for line in lines]
         offsets = {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in fields}
         if version != "0" or int(count) != len(offsets):

@@ -1,5 +1,6 @@
 """The data directory: locking, clean and unclean shutdown, recovery at every torn byte, deletion, checkpoints."""
 
+import contextlib
 import os
 import shutil
 import struct
@@ -10,6 +11,7 @@ import pytest
 
 from muster.errors import ErrorCode
 from muster.log import FsyncPolicy, LogConfig, LogError, LogStore, StoreLockedError
+from muster.log.producer_state import ProducedBatch, ProducerEntry, ProducerState
 from muster.model import TopicPartition
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import NOW, batch, read_all
@@ -237,6 +239,63 @@ def test_what_was_synced_before_the_recovery_point_is_not_read_again(tmp_path):
     first.write_bytes(data)
     store = open_store(tmp_path)
     assert store.get(TP).log_end_offset == 30
+    store.close()
+
+
+def test_the_segment_that_holds_the_recovery_point_is_read_through(tmp_path):
+    """What is behind the point in it was not synced: a batch may be there with a page of it never written."""
+    store = open_store(tmp_path)
+    log = store.create(TP, LogConfig())
+    fill(log, 10)
+    store.flush()
+    store.write_checkpoints()
+    fill(log, 10, start=10)
+    ends = batch_ends(log)
+    path = log.segments[0].path
+    store.close(clean=False)
+    data = bytearray(path.read_bytes())
+    data[ends[15] + 70] ^= 1  # in the records: the header is whole
+    path.write_bytes(data)
+    store = open_store(tmp_path)
+    assert [at for at, _, _ in read_all(store.get(TP))] == list(range(16))
+    store.close()
+
+
+@pytest.mark.parametrize("gone", ["the end of the last segment", "the end of a sealed segment", "a segment"])
+def test_a_batch_that_is_gone_is_not_taken_for_a_duplicate(tmp_path, gone):
+    """A snapshot of the producers was on disk before the batches that it speaks of."""
+    store = open_store(tmp_path)
+    log = store.create(TP)
+    for at in range(30):
+        log.append(produced(at), now=NOW)
+    segments = log.segments
+    store.close(clean=False)
+    for segment in segments[1:]:
+        state = ProducerState()
+        state.producers[7] = ProducerEntry(1, NOW)
+        last = segment.base_offset - 1
+        state.producers[7].batches.append(ProducedBatch(last, last, last, last, NOW))
+        state.save(log.directory / f"{segment.base_offset:020d}.snapshot")
+    if gone == "a segment":
+        lost = range(segments[2].base_offset, segments[3].base_offset)
+        segments[2].path.unlink()
+    else:
+        cut = segments[-1] if gone == "the end of the last segment" else segments[-2]
+        end = segments[-1].base_offset if cut is segments[-2] else 30
+        os.truncate(cut.path, cut.size - 10)
+        lost = range(end - 1, end)
+        if cut is segments[-1]:  # as at a clean shutdown, of which only the snapshot survived
+            state.producers[7].batches.append(ProducedBatch(29, 29, 29, 29, NOW))
+            state.save(log.directory / f"{30:020d}.snapshot")
+        else:
+            segments[-1].path.unlink()
+    store = open_store(tmp_path)
+    log = store.get(TP)
+    there = {at for at, _, _ in read_all(log)}
+    assert not there & set(lost)
+    for at in lost:
+        with contextlib.suppress(LogError):  # where later batches are there it comes out of order
+            assert not log.append(produced(at), now=NOW).duplicate
     store.close()
 
 

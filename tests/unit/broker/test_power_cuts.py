@@ -1,0 +1,143 @@
+"""A power cut at every moment of a broker's life: topics, their records, and the ids that were given out."""
+
+from __future__ import annotations
+
+import logging
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from muster.broker.broker import Broker
+from muster.broker.producer_ids import BLOCK
+from tests.support.brokers import broker_config
+from tests.support.logs import NOW, batch, read_all
+from tests.support.power import RecordingDisk, Unsynced, cuts
+
+NAMES = ("a", "b", "n" * 249)
+SETTINGS = {"fsync": "always", "log.retention.check.interval.ms": 10**9}
+
+
+@dataclass
+class Fact:
+    """What is so at a moment. `unsure`: topics that are just being made or deleted."""
+
+    at: int
+    cluster_id: str = ""
+    producer_id: int = -1
+    topics: dict[str, bytes] = field(default_factory=dict)
+    values: dict[bytes, list[bytes]] = field(default_factory=dict)
+    unsure: str = ""
+
+
+class Life:
+    """A broker that makes and deletes topics, writes and gives out ids; and what it acknowledges when."""
+
+    def __init__(self, root: Path, disk: RecordingDisk) -> None:
+        self.disk = disk
+        self.root = root
+        self.facts = [Fact(0)]
+        self.written: dict[bytes, set[bytes]] = {}
+        self.count = 0
+
+    def note(self, **changes: object) -> None:
+        last = self.facts[-1]
+        fields = {"unsure": "", **changes}
+        topics = {**last.topics}
+        values = {topic: [*found] for topic, found in last.values.items()}
+        now = Fact(self.disk.now, last.cluster_id, last.producer_id, topics, values)
+        for name, value in fields.items():
+            setattr(now, name, value)
+        self.facts.append(now)
+
+    async def live(self, rng: random.Random, steps: int) -> None:
+        for _ in range(2):
+            broker = Broker(broker_config(self.root, SETTINGS), self.disk)
+            await broker.start()
+            self.note(cluster_id=broker.cluster_id)
+            for _ in range(steps):
+                self.step(broker, rng)
+            await broker.stop()
+
+    def step(self, broker: Broker, rng: random.Random) -> None:
+        name = rng.choice(NAMES)
+        topic = broker.topics.get(name)
+        if rng.random() < 0.15:
+            taken = [broker.producer_ids.take() for _ in range(rng.choice((1, BLOCK)))]
+            self.note(producer_id=taken[-1])
+        elif topic is None:
+            self.note(unsure=name)
+            made = broker.create_topic(name, 2, {"retention.ms": "-1"})
+            self.note(topics={**self.facts[-1].topics, name: made.topic_id})
+        elif rng.random() < 0.3:
+            left = {other: id_ for other, id_ in self.facts[-1].topics.items() if other != name}
+            self.note(topics=left, unsure=name)
+            broker.delete_topic(topic)
+            self.note()
+        else:
+            self.count += 1
+            log = broker.partition(name, 1)
+            assert log is not None
+            value = b"%d" % self.count
+            self.written.setdefault(topic.topic_id, set()).add(value)
+            log.append(batch((b"k", value)), now=NOW)
+            if rng.random() < 0.5:
+                broker._store.flush()
+                durable = [row[2] for row in read_all(log)]
+                self.note(values={**self.facts[-1].values, topic.topic_id: durable})
+            if rng.random() < 0.2:
+                broker._store.housekeeping(NOW)
+
+    def check(self, root: Path, at: int) -> None:
+        fact = [fact for fact in self.facts if fact.at <= at][-1]
+        broker = Broker(broker_config(root, SETTINGS), Unsynced())
+        broker._open_folder()
+        try:
+            assert fact.cluster_id in ("", broker.cluster_id)
+            assert broker.producer_ids.take() > fact.producer_id
+            there = {topic.name: topic.topic_id for topic in broker.topics}
+            for name in {*there, *fact.topics} - {fact.unsure}:
+                assert there.get(name) == fact.topics.get(name), f"topic {name[:5]}"
+            for name, topic_id in there.items():
+                log = broker.partition(name, 1)
+                assert log is not None
+                values = [row[2] for row in read_all(log)]
+                assert set(values) <= self.written.get(topic_id, set()), "records of another topic"
+                promised = fact.values.get(topic_id, [])
+                assert values[: len(promised)] == promised, "records are lost"
+            gone = set(NAMES) - {*there, *fact.topics, fact.unsure}
+            folders = {path.name.rpartition("-")[0] for path in root.iterdir() if path.is_dir()}
+            assert not folders & gone, "a deleted topic's folder is back"
+            assert not list(root.glob("*-stray")), "a deletion left a folder that nobody knows"
+        finally:
+            broker._store.close(clean=False)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    memory = Path("/dev/shm")
+    path = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
+    logging.disable(logging.ERROR)
+    yield path
+    logging.disable(logging.NOTSET)
+    shutil.rmtree(path)
+
+
+def fresh(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_nothing_acknowledged_is_lost_or_comes_back(folder: Path, seed: int) -> None:
+    root = fresh(folder / "data")
+    life = Life(root, RecordingDisk(root))
+    await life.live(random.Random(seed), 10)
+    for cut in cuts(life.disk, random.Random(seed), each=1):
+        cut.lay_out(folder / "cut")
+        life.check(folder / "cut", cut.at)
