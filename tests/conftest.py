@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -11,6 +12,10 @@ import pytest
 
 from muster.broker.broker import Broker
 from tests.support import brokers, peers, scale
+
+# A shell's `&` and nohup have SIGINT ignored, and every process that a test starts would ignore it with us.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure() -> None:

@@ -38,7 +38,7 @@ def test_callbacks_of_commits_come_before_the_rebalance(cluster, face):
         until(lambda: consumer.assignment() != set(), lambda: consumer.poll(50))
         consumer.commit_async({TopicPartition(topic, 0): 3}, lambda _offsets, error: told.append(f"committed {error}"))
         consumer.enforce_rebalance("to see what comes first")
-        until(lambda: bool(inner._completed), lambda: time.sleep(0.01))
+        until(lambda: bool(inner._pump._completed), lambda: time.sleep(0.01))
         until(lambda: "revoked" in told, lambda: consumer.poll(50))
     assert told[:2] == ["committed None", "revoked"]
 

@@ -633,7 +633,10 @@ STRANGERS: dict[ApiKey, list[Step]] = {
         ("two", lambda w: m.DescribeGroupsRequest([f"{w.prefix}-none", ""])),
         ("what is allowed", lambda w: m.DescribeGroupsRequest([f"{w.prefix}-none"], True)),
     ],
-    ApiKey.DELETE_GROUPS: [("twice", lambda w: m.DeleteGroupsRequest([f"{w.prefix}-none", "", f"{w.prefix}-none"]))],
+    # Not the group with the empty name: somebody else's test may have committed for it on the Kafka that all share.
+    ApiKey.DELETE_GROUPS: [
+        ("twice", lambda w: m.DeleteGroupsRequest([f"{w.prefix}-none", f"{w.prefix}-nil", f"{w.prefix}-none"]))
+    ],
 }
 """What somebody asks of a group that does not exist."""
 
@@ -642,7 +645,7 @@ STRANGERS: dict[ApiKey, list[Step]] = {
 def test_groups_that_do_not_exist(worlds: tuple[World, World], key: ApiKey) -> None:
     for world in worlds:
         until_ready(world, m.FindCoordinatorRequest(world.prefix, 0), 3)
-        for group in ("", world.prefix, f"{world.prefix}-none"):
+        for group in ("", world.prefix, f"{world.prefix}-none", f"{world.prefix}-nil"):
             until_ready(world, m.OffsetFetchRequest(group, []), 7)
     compare(STRANGERS[key], worlds, versions(key))
 

@@ -47,6 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, java: str) -> Path:
         sequence += len(records)
         plain.append(bytes(batch), now=NOW)
         compacted.append(batch, now=NOW)
+    compacted.flush()  # only what is durable is compacted
     assert compacted.compact(NOW) is not None
     store.close()
     return root

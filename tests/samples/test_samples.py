@@ -173,6 +173,11 @@ def test_the_readmes_spark_query(place: Place, java: str) -> None:
     assert values == [b'{"carrier": "UA"}']
 
 
+def test_a_session_of_spark(place: Place, java: str) -> None:
+    (place.folder / "sample.py").write_text(sample("spark.md", "from muster.spark import session").text)
+    place.run(f"{sys.executable} sample.py")
+
+
 NOT_RUN: dict[str, str] = {}
 """Samples that no test runs, by their first line, and why."""
 
