@@ -9,9 +9,13 @@ from pathlib import Path
 import pytest
 
 from muster.broker.broker import Broker
+from muster.broker.calls import at_once
+from muster.broker.topics import NewTopic
 from muster.errors import ConfigError, MusterError
 from muster.log import Files, FolderLock
+from muster.protocol import messages as m
 from tests.support.brokers import broker_config, running
+from tests.support.held_disk import Asked
 from tests.support.logs import NOW, batch, read_all
 
 
@@ -232,6 +236,34 @@ async def test_nothing_is_known_of_a_topic_that_had_the_name_before(tmp_path: Pa
         broker._store.close(clean=False)
     async with running(tmp_path) as broker:
         assert len(values(broker, "t")) == 20
+
+
+async def test_the_offsets_of_a_deleted_topic_are_deleted(tmp_path: Path):
+    async with running(tmp_path) as broker:
+        deleted = broker.create_topic("t", 1, {})
+        topic = m.OffsetCommitRequestTopic("t", partitions=[m.OffsetCommitRequestPartition(0, 5)])
+        await Asked(broker, m.OffsetCommitRequest("g", topics=[topic]), 8).answered()
+        broker.delete_topic(deleted)
+        broker.runtime.flush()
+        log = broker.partition("__consumer_offsets", broker.runtime.partition_for("g"))
+        assert log is not None
+        *_, (_, key, value) = read_all(log)
+        assert key is not None
+        assert (b"t" in key, value) == (True, None)
+
+
+async def test_a_topic_that_is_deleted_while_it_is_created_leaves_nothing(tmp_path: Path):
+    """Its partitions are made a slice at a time, and others are served in between."""
+    async with running(tmp_path) as broker:
+        creating = broker.creating([NewTopic("t", 5, {})])
+        next(creating)
+        next(creating)
+        topic = broker.topics.get("t")
+        assert topic is not None
+        broker.delete_topic(topic)
+        at_once(creating)
+        assert [broker.partition("t", index) for index in range(5)] == [None] * 5
+        assert folders(tmp_path) == set()
 
 
 def in_the_way(path: Path, kind: str) -> None:

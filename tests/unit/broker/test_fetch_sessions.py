@@ -127,6 +127,46 @@ def test_without_room_there_is_no_session_until_one_is_old():
     assert first.plan().error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
+def test_a_session_that_is_used_keeps_its_place():
+    sessions = FetchSessions(2, 1_000)
+    used, unused, late, later = (Reader(sessions) for _ in range(4))
+    used.fetch("a")
+    unused.fetch("a")
+    used.now = late.now = later.now = used.now + EVICTION_MS
+    used.fetch()
+    late.fetch("a")
+    assert unused.plan().error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    later.fetch("a")
+    assert later.session_id == 0
+    assert used.plan().error is ErrorCode.NONE
+
+
+def test_a_log_that_begins_later_is_news():
+    reader = Reader(FetchSessions(10, 1_000))
+    reader.fetch("a")
+    for start, news in ((0, 0), (3, 1), (3, 0)):
+        plan = reader.plan()
+        results = [
+            (partition, PartitionData(0, 0, 0, log_start_offset=start)) for partition in plan.partitions.values()
+        ]
+        assert len(at_once(reader.sessions.settle(plan, results, False, reader.now))[1]) == news
+        reader.epoch += 1
+
+
+def test_a_session_that_ends_while_it_grows_is_not_counted():
+    """Its partitions are taken in slice by slice; in between its place goes to another."""
+    sessions = FetchSessions(10, 1_000)
+    reader = Reader(sessions)
+    reader.fetch("a")
+    topics = [FetchTopic("b", partitions=[FetchPartition(index) for index in range(2 * SLICE)])]
+    steps = sessions.plan(FetchRequest(session_id=reader.session_id, session_epoch=1, topics=topics), False, 0)
+    next(steps)
+    reader.plan(epoch=-1)
+    assert len(sessions) == 0
+    at_once(steps)
+    assert sessions.partitions == 0
+
+
 def test_partitions_of_all_sessions_are_bounded():
     sessions = FetchSessions(10, 5)
     first, second, third = Reader(sessions), Reader(sessions), Reader(sessions)

@@ -59,13 +59,13 @@ class Peer:
         return framing.correlation_id(frame), framing.decode_response(frame, MetadataRequest, VERSION)
 
     async def _exactly(self, count: int) -> bytes:
-        data = b""
+        data = bytearray()
         while len(data) < count:
             part = await asyncio.wait_for(self.loop.sock_recv(self.socket, count - len(data)), 30)
             if not part:
                 raise EOFError
             data += part
-        return data
+        return bytes(data)
 
     async def round_trip(self) -> None:
         """Ask and get an answer: the server has then gone through its loop."""

@@ -57,16 +57,27 @@ def test_a_topic_whose_deletion_cannot_be_stored_still_exists(tmp_path: Path):
     folder.mkdir()
     topics = TopicCatalogue.load(folder)
     one = topics.create("one", 1, {})
-    (folder / FILE).unlink()
-    folder.rmdir()
+    folder.rename(tmp_path / "away")
     with pytest.raises(OSError):
         topics.delete(one)
     assert topics.get("one") == one
+    (tmp_path / "away").rename(folder)
+    topics.create("two", 1, {})
+    later = TopicCatalogue.load(folder)
+    assert later.get("one") == one
+    assert later.deleting == []
 
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{", "[]", '{"topics": {"x": {}}}', '{"topics": {"x": {"id": "AA", "partitions": 1, "settings": {}}}}'],
+    [
+        "",
+        "{",
+        "[]",
+        '{"topics": {"x": {}}}',
+        '{"topics": {"x": {"id": "AA", "partitions": 1, "settings": {}}}}',
+        json.dumps({"topics": {name: {"id": "A" * 22, "partitions": 1, "settings": {}} for name in "xy"}}),
+    ],
 )
 def test_a_file_that_cannot_be_understood(tmp_path: Path, content: str):
     (tmp_path / FILE).write_text(content)

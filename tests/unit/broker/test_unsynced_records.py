@@ -5,6 +5,7 @@ Each test holds the sync of the disk back, or lets it fail; with a disk that doe
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,19 @@ async def test_a_commit_is_acknowledged_and_shown_after_its_sync(broker: Broker,
     disk.release()
     assert (await commit.answered()).topics[0].partitions[0].error_code == 0
     assert (await shown.answered()).topics[0].partitions[0].committed_offset == 5
+
+
+async def test_a_commit_whose_sync_ends_with_the_broker_is_acknowledged(broker: Broker, disk: HeldDisk) -> None:
+    partition = m.OffsetCommitRequestPartition(0, 5)
+    topic = m.OffsetCommitRequestTopic("t", partitions=[partition])
+    commit = Asked(broker, m.OffsetCommitRequest("g", topics=[topic]), 8)
+    await asyncio.sleep(0)
+    stopping = asyncio.create_task(broker.stop())
+    await asyncio.sleep(0)
+    assert not commit.answer
+    disk.release()
+    await stopping
+    assert (await commit.answered()).topics[0].partitions[0].error_code == 0
 
 
 async def test_a_commit_whose_sync_fails_is_none(broker: Broker, disk: HeldDisk) -> None:

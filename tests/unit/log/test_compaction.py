@@ -278,10 +278,10 @@ def test_an_exchange_that_fails_midway_holds_and_is_finished_later(tmp_path):
         log.compact(NOW)
     assert latest(read_all(log)) == wanted
     assert len(list(log.directory.glob("*.swap"))) == 1
+    disk.mend()
     log.config.retention_bytes = 0
     log.config.cleanup_policy = CleanupPolicy.COMPACT_AND_DELETE
     assert log.enforce_retention(NOW) == 0  # the names are not settled
-    disk.mend()
     log.config.cleanup_policy = CleanupPolicy.COMPACT
     log.compact(NOW)
     assert latest(read_all(log)) == wanted

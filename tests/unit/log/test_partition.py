@@ -1,5 +1,6 @@
 """One partition's log: append, read, times, retention, durability, failures."""
 
+import errno
 import os
 import threading
 
@@ -288,6 +289,16 @@ def test_retention_by_time_takes_the_active_segment_too(make):
     assert read_all(log) == [(30, b"a", b"b")]
 
 
+def test_retention_leaves_what_is_not_durable(make):
+    log = make(FsyncPolicy.ALWAYS, segment_bytes=500, retention_bytes=0)
+    fill(log, 10)
+    assert log.enforce_retention(NOW) == 0
+    log.flush()
+    fill(log, 10)
+    assert log.enforce_retention(NOW) > 0
+    assert log.log_start_offset <= log.high_watermark == 10
+
+
 def test_deleted_records(make):
     log = make(segment_bytes=1_000)
     fill(log)
@@ -344,6 +355,9 @@ def test_what_is_appended_while_a_sync_runs_is_not_durable_with_it(make, disk, r
     assert len(read_all(log)) == 2
     log.flush()
     assert len(read_all(log)) == 12
+    # What was sealed meanwhile was not forgotten: it is synced, and has its indexes.
+    sealed = {segment.base_offset for segment in log.segments[:-1]}
+    assert {int(path.stem) for path in log.directory.glob("*.index")} == sealed
 
 
 def test_a_segment_that_was_synced_and_then_compacted_is_read_to_its_new_end(make):
@@ -504,6 +518,21 @@ def test_a_failed_sync_fails_the_log(make, disk):
     assert not log.flush()
     assert log.high_watermark == 0
     assert refused(log, batch((b"a", b"b"))) is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_log_that_cannot_be_synced_is_not_closed_well(make, disk):
+    """A descriptor was missing only while the last sync was tried."""
+    log = make()
+    fill(log, 3)
+    sync_folder = disk.sync_folder
+
+    def fail_once(folder):
+        disk.sync_folder = sync_folder
+        raise OSError(errno.EMFILE, "too many open files")
+
+    disk.sync_folder = fail_once
+    with pytest.raises(LogFailedError):
+        log.close()
 
 
 def test_a_closed_log_refuses(make):

@@ -1,0 +1,150 @@
+"""Fetches: how much an answer holds, which of them wait, and what ends the waiting."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from muster.broker.broker import Broker
+from muster.broker.handlers import fetch as handler
+from muster.errors import ErrorCode
+from muster.protocol import messages as m
+from muster.protocol.primitives import ZERO_UUID
+from muster.protocol.record_batch import build_batch
+from tests.support import brokers
+from tests.support.held_disk import Asked
+
+NOW = 1_700_000_000_000
+LONG_MS = 600_000
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    """A broker with a topic of three partitions and one of one."""
+    async with brokers.running(tmp_path / "data") as found:
+        found.create_topic("t", 3, {})
+        found.create_topic("u", 1, {})
+        yield found
+
+
+def batch(size: int) -> bytes:
+    return bytes(build_batch([(NOW, None, b"v" * size, [])]))
+
+
+def put(broker: Broker, topic: str = "t", index: int = 0, size: int = 1) -> None:
+    data = m.TopicProduceData(topic, ZERO_UUID, [m.PartitionProduceData(index, batch(size))])
+    assert Asked(broker, m.ProduceRequest(None, 1, 30_000, [data]), 9).answer is not None
+
+
+def fetch(
+    broker: Broker,
+    *topics: str,
+    partitions: int = 3,
+    by_id: bool = False,
+    wait_ms: int = LONG_MS,
+    min_bytes: int = 1,
+    max_bytes: int = 1 << 30,
+) -> Asked:
+    """A fetch of the first partitions of each topic from their beginning."""
+    asked = [
+        m.FetchTopic(
+            "" if by_id else topic,
+            broker.topics.topic_id(topic) if by_id else ZERO_UUID,
+            [m.FetchPartition(index, fetch_offset=0, partition_max_bytes=1 << 20) for index in range(partitions)],
+        )
+        for topic in topics
+    ]
+    request = m.FetchRequest(max_wait_ms=wait_ms, min_bytes=min_bytes, max_bytes=max_bytes, topics=asked)
+    return Asked(broker, request, 13 if by_id else 11)
+
+
+def shown(asked: Asked) -> list[tuple[int, int]]:
+    """Error and bytes of each partition of an answer."""
+    assert asked.answer is not None
+    return [(p.error_code, len(p.records)) for topic in asked.answer.responses for p in topic.partitions]
+
+
+def hang_up(asked: Asked) -> None:
+    """The connection of a fetch that waits ends."""
+    cancel: Callable[[], None] | None = vars(asked)["on_cancel"]
+    assert cancel is not None
+    cancel()
+
+
+def waits(*fetches: Asked) -> bool:
+    """Whether none of them is answered."""
+    return all(asked.answer is None for asked in fetches)
+
+
+async def test_a_fetch_waits_for_the_bytes_that_are_missing_only(broker: Broker) -> None:
+    put(broker, size=500)
+    asked = fetch(broker, "t", partitions=1, min_bytes=len(batch(500)) + len(batch(1)))
+    assert waits(asked)
+    put(broker, size=1)
+    assert shown(asked) == [(0, len(batch(500)) + len(batch(1)))]
+
+
+async def test_no_more_than_one_batch_exceeds_what_is_asked_for(broker: Broker) -> None:
+    for index in range(3):
+        put(broker, index=index, size=500)
+    assert shown(fetch(broker, "t", max_bytes=10)) == [(0, len(batch(500))), (0, 0), (0, 0)]
+
+
+async def test_an_error_is_told_at_once(broker: Broker) -> None:
+    asked = fetch(broker, "t", "nowhere", partitions=1)
+    assert shown(asked) == [(0, 0), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0)]
+
+
+async def test_a_fetch_whose_connection_ends_is_forgotten(broker: Broker) -> None:
+    asked = fetch(broker, "t")
+    assert len(broker.fetches) == 1
+    hang_up(asked)
+    assert len(broker.fetches) == 0
+
+
+async def test_readers_of_the_groups_topic_hear_of_commits(broker: Broker) -> None:
+    """The coordinator writes without a produce request."""
+    broker.open_groups()
+    index = broker.runtime.partition_for("g")
+    asked = fetch(broker, "__consumer_offsets", partitions=index + 1)
+    topic = m.OffsetCommitRequestTopic("t", partitions=[m.OffsetCommitRequestPartition(0, 5)])
+    Asked(broker, m.OffsetCommitRequest("g", topics=[topic]), 8)
+    await asked.answered()
+    assert shown(asked)[index][1] > 0
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+@pytest.mark.parametrize("many", [2, 1_000])
+async def test_what_ends_the_wait(broker: Broker, monkeypatch: pytest.MonkeyPatch, many: int, by_id: bool) -> None:
+    """Of a fetch of few partitions, and of one of so many that each is not known by its key."""
+    monkeypatch.setattr(handler, "MANY", many)
+    grows, goes = fetch(broker, "t", by_id=by_id), fetch(broker, "t", by_id=by_id)
+    put(broker, "u")
+    assert waits(grows, goes)
+    assert len(broker.fetches) == 2
+    put(broker, index=2)
+    assert shown(grows) == shown(goes) == [(0, 0), (0, 0), (0, len(batch(1)))]
+
+    goes = fetch(broker, "t", by_id=by_id, min_bytes=10_000)
+    assert waits(goes)
+    topic = broker.topics.get("t")
+    assert topic is not None
+    broker.delete_topic(topic)
+    gone = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert shown(goes) == [(gone, 0)] * 3
+    assert len(broker.fetches) == 0
+
+
+async def test_what_waiting_fetches_keep_is_bounded_and_given_back(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handler, "MANY", 2)
+    monkeypatch.setattr(handler, "MOST_KEPT", 6)
+    for _ in range(3):
+        first, second = fetch(broker, "t"), fetch(broker, "t")
+        assert waits(first, second)
+        assert shown(fetch(broker, "t")) == [(0, 0)] * 3
+        hang_up(first)
+        hang_up(second)
