@@ -372,6 +372,32 @@ def test_a_tombstones_time_runs_from_the_first_compaction(log):
     assert (1, b"k", None) in read_all(log)
 
 
+@pytest.mark.parametrize("crash_at", range(1, 6))
+def test_an_exchange_is_finished_up_to_the_last_record_that_it_took_in(tmp_path, crash_at):
+    """The last of the old segments has one record, and that stays."""
+    disk = Dying()
+    store = LogStore.open(tmp_path / "data", now=NOW, defaults=config(), files=disk)
+    log = store.create(TP)
+    for _ in range(5):
+        put(log, (b"k", b"v"))
+    put(log, (b"last", b"v" * 200))
+    while len(log.segments) < 3:
+        put(log, (b"end", b"v" * 400))
+    log.flush()
+    assert [segment.base_offset for segment in log.segments] == [0, 5, 6]
+    log.config.segment_bytes = 2_000  # both fit into one
+    disk.left = crash_at
+    with pytest.raises(KeyboardInterrupt):
+        log.compact(NOW)
+    disk.left = 10**9
+    store.close(clean=False)
+    store = LogStore.open(tmp_path / "data", now=NOW, defaults=config(), files=Unsynced())
+    log = store.logs[TP]
+    assert read_all(log) == [(4, b"k", b"v"), (5, b"last", b"v" * 200), (6, b"end", b"v" * 400)]
+    assert sorted(path.name for path in log.directory.glob("*.log*")) == [f"{0:020d}.log", f"{6:020d}.log"]
+    store.close()
+
+
 def assert_files_are_those_of(log):
     bases = {segment.base_offset for segment in log.segments}
     for suffix in ("log", "index", "timeindex"):

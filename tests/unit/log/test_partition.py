@@ -448,8 +448,10 @@ def test_nothing_counts_as_durable_while_its_folder_cannot_be_synced(make, disk)
     assert (log.high_watermark, log.failed) == (0, None)
     assert dirty == [log]
     disk.mend()
+    synced = disk.syncs
     assert log.flush()
     assert log.high_watermark == 3
+    assert disk.syncs == synced + 3  # the file, its folder, and the folder that one is in
 
 
 def test_a_log_without_indexes_is_read_through_after_a_crash(make, disk, tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from muster.errors import CorruptRecordError
@@ -42,6 +42,7 @@ def build(given_pieces: list[Any], base: int = NOW) -> bytes:
     return bytes(build_batch(records))
 
 
+@settings(deadline=None)
 @given(pieces)
 @example([(2000, 1, 1, 1)])
 @example([(500, 1, 1, 100)])
@@ -64,6 +65,7 @@ def test_a_batch_that_is_as_it_says(given_pieces):
     assert (found.bad, found.bad_count) == (bad[:MAX_ERRORS], len(bad))
 
 
+@settings(deadline=None)
 @given(pieces, st.data())
 def test_a_broken_batch_is_refused_if_it_cannot_be_read(given_pieces, data):
     batch = bytearray(build(given_pieces))
@@ -112,6 +114,7 @@ def test_a_count_that_is_wrong(count):
         walk(batch[HEADER_SIZE:], read_header(batch)._replace(record_count=count), ANY)
 
 
+@settings(deadline=None)
 @given(pieces, st.integers(-6000, 6000), st.integers(0, 10))
 def test_the_first_record_of_a_time(given_pieces, delta, start):
     batch = build(given_pieces)
