@@ -12,10 +12,9 @@ from confluent_kafka.admin import AdminClient
 
 from muster.errors import ConfigError, KafkaConnectionError, KafkaError
 from muster.model import OffsetAndMetadata, TopicPartition
-from muster.spark.cluster import disconnect
 from muster.spark.fetch import DataLossError
-from tests.support.faces import Cluster, until
-from tests.support.queries import Query, audit, grid
+from tests.support.faces import until
+from tests.support.queries import audit, grid
 
 pytestmark = pytest.mark.slow
 
@@ -23,28 +22,6 @@ only_kafka = pytest.mark.parametrize("cluster", ["kafka"], indirect=True)
 """For what asks for something that muster's broker does not do."""
 
 SOON = {"kafka_metadata_max_age_ms": 300}
-
-
-@pytest.fixture(params=["muster", "kafka"])
-def cluster(request):
-    fixture = "shared_muster" if request.param == "muster" else "kafka_broker"
-    return Cluster(request.getfixturevalue(fixture).bootstrap)
-
-
-@pytest.fixture
-def queries(cluster, tmp_path):
-    """Starts queries, and stops them at the end however the test goes."""
-    started = []
-
-    def start(topic, name="q", **options):
-        query = Query(cluster, topic, tmp_path / name, **options)
-        started.append(query)
-        return query
-
-    yield start
-    for query in started:
-        query.stop()
-    disconnect()
 
 
 @pytest.fixture

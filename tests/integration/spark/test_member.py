@@ -9,34 +9,11 @@ import pytest
 
 from muster.errors import KafkaTimeoutError
 from muster.model import OffsetAndMetadata, TopicPartition
-from muster.spark.cluster import disconnect
 from muster.spark.word import tell
-from tests.support.faces import Cluster, flat, until
-from tests.support.queries import Query, audit, grid
+from tests.support.faces import flat, until
+from tests.support.queries import audit, grid
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(params=["muster", "kafka"])
-def cluster(request):
-    fixture = "shared_muster" if request.param == "muster" else "kafka_broker"
-    return Cluster(request.getfixturevalue(fixture).bootstrap)
-
-
-@pytest.fixture
-def queries(cluster, tmp_path):
-    """Starts queries, and stops them at the end however the test goes."""
-    started = []
-
-    def start(topic, name="q", **options):
-        query = Query(cluster, topic, tmp_path / name, **options)
-        started.append(query)
-        return query
-
-    yield start
-    for query in started:
-        query.stop()
-    disconnect()
 
 
 def committed(cluster, topic, partitions):

@@ -38,12 +38,6 @@ def spark(java):
     found.stop()
 
 
-@pytest.fixture(params=["muster", "kafka"])
-def cluster(request):
-    fixture = "shared_muster" if request.param == "muster" else "kafka_broker"
-    return Cluster(request.getfixturevalue(fixture).bootstrap)
-
-
 def options(cluster, topic, **more):
     return {
         "kafka.bootstrap.servers": cluster.bootstrap,

@@ -1,0 +1,31 @@
+"""What the tests of the Spark source share: clusters to read from, and queries that end with their test."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.spark.cluster import disconnect
+from tests.support.faces import Cluster
+from tests.support.queries import Query
+
+
+@pytest.fixture(params=["muster", "kafka"])
+def cluster(request):
+    fixture = "shared_muster" if request.param == "muster" else "kafka_broker"
+    return Cluster(request.getfixturevalue(fixture).bootstrap)
+
+
+@pytest.fixture
+def queries(cluster, tmp_path):
+    """Starts queries, and stops them at the end however the test goes."""
+    started = []
+
+    def start(topic, name="q", **options):
+        query = Query(cluster, topic, tmp_path / name, **options)
+        started.append(query)
+        return query
+
+    yield start
+    for query in started:
+        query.stop()
+    disconnect()
