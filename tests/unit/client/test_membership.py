@@ -933,6 +933,24 @@ def test_leaving_amid_a_cooperative_rebalance_loses_what_is_owned():
     assert consumer.finish_callback() == ("lost", tps(ALL))
 
 
+def test_leaving_amid_a_join_reaches_the_coordinator_though_a_heartbeat_fails_with_its_connection():
+    """The connection of the parked join is closed only when the request to leave is made: the heartbeat on it fails,
+    the coordinator is given up, and none was left to tell, so that the group waited out the member's session."""
+    consumer = manual(partition_assignment_strategy="cooperative-sticky")
+    consumer.auto.discard(HeartbeatRequest)
+    consumer.stable()
+    consumer.tick(3_000)
+    consumer.member.request_rejoin("for the test")
+    consumer.tick(0)
+    assert len(consumer.sent(HeartbeatRequest)) == len(consumer.sent(JoinGroupRequest)) == 1
+    leave(consumer)
+    if consumer.disconnected:  # what the driver does at once
+        consumer.fail(HeartbeatRequest)
+    consumer.finish_callback()
+    assert len(consumer.sent(LeaveGroupRequest)) == 1
+    assert consumer.disconnected == [1]
+
+
 def test_after_leaving_one_can_join_again():
     consumer = manual()
     consumer.stable()

@@ -262,6 +262,11 @@ class GroupMember:
             self._outbox.append(Send(node_id, LeaveGroupRequest, build, partial(self._on_leave, on_left), channel))
         elif on_left is not None:
             on_left()
+        if parked and node_id is not None:
+            # Closed only now, when the request to leave is made: a heartbeat under way on this connection fails with
+            # it, and its failure gives the coordinator up. Done before, while the listener is told, it would have left
+            # nobody to send the request to.
+            self._lookup.given_up.append(node_id)
         self._reset("consumer pro-actively leaving the group", forget_member=True)
 
     def _on_leave(self, on_left: Callable[[], None] | None, reply: LeaveGroupResponse | Failure, now: int) -> None:

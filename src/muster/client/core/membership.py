@@ -465,12 +465,11 @@ class Membership(GroupMember):
         self.rejoin_reason = ""
 
     def _drop_attempt(self) -> None:
-        """Forget a rebalance under way, and have the connection closed on which a request of it is parked."""
+        """Forget a rebalance under way."""
         if self.commit_first.drop():
             self.step = Step.IDLE
         if self.step in (Step.JOINING, Step.SYNCING) and self._lookup.node_id is not None:
             self._parked = True
-            self._lookup.given_up.append(self._lookup.node_id)
         if self.step in (Step.JOINING, Step.SYNCING, Step.LEADING):
             self._attempt += 1
             self._leading = None
