@@ -18,10 +18,10 @@ def main() -> int:
         if _OURS:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return run()
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as interrupt:  # another one, while the first was seen to
+        return 128 + int((*interrupt.args, signal.SIGINT)[0])
     finally:
-        if _OURS:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

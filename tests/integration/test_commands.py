@@ -105,7 +105,7 @@ def test_a_signal_leaves_the_group(cluster, number):
         assert process.stdout.readline() == "1\n"
         process.send_signal(number)
         _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert errors == ""
     found = json.loads(muster("groups", "describe", cluster.group, "--json", **at))[cluster.group]
     assert found["state"] == "Empty", "it has left, and has not only been missed"

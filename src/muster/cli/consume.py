@@ -47,17 +47,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Consume until told to stop. Ctrl-C and SIGTERM leave the group in good order."""
+    """Consume until told to stop. Ctrl-C and SIGTERM leave the group in good order; a second one waits for nothing."""
     _check(arguments)
-    grouped = arguments.group is not None  # an empty name is no wish to read alone: it is refused as a setting
     set_up_log(arguments)
     if sys.stdout is None:
         raise MusterError("standard output is closed: there is nowhere to write to")
     write = as_json if arguments.json else formatter(arguments.format or r"%s\n")
     output = Output(sys.stdout.buffer, write)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, output.interrupt)
+    minded = [number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in minded:
+        signal.signal(number, output.interrupt)
+    try:
+        _consume(arguments, output)
+    finally:
+        for number in minded:
+            signal.signal(number, signal.SIG_IGN)  # nothing is left to end: the exit code is to say how it ended
+    return 0
+
+
+def _consume(arguments: argparse.Namespace, output: Output) -> None:
+    grouped = arguments.group is not None  # an empty name is no wish to read alone: it is refused as a setting
     settings: dict[str, Any] = {
         "auto.offset.reset": "earliest" if arguments.from_beginning else "latest",
         "allow.auto.create.topics": False,
@@ -77,7 +86,6 @@ def run(arguments: argparse.Namespace) -> int:
             if grouped and ConsumerConfig.of(settings).enable_auto_commit:
                 _commit_written(consumer, output)
             raise
-    return 0
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -167,15 +175,18 @@ class Output:
         self._has_fileno = _has_fileno(self._raw)
         self._text = text
         self._counting = False
-        self._interrupted = False
+        self._interrupted_by: int | None = None
+        self._interrupts = 0
         self.written: dict[TopicPartition, int] = {}
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
-        """What signals do."""
-        if self._counting:
-            self._interrupted = True
-        else:
-            raise KeyboardInterrupt
+        """What signals do: the first ends the reading in good order, the second that too; more have nothing to end."""
+        self._interrupts += 1
+        if self._interrupts > 2:
+            return
+        if not self._counting:
+            raise KeyboardInterrupt(number)
+        self._interrupted_by = number
 
     def write(self, records: list[ConsumerRecord]) -> None:
         """Write records."""
@@ -195,8 +206,8 @@ class Output:
                     self.written[TopicPartition(record.topic, record.partition)] = record.offset + 1
             finally:
                 self._counting = False
-            if self._interrupted:
-                raise KeyboardInterrupt
+            if self._interrupted_by is not None:
+                raise KeyboardInterrupt(self._interrupted_by)
 
     def check_reader(self) -> None:
         """Raise BrokenPipeError if nobody is left to read what would be written: `head` has all it wants, say.

@@ -2,7 +2,7 @@
 
 A sub-command is a module with `add_arguments(parser)` and `run(arguments) -> exit code`. Only the one that is asked for
 is imported, so that each starts as fast as it can. What goes wrong is told in a sentence on standard error, and the
-exit code is 1; a wrong command line gives 2, Ctrl-C 130.
+exit code is 1; a wrong command line gives 2, Ctrl-C 130, and `consume` at SIGTERM 143.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -53,8 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MusterError as error:
         print(f"muster: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as interrupt:  # with the signal's number where it was another one
+        return 128 + int((*interrupt.args, signal.SIGINT)[0])
     except BrokenPipeError:
         _give_up_output()  # its reader has gone: there is nobody to tell
         return 1

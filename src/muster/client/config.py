@@ -163,6 +163,8 @@ class ProducerConfig(ClientConfig):
     def _check(self) -> None:
         _one_of("acks", str(self.acks), ("all", "-1", "0", "1"))
         _one_of("compression_type", self.compression_type, ("none", "gzip", "snappy", "lz4", "zstd"))
+        if self.compression_gzip_level == 0:
+            raise ConfigError("compression_gzip_level is 0; it must be -1, the codec's own, or 1 to 9")
         self._check_delivery_timeout()
         if self.enable_idempotence:
             against = self._against_idempotence()
@@ -236,6 +238,8 @@ _MINIMUM = {
     "compression_zstd_level": -131_072,
 }
 
+_MAXIMUM = {"compression_gzip_level": 9, "compression_zstd_level": 22} | dict.fromkeys(_SENT_TO_BROKERS, _MAX_INT)
+
 
 def _check_range(name: str, value: Any) -> None:
     """Whether a value fits where it is used; text is sent as UTF-8, numbers that are sent have 32 bits."""
@@ -251,8 +255,9 @@ def _check_range(name: str, value: Any) -> None:
     least = _MINIMUM.get(name, 0)
     if value < least:
         raise ConfigError(f"{name} is {value}; it must be at least {least}")
-    if name in _SENT_TO_BROKERS and value > _MAX_INT:
-        raise ConfigError(f"{name} is {value}; it must be at most {_MAX_INT}")
+    most = _MAXIMUM.get(name, value)
+    if value > most:
+        raise ConfigError(f"{name} is {value}; it must be at most {most}")
 
 
 _NO_HOST = re.compile(r"[/\s\x00-\x1f\x7f]")

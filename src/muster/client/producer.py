@@ -18,7 +18,7 @@ from muster.client.config import ProducerConfig
 from muster.client.core.partitioner import Partitioner
 from muster.client.delivery import DeliveryFuture
 from muster.client.outbox import UNCLOSED_MS, Outbox
-from muster.client.producer_engine import Engine, Headers, OnDelivery, Receipt, Serializer
+from muster.client.producer_engine import Engine, Headers, OnDelivery, Receipt, Serializer, check_callable
 from muster.errors import ClosedError, KafkaTimeoutError
 from muster.model import RecordMetadata
 
@@ -35,11 +35,6 @@ def _patience_ms(error: BaseException | None) -> int | None:
     if isinstance(error, SystemExit):
         return UNCLOSED_MS
     return _FAILED_MS if isinstance(error, Exception) else _INTERRUPTED_MS
-
-
-def _check_callback(on_delivery: OnDelivery | None) -> None:
-    if on_delivery is not None and not callable(on_delivery):
-        raise TypeError(f"on_delivery is {on_delivery!r}, which cannot be called")
 
 
 class AsyncProducer(forks.StaysHere):
@@ -104,7 +99,7 @@ class AsyncProducer(forks.StaysHere):
             ClosedError: the producer is closed.
         """
         await self._ready()
-        _check_callback(on_delivery)
+        check_callable("on_delivery", on_delivery)
         record = self._engine.encode(topic, value, key, partition, timestamp_ms, headers)
         if not self._engine.core.has_room(record.size):
             await self._wait_for_room(record.size)
@@ -273,7 +268,7 @@ class Producer(forks.StaysHere):
             KafkaError: MESSAGE_TOO_LARGE.
             ClosedError: the producer is closed.
         """
-        _check_callback(on_delivery)
+        check_callable("on_delivery", on_delivery)
         record = self._engine.encode(topic, value, key, partition, timestamp_ms, headers)
         future = DeliveryFuture()
         record.receipt = future if on_delivery is None else Receipt(future, on_delivery)

@@ -37,6 +37,12 @@ _UNSEEN = 1_000
 _Future = Future[RecordMetadata] | asyncio.Future[RecordMetadata]
 
 
+def check_callable(what: str, function: Any) -> None:
+    """Raise TypeError for what a caller gave as a function and cannot be called; None is none."""
+    if function is not None and not callable(function):
+        raise TypeError(f"{what} is {function!r}, which cannot be called")
+
+
 class Receipt:
     """Whom to tell about one record where that is not its future alone."""
 
@@ -60,6 +66,9 @@ class Engine:
         *,
         in_callers_loop: bool,
     ) -> None:
+        check_callable("key_serializer", key_serializer)
+        check_callable("value_serializer", value_serializer)
+        check_callable("partitioner", partitioner)
         self.config = config
         self.metadata = ClusterMetadata(config, seed=random.getrandbits(31))
         self.core = ProducerCore(config, self.metadata, partitioner, seed=random.getrandbits(31))

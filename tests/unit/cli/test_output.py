@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -140,3 +142,30 @@ def test_an_interrupt_ends_a_write_whose_reader_does_not_read(pipe: tuple[int, B
         thread.join()
     stream.close()
     assert counted(reading) == output.written
+
+
+def test_the_third_interrupt_has_nothing_to_end() -> None:
+    """The first two may come at any place of the command, where `main` and `__main__` take one each."""
+    output = Output(io.BytesIO(), text)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with pytest.raises(KeyboardInterrupt) as raised:
+            output.interrupt(number, None)
+        assert raised.value.args == (number,)
+    output.interrupt(signal.SIGINT, None)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_exit_code_says_how_it_ended_however_often_it_is_told(number: signal.Signals) -> None:
+    """Signals that follow each other closely: a wrapper passes on what the terminal has sent to both."""
+    program = "import signal, sys\n"
+    program += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # which a shell may have had ignored
+    program += "sys.argv = ['muster', 'consume', 't', '--group', 'g', '--bootstrap', '127.0.0.1:1']\n"
+    program += "from muster.__main__ import main\nsys.exit(main())"
+    with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "no connection to 127.0.0.1:1" in process.stderr.readline()
+        for _ in range(100):
+            process.send_signal(number)
+        _, rest = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, rest
+    assert "Traceback" not in rest

@@ -68,6 +68,11 @@ def test_the_longest_text_that_can_be_sent_is_taken():
         (ConsumerConfig, {"partition_assignment_strategy": ()}, "at least one"),
         (ProducerConfig, {"acks": 2}, "all, -1, 0, 1"),
         (ProducerConfig, {"compression_type": "brotli"}, "gzip"),
+        (ProducerConfig, {"compression_gzip_level": 10}, "compression_gzip_level is 10; it must be at most 9"),
+        (ProducerConfig, {"compression_gzip_level": -2}, "at least -1"),
+        (ProducerConfig, {"compression_gzip_level": 0}, "must be -1, the codec's own, or 1 to 9"),
+        (ProducerConfig, {"compression_zstd_level": 23}, "at most 22"),
+        (ProducerConfig, {"compression_zstd_level": -131_073}, "at least -131072"),
         (ProducerConfig, {"delivery_timeout_ms": 1000}, "linger_ms \\+ request_timeout_ms"),
         (ProducerConfig, {"enable_idempotence": True, "acks": 1}, "needs acks=all"),
         (ProducerConfig, {"enable_idempotence": True, "retries": 0}, "needs retries"),
@@ -95,6 +100,13 @@ def test_what_is_wrong_is_said(cls, settings, message):
 )
 def test_idempotence_is_on_unless_something_speaks_against_it(settings, idempotent):
     assert ProducerConfig.of(settings).idempotent is idempotent
+
+
+def test_the_ends_of_the_codecs_scales_are_taken():
+    for level in (-1, 1, 9):
+        assert ProducerConfig(compression_gzip_level=level).compression_gzip_level == level
+    for level in (-131_072, 0, 22):
+        assert ProducerConfig(compression_zstd_level=level).compression_zstd_level == level
 
 
 def test_a_long_request_timeout_lifts_the_default_delivery_timeout():

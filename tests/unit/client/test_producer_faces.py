@@ -10,12 +10,14 @@ import pytest
 from muster.client import outbox
 from muster.client import producer as producers
 from muster.client.admin import Admin, AsyncAdmin
+from muster.client.core.admin import NewTopic, creatable
 from muster.client.core.metadata import PartitionMetadata, TopicMetadata
 from muster.client.producer import AsyncProducer, Producer
 from muster.errors import (
     ClosedError,
     ConfigError,
     ErrorCode,
+    IllegalArgumentError,
     KafkaError,
     KafkaTimeoutError,
     MusterError,
@@ -106,6 +108,33 @@ def test_what_callbacks_raise_harms_no_other_record(raised, caplog):
         producer._engine.metadata.topics["t"] = TopicMetadata("t", bytes(16), {0: PartitionMetadata(1)})
         assert "the partitioner failed" in str(producer.send("t", b"v").exception(30))
         assert isinstance(producer.send("other", b"v").exception(30), KafkaTimeoutError)
+
+
+@pytest.mark.parametrize("cls", [Producer, AsyncProducer])
+@pytest.mark.parametrize("name", ["key_serializer", "value_serializer", "partitioner"])
+def test_what_cannot_be_called_is_refused_when_the_producer_is_made(cls, name):
+    with pytest.raises(TypeError, match=f"{name} is 'utf-8', which cannot be called"):
+        cls(bootstrap_servers=NOWHERE, **{name: "utf-8"})
+
+
+@pytest.mark.parametrize(
+    ("topic", "message"),
+    [
+        (NewTopic("t", 99_999_999_999), "num_partitions of t is 99999999999; it must be .* at most 2147483647"),
+        (NewTopic("t", 1, 2**15), "replication_factor of t is 32768; it must be .* at most 32767"),
+        (NewTopic("t", assignments={0: [1], 2**31: [1]}), "in the assignments of t is 2147483648"),
+        (NewTopic("t", assignments={0: [2**31]}), "in the assignments of t is 2147483648"),
+        (NewTopic("t", "3"), "num_partitions of t is '3'; it must be a whole number"),  # type: ignore[arg-type]
+        (NewTopic(None, 1), "a topic is None; it must be text"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_topic_that_no_request_can_carry_is_refused_in_a_sentence(topic, message):
+    with pytest.raises(IllegalArgumentError, match=message):
+        creatable(topic)
+
+
+def test_numbers_that_make_no_sense_are_for_the_broker_to_refuse():
+    assert creatable(NewTopic("t", 0, -2)).num_partitions == 0
 
 
 def test_a_serializer_that_raises_is_the_callers_affair():

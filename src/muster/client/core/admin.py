@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import chain
 from typing import NamedTuple
 
+from muster.client.core.checks import MAX_INT, check_number, check_text
 from muster.errors import ErrorCode, KafkaError, ProtocolError, error_code
 from muster.model import CONSUMER_PROTOCOL_TYPE, Node, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 from muster.protocol.messages import (
@@ -27,6 +29,8 @@ from muster.protocol.messages import (
     OffsetFetchResponsePartitions,
 )
 from muster.protocol.subscription import decode_assignment, decode_subscription
+
+_MAX_SHORT = 2**15 - 1
 
 
 @dataclass(slots=True)
@@ -159,7 +163,13 @@ class GroupDescription:
 
 
 def creatable(topic: NewTopic) -> CreatableTopic:
-    """A new topic as the request has it."""
+    """A new topic as the request has it. Raises IllegalArgumentError where that has no room for its numbers."""
+    check_text("a topic", topic.name)
+    # What numbers make sense the broker says.
+    check_number(f"num_partitions of {topic.name}", topic.num_partitions, -MAX_INT, MAX_INT)
+    check_number(f"replication_factor of {topic.name}", topic.replication_factor, -_MAX_SHORT, _MAX_SHORT)
+    for number in (*topic.assignments, *chain.from_iterable(topic.assignments.values())):
+        check_number(f"a number in the assignments of {topic.name}", number, -MAX_INT, MAX_INT)
     assigned = bool(topic.assignments)
     return CreatableTopic(
         name=topic.name,
