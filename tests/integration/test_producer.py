@@ -20,7 +20,7 @@ from confluent_kafka import TopicPartition as Place
 
 from muster.client.admin import Admin
 from muster.client.core.admin import NewTopic
-from muster.client.core.partitioner import partition_for_key
+from muster.client.core.produce.partitioner import partition_for_key
 from muster.client.producer import AsyncProducer, Producer
 from muster.errors import ErrorCode, KafkaError, MusterError
 from muster.model import RecordMetadata

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from muster.assignors import MemberAssignment
-from muster.client.core import fetcher
-from muster.client.core.assignment import Assignors
-from muster.client.core.commits import Commits
-from muster.client.core.membership import Membership
+from muster.client.core.consume import fetcher
+from muster.client.core.group.assignment import Assignors
+from muster.client.core.group.commits import Commits
+from muster.client.core.group.membership import Membership
 from muster.client.core.subscription_state import PartitionState, SubscriptionState
 from muster.coordinator import classic
 from muster.coordinator.group import ClassicGroup

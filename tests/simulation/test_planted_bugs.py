@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from muster.client.core.commits import Commits
+from muster.client.core.group.commits import Commits
 from muster.client.core.subscription_state import SubscriptionState
 from muster.coordinator import classic, classic_join, offsets, runtime
 from muster.coordinator.group import ClassicGroup

@@ -9,8 +9,8 @@ import os
 
 import pytest
 
-from muster.client.core.sequences import Sequences
-from muster.client.core.unsettled import Unsettled
+from muster.client.core.produce.sequences import Sequences
+from muster.client.core.produce.unsettled import Unsettled
 from muster.testing import InvariantError
 from muster.testing.producer import simulate_producers
 from tests.support.scale import fresh_seeds, seeds

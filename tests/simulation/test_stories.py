@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from muster.client.core.member_state import MemberState
+from muster.client.core.group.member_state import MemberState
 from muster.coordinator.config import GroupConfig
 from muster.coordinator.effects import Cause, ExpiryKind, MemberExpired, MemberLeft, RebalanceStarted
 from muster.model import OffsetAndMetadata, TopicPartition

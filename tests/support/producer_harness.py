@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from muster.client.config import ProducerConfig
-from muster.client.core.accumulator import OutgoingRecord, record_size
 from muster.client.core.metadata import ClusterMetadata
-from muster.client.core.producer import ProducerCore
+from muster.client.core.produce.accumulator import OutgoingRecord, record_size
+from muster.client.core.produce.producer import ProducerCore
 from muster.client.core.sends import AnySend, Failure, FailureKind
 from muster.errors import ErrorCode, MusterError
 from muster.model import TopicPartition

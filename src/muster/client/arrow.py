@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from muster.arrow import Decoder, arrow_schema
 from muster.client.config import ConsumerConfig
-from muster.client.core.fetched import FetchedData
-from muster.client.core.fetcher import Fetcher
+from muster.client.core.consume.fetched import FetchedData
+from muster.client.core.consume.fetcher import Fetcher
 from muster.errors import ProtocolError
 from muster.model import TopicPartition
 from muster.protocol.record_batch import check_batch, iter_headers, read_tuples

@@ -23,8 +23,8 @@ from typing import Any
 
 from muster.client import forks
 from muster.client.config import ProducerConfig
-from muster.client.core.accumulator import OutgoingRecord
-from muster.client.core.partitioner import Partitioner
+from muster.client.core.produce.accumulator import OutgoingRecord
+from muster.client.core.produce.partitioner import Partitioner
 from muster.client.loop import LoopThread
 from muster.client.producer_engine import Engine, Serializer
 from muster.errors import ClosedError, IllegalStateError, KafkaTimeoutError

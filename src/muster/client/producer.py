@@ -15,7 +15,7 @@ from typing import Any
 
 from muster.client import forks
 from muster.client.config import ProducerConfig
-from muster.client.core.partitioner import Partitioner
+from muster.client.core.produce.partitioner import Partitioner
 from muster.client.delivery import DeliveryFuture
 from muster.client.outbox import UNCLOSED_MS, Outbox
 from muster.client.producer_engine import Engine, Headers, OnDelivery, Receipt, Serializer, check_callable

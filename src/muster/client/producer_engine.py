@@ -14,11 +14,11 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
 from muster.client.config import ProducerConfig
-from muster.client.core.accumulator import Completion, OutgoingRecord, record_size
 from muster.client.core.checks import MAX_INT, check_number, check_text, check_topic
 from muster.client.core.metadata import ClusterMetadata
-from muster.client.core.partitioner import Partitioner
-from muster.client.core.producer import ProducerCore
+from muster.client.core.produce.accumulator import Completion, OutgoingRecord, record_size
+from muster.client.core.produce.partitioner import Partitioner
+from muster.client.core.produce.producer import ProducerCore
 from muster.client.delivery import DeliveryFuture
 from muster.client.driver import CoreLoop, Driver, wall_clock_ms
 from muster.errors import ClosedError, KafkaTimeoutError, MusterError

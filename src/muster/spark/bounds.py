@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from muster.client.core.consume.offsets import OffsetLookup, OffsetQuery
 from muster.client.core.events import INFO, WARNING, Note
 from muster.client.core.metadata import ClusterMetadata
-from muster.client.core.offsets import OffsetLookup, OffsetQuery
 from muster.errors import ErrorCode, MusterError
 from muster.model import TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_UNCOMMITTED

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping
 from muster.client.config import ConsumerConfig
 from muster.client.core.consumer import ConsumerCore
 from muster.client.core.events import DEBUG, INFO, WARNING, CallbackKind, Event, Fatal, Note, RebalanceCallback
-from muster.client.core.member_state import MemberState, Step
+from muster.client.core.group.member_state import MemberState, Step
 from muster.client.core.sends import AnySend
 from muster.errors import ConfigError, ErrorCode, KafkaError, MusterError
 from muster.model import OffsetAndMetadata, TopicPartition

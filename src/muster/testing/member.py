@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from muster.client.config import ConsumerConfig
 from muster.client.core.consumer import ConsumerCore
-from muster.client.core.member_state import MemberState, Step
+from muster.client.core.group.member_state import MemberState, Step
 from muster.client.core.sends import Channel
 from muster.errors import MusterError
 from muster.model import OffsetAndMetadata, TopicPartition

@@ -18,9 +18,9 @@ from random import Random
 from typing import Any
 
 from muster.client.config import ProducerConfig
-from muster.client.core.accumulator import Completion, OutgoingRecord, record_size
 from muster.client.core.metadata import ClusterMetadata
-from muster.client.core.producer import ProducerCore
+from muster.client.core.produce.accumulator import Completion, OutgoingRecord, record_size
+from muster.client.core.produce.producer import ProducerCore
 from muster.errors import MusterError
 from muster.model import TopicPartition
 from muster.protocol.record_batch import iter_headers, read_tuples

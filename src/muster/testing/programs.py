@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from muster.client.core.events import CallbackKind, Event, Fatal, Note, RebalanceCallback
-from muster.client.core.member_state import MemberState
+from muster.client.core.group.member_state import MemberState
 from muster.client.core.subscription_state import OffsetReset, PositionState
 from muster.errors import ErrorCode, KafkaError, MusterError
 from muster.model import OffsetAndMetadata, TopicPartition

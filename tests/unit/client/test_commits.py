@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from muster.client.core.member_state import MemberState
+from muster.client.core.group.member_state import MemberState
 from muster.client.core.sends import FailureKind
 from muster.errors import CommitFailedError, ErrorCode, KafkaError, KafkaTimeoutError, UnsupportedVersionError
 from muster.model import OffsetAndMetadata

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.client.core.fetch_session import FetchSession, FetchSpec
+from muster.client.core.consume.fetch_session import FetchSession, FetchSpec
 from muster.errors import ErrorCode
 from muster.model import TopicPartition
 from muster.protocol.messages import FetchRequest, ForgottenTopic

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.client.config import ConsumerConfig
-from muster.client.core.fetcher import HELD_BACK_WAIT_MS, Fetcher
+from muster.client.core.consume.fetcher import HELD_BACK_WAIT_MS, Fetcher
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import AnySend, Failure, FailureKind
 from muster.client.core.subscription_state import OffsetReset, SubscriptionState

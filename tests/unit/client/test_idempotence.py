@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.client.core.accumulator import next_sequence
+from muster.client.core.produce.accumulator import next_sequence
+from muster.client.core.produce.sequences import MAX_EPOCH, Sequences
 from muster.client.core.sends import FailureKind
-from muster.client.core.sequences import MAX_EPOCH, Sequences
 from muster.errors import ErrorCode
 from tests.support.producer_harness import OpenProduce, ProducerHarness, Sent
 

@@ -10,10 +10,10 @@ import pytest
 
 from muster.assignors import MemberAssignment, MemberSubscription, RangeAssignor
 from muster.client.config import ConsumerConfig
-from muster.client.core.commit_first import CommitFirst, OnCommitted
 from muster.client.core.consumer import ConsumerCore
 from muster.client.core.events import Fatal
-from muster.client.core.member_state import MemberState
+from muster.client.core.group.commit_first import CommitFirst, OnCommitted
+from muster.client.core.group.member_state import MemberState
 from muster.client.core.sends import Failure, FailureKind
 from muster.errors import CommitFailedError, ErrorCode, KafkaError
 from muster.model import OffsetAndMetadata

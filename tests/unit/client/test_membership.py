@@ -7,8 +7,8 @@ import re
 import pytest
 
 from muster.assignors import Assignor, MemberAssignment, RangeAssignor
-from muster.client.core.group_requests import MAX_REASON_LENGTH
-from muster.client.core.member_state import MemberState, Step
+from muster.client.core.group.member_state import MemberState, Step
+from muster.client.core.group.requests import MAX_REASON_LENGTH
 from muster.client.core.sends import Channel, FailureKind
 from muster.errors import ErrorCode, KafkaError, MusterError
 from muster.model import TopicPartition

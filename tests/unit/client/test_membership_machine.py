@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from muster.client.core.events import CallbackKind, Fatal, RebalanceCallback
-from muster.client.core.member_state import MemberState, Step
+from muster.client.core.group.member_state import MemberState, Step
 from muster.client.core.sends import FailureKind
 from muster.errors import ErrorCode
 from muster.model import TopicPartition

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from muster.client.core.chance import Chance
-from muster.client.core.partitioner import StickyPartitioner, murmur2, partition_for_key
+from muster.client.core.produce.partitioner import StickyPartitioner, murmur2, partition_for_key
 
 # Key as hex; Utils.murmur2 of it; BuiltInPartitioner.partitionForKey for 8 and for 97 partitions.
 JAVA = [

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from muster.client.config import ConsumerConfig
+from muster.client.core.consume.validation import PositionValidation
 from muster.client.core.events import Event, Note
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import AnySend, Failure, FailureKind
 from muster.client.core.subscription_state import OffsetReset, PositionState, SubscriptionState
-from muster.client.core.validation import PositionValidation
 from muster.errors import ErrorCode, KafkaError, LogTruncationError, UnsupportedVersionError
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.protocol import messages as m

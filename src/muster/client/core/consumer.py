@@ -22,17 +22,17 @@ from collections.abc import Callable, Iterable, Mapping
 from muster.assignors import Assignor, get_assignors
 from muster.client.config import ConsumerConfig
 from muster.client.core.checks import check_offsets, check_partitions
-from muster.client.core.commits import Commits, Committed, Offsets
-from muster.client.core.coordinator import CoordinatorLookup
+from muster.client.core.consume.fetcher import Fetcher
+from muster.client.core.consume.offsets import OffsetLookup
+from muster.client.core.consume.validation import PositionValidation
 from muster.client.core.events import DEBUG, WARNING, Event, Fatal, Note
-from muster.client.core.fetcher import Fetcher
-from muster.client.core.member_state import MemberState
-from muster.client.core.membership import Membership
+from muster.client.core.group.commits import Commits, Committed, Offsets
+from muster.client.core.group.coordinator import CoordinatorLookup
+from muster.client.core.group.member_state import MemberState
+from muster.client.core.group.membership import Membership
 from muster.client.core.metadata import ClusterMetadata
-from muster.client.core.offsets import OffsetLookup
 from muster.client.core.sends import AnySend
 from muster.client.core.subscription_state import SubscriptionKind, SubscriptionState
-from muster.client.core.validation import PositionValidation
 from muster.errors import ConfigError, ErrorCode, IllegalStateError, KafkaError, MusterError
 from muster.model import ConsumerRecord, GroupMetadata, OffsetAndMetadata, TopicPartition
 

@@ -21,12 +21,11 @@ from functools import partial
 
 from muster.client.config import ConsumerConfig
 from muster.client.core.backoff import Backoff
-from muster.client.core.coordinator import CoordinatorLookup
 from muster.client.core.events import Event, Fatal
-from muster.client.core.member_state import NO_GENERATION, Generation, MemberState
-from muster.client.core.membership import Membership
-from muster.client.core.metadata import ClusterMetadata
-from muster.client.core.offset_requests import (
+from muster.client.core.group.coordinator import CoordinatorLookup
+from muster.client.core.group.member_state import NO_GENERATION, Generation, MemberState
+from muster.client.core.group.membership import Membership
+from muster.client.core.group.offset_requests import (
     COMMIT_WITH_NAMES,
     FETCH_WITH_NAMES,
     NO_TOPIC_IDS,
@@ -36,6 +35,7 @@ from muster.client.core.offset_requests import (
     fetch_answers,
     fetch_request,
 )
+from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import AnySend, Channel, Failure, Send, send
 from muster.client.core.subscription_state import SubscriptionState
 from muster.errors import (

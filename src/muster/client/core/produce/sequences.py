@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from muster.client.core.accumulator import ProducerBatch, next_sequence
+from muster.client.core.produce.accumulator import ProducerBatch, next_sequence
 from muster.errors import ErrorCode
 from muster.model import TopicPartition
 from muster.protocol.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID

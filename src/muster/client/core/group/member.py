@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from muster.client.config import ConsumerConfig
-from muster.client.core import group_requests as requests
-from muster.client.core.coordinator import CoordinatorLookup
 from muster.client.core.events import DEBUG, INFO, WARNING, CallbackKind, Event, Fatal, Note, RebalanceCallback
-from muster.client.core.heartbeat import Heartbeat
-from muster.client.core.member_state import NO_GENERATION, Generation, MemberState, Step
+from muster.client.core.group import requests
+from muster.client.core.group.coordinator import CoordinatorLookup
+from muster.client.core.group.heartbeat import Heartbeat
+from muster.client.core.group.member_state import NO_GENERATION, Generation, MemberState, Step
 from muster.client.core.sends import AnySend, Channel, Failure, Send, send
 from muster.client.core.subscription_state import SubscriptionState
 from muster.errors import ErrorCode, KafkaError, MusterError, error_code

@@ -17,15 +17,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from muster.client.config import ProducerConfig
-from muster.client.core.accumulator import Accumulator, Completion, OutgoingRecord, ProducerBatch
 from muster.client.core.backoff import Backoff
 from muster.client.core.chance import Chance
 from muster.client.core.metadata import ClusterMetadata
-from muster.client.core.partitioner import Partitioner
-from muster.client.core.placement import Placement
+from muster.client.core.produce.accumulator import Accumulator, Completion, OutgoingRecord, ProducerBatch
+from muster.client.core.produce.partitioner import Partitioner
+from muster.client.core.produce.placement import Placement
+from muster.client.core.produce.sequences import Sequences
+from muster.client.core.produce.unsettled import Unsettled
 from muster.client.core.sends import LEAST_LOADED, AnySend, Failure, FailureKind, Send
-from muster.client.core.sequences import Sequences
-from muster.client.core.unsettled import Unsettled
 from muster.errors import (
     ClosedError,
     ErrorCode,

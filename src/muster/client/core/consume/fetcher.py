@@ -22,8 +22,14 @@ from functools import partial
 from typing import TypeVar
 
 from muster.client.config import ConsumerConfig
-from muster.client.core.fetch_session import INITIAL_EPOCH, SESSION_ERRORS, FetchSession, FetchSpec, all_have_ids
-from muster.client.core.fetched import FetchedData, PartitionQueue, whole_batches
+from muster.client.core.consume.fetch_session import (
+    INITIAL_EPOCH,
+    SESSION_ERRORS,
+    FetchSession,
+    FetchSpec,
+    all_have_ids,
+)
+from muster.client.core.consume.fetched import FetchedData, PartitionQueue, whole_batches
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import AnySend, Failure, send
 from muster.client.core.subscription_state import PartitionState, PositionState, SubscriptionState

@@ -6,10 +6,10 @@ from collections import deque
 from operator import index
 
 from muster.client.config import ProducerConfig
-from muster.client.core.accumulator import Accumulator, OutgoingRecord
 from muster.client.core.chance import Chance
 from muster.client.core.metadata import ClusterMetadata
-from muster.client.core.partitioner import Partitioner, StickyPartitioner, partition_for_key
+from muster.client.core.produce.accumulator import Accumulator, OutgoingRecord
+from muster.client.core.produce.partitioner import Partitioner, StickyPartitioner, partition_for_key
 from muster.errors import ErrorCode, KafkaError, KafkaTimeoutError, MusterError
 from muster.model import TopicPartition
 

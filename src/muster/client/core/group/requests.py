@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.client.config import ConsumerConfig
-from muster.client.core.member_state import Generation
+from muster.client.core.group.member_state import Generation
 from muster.errors import ErrorCode
 from muster.model import CONSUMER_PROTOCOL_TYPE
 from muster.protocol.messages import (

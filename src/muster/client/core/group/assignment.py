@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from muster.assignors import Assignor, MemberAssignment, MemberSubscription, RebalanceProtocol, common_protocol
 from muster.client.core.checks import check_partitions
-from muster.client.core.member_state import Generation
+from muster.client.core.group.member_state import Generation
 from muster.client.core.metadata import ClusterMetadata
 from muster.errors import IllegalStateError, MusterError
 from muster.model import TopicPartition

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from muster.client.core.member_state import Generation
+from muster.client.core.group.member_state import Generation
 from muster.client.core.metadata import ClusterMetadata
 from muster.errors import ErrorCode, error_code
 from muster.model import OffsetAndMetadata, TopicPartition

@@ -40,15 +40,15 @@ from functools import partial
 
 from muster.assignors import Assignor, MemberAssignment, RebalanceProtocol
 from muster.client.config import ConsumerConfig
-from muster.client.core import group_requests as requests
-from muster.client.core.assignment import Assignors, Leading
 from muster.client.core.backoff import Backoff
-from muster.client.core.commit_first import CommitFirst
-from muster.client.core.coordinator import CoordinatorLookup
 from muster.client.core.events import INFO, WARNING, CallbackKind, Event, Fatal
-from muster.client.core.group_member import GroupMember
-from muster.client.core.group_topics import GroupTopics
-from muster.client.core.member_state import Generation, MemberState, Step
+from muster.client.core.group import requests
+from muster.client.core.group.assignment import Assignors, Leading
+from muster.client.core.group.commit_first import CommitFirst
+from muster.client.core.group.coordinator import CoordinatorLookup
+from muster.client.core.group.member import GroupMember
+from muster.client.core.group.member_state import Generation, MemberState, Step
+from muster.client.core.group.topics import GroupTopics
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import AnySend, Channel, Failure, send
 from muster.client.core.subscription_state import SubscriptionState
