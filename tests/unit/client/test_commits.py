@@ -323,6 +323,59 @@ def test_a_partition_lost_and_regained_is_not_committed_for_its_former_ownership
     assert again == [None]
 
 
+def regain(member):
+    """The member is expelled and joins again; its partitions come back to it."""
+    member.tick(3_000)
+    member.heartbeat(ErrorCode.UNKNOWN_MEMBER_ID)
+    assert member.finish_callback()[0] == "lost"
+    member.accept_join(5, member_id="m2", leader="m2")
+    member.accept_sync("flights-0 flights-1")
+    assert member.finish_callback()[0] == "assigned"
+
+
+def test_a_commit_that_waited_behind_another_is_not_sent_under_a_later_generation(member):
+    """The partitions were lost meanwhile: whoever had them may be farther, and the broker would take it."""
+    first = member.commit({"flights-0": 1}, until=member.now + 60_000)
+    second = member.commit({"flights-0": 2})
+    regain(member)
+    member.accept_commit(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)  # of the first generation: asked before all this
+    member.tick(1_000)
+    assert member.sent(OffsetCommitRequest) == []
+    for [error] in (first, second):
+        assert isinstance(error, CommitFailedError)
+        assert error.code is ErrorCode.ILLEGAL_GENERATION
+    assert member.commit({"flights-0": 3}) == []
+    assert member.accept_commit().generation_id_or_member_epoch == 5
+
+
+def test_a_commit_of_what_was_kept_is_tried_again_under_a_later_generation():
+    member = ConsumerHarness(enable_auto_commit=False, partition_assignment_strategy="cooperative-sticky")
+    member.stable()
+    kept = member.commit({"flights-0": 1}, until=member.now + 60_000)
+    strange = member.commit({"elsewhere-0": 1})
+    member.member.request_rejoin("for the test")
+    member.turn()
+    member.accept_join(2)
+    member.accept_sync("flights-0 flights-1 flights-2 flights-3")
+    member.accept_commit(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    member.tick(1_000)
+    assert member.accept_commit().generation_id_or_member_epoch == 2
+    assert kept == [None]
+    assert isinstance(strange[0], CommitFailedError)  # nobody knows whose that is by now
+
+
+def test_a_commit_that_waited_is_not_sent_without_a_generation_once_the_member_has_left(member):
+    """A group that has no members left would take it, though all that was after it was said in a generation."""
+    member.commit({"flights-0": 1}, until=member.now + 60_000)
+    second = member.commit({"flights-0": 2})
+    member.core.unsubscribe(member.now, lambda: None, "for the test")
+    member.turn()
+    member.finish_callback()
+    member.accept_commit(ErrorCode.UNKNOWN_MEMBER_ID)
+    assert member.sent(OffsetCommitRequest) == []
+    assert isinstance(second[0], CommitFailedError)
+
+
 # --- auto commit -----------------------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from muster.assignors import Assignor, MemberAssignment, RangeAssignor
 from muster.client.core.group.member_state import MemberState, Step
 from muster.client.core.group.requests import MAX_REASON_LENGTH
 from muster.client.core.sends import Channel, FailureKind
-from muster.errors import ErrorCode, KafkaError, MusterError
+from muster.errors import CommitFailedError, ErrorCode, KafkaError, MusterError
 from muster.model import TopicPartition
 from muster.protocol.messages import (
     FindCoordinatorRequest,
@@ -836,6 +836,37 @@ def test_a_fenced_static_member_is_told_and_takes_part_again_only_when_polled():
     consumer.enter_poll()
     assert consumer.finish_callback()[0] == "lost"
     assert len(consumer.sent(JoinGroupRequest)) == 1
+
+
+def come_back_to(generation, **settings):
+    """A member of generation 1 with partitions of its own, which asks to join and is let into another."""
+    consumer = manual(partition_assignment_strategy="cooperative-sticky", **settings)
+    consumer.stable()
+    consumer.member.request_rejoin("for the test")
+    consumer.turn()
+    consumer.accept_join(generation, leader="m2")
+    return consumer
+
+
+def test_a_static_member_that_the_group_has_passed_over_has_lost_what_it_owns():
+    """Its place is kept while its join is held up, and others are given its partitions at once (KIP-345)."""
+    consumer = come_back_to(3, group_instance_id="i1")
+    assert consumer.sent(SyncGroupRequest) == []
+    outcome = consumer.commit({"flights-0": 1})
+    assert isinstance(outcome[0], CommitFailedError)
+    assert consumer.finish_callback() == ("lost", tps(ALL))
+    assert decode_subscription(consumer.join().protocols[0].metadata).owned_partitions == []
+    consumer.accept_join(4, leader="m2")
+    consumer.accept_sync("flights-0")
+    assert consumer.finish_callback() == ("assigned", tps("flights-0"))
+
+
+@pytest.mark.parametrize(("generation", "settings"), [(2, {"group_instance_id": "i1"}), (3, {})])
+def test_a_member_that_the_group_has_waited_for_keeps_what_it_owns(generation, settings):
+    """The next generation is the one it has joined; a dynamic member that is still known was never passed over."""
+    consumer = come_back_to(generation, **settings)
+    assert consumer.events == []
+    assert len(consumer.sent(SyncGroupRequest)) == 1
 
 
 def test_an_error_about_an_older_generation_is_ignored():

@@ -8,6 +8,10 @@ The group decides whether a commit is still allowed. A member commits under its 
 an answer that says the generation is over resets the member (see `membership.py`). A consumer that was assigned by hand
 commits without a generation, which the broker allows while the group has no members (J7).
 
+The race that `_Commit.owned` guards against: a commit waits, for its next try or behind another's; the generation ends,
+the partitions are lost, others read and commit them; this consumer joins again, and only now it is the commit's turn.
+Sent under the new generation it would be accepted. Kafka's commit has left before that, under the old generation.
+
 The race that `_Fetch.owned` guards against: the committed offset of a partition is asked for; the partition is lost,
 another member commits, and it comes back; the answer to the old question arrives. It is out of date, and dropped.
 """
@@ -70,6 +74,7 @@ EXPELLED = (
     "this consumer is no longer a member of its group, and its partitions have gone to others. Its poll calls were too "
     "far apart (raise max_poll_interval_ms or lower max_poll_records), or its heartbeats did not arrive"
 )
+LOST_MEANWHILE = "the generation in which this commit was asked for is over, and its partitions were lost with it"
 
 
 @dataclass(slots=True)
@@ -79,6 +84,10 @@ class _Commit:
     until: int | None
     fence: Mapping[TopicPartition, int] | None
     backoff: Backoff
+    asked_in: Generation | None
+    """The generation in which it was asked for, if that was stable."""
+    owned: dict[TopicPartition, int | None]
+    """The ownership of its partitions at that time."""
     ids: TopicIds = NO_TOPIC_IDS
     in_flight: bool = False
     done: bool = False
@@ -140,9 +149,14 @@ class Commits:
 
         `until` is the time up to which failures that may heal are tried again; None means a single try. `fence` holds
         the ownership (`Membership.ownership`) under which the records were read: if a partition has been lost since,
-        even if it came back, nothing is committed.
+        even if it came back, nothing is committed. Nor is it in a later generation, unless the partitions were, and
+        are still, this member's.
         """
-        self._commits.append(_Commit(offsets, on_done, until, fence, self._backoff(), lookups=self._lookup.failures))
+        asked_in = self._membership.generation_if_stable if self._subscription.group_managed else NO_GENERATION
+        owned = {partition: self._membership.ownership.get(partition) for partition in offsets}
+        commit = _Commit(offsets, on_done, until, fence, self._backoff(), asked_in, owned)
+        commit.lookups = self._lookup.failures
+        self._commits.append(commit)
 
     def fetch(
         self,
@@ -258,14 +272,16 @@ class Commits:
 
     def _generation(self, commit: _Commit) -> Generation | MusterError:
         """Under which generation to commit, or why it cannot be."""
-        if not self._subscription.group_managed and commit.fence is None:
-            return NO_GENERATION
         owned = self._membership.ownership
         if commit.fence is not None and any(owned.get(p) != since for p, since in commit.fence.items()):
             return CommitFailedError(ErrorCode.ILLEGAL_GENERATION, "a partition was lost after its records were read")
-        generation = self._membership.generation_if_stable
+        by_hand = not self._subscription.group_managed and commit.fence is None
+        generation = NO_GENERATION if by_hand else self._membership.generation_if_stable
         if generation is not None:
-            return generation
+            kept = all(since is not None and owned.get(p) == since for p, since in commit.owned.items())
+            if generation == commit.asked_in or kept:
+                return generation
+            return CommitFailedError(ErrorCode.ILLEGAL_GENERATION, LOST_MEANWHILE)
         if self._membership.rebalance_in_progress:
             return CommitFailedError(ErrorCode.REBALANCE_IN_PROGRESS, POLL_FIRST)
         return CommitFailedError(ErrorCode.UNKNOWN_MEMBER_ID, EXPELLED)

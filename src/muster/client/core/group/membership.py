@@ -263,6 +263,9 @@ class Membership(GroupMember):
             )
         elif self.state is not MemberState.PREPARING_REBALANCE:
             self._failed(KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "the member was reset while it joined"), now)
+        elif self._was_passed_over(reply.generation_id):
+            self._reset("the group has shared out its partitions without it", forget_member=False)
+            self._failed(KafkaError(ErrorCode.ILLEGAL_GENERATION, "a generation was missed"), now)
         else:
             self.state = MemberState.COMPLETING_REBALANCE
             self._heartbeat.reset(now)
@@ -271,6 +274,19 @@ class Membership(GroupMember):
                 self._become_leader(reply, now)
             else:
                 self._sync([], now)
+
+    def _was_passed_over(self, generation_id: int) -> bool:
+        """Whether what this member owns may have had other owners since, though it is let in.
+
+        A dynamic member that misses a rebalance is removed. A static one's place is kept for its session timeout, with
+        what it said when it last joined: before it was given what it owns now. So the sequence is: its JoinGroup is
+        held up on the way; the others are given its partitions at once, and read and commit; then the JoinGroup
+        arrives. What it still owns is lost, as if a heartbeat had told it so. Kafka's client goes on with it, and
+        commits over what the new owner has committed when it revokes.
+        """
+        is_static = self._config.group_instance_id is not None
+        owns = bool(self._subscription.assignment()) and not self.generation.was_reset
+        return is_static and owns and generation_id > self.generation.generation_id + 1
 
     def _join_refused(self, code: ErrorCode, sent: Generation, member_id: str, now: int) -> None:
         if code is ErrorCode.MEMBER_ID_REQUIRED:
