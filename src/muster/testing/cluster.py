@@ -222,20 +222,29 @@ class SimCluster:
         return [member for member in self.alive if member.group_id == group_id]
 
     def check_balance(self, group_id: str) -> None:
-        """Of all assignors here with equal subscriptions: the shares differ by one at most, for range in each topic."""
+        """Each partition has one owner, and the group is in balance."""
         alive = self.of_group(group_id)
-        if not alive:
-            return
         held = [partition for member in alive for partition in member.held]
         if len(held) != len(set(held)):
             raise InvariantError(f"a partition has two owners: {alive}")
-        group = next(group for group in self.describe() if group.group_id == group_id)
-        assignor = get_assignors((group.protocol_data,))[0].name
-        topics = sorted(self.brokers.topics.counts) if assignor == "range" else [None]
+        if not self.is_balanced(group_id):
+            raise InvariantError(f"{self._assignor(group_id)} leaves the group out of balance: {alive}")
+
+    def is_balanced(self, group_id: str) -> bool:
+        """Of all assignors here with equal subscriptions: the shares differ by one at most, for range in each topic."""
+        alive = self.of_group(group_id)
+        if not alive:
+            return True
+        topics = sorted(self.brokers.topics.counts) if self._assignor(group_id) == "range" else [None]
         for topic in topics:
             loads = [sum(1 for p in member.held if topic in (None, p.topic)) for member in alive]
             if max(loads) - min(loads) > 1:
-                raise InvariantError(f"{assignor} leaves the group out of balance: {alive}")
+                return False
+        return True
+
+    def _assignor(self, group_id: str) -> str:
+        group = next(group for group in self.describe() if group.group_id == group_id)
+        return get_assignors((group.protocol_data,))[0].name
 
     def describe(self) -> list[DescribedGroup]:
         """The groups as the coordinator describes them, none while there is no coordinator."""

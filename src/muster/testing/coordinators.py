@@ -196,7 +196,13 @@ class SimCoordinators:
         self._when_loaded(coordinator)
 
     def _later(self, coordinator: Coordinator, callback: Callable[[], None]) -> None:
-        self._clock.call_later(self._rng.randrange(self.load_ms // 4), coordinator.when_it_runs, callback)
+        def load_and_arm() -> None:
+            # As the broker does. Of a log that is read again, since it failed, the members may all be dead: then no
+            # request comes that would set the alarm by which they expire.
+            callback()
+            self._arm(coordinator)
+
+        self._clock.call_later(self._rng.randrange(self.load_ms // 4), coordinator.when_it_runs, load_and_arm)
 
     def _when_loaded(self, coordinator: Coordinator) -> None:
         if coordinator.runtime.is_loading:
@@ -300,8 +306,14 @@ class SimCoordinators:
         return view
 
     def is_well_again(self) -> None:
-        """Nothing holds the coordinator up from now on."""
+        """Nothing holds the coordinator up from now on, unless its log still does."""
         self.invariants.well_since = self._clock.now
+        is_held = any(log.fails or log.held for log in self.logs.values())
+        self.invariants.well_until = self._clock.now if is_held else None
+
+    def _is_held_up(self) -> None:
+        if self.invariants.well_until is None:
+            self.invariants.well_until = self._clock.now
 
     @property
     def is_well(self) -> bool:
@@ -316,14 +328,14 @@ class SimCoordinators:
         self._trace("log", "fails" if failing else "works again")
         for log in self.logs.values():
             log.fails = failing
-        self.is_well_again()
+        (self._is_held_up if failing else self.is_well_again)()
 
     def hold_syncs(self, held: bool) -> None:
         """Have every sync hang, or come to its end."""
         self._trace("log", "syncs hang" if held else "syncs go on")
         for log in self.logs.values():
             log.held = held
-        self.is_well_again()
+        (self._is_held_up if held else self.is_well_again)()
         if not held and self.current is not None:
             self._make_durable(self.current)
 

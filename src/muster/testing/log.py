@@ -39,6 +39,8 @@ class SimLog:
         self.held = False
         self.failed: Exception | None = None
         self.log_start_offset = 0
+        self.log_starts = [0]
+        """All the offsets at which the log has begun."""
         self.log_end_offset = 0
         self.producers = ProducerState()
         self._synced = 0
@@ -151,6 +153,7 @@ class SimLog:
     def delete_before(self, offset: int) -> None:
         """Retention: the log starts at `offset` from now on."""
         self.log_start_offset = max(self.log_start_offset, min(offset, self.log_end_offset))
+        self.log_starts.append(self.log_start_offset)
 
     def truncate(self, offset: int) -> None:
         """Lose all batches that reach beyond `offset`, as when a follower that lags behind is made the leader."""

@@ -117,7 +117,7 @@ class SimBrokers:
         self.coordinators = SimCoordinators(
             clock, rng, self.topics, config, groups, lazy_log=lazy_log, skew_ms=skew_ms, trace=trace
         )
-        self.asked = Records(self.topics.next_record, self.topics.log_start)
+        self.asked = Records(self.topics.next_record, self.topics.log_starts)
         self.invariants = self.coordinators.invariants = Invariants(
             limits, lambda: clock.now, self.coordinators.logs, self.asked, self.topics.topic_name
         )

@@ -93,10 +93,10 @@ class SimTopics:
         log = self.logs.get(partition)
         return offset if log is None else log.next_record(offset)
 
-    def log_start(self, partition: TopicPartition) -> int:
-        """Where the log begins."""
+    def log_starts(self, partition: TopicPartition) -> list[int]:
+        """See `SimLog.log_starts`."""
         log = self.logs.get(partition)
-        return 0 if log is None else log.log_start_offset
+        return [0] if log is None else log.log_starts
 
 
 class SimRecords:

@@ -51,7 +51,8 @@ class Connection(Protocol):
 
 @dataclass(slots=True)
 class Ticket:
-    """A request that the coordinator was given. `marks` is what was known then, for the checks of its answer."""
+    """A request that the coordinator was given. `marks` is what was known then, for the checks of its answer; `commits`
+    are the partitions of an OffsetCommit and what is to be committed."""
 
     request: Any
     version: int
@@ -59,4 +60,5 @@ class Ticket:
     coordinator: object
     since: int
     answers: int = 0
+    commits: list[tuple[TopicPartition, Any]] = field(default_factory=list)
     marks: dict[Any, int] = field(default_factory=dict)

@@ -74,7 +74,9 @@ class Invariants:
         self.coordinator: object = None
         """Whose answers count; the others' are those of coordinators that are none any more."""
         self.well_since = 0
-        """Since when nothing holds the coordinator up."""
+        """Since when nothing holds the coordinator up, or held it up until `well_until`."""
+        self.well_until: int | None = None
+        """Since when its log holds the coordinator up again."""
         self._limits = limits
         self._now = now
         self._logs = logs
@@ -149,9 +151,10 @@ class Invariants:
         group = self.group(request.group_id)
         group.sessions.asked(ticket, group.ownership.newest_generation)
         if isinstance(request, OffsetCommitRequest):
-            commits = list(self._commits(request))
-            self.durable.mark(ticket, request.group_id, [partition for partition, _ in commits])
-            group.offsets.asked(commits)
+            # Now: if a topic is deleted before the answer, which waits for the log, nobody knows its id any more.
+            ticket.commits = list(self._commits(request))
+            self.durable.mark(ticket, request.group_id, [partition for partition, _ in ticket.commits])
+            group.offsets.asked(ticket.commits)
 
     def _answered(self, ticket: Ticket, response: Any) -> None:
         self.follow()
@@ -205,7 +208,7 @@ class Invariants:
     def _check_commit(self, ticket: Ticket, response: OffsetCommitResponse) -> None:
         group_id = ticket.request.group_id
         offsets = self.group(group_id).offsets
-        for partition, value in offsets.answered(ticket, self._commits(ticket.request), response):
+        for partition, value in offsets.answered(ticket, response):
             self.durable.check_commit(ticket, group_id, partition, value)
 
     def _fetched_partitions(self, request: OffsetFetchRequest) -> dict[str, list[TopicPartition]]:
@@ -277,8 +280,10 @@ class Invariants:
     def on_event(self, coordinator: object, event: GroupEvent) -> None:
         """The coordinator says that something has happened."""
         if coordinator is self.coordinator:
-            # What has come just now, or while the log was held up, may wait for the log and not for other members.
-            before = self._now() - PARKED_MS
+            # What has come just now, or while the log was held up, may wait for the log and not for other members. So
+            # may a SyncGroup that comes while a sync of the log hangs, in a group that is stable: the answer is made,
+            # and waits; the session is not renewed by it, with Kafka neither, and ends.
+            before = (self._now() if self.well_until is None else self.well_until) - PARKED_MS
             waiting = self._waiting(event.group_id, self.well_since, before)
             self.group(event.group_id).sessions.on_event(event, waiting, self._now())
 

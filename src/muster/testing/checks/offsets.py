@@ -55,14 +55,18 @@ class _Reading:
 
 class Records:
     """What is asked of the partitions' logs: where the next record is, though retention may have taken it, and where
-    the log begins."""
+    the log has begun, now and before."""
 
     def __init__(
-        self, next_record: Callable[[TopicPartition, int], int], log_start: Callable[[TopicPartition], int]
+        self, next_record: Callable[[TopicPartition, int], int], log_starts: Callable[[TopicPartition], list[int]]
     ) -> None:
         self.next_record = next_record
-        self.log_start = log_start
+        self.log_starts = log_starts
         self.unsure: set[TopicPartition] = set()
+
+    def log_start(self, partition: TopicPartition) -> int:
+        """Where the log begins."""
+        return self.log_starts(partition)[-1]
 
 
 class Offsets:
@@ -92,17 +96,12 @@ class Offsets:
         for partition, value in commits:
             self._of(partition).pending.append(value)
 
-    def answered(
-        self,
-        ticket: Ticket,
-        commits: Iterable[tuple[TopicPartition, Committed]],
-        response: OffsetCommitResponse,
-    ) -> list[tuple[TopicPartition, Committed]]:
+    def answered(self, ticket: Ticket, response: OffsetCommitResponse) -> list[tuple[TopicPartition, Committed]]:
         """A commit was answered; which of it was acknowledged."""
         request: OffsetCommitRequest = ticket.request
         codes = [each.error_code for topic in response.topics for each in topic.partitions]
         acknowledged = []
-        for (partition, value), code in zip(commits, codes, strict=True):
+        for (partition, value), code in zip(ticket.commits, codes, strict=True):
             known = self._of(partition)
             if code == ErrorCode.NONE:
                 acknowledged.append((partition, value))
@@ -234,7 +233,10 @@ class Offsets:
         return self._latest and known.acknowledged.offset < max(0, self._records.log_start(partition))
 
     def _check_goes_on(self, member: Member, partition: TopicPartition, expected: int, first: int) -> None:
-        if first in (self._records.next_record(partition, expected), self._next(partition, expected)):
+        # The log may have begun there when the position turned out to be before it: it was reset, and records were
+        # fetched from there. While they wait for the application to poll, retention goes on.
+        starts = (start for start in self._records.log_starts(partition) if start > expected)
+        if first in (self._records.next_record(partition, offset) for offset in (expected, *starts)):
             return
         if self._latest and first > expected and expected < self._records.log_start(partition):
             self._skip(partition, first)
