@@ -91,6 +91,8 @@ class Broker:
         self._arming = False
         self._group_flush_due = False
         self._started = False
+        self.on_rest: Callable[[], None] = lambda: None
+        """Called now and then when no request about very many things is under way."""
         self.broken = asyncio.Event()
         """Set when a sync has failed: nothing that was not synced before is acknowledged any more. To be stopped."""
 
@@ -128,6 +130,7 @@ class Broker:
         if self._ticking is not None:
             self._ticking.cancel()
         self._server.stop_listening()
+        self._server.slices.stop()
         self.side_thread.stop()
         self._flush_groups()
         await self.durability.stop()
@@ -242,6 +245,7 @@ class Broker:
             max_idle_ms=config.integer("connections.max.idle.ms"),
             backlog=config.integer("socket.listen.backlog.size"),
             on_turn=self._turn_done,
+            on_rest=lambda: self.on_rest(),
         )
         try:
             bound = await self._server.listen(host, port)
@@ -455,6 +459,8 @@ class Broker:
             log.warning(
                 "nothing ran for %.1f s: sessions go on from where they were", (self._clock.stalled_ms - before) / 1e3
             )
+        if not len(self._server.slices):
+            self.on_rest()
         self._ticking = self.loop.call_later(TICK_S, self._tick)
 
     def _deadlines_moved(self) -> None:

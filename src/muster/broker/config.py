@@ -44,7 +44,7 @@ _SETTINGS = (
       "has taken nothing for the longest time is closed. -1 is no limit.", -1),
     S("fetch.max.bytes", K.INT, 57_671_680, "The most bytes of records in one fetch response.", 1024),
     S("max.incremental.fetch.session.cache.slots", K.INT, 1_000, "Fetch sessions that are kept (KIP-227).", 0),
-    S("max.incremental.fetch.session.cache.partitions", K.INT, 200_000,
+    S("max.incremental.fetch.session.cache.partitions", K.INT, 100_000,
       "Partitions in all fetch sessions together, some 300 bytes each; a consumer that finds no room names its "
       "partitions in every fetch.", 0),
     # --- topics

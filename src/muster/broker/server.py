@@ -50,6 +50,7 @@ class Server:
         max_idle_ms: int,
         backlog: int,
         on_turn: Callable[[], None] = lambda: None,
+        on_rest: Callable[[], None] = lambda: None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.apis = apis
@@ -58,7 +59,7 @@ class Server:
         self.connections: set[Connection] = set()
         self.turn_done = on_turn
         self.read_view = memoryview(bytearray(READ_BYTES))
-        self.slices = Slices(self.loop)
+        self.slices = Slices(self.loop, on_rest)
         self.intake = Intake(max_bytes_in_flight if max_bytes_in_flight >= 0 else 1 << 62, self.loop)
         self._max_connections = max_connections
         self._max_unread_bytes = max_unread_bytes if max_unread_bytes >= 0 else 1 << 62

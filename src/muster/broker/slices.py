@@ -20,22 +20,44 @@ Work = Generator[None, None, Any]
 
 
 class Slices:
-    """The work that is to be done. `clock` says how long a slice has lasted, in seconds."""
+    """The work that is to be done. `between` is called after each piece of work; `clock` says how long a slice has
+    lasted, in seconds."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        between: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
         self._loop = loop
+        self._between = between
         self._clock = clock or loop.time
         self._waiting: deque[tuple[Work, Callable[[], bool], Callable[[], None] | None]] = deque()
-        self._due = False
+        self._due = self._stopped = False
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def add(self, work: Work, *, wanted: Callable[[], bool], over: Callable[[], None] | None = None) -> None:
         """Do the work when its turn comes. If it is not `wanted` any more by then, it is not begun; one that was begun
-        is done to its end. `over` is called in either case, when nothing of it is left."""
+        is done to its end, but for `stop`. `over` is called in each case, when nothing of it is left."""
         self._waiting.append((work, wanted, over))
         self._soon()
+        if self._stopped:
+            self._drop_all()
+
+    def stop(self) -> None:
+        """Drop what is left, also what was begun, and all that comes: nobody is to work on what is being closed."""
+        self._stopped = True
+        self._drop_all()
+
+    def _drop_all(self) -> None:
+        while self._waiting:
+            work, _, over = self._waiting.popleft()
+            work.close()
+            del work
+            if over is not None:
+                over()
 
     def _soon(self) -> None:
         if not self._due:
@@ -55,6 +77,7 @@ class Slices:
             del work
             if over is not None:
                 over()
+            self._between()
         if self._waiting:
             self._soon()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import resource
@@ -17,6 +16,7 @@ from muster import __version__
 from muster.broker import events
 from muster.broker.broker import Broker
 from muster.broker.config import FSYNC_POLICIES, BrokerConfig, listener, load, parse_listener
+from muster.broker.garbage import Garbage
 from muster.cli.common import add_log_level
 from muster.errors import ConfigError
 
@@ -119,11 +119,9 @@ async def serve(config: BrokerConfig) -> int:
     # A closed terminal, or an operator who means "read your settings again": neither is a reason to stop.
     loop.add_signal_handler(signal.SIGHUP, _hung_up)
     async with Broker(config) as broker:
-        # What is there now stays. Looking it over again and again stops everything for tens of milliseconds each time.
-        gc.freeze()
-        # What is large and lasts (sessions, groups, topics) is in no cycles: look it over less often than every 70,000
-        # new objects.
-        gc.set_threshold(700, 10, 40)
+        garbage = Garbage()
+        garbage.take_over()
+        broker.on_rest = garbage.look
         print(ready_line(broker), flush=True)
         ends = [asyncio.ensure_future(event.wait()) for event in (stopped, broker.broken)]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

@@ -35,7 +35,7 @@ _TOPIC_IDS_SINCE = 13
 MANY = 1_000
 """Partitions of a fetch above which it is handled in slices."""
 
-MOST_KEPT = 200_000
+MOST_KEPT = 100_000
 """Partitions of fetches that wait without a session, some 300 bytes each; one more fetch is answered at once."""
 
 Result = tuple[FetchedPartition, PartitionData]
