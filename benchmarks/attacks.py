@@ -25,6 +25,7 @@ from muster.protocol.messages import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
+    DeleteTopicsRequest,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     FetchPartition,
@@ -37,6 +38,12 @@ from muster.protocol.messages import (
     ListOffsetsTopic,
     MetadataRequest,
     MetadataRequestTopic,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
     PartitionProduceData,
     ProduceRequest,
     TopicProduceData,
@@ -45,7 +52,7 @@ from muster.protocol.primitives import Request, uvarint
 from muster.protocol.record_batch import build_batch
 
 TOPIC = "hostile"
-CREATE_VERSION, PRODUCE_VERSION = 7, 9
+CREATE_VERSION, PRODUCE_VERSION, COMMIT_VERSION = 7, 9, 8
 
 
 class Field(NamedTuple):
@@ -336,6 +343,40 @@ def _two_creates() -> CreateTopicsRequest:
     return CreateTopicsRequest([CreatableTopic(f"many{number}", 6_000, 1) for number in (1, 2)], 60_000)
 
 
+def _with_groups(address: Address) -> None:
+    """The topic with 10,000 partitions, and what 10,000 groups have committed for it."""
+    create(address, partitions=9_990)
+    with Asker(address) as asker:
+        for number in range(10_000):
+            asker.ask(_commit(1, f"group{number}"), COMMIT_VERSION)
+
+
+def _commit(partitions: int, group: str = "hostile") -> OffsetCommitRequest:
+    offsets = [OffsetCommitRequestPartition(index, 1, -1, "") for index in range(partitions)]
+    return OffsetCommitRequest(group, topics=[OffsetCommitRequestTopic(TOPIC, partitions=offsets)])
+
+
+def _committed(address: Address) -> None:
+    create(address, partitions=9_990)
+    with Asker(address) as asker:
+        asker.ask(_commit(9_990), COMMIT_VERSION)
+
+
+def _fetched(partitions: int) -> OffsetFetchRequest:
+    topics = [OffsetFetchRequestTopics(TOPIC, partition_indexes=list(range(partitions)))]
+    return OffsetFetchRequest(groups=[OffsetFetchRequestGroup("hostile", topics=topics)])
+
+
+def _make_topics(address: Address, count: int) -> None:
+    with Asker(address) as asker:
+        topics = [CreatableTopic(f"many{number}", 1, 1) for number in range(count)]
+        asker.ask(CreateTopicsRequest(topics, 60_000), CREATE_VERSION)
+
+
+def _deleted(*names: str) -> DeleteTopicsRequest:
+    return DeleteTopicsRequest(topic_names=list(names), timeout_ms=60_000)
+
+
 _CONFIGS = DescribeConfigsRequest([DescribeConfigsResource(4, "1", None)], True, True)
 
 ATTACKS = (
@@ -361,6 +402,14 @@ ATTACKS = (
     Attack("Metadata of 2,000 new topics", _ask(_many_topics(2_000), 9), seconds=8.0),
     Attack("4 sessions of 200,000 partitions", _sessions, seconds=8.0),
     Attack("two topics of 6,000 in a request", _ask(_two_creates(), 7), seconds=6.0),
+    Attack("topic of 10,000, 10,000 groups, gone", _ask(_deleted(TOPIC), 5), _with_groups, 6.0),
+    Attack("2,000 topics deleted in a request", _ask(_deleted(*(f"many{n}" for n in range(2_000))), 5),
+           partial(_make_topics, count=2_000), 6.0),
+    Attack("OffsetFetch of 90,000 x 5", _ask(_fetched(90_000), 8, 5), _committed, 6.0),
+    Attack("OffsetFetch of all of 10,000 x 20", _ask(OffsetFetchRequest(groups=[OffsetFetchRequestGroup("hostile")]),
+           8, 20), _committed, 6.0),
+    Attack("OffsetCommit of 18,000 x 5", _ask(_commit(18_000), COMMIT_VERSION, 5), partial(create, partitions=9_990),
+           6.0),
     Attack("3,000 DescribeConfigs at once", _ask(_CONFIGS, 4, 3_000), seconds=6.0),
     Attack("300 connections, 128 descriptors", descriptors, settings=("offsets.topic.num.partitions=1",),
            descriptors=128),

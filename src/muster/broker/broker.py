@@ -80,7 +80,9 @@ class Broker:
         self._fsync = FsyncPolicy(config.text("fsync"))
         self._store: LogStore
         self._server: Server
-        self._partitions: dict[tuple[str, int], PartitionLog] = {}
+        self._partitions: dict[str, dict[int, PartitionLog]] = {}
+        self._clean_ups: dict[str, Generator[None, None, None]] = {}
+        """What is under way to remove the rest of topics that are gone, by their names."""
         self._deadline: asyncio.TimerHandle | None = None
         self._deadline_at: int | None = None
         self._ticking: asyncio.TimerHandle | None = None
@@ -224,7 +226,7 @@ class Broker:
         )
         topic = self.topics.get(GROUP_METADATA_TOPIC)
         if topic is not None:
-            logs = [self._partitions[GROUP_METADATA_TOPIC, index] for index in range(topic.partitions)]
+            logs = [self._partitions[GROUP_METADATA_TOPIC][index] for index in range(topic.partitions)]
             self._serve_groups(topic, [index for index, found in enumerate(logs) if found.log_end_offset])
             # What can be read in a moment is there from the first request on; the rest follows between requests.
             until = time.monotonic() + LOAD_BEFORE_START_S
@@ -261,7 +263,8 @@ class Broker:
 
     def partition(self, topic: str, index: int) -> PartitionLog | None:
         """The log of a partition, None if there is no such partition."""
-        return self._partitions.get((topic, index))
+        found = self._partitions.get(topic)
+        return found.get(index) if found is not None else None
 
     def create_topic(self, name: str, partitions: int, settings: dict[str, str]) -> Topic:
         """Create a topic that does not exist. OSError: it could not be stored."""
@@ -274,6 +277,7 @@ class Broker:
     def creating(self, wanted: Sequence[NewTopic]) -> Generator[None, None, list[Topic]]:
         """The same a slice at a time. The topics exist from the first slice on, their partitions appear. Each may be
         deleted, and even be created anew, before its turn comes."""
+        at_once(self.cleaning_up(new.name for new in wanted))
         for new in wanted:
             if (former := self.topics.deleting_of(new.name)) is not None:
                 self._finish_deletion(former)
@@ -294,6 +298,8 @@ class Broker:
         for all of them, a slice at a time."""
         if not self.config.flag("auto.create.topics.enable"):
             return
+        names = list(names)
+        yield from self.cleaning_up(names)
         partitions = self.config.integer("num.partitions")
         wanted: dict[str, NewTopic] = {}  # by what would collide: metrics know no difference between '.' and '_'
         for name in names:
@@ -313,26 +319,61 @@ class Broker:
         return self.topics.get(name) is not None or self.topics.colliding(name) is not None
 
     def delete_topic(self, topic: Topic) -> None:
-        """Delete a topic, its records and the offsets committed for it. OSError: it is still there.
+        """Delete a topic, as `deleting` does, in one go."""
+        at_once(self.deleting([topic]))
+
+    def deleting(self, topics: Sequence[Topic]) -> Generator[None, None, None]:
+        """Delete topics, their records and the offsets committed for them, a slice at a time. OSError: they are still
+        there, all of them. From the first slice on they are gone, also after a crash; the rest is removed by and by,
+        and before a topic of such a name can be created.
 
         With the topic of the groups all groups go at once, and their members are sent away: to the coordinator that
         comes with the new topic.
         """
-        self.topics.delete(topic)
-        if topic.name == GROUP_METADATA_TOPIC:
+        self.topics.delete_all(topics)
+        for topic in topics:
+            self._partitions.pop(topic.name, None)
+        groups = [topic for topic in topics if topic.name == GROUP_METADATA_TOPIC]
+        if groups:
             self.has_groups = False
             self.runtime.unload_all()
-        for index in range(topic.partitions):
-            self._partitions.pop((topic.name, index), None)
-        self._finish_deletion(topic)
-        self.fetches.topic_deleted(topic.name)
-        self.runtime.topic_deleted(topic.name)
-        log.info("deleted topic %s", topic.name)
+        # The topic of the groups by itself: its next request creates it anew, and should not wait for the others.
+        for some in (groups, [topic for topic in topics if topic not in groups]):
+            clean_up = self._clean_up(some)
+            self._clean_ups |= {topic.name: clean_up for topic in some}
+        yield from self.cleaning_up(topic.name for topic in topics)
+
+    def cleaning_up(self, names: Iterable[str]) -> Generator[None, None, None]:
+        """Remove what is left of topics of these names that are gone, if that is under way, a slice at a time. Several
+        requests may do so in turn: each goes on where another one is."""
+        for clean_up in dict.fromkeys(self._clean_ups[name] for name in names if name in self._clean_ups):
+            yield from clean_up
+
+    def is_cleaning_up(self, name: str) -> bool:
+        """Whether the rest of a topic of that name is still being removed."""
+        return name in self._clean_ups
+
+    def _clean_up(self, topics: list[Topic]) -> Generator[None, None, None]:
+        names = [topic.name for topic in topics]
+        try:
+            yield from self.fetches.topics_deleted(names)
+            yield from self.runtime.topics_deleted(names)
+            left = yield from self._store.deleting(each for topic in topics for each in topic.topic_partitions)
+            for topic in topics:
+                self._deleted(topic, left)
+                log.info("deleted topic %s", topic.name)
+                yield
+        finally:
+            for name in names:
+                del self._clean_ups[name]
 
     def _finish_deletion(self, topic: Topic) -> None:
         """Remove the folders of a topic that is gone. What cannot be done now is logged, and done at the next start, or
         when a topic of that name is to be created."""
-        if self._store.delete_all(topic.topic_partitions):
+        self._deleted(topic, self._store.delete_all(topic.topic_partitions))
+
+    def _deleted(self, topic: Topic, left: set[TopicPartition]) -> None:
+        if not left or left.isdisjoint(topic.topic_partitions):
             self.topics.deleted(topic)
 
     def _open_partitions(self, topic: Topic) -> None:
@@ -343,7 +384,8 @@ class Broker:
         for index in range(topic.partitions):
             if not self._is_there(topic):
                 return
-            self._partitions[topic.name, index] = self._store.create(TopicPartition(topic.name, index), config)
+            log = self._store.create(TopicPartition(topic.name, index), config)
+            self._partitions.setdefault(topic.name, {})[index] = log
             yield
 
     def _is_there(self, topic: Topic) -> bool:

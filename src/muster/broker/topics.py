@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -164,18 +164,25 @@ class TopicCatalogue:
         return topics
 
     def delete(self, topic: Topic) -> None:
-        """Remove a topic; durable when this returns. It is `deleting` from then on.
+        """Remove a topic, as `delete_all` does."""
+        self.delete_all([topic])
+
+    def delete_all(self, topics: Collection[Topic]) -> None:
+        """Remove topics, all or none; durable when this returns. They are `deleting` from then on. Many cost what one
+        does.
 
         Raises:
-            OSError: the catalogue could not be written; the topic is still there.
+            OSError: the catalogue could not be written; the topics are still there.
         """
-        self._drop(topic)
-        self._deleting[topic.name] = topic
+        for topic in topics:
+            self._drop(topic)
+            self._deleting[topic.name] = topic
         try:
             self._save()
         except OSError:
-            del self._deleting[topic.name]
-            self._put(topic)
+            for topic in topics:
+                del self._deleting[topic.name]
+                self._put(topic)
             raise
 
     @property

@@ -30,7 +30,8 @@ A ticket, which the rules hand around without looking into it, is here a functio
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 from muster.coordinator.config import GroupConfig
@@ -76,6 +77,9 @@ MAX_BATCH_BYTES = 1024 * 1024
 
 LOAD_RECORDS = 256
 """How many records are read at a time: a few milliseconds' worth."""
+
+FORGOTTEN_AT_ONCE = 100
+"""Offsets of a deleted topic that are forgotten in one go."""
 
 RELOAD_AFTER_MS = 1_000
 """How long a shard whose log failed stays away before it is read again."""
@@ -514,14 +518,26 @@ class CoordinatorRuntime:
         if self._dirty and self._schedule_flush is None:
             self.flush()
 
-    def topic_deleted(self, topic: str) -> None:
-        """A topic is gone: what groups committed for it goes too. From a shard that is not there it goes when it is
-        read."""
-        now = self._clock()
+    def topics_deleted(self, topics: Iterable[str]) -> Generator[None, None, None]:
+        """Topics are gone: what groups committed for them goes too, some of it at a time. From a shard that is not
+        there it goes when it is read. No topic of such a name may come into being before the end of this."""
+        gone = frozenset(topics)
         for home in list(self._homes.values()):
-            self._settle(home, lambda shard=home.shard: shard.topic_deleted(topic), now)  # type: ignore[misc]
+            for group_id in list(home.shard.offsets.by_group):
+                for topic in gone.intersection(home.shard.offsets.of_group(group_id)):
+                    yield from self._forget_offsets(home, group_id, topic)
+                yield
         if self._schedule_flush is None:
             self.flush()
+
+    def _forget_offsets(self, home: Home, group_id: str, topic: str) -> Generator[None, None, None]:
+        shard = home.shard
+        partitions = list(shard.offsets.of_group(group_id).get(topic, ()))
+        for start in range(0, len(partitions), FORGOTTEN_AT_ONCE):
+            if self._homes.get(home.partition) is home:
+                some = partitions[start : start + FORGOTTEN_AT_ONCE]
+                self._settle(home, partial(shard.forget_offsets, group_id, topic, some), self._clock())
+            yield
 
 
 def _without_empty_name(reply: Answer) -> Answer:

@@ -161,12 +161,13 @@ class GroupShard:
         """One group of an OffsetFetch. A group that does not exist has committed nothing: that is no error."""
         return offsets.fetch(self.offsets.of_group(request.group_id), request, self.topics, version)
 
-    def topic_deleted(self, topic: str) -> Effects:
-        """What was committed for a topic goes with it."""
+    def forget_offsets(self, group_id: str, topic: str, partitions: Iterable[int]) -> Effects:
+        """What a group has committed for a topic goes with the topic."""
         effects = Effects()
-        for group_id, name, partition, _ in list(self.offsets):
-            if name == topic:
-                self._write(offsets.tombstone(group_id, name, partition), effects)
+        committed = self.offsets.of_group(group_id).get(topic, {})
+        for partition in partitions:
+            if partition in committed:
+                self._write(offsets.tombstone(group_id, topic, partition), effects)
         return effects
 
     # ----------------------------------------------------------------------------------------- describe, list, delete

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -217,13 +217,23 @@ class LogStore:
 
     def delete(self, topic_partition: TopicPartition) -> bool:
         """As `delete_all`, of one."""
-        return self.delete_all([topic_partition])
+        return not self.delete_all([topic_partition])
 
-    def delete_all(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Deletes logs: at once by name, so that they do not come back after a crash, then their files; those of many
-        partitions are left for housekeeping, or the next start. What cannot be done is logged; False: a folder still
-        has its name, or may have it again after a power cut."""
-        complete, renamed = True, []
+    def delete_all(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Deletes logs, as `deleting` does, in one go."""
+        steps = self.deleting(partitions)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                left: set[TopicPartition] = end.value
+                return left
+
+    def deleting(self, partitions: Iterable[TopicPartition]) -> Generator[None, None, set[TopicPartition]]:
+        """Deletes logs, and yields between them: by name first, so that they do not come back after a crash, then their
+        files; those of many partitions are left for housekeeping, or the next start. What cannot be done is logged;
+        returned are the partitions whose folders still have their names, or may have them again after a power cut."""
+        left, renamed = set(), {}
         for partition in partitions:
             log = self._logs.pop(partition, None)
             if log is not None:
@@ -231,14 +241,19 @@ class LogStore:
                 log.abandon()
             if os.path.lexists(self.root / str(partition)):
                 aside = self._set_doomed_aside(partition)
-                complete = complete and aside is not None
-                renamed += [aside] if aside is not None else []
-        if renamed:
-            complete = self._sync_names() and complete
-        for aside in renamed[:_REMOVED_AT_ONCE]:
+                if aside is None:
+                    left.add(partition)
+                else:
+                    renamed[partition] = aside
+            yield
+        if renamed and not self._sync_names():
+            left.update(renamed)
+        asides = list(renamed.values())
+        for aside in asides[:_REMOVED_AT_ONCE]:
             self._remove(aside)
-        self._doomed += renamed[_REMOVED_AT_ONCE:]
-        return complete
+            yield
+        self._doomed += asides[_REMOVED_AT_ONCE:]
+        return left
 
     def _set_doomed_aside(self, partition: TopicPartition) -> Path | None:
         aside = self.root / names.name_aside(partition, names.DELETED)

@@ -434,7 +434,8 @@ class SimCoordinators:
     def topic_deleted(self, topic: str) -> None:
         """A topic is gone."""
         if self.current is not None and not self.current.is_loading:
-            self.current.runtime.topic_deleted(topic)
+            for _ in self.current.runtime.topics_deleted([topic]):
+                pass
             self._arm(self.current)
 
 

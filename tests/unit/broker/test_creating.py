@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from muster.broker.broker import Broker
 from muster.broker.calls import at_once
-from muster.broker.handlers.create_topics import _creating
+from muster.broker.handlers.create_topics import _creating, create_topics
+from muster.broker.handlers.metadata import metadata
 from muster.broker.slices import Slices, Work
-from muster.broker.topics import NewTopic
+from muster.broker.topics import FILE, NewTopic
 from muster.errors import ErrorCode
 from muster.model import GROUP_METADATA_TOPIC
 from muster.protocol import messages as m
+from muster.protocol.primitives import ZERO_UUID
 from muster.protocol.record_batch import build_batch
 from tests.support import brokers
 from tests.support.brokers import RawClient
 from tests.support.faulty_disk import FaultyDisk
+from tests.support.held_disk import Asked
 
 RECORD = bytes(build_batch([(1_700_000_000_000, b"k", b"v", [])]))
 TWO = [NewTopic("a", 1, {}), NewTopic("b", 1, {})]
@@ -139,7 +143,9 @@ async def test_many_partitions_are_made_between_what_others_ask(
     assert broker.partition("many", 50) is not None
 
 
-async def test_many_topics_are_deleted_between_what_others_ask(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_topics_are_deleted_between_what_others_ask(
+    broker: Broker, disk: StuckDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     added = []
     add = Slices.add
 
@@ -153,17 +159,103 @@ async def test_many_topics_are_deleted_between_what_others_ask(broker: Broker, m
         answer = client.ask(m.DeleteTopicsRequest([], list(names), 20_000), 5)
         return [(each.name, each.error_code) for each in answer.responses]
 
-    names = [f"t{number}" for number in range(11)]
-    for name in names:
-        broker.create_topic(name, 1, {})
+    names = [f"t{number}" for number in range(300)]
+    broker.create_topics([NewTopic(name, 1, {}) for name in names])
     unknown, twice = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_REQUEST
+    before = disk.syncs
     with RawClient(broker.bootstrap) as client:
-        assert await brokers.in_thread(ask, client, *names[:5]) == [(name, 0) for name in names[:5]]
-        assert not added
-        found = await brokers.in_thread(ask, client, "none", "x", *names[5:], "x")
+        found = await brokers.in_thread(ask, client, "none", "x", *names, "x")
+    assert found == [("none", unknown), *((name, 0) for name in names), ("x", twice)]
     assert added
-    assert found == [("none", unknown), *((name, 0) for name in names[5:]), ("x", twice)]
+    assert disk.syncs - before < 10, "the catalogue is written once"
     assert not len(broker.topics)
+
+
+def commit(group_id: str, *topics: str, partitions: int = 1) -> m.OffsetCommitRequest:
+    offsets = [m.OffsetCommitRequestPartition(index, 7, -1, "") for index in range(partitions)]
+    return m.OffsetCommitRequest(group_id, topics=[m.OffsetCommitRequestTopic(t, ZERO_UUID, offsets) for t in topics])
+
+
+def committed(broker: Broker, topic: str) -> int:
+    """Offsets of a topic, of all groups."""
+    homes = broker.runtime._homes.values()
+    return sum(name == topic for home in homes for _, name, _, _ in home.shard.offsets)
+
+
+async def test_a_topic_with_many_partitions_and_groups_is_deleted_a_little_at_a_time(broker: Broker) -> None:
+    """At each step go some offsets or a folder at most: others are served in between."""
+    topic, _ = broker.create_topics([NewTopic("t", 300, {}), NewTopic("u", 1, {})])
+    for number in range(10):
+        Asked(broker, commit(f"g{number}", "t", partitions=300), 8)
+        Asked(broker, commit(f"g{number}", "u"), 8)
+    folder = broker.config.data_dir
+    before = (300 * 10, 300)
+    for _ in broker.deleting([topic]):
+        assert broker.partition("t", 0) is None
+        left = committed(broker, "t"), sum(path.name[2:].isdigit() for path in folder.glob("t-*"))
+        assert before[0] - left[0] <= 100
+        assert before[1] - left[1] <= 1
+        before = left
+    assert before == (0, 0)
+    assert committed(broker, "u") == 10
+    assert not broker.topics.deleting
+
+
+async def test_a_topic_made_anew_while_its_former_self_goes_is_left_alone(broker: Broker) -> None:
+    """A large topic is being deleted in slices when another request, in one go, makes one of that name."""
+    broker.create_topics([NewTopic("t", 30, {}), NewTopic("u", 30, {})])
+    Asked(broker, commit("g", "t"), 8)
+    deleting = broker.deleting([topic for topic in broker.topics if not topic.internal])
+    next(deleting)
+    broker.create_topic("t", 1, {})
+    log = broker.partition("t", 0)
+    assert log is not None
+    log.append(RECORD, now=1_700_000_000_000)
+    Asked(broker, commit("g", "t"), 8)
+    at_once(deleting)
+    assert broker.partition("t", 0) is log
+    assert not log.closed
+    assert not (broker.config.data_dir / "t-1").exists()
+    assert committed(broker, "t") == 1
+    assert broker.topics.deleting == []
+
+
+async def test_who_wants_the_name_of_a_large_topic_waits_in_slices(broker: Broker) -> None:
+    broker.create_topic("t", 300, {})
+    deleting = broker.deleting(list(broker.topics))
+    next(deleting)
+    call: Any = SimpleNamespace(version=7)
+    create = create_topics(broker, m.CreateTopicsRequest([m.CreatableTopic("t", 1, 1)], 20_000), call)
+    ask = metadata(broker, m.MetadataRequest([m.MetadataRequestTopic(name="t")], True), call)
+    assert isinstance(create, Generator)
+    assert isinstance(ask, Generator)
+    assert sum(1 for _ in ask) > 300, "it removes what is left, and makes the topic"
+    answer = at_once(create)
+    assert isinstance(answer, m.CreateTopicsResponse)
+    assert [topic.error_code for topic in answer.topics] == [ErrorCode.TOPIC_ALREADY_EXISTS]
+    at_once(deleting)
+    assert broker.partition("t", 0) is not None
+
+
+async def test_only_the_topic_with_the_stuck_folder_is_left_for_the_next_start(broker: Broker, disk: StuckDisk) -> None:
+    topics = broker.create_topics(TWO)
+    disk.stuck = ("a-0",)
+    at_once(broker.deleting(topics))
+    assert [topic.name for topic in broker.topics.deleting] == ["a"]
+    assert not (broker.config.data_dir / "b-0").exists()
+
+
+async def test_topics_that_cannot_be_deleted_are_all_still_there(broker: Broker, disk: StuckDisk) -> None:
+    broker.create_topics(TWO)
+    disk.stuck = (f"{FILE}.tmp",)
+    with RawClient(broker.bootstrap) as client:
+        request = m.DeleteTopicsRequest([], ["a", "b", "c"], 20_000)
+        answer = await brokers.in_thread(client.ask, request, 5)
+    codes = [(each.name, each.error_code) for each in answer.responses]
+    storage = ErrorCode.KAFKA_STORAGE_ERROR
+    assert codes == [("a", storage), ("b", storage), ("c", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
+    assert all(broker.partition(name, 0) is not None for name in "ab")
+    assert not broker.topics.deleting
 
 
 async def test_a_name_that_cannot_be_had_does_not_cost_the_others(broker: Broker) -> None:

@@ -6,14 +6,16 @@ import logging
 import random
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from muster.broker.broker import Broker
+from muster.broker.calls import at_once
 from muster.broker.producer_ids import BLOCK
+from muster.broker.topics import Topic
 from tests.support.brokers import broker_config
 from tests.support.logs import NOW, batch, read_all
 from tests.support.power import RecordingDisk, Unsynced, cuts
@@ -24,14 +26,14 @@ SETTINGS = {"fsync": "always", "log.retention.check.interval.ms": 10**9}
 
 @dataclass
 class Fact:
-    """What is so at a moment. `unsure`: topics that are just being made or deleted."""
+    """What is so at a moment. `unsure`: names of topics that are just being made or deleted."""
 
     at: int
     cluster_id: str = ""
     producer_id: int = -1
     topics: dict[str, bytes] = field(default_factory=dict)
     values: dict[bytes, list[bytes]] = field(default_factory=dict)
-    unsure: str = ""
+    unsure: frozenset[str] = frozenset()
 
 
 class Life:
@@ -43,10 +45,11 @@ class Life:
         self.facts = [Fact(0)]
         self.written: dict[bytes, set[bytes]] = {}
         self.count = 0
+        self.deleting: Generator[None, None, None]
 
     def note(self, **changes: object) -> None:
         last = self.facts[-1]
-        fields = {"unsure": "", **changes}
+        fields = {"unsure": frozenset(), **changes}
         topics = {**last.topics}
         values = {topic: [*found] for topic, found in last.values.items()}
         now = Fact(self.disk.now, last.cluster_id, last.producer_id, topics, values)
@@ -70,14 +73,13 @@ class Life:
             taken = [broker.producer_ids.take() for _ in range(rng.choice((1, BLOCK)))]
             self.note(producer_id=taken[-1])
         elif topic is None:
-            self.note(unsure=name)
+            self.note(unsure=frozenset({name}))
             made = broker.create_topic(name, 2, {"retention.ms": "-1"})
             self.note(topics={**self.facts[-1].topics, name: made.topic_id})
         elif rng.random() < 0.3:
-            left = {other: id_ for other, id_ in self.facts[-1].topics.items() if other != name}
-            self.note(topics=left, unsure=name)
-            broker.delete_topic(topic)
-            self.note()
+            self.delete(broker, [topic, *(other for other in broker.topics if other is not topic)][: rng.randint(1, 3)])
+            if rng.random() < 0.7:
+                at_once(broker.cleaning_up(NAMES))
         else:
             self.count += 1
             log = broker.partition(name, 1)
@@ -92,6 +94,16 @@ class Life:
             if rng.random() < 0.2:
                 broker._store.housekeeping(NOW)
 
+    def delete(self, broker: Broker, topics: list[Topic]) -> None:
+        """They are gone with the first slice, all of them. What is left of them goes later: by itself, before one of
+        that name is made, or at the next start."""
+        names = frozenset(topic.name for topic in topics)
+        left = {name: topic_id for name, topic_id in self.facts[-1].topics.items() if name not in names}
+        self.note(topics=left, unsure=names)
+        self.deleting = broker.deleting(topics)  # kept: a generator that nobody has is closed
+        next(self.deleting)
+        self.note()
+
     def check(self, root: Path, at: int) -> None:
         fact = [fact for fact in self.facts if fact.at <= at][-1]
         broker = Broker(broker_config(root, SETTINGS), Unsynced())
@@ -100,7 +112,7 @@ class Life:
             assert fact.cluster_id in ("", broker.cluster_id)
             assert broker.producer_ids.take() > fact.producer_id
             there = {topic.name: topic.topic_id for topic in broker.topics}
-            for name in {*there, *fact.topics} - {fact.unsure}:
+            for name in {*there, *fact.topics} - fact.unsure:
                 assert there.get(name) == fact.topics.get(name), f"topic {name[:5]}"
             for name, topic_id in there.items():
                 log = broker.partition(name, 1)
@@ -109,7 +121,7 @@ class Life:
                 assert set(values) <= self.written.get(topic_id, set()), "records of another topic"
                 promised = fact.values.get(topic_id, [])
                 assert values[: len(promised)] == promised, "records are lost"
-            gone = set(NAMES) - {*there, *fact.topics, fact.unsure}
+            gone = set(NAMES) - {*there, *fact.topics} - fact.unsure
             folders = {path.name.rpartition("-")[0] for path in root.iterdir() if path.is_dir()}
             assert not folders & gone, "a deleted topic's folder is back"
             assert not list(root.glob("*-stray")), "a deletion left a folder that nobody knows"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from muster.broker.calls import at_once
 from muster.coordinator.runtime import LOAD_RECORDS, RELOAD_AFTER_MS, Client, CoordinatorRuntime, GroupConfig
 from muster.errors import ErrorCode, KafkaError
 from muster.protocol import messages as m
@@ -197,7 +198,7 @@ def test_offsets_of_a_topic_that_is_deleted_while_a_log_is_read_go(logs):
     broker.runtime.load_all(sorted(logs))
     broker.turn()
     del broker.topics.partitions["t"]
-    broker.runtime.topic_deleted("t")
+    at_once(broker.runtime.topics_deleted(["t"]))
     broker.settle()
     broker.topics.partitions["t"] = 4
     assert (broker.committed(), broker.committed("h")) == ((0, -1), (0, -1))

@@ -211,7 +211,7 @@ def test_a_rebalance_puts_expiry_off(group):
 
 def test_offsets_of_a_deleted_topic_go_with_it(group):
     group.commit(None, {("t", 0): 1, ("t", 3): 1, ("u", 0): 1})
-    group._take(group.shard.topic_deleted("t"))
+    group._take(group.shard.forget_offsets("g", "t", [0, 1, 3]))
     assert [name for name, _, _ in fetch(group, 9, None)] == ["u"]
     gone = [r.key for r in group.records if isinstance(r, OffsetCommitRecord) and r.value is None]
     assert [(key.topic, key.partition) for key in gone] == [("t", 0), ("t", 3)]

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from muster.broker.calls import at_once
 from muster.coordinator.config import GroupConfig
 from muster.coordinator.effects import GroupEvent, MemberJoined
 from muster.coordinator.runtime import Client, CoordinatorRuntime, group_partition
@@ -539,7 +540,7 @@ def test_member_ids_are_made_from_client_or_instance(broker):
 def test_offsets_of_a_deleted_topic_go_in_all_groups(broker):
     for group_id in GROUPS:
         broker.commit(group_id)
-    broker.runtime.topic_deleted("t")
+    at_once(broker.runtime.topics_deleted(["t"]))
     broker.turn()
     assert [group.topics for group in broker.fetch(*GROUPS)[0].groups] == [[], []]
     assert [group.topics for group in Broker(broker.logs).loaded().fetch(*GROUPS)[0].groups] == [[], []]

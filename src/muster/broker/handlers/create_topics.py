@@ -16,7 +16,7 @@ from muster.broker.calls import Call, Sliced, at_once
 from muster.broker.handlers.configs import source_of
 from muster.broker.identity import random_uuid
 from muster.broker.settings import show
-from muster.broker.topics import NewTopic, invalid_name
+from muster.broker.topics import NewTopic, Topic, invalid_name
 from muster.errors import ConfigError, ErrorCode, KafkaError
 from muster.protocol.messages import (
     CreatableReplicaAssignment,
@@ -43,9 +43,6 @@ MAX_PER_REQUEST = 10_000
 _FEW = 50
 """Topics, and partitions, that are created in one go."""
 
-_FEW_DELETED = 5
-"""Topics that are deleted in one go. Each is made durable."""
-
 UNKNOWN_NAME = "This server does not host this topic-partition."
 UNKNOWN_ID = "This server does not host this topic ID."
 
@@ -61,6 +58,7 @@ class Plan(NamedTuple):
 def create_topics(broker: Broker, request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse | Sliced:
     """Create topics, each on its own; with validate_only say what would happen. Too many are refused together."""
     few = len(request.topics) <= _FEW and sum(_asked_partitions(broker, asked) for asked in request.topics) <= _FEW
+    few = few and not any(broker.is_cleaning_up(asked.name) for asked in request.topics)
     return at_once(_creating(broker, request, call.version)) if few else _creating(broker, request, call.version)
 
 
@@ -71,6 +69,7 @@ def _creating(
     single = [asked for asked in request.topics if times[asked.name] == 1]
     if sum(_asked_partitions(broker, asked) for asked in single) > MAX_PER_REQUEST:
         return _too_many(request, "Excessively large number of partitions per request.")
+    yield from broker.cleaning_up(asked.name for asked in single)
     plans = [_plan(broker, asked) for asked in single]
     if sum(1 + p.partitions + len(p.settings) for p in plans if isinstance(p, Plan)) > MAX_PER_REQUEST:
         return _too_many(request, "Unable to perform excessively large batch operation.")
@@ -226,7 +225,7 @@ def _all_settings(broker: Broker, settings: dict[str, str]) -> list[CreatableTop
 
 
 def delete_topics(broker: Broker, request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse | Sliced:
-    """Delete topics, each on its own."""
+    """Delete topics: with one write of the catalogue for all that can be, and a slice at a time."""
     asked = [DeleteTopicState(name) for name in request.topic_names] if call.version < 6 else request.topics
     if not broker.config.flag("delete.topic.enable"):
         code = ErrorCode.INVALID_REQUEST if call.version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
@@ -240,17 +239,23 @@ def delete_topics(broker: Broker, request: DeleteTopicsRequest, call: Call) -> D
     ]
     twice = [_undeleted(name, ZERO_UUID, "Duplicate topic name.") for name, count in names.items() if count > 1]
     twice += [_undeleted(None, topic_id, "Duplicate topic id.") for topic_id, count in ids.items() if count > 1]
-    steps = _deleting(broker, single, twice)
-    return at_once(steps) if len(single) <= _FEW_DELETED else steps
+    return _deleting(broker, single, twice)
 
 
 def _deleting(
     broker: Broker, asked: list[DeleteTopicState], twice: list[DeletableTopicResult]
 ) -> Generator[None, None, DeleteTopicsResponse]:
-    results = []
-    for topic in asked:
-        results.append(_delete_one(broker, topic))
-        yield
+    found: dict[str, Topic] = {}
+    results = [_to_delete(broker, each, found) for each in asked]
+    # Nobody else has a turn between the checks above and the first step of this.
+    try:
+        if found:
+            yield from broker.deleting(list(found.values()))
+    except OSError as error:
+        log.error("%d topic(s), %s the first, could not be deleted: %s", len(found), next(iter(found)), error)
+        for result in results:
+            if not result.error_code:
+                result.error_code, result.error_message = ErrorCode.KAFKA_STORAGE_ERROR, str(error)
     return DeleteTopicsResponse(responses=results + twice)
 
 
@@ -260,22 +265,19 @@ def _undeleted(
     return DeletableTopicResult(name, topic_id, code, message)
 
 
-def _delete_one(broker: Broker, asked: DeleteTopicState) -> DeletableTopicResult:
+def _to_delete(broker: Broker, asked: DeleteTopicState, found: dict[str, Topic]) -> DeletableTopicResult:
+    """What a good end would be for a topic, which is added to `found`; or why it cannot be deleted."""
     if asked.name is not None and asked.topic_id != ZERO_UUID:
         return _undeleted(asked.name, asked.topic_id, "You may not specify both topic name and topic id.")
     if asked.name is None and asked.topic_id == ZERO_UUID:
         return _undeleted(None, ZERO_UUID, "Neither topic name nor id were specified.")
     if asked.name is not None:
         topic = broker.topics.get(asked.name)
-        if topic is None:
+        if topic is None or topic.name in found:
             return _undeleted(asked.name, ZERO_UUID, UNKNOWN_NAME, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     else:
         topic = broker.topics.by_id(asked.topic_id)
-        if topic is None:
+        if topic is None or topic.name in found:
             return _undeleted(None, asked.topic_id, UNKNOWN_ID, ErrorCode.UNKNOWN_TOPIC_ID)
-    try:
-        broker.delete_topic(topic)
-    except OSError as error:
-        log.error("topic %s could not be deleted: %s", topic.name, error)
-        return _undeleted(topic.name, topic.topic_id, str(error), ErrorCode.KAFKA_STORAGE_ERROR)
+    found[topic.name] = topic
     return DeletableTopicResult(topic.name, topic.topic_id)

@@ -13,7 +13,7 @@ What has to do with every partition is a generator; a fetch of very many partiti
 from __future__ import annotations
 
 from asyncio import TimerHandle
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING
 
 from muster.broker.calls import Call, Sliced, at_once
@@ -279,13 +279,13 @@ class ParkedFetches:
         for fetch in enough:
             fetch.complete()
 
-    def topic_deleted(self, topic: str) -> None:
-        """Answer the fetches that wait for a topic that is gone."""
-        for key in [key for key in self._by_partition if key[0] == topic]:
-            for fetch in list(self._by_partition.get(key, ())):
-                fetch.complete()
-        for fetch in list(self._large):
+    def topics_deleted(self, topics: Iterable[str]) -> Generator[None, None, None]:
+        """Answer the fetches that wait for topics that are gone, one after the other."""
+        gone = frozenset(topics)
+        waiting = dict.fromkeys(fetch for key, some in self._by_partition.items() if key[0] in gone for fetch in some)
+        for fetch in [*waiting, *self._large]:
             fetch.complete()
+            yield
 
     def _waiting_for(self, key: PartitionKey) -> list[ParkedFetch]:
         return [*self._by_partition.get(key, ()), *(fetch for fetch in self._large if fetch.waits_for(*key))]
