@@ -6,19 +6,25 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from muster.model import TopicPartition
 from muster.spark.fetch import RangeReader
 from muster.spark.member import Member
-from muster.spark.offsets import INITIAL, from_json, to_json
+from muster.spark.offsets import INITIAL, Claim, from_json, to_json
 from muster.spark.options import parse_options
-from tests.support.faces import Cluster
 
 Read = tuple[int, int]
 """Partition and offset."""
+
+
+class Place(Protocol):
+    """Where a query reads: a real cluster or a simulated one."""
+
+    bootstrap: str
+    group: str
 
 
 class Query:
@@ -27,7 +33,7 @@ class Query:
     `crash` forgets the member without a farewell; a new `Query` on the same folder is the restarted one.
     """
 
-    def __init__(self, cluster: Cluster, topic: str, folder: Path, **options: Any) -> None:
+    def __init__(self, cluster: Place, topic: str, folder: Path, **options: Any) -> None:
         named = {name.replace("_", "."): str(value) for name, value in options.items()}
         settings = {
             "kafka.bootstrap.servers": cluster.bootstrap,
@@ -88,9 +94,13 @@ class Query:
         topics = from_json(end).topics
         for partition, claim in self.member.planned(end).items():
             topic_id = bytes.fromhex(topics[partition.topic].id) if partition.topic in topics else b""
-            reader = RangeReader(self.options.fetch_settings(), partition, claim.start, claim.end, topic_id)
-            read += [(partition.partition, offset) for offset in offsets(reader.batches())]
+            read += [(partition.partition, offset) for offset in self.read(partition, claim, topic_id)]
         (self.folder / "sink" / str(self.running)).write_text(json.dumps(read))
+
+    def read(self, partition: TopicPartition, claim: Claim, topic_id: bytes) -> list[int]:
+        """What a task does: the offsets that it read."""
+        reader = RangeReader(self.options.fetch_settings(), partition, claim.start, claim.end, topic_id)
+        return offsets(reader.batches())
 
     def finish(self) -> None:
         """The sink is done: the batch goes into the commit log. The source hears of it at the next trigger."""

@@ -461,6 +461,10 @@ class QueryClaims:
                 start = claim.start if owned.committed is None else max(claim.start, owned.committed)
                 if start < claim.end:
                     trimmed[partition] = Claim(start, claim.end)
+                    if start == owned.committed:
+                        # The batch begins where the group is, so it obeys whoever committed that, and moves on from
+                        # there. Resolved anew, another's commit would have the same records read once more.
+                        batch.epochs[partition] = owned.epoch
         self._trimmed[batch.offset.seq] = trimmed
 
     def _position(self, partition: TopicPartition) -> int:

@@ -1,0 +1,307 @@
+"""The Spark source's member in virtual time: the real one, with its event loop, against simulated brokers.
+
+Nothing is replaced but sockets, threads and time: `Member`, `QueryCore` and the coordinator are those that users run,
+so a test of minutes takes milliseconds and goes the same way each time. What groups promise (`muster.testing.checks`)
+is checked beside: a commit of what no finished batch has read is an error at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import selectors
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+import pytest
+
+from muster.client.core.sends import AnySend, Channel
+from muster.client.driver import CoreLoop
+from muster.coordinator.config import GroupConfig
+from muster.coordinator.runtime import Client
+from muster.model import TopicPartition
+from muster.protocol.api import EARLIEST_TIMESTAMP
+from muster.protocol.messages import OffsetCommitRequest
+from muster.protocol.messages import OffsetCommitRequestPartition as CommitPartition
+from muster.protocol.messages import OffsetCommitRequestTopic as CommitTopic
+from muster.protocol.primitives import ZERO_UUID
+from muster.spark.fetch import data_loss
+from muster.spark.offsets import Claim, from_json
+from muster.testing import Habits, SimCluster, SimMember
+from muster.testing.checks import Limits
+from muster.testing.clock import VirtualClock
+from muster.testing.driver import SimDriver
+from tests.support.queries import Query
+
+T = TypeVar("T")
+
+PATIENCE_MS = 600_000
+"""Virtual: against a call that never ends."""
+
+
+class _Selector(selectors.DefaultSelector):
+    """Where an event loop would sleep, virtual time passes, to the next thing that happens."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__()
+        self._clock = clock
+        self.until = 0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        found = super().select(0)
+        if not found and (timeout is None or timeout > 0):
+            assert self._clock.now <= self.until, "the call never ends"
+            first = iter([False])
+            wait_ms = PATIENCE_MS if timeout is None else max(1, math.ceil(timeout * 1000 - 1e-3))
+            self._clock.run_until(lambda: next(first, True), wait_ms)
+        return found
+
+
+class _EventLoop(asyncio.SelectorEventLoop):
+    def __init__(self, clock: VirtualClock) -> None:
+        self._virtual = clock
+        self.selector = _Selector(clock)
+        super().__init__(self.selector)
+
+    def time(self) -> float:
+        return self._virtual.now / 1000
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        self.selector.until = self._virtual.now + PATIENCE_MS
+        return self.run_until_complete(work)
+
+
+class _Thread:
+    """In place of the member's thread: the caller turns the loop while it waits."""
+
+    def __init__(self, loop: _EventLoop) -> None:
+        self._loop = loop
+
+    def run(self, work: Coroutine[Any, Any, T], timeout_ms: float | None = None) -> T:
+        return self._loop.run(work)
+
+    def close(self, timeout_ms: float = 0) -> None:
+        pass
+
+
+class _Driver:
+    """The simulated driver behind the names of the real one."""
+
+    wakeup: Callable[[], None]
+    on_error: Callable[[Exception], None]
+
+    def __init__(self, sim: SimDriver, clock: VirtualClock) -> None:
+        self._sim = sim
+        self._clock = clock
+
+    def now(self) -> int:
+        return self._clock.now
+
+    async def start(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        self._sim.kill()
+
+    def dispatch(self, sends: Iterable[AnySend]) -> None:
+        self._sim.dispatch(sends)
+
+    def disconnect(self, node_id: int, channel: Channel) -> None:
+        self._sim.disconnect(node_id, channel)
+
+
+class _Operator:
+    is_closed = False
+    identity = client_name = "operator"
+
+
+class SimQuery(Query):
+    """A query in a `SparkWorld`."""
+
+    def __init__(self, world: SparkWorld, topic: str, folder: Path, **options: Any) -> None:
+        super().__init__(world, topic, folder, **{"kafka_metadata_max_age_ms": 1_000, **options})
+        self.world = world
+        member = self.member
+        core, config, brokers = member._core, member._config, world.cluster.brokers
+        identity = config.group_instance_id or folder.name
+        self.sent: list[Any] = []
+        """The requests of this run."""
+        sim = SimDriver(
+            folder.name,
+            identity,
+            config,
+            core.consumer.metadata,
+            world.cluster.network,
+            brokers,
+            Random(1),
+            lambda: driver.wakeup(),
+        )
+        driver = _Driver(sim, world.clock)
+        sim.on_sent = self.sent.append
+        replaced: dict[str, Any] = {
+            "_driver": driver,
+            "_loop": CoreLoop(driver, [core.consumer.metadata, core], member._on_turn),  # type: ignore[arg-type]
+            "_thread": _Thread(world.loop),
+        }
+        vars(member).update(replaced)
+
+    def read(self, partition: TopicPartition, claim: Claim, topic_id: bytes) -> list[int]:
+        """As `RangeReader`: of the topic with the id, and all of it."""
+        topics = self.world.cluster.brokers.topics
+        log = topics.logs[partition]
+        there = range(max(claim.start, log.log_start_offset), min(claim.end, log.log_end_offset))
+        same = ZERO_UUID in (topic_id or ZERO_UUID, topics.topic_id(partition.topic)) or topic_id == topics.topic_id(
+            partition.topic
+        )
+        if (len(there) < claim.size or not same) and self.options.fail_on_data_loss:
+            raise data_loss(f"{partition} has not what the batch reads")
+        return list(there) if same else []
+
+    def trigger(self) -> bool:
+        """As Spark, which asks for the next batch when the one under way is done."""
+        assert self.running is None
+        return super().trigger()
+
+    def finish(self) -> None:
+        """The sink is done, and the group's books know what was handled."""
+        assert self.running is not None
+        for partition, claim in from_json(self.offset(self.running)).claims.items():
+            self.world.offsets.handled(partition, range(*claim))
+        super().finish()
+
+    def count(self, request: type[Any]) -> int:
+        """How many requests of a kind went out."""
+        return sum(1 for each in self.sent if isinstance(each, request))
+
+    @property
+    def ended(self) -> bool:
+        return self.member._closed
+
+    @property
+    def settled(self) -> bool:
+        return self.member._core.settled
+
+    @property
+    def draining(self) -> bool:
+        return self.member._claims.draining
+
+
+class SparkWorld:
+    """Simulated brokers with topics, queries of one group, and what happens to them.
+
+    `leaderless` are partitions that nobody leads, `silent` those whose leader does not say where they begin and end.
+    """
+
+    bootstrap = "node1:9092"
+    group = "group"
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, topics: dict[str, int], nodes: int) -> None:
+        self.cluster = SimCluster(
+            1,
+            topics=topics,
+            groups=[self.group],
+            nodes=nodes,
+            group_config=GroupConfig(group_initial_rebalance_delay_ms=0),
+            limits=Limits(session_timeout_ms=6_000, latest=True),
+        )
+        self.clock = self.cluster.clock
+        self.loop = _EventLoop(self.clock)
+        self.leaderless: set[TopicPartition] = set()
+        self._folder = folder
+        self._queries: list[SimQuery] = []
+        led = self.cluster.brokers.leader
+        monkeypatch.setattr(
+            self.cluster.brokers, "leader", lambda p: (-1, led(p)[1]) if p in self.leaderless else led(p)
+        )
+        monkeypatch.setattr("muster.spark.member.connect", lambda *_: self)
+
+    # --- queries -----------------------------------------------------------------------------------------------------
+
+    def query(self, topic: str = "t", name: str = "q", **options: Any) -> SimQuery:
+        """Start a query. One on the folder of another, that was stopped or has crashed, is its next run."""
+        self._queries.append(SimQuery(self, topic, self._folder / name, **options))
+        return self._queries[-1]
+
+    def consumer(self, name: str = "other", **settings: Any) -> SimMember:
+        """Another member of the group: reads, handles, commits."""
+        habits = Habits(commit="sync", poll_ms=200)
+        return self.cluster.add_member(
+            name, habits=habits, topics=["t"], partition_assignment_strategy="cooperative-sticky", **settings
+        )
+
+    def close(self) -> None:
+        for query in self._queries:
+            query.stop()
+        self.loop.close()
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    def run(self, milliseconds: int) -> None:
+        """Spark does not call; the members' loops go on."""
+        self.loop.run(asyncio.sleep(milliseconds / 1000))
+
+    def until(self, condition: Callable[[], bool], *steps: Callable[[], object], every_ms: int = 100) -> int:
+        """Let time pass until something holds, with `steps` (of queries) in between; how long it took."""
+        begun = self.clock.now
+        while not condition():
+            assert self.clock.now < begun + PATIENCE_MS, "it never came to pass"
+            for step in steps:
+                step()
+            self.run(every_ms)
+        return self.clock.now - begun
+
+    # --- the cluster as operators and planners see it -----------------------------------------------------------------
+
+    @property
+    def offsets(self) -> Any:
+        """The books of the group."""
+        return self.cluster.invariants.group(self.group).offsets
+
+    def produce(self, count: int, topic: str = "t", partitions: Iterable[int] = (0,)) -> None:
+        for partition in partitions:
+            self.cluster.produce(topic, partition, count)
+
+    def committed(self, topic: str = "t") -> dict[int, int]:
+        """What the group has acknowledged, -1 for nothing."""
+        count = self.cluster.brokers.topics.partition_count(topic)
+        return {number: self.offsets.committed(TopicPartition(topic, number)) for number in range(count)}
+
+    def set_group(self, offsets: Mapping[TopicPartition, int], note: str = "") -> None:
+        """An operator sets the offsets of a group that nobody is in. The books say nothing more of these partitions."""
+        brokers = self.cluster.brokers
+        brokers.asked.unsure.update(offsets)
+        topics = [
+            CommitTopic(p.topic, ZERO_UUID, [CommitPartition(p.partition, o, -1, note)]) for p, o in offsets.items()
+        ]
+        request = OffsetCommitRequest(group_id=self.group, topics=topics)
+        answers: list[Any] = []
+        brokers.coordinators.submit(1, request, Client("operator", "", 9), _Operator(), answers.append)
+        self.until(lambda: bool(answers), every_ms=1)
+        assert {each.error_code for topic in answers[0].topics for each in topic.partitions} == {0}
+
+    def remake(self, topic: str, partitions: int = 1, gone_ms: int = 0) -> None:
+        """Delete a topic and create it again."""
+        self.cluster.brokers.delete_topic(topic)
+        self.run(gone_ms)
+        self.cluster.brokers.topics.grow(topic, partitions)
+
+    # What `connect` gives.
+
+    def topics(self, names: Iterable[str] | None = None) -> dict[str, list[int]]:
+        counts = self.cluster.brokers.topics.counts
+        return {name: list(range(counts[name])) for name in (counts if names is None else names)}
+
+    def list_offsets(self, times: Mapping[TopicPartition, int], isolation_level: int = 0) -> dict[TopicPartition, int]:
+        logs = self.cluster.brokers.topics.logs
+        return {
+            p: logs[p].log_start_offset if when == EARLIEST_TIMESTAMP else logs[p].log_end_offset
+            for p, when in times.items()
+        }
+
+
+def told(caplog: pytest.LogCaptureFixture, level: int = logging.WARNING) -> list[str]:
+    """What the source has said."""
+    return [r.getMessage() for r in caplog.records if r.name == "muster.spark" and r.levelno >= level]

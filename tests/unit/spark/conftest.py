@@ -1,0 +1,21 @@
+"""What the tests of the Spark source share here: a world in virtual time."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.spark_world import SparkWorld
+
+
+@pytest.fixture
+def worlds(tmp_path, monkeypatch):
+    """Makes worlds, and ends their queries however the test goes."""
+    made: list[SparkWorld] = []
+
+    def make(partitions=1, nodes=1, **topics):
+        made.append(SparkWorld(tmp_path / f"world{len(made)}", monkeypatch, topics or {"t": partitions}, nodes))
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.close()
