@@ -128,11 +128,16 @@ class BrokerProcess:
         """SIGTERM; returns the exit code."""
         return self._end(signal.SIGTERM)
 
-    def _end(self, number: signal.Signals) -> int:
+    def wait(self) -> int:
+        """The exit code of one that ends by itself."""
+        return self._end(None)
+
+    def _end(self, number: signal.Signals | None) -> int:
         process, self._process = self._process, None
         if process is None:
             return 0
-        process.send_signal(number)
+        if number is not None:
+            process.send_signal(number)
         try:
             code = process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:

@@ -529,13 +529,15 @@ class PartitionLog:
         config, count = self.config, 0
         excess = self.size - config.retention_bytes if config.retention_bytes != NO_LIMIT else -1
         high_watermark = self.high_watermark
-        for segment in self._segments:
+        # Not where its own last batch ends: compaction may have left none, and readers are still on their way there.
+        ends = [*(segment.base_offset for segment in self._segments[1:]), self._log_end_offset]
+        for segment, end in zip(self._segments, ends, strict=False):
             excess -= segment.size
             too_old = 0 <= config.retention_ms < now - _latest(segment)
             unwanted = config.cleanup_policy.deletes and (too_old or excess >= 0)
-            if segment.next_offset > self._log_start_offset and not unwanted:
+            if end > self._log_start_offset and not unwanted:
                 break
-            if segment.next_offset > high_watermark or (segment is self._segments[-1] and not segment.size):
+            if end > high_watermark or (segment is self._segments[-1] and not segment.size):
                 break
             count += 1
         return count

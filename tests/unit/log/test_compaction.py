@@ -76,6 +76,27 @@ def test_every_offset_can_still_be_asked_for(log):
         assert read_all(log, offset) == [row for row in rows if row[0] >= offset]
 
 
+def test_offsets_of_a_segment_of_which_nothing_stayed_can_still_be_asked_for(tmp_path):
+    """A start takes the empty segment for one that ends where it begins. Its readers are on their way to the next one,
+    and would else be told that there are no such offsets: many go on at the end then, and pass records over."""
+    with contextlib.closing(LogStore.open(tmp_path, now=NOW, defaults=config(), files=Unsynced())) as store:
+        log = store.create(TP)
+        while len(log.segments) < 4:
+            put(log, (b"k", b"%d" % len(log.segments) * 100))
+        log.flush()
+        log.compact(NOW)
+        assert [segment.size == 0 for segment in log.segments] == [True, True, False, False]
+        kept = read_all(log)
+    with contextlib.closing(LogStore.open(tmp_path, now=NOW, defaults=config(), files=Unsynced())) as store:
+        log = store.logs[TP]
+        store.housekeeping(NOW)
+        assert log.log_start_offset == 0
+        assert read_all(log, 1) == kept
+        log.delete_records(log.segments[1].base_offset)
+        store.housekeeping(NOW)
+        assert log.segments[0].base_offset == log.log_start_offset > 1
+
+
 def test_the_active_segment_is_never_touched(log):
     put(log, (b"k", b"1"), (b"k", b"2"))
     assert log.compact(NOW) is None
