@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,11 +15,16 @@ from muster.client.core.group.commits import Commits
 from muster.client.core.group.membership import Membership
 from muster.client.core.subscription_state import PartitionState, SubscriptionState
 from muster.coordinator import classic
+from muster.coordinator.effects import ExpiryKind, MemberExpired
 from muster.coordinator.group import ClassicGroup
 from muster.coordinator.offsets import OffsetStore
 from muster.coordinator.shard import GroupShard
 from muster.errors import ErrorCode
+from muster.model import TopicPartition
+from muster.protocol.messages import SyncGroupRequest
 from muster.testing import InvariantError, SimCluster, simulate
+from muster.testing.checks.offsets import Offsets, Records
+from muster.testing.checks.ownership import Ownership
 from muster.testing.log import SimLog
 from muster.testing.programs import Reader
 
@@ -194,3 +200,54 @@ def test_a_client_that_never_settles(monkeypatch):
 
     monkeypatch.setattr(Membership, "_after_assigned", restless)
     assert_caught(r"not stable|goes on rebalancing")
+
+
+# --- what a check lets pass, and no more -----------------------------------------------------------------------------
+
+
+def expire_with_a_request(cluster: SimCluster) -> None:
+    coordinators = cluster.brokers.coordinators
+    identity = ("m", "m", "/m", None)
+    event = MemberExpired("group", *identity, kind=ExpiryKind.SESSION, timeout_ms=100)
+    cluster.invariants.on_event(coordinators.current, event)
+
+
+@pytest.mark.parametrize("came", ["before the sync hung", "while it hung", "after"])
+def test_a_member_that_expires_while_its_request_waits_for_other_members(came):
+    """Not if it waits for the log: an answer that is made renews no session."""
+    cluster = SimCluster(lazy_log=True)
+    coordinators = cluster.brokers.coordinators
+    cluster.run(1_000)
+    if came != "before the sync hung":
+        coordinators.hold_syncs(True)
+        cluster.run(1_000)
+    if came == "after":
+        coordinators.hold_syncs(False)
+        cluster.run(1)
+    connection = SimpleNamespace(is_closed=False, identity="m", client_name="m")
+    request = SyncGroupRequest(group_id="group", generation_id=1, member_id="m")
+    cluster.invariants.ticket(request, 5, connection, coordinators.current, lambda _answer: None)
+    cluster.run(1_000)
+    if came == "before the sync hung":
+        coordinators.hold_syncs(True)
+        cluster.run(1_000)
+    if came == "while it hung":
+        expire_with_a_request(cluster)
+    else:
+        with pytest.raises(InvariantError, match="expired while its request was waiting"):
+            expire_with_a_request(cluster)
+
+
+@pytest.mark.parametrize("first", [217, 319, 410])
+def test_a_reader_that_goes_on_anywhere_but_where_the_log_begins_or_has_begun(first):
+    partition = TopicPartition("t", 0)
+    offsets = Offsets(Ownership(5), Records(lambda _partition, offset: offset, lambda _: [0, 319, 410]), latest=False)
+    member: Any = SimpleNamespace(name="m", identity="m", member_id="m", generation_id=1)
+    for wrong in (False, True):
+        offsets.begin(member, [partition])
+        offsets.handed_out(member, partition, 0, 217)
+        if wrong:
+            with pytest.raises(InvariantError, match=f"was handed {first + 1} of t-0 after 216"):
+                offsets.handed_out(member, partition, first + 1, 500)
+        else:
+            offsets.handed_out(member, partition, first, 500)

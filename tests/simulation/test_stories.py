@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from muster.client.core.group.member_state import MemberState
+from muster.client.core.group.member_state import MemberState, Step
 from muster.coordinator.config import GroupConfig
 from muster.coordinator.effects import Cause, ExpiryKind, MemberExpired, MemberLeft, RebalanceStarted
 from muster.model import OffsetAndMetadata, TopicPartition
@@ -230,3 +230,41 @@ def test_a_member_like_sparks_drains_its_batch_before_it_gives_a_partition_up():
     assert where.story.count("first    handles") == 1
     assert "second   handles" not in where.story  # what moved to it was committed
     assert where.lag() == 0
+
+
+def test_a_static_member_that_comes_too_late_for_a_rebalance_lets_go_of_what_others_have_got():
+    """Its JoinGroup is held up. Its place is kept, but what it owns goes to the newcomer at once, which commits."""
+    where = cluster()
+    settings = COOPERATIVE | {"max_poll_interval_ms": 10_000, "session_timeout_ms": 30_000}
+    [first] = group(where, 1, group_instance_id="i0", **settings)
+    second = where.add_member("m1", group_instance_id="i1", **settings)
+    where.run_until(lambda: first.core.group.membership.step is Step.JOINING, 10_000)
+    where.cut(first)
+    where.run_until(lambda: bool(second.held), 12_000)
+    assert first.held > second.held
+    taken = next(iter(second.held))
+    where.produce(*taken, 10)
+    where.run_until(lambda: where.lag() == 0, 10_000)
+    where.heal(first)
+    where.settle()
+
+    assert load([first, second]) == [2, 2]
+    assert where.committed(taken) == 10
+    assert "lost flights-0, flights-1, flights-2, flights-3" in where.story
+
+
+def test_members_that_are_all_dead_expire_though_their_group_has_to_be_read_again():
+    where = cluster()
+    where.brokers.coordinators.load_ms = 400  # from the next coordinator on
+    where.brokers.kill(1)
+    where.brokers.start(1)
+    members = group(where, 2)
+    for member in members:
+        member.crash()
+    where.brokers.coordinators.fail_appends(True)
+    where.run(46_000)  # their sessions end; that nobody is left cannot be written down
+    where.brokers.coordinators.fail_appends(False)
+    where.run(50_000)
+
+    [described] = where.describe()
+    assert described.group_state == "Empty"
