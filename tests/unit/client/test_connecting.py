@@ -1,0 +1,307 @@
+"""When the driver connects, to which broker, and when it lets go: by a clock that the tests move."""
+
+import asyncio
+import logging
+import socket
+
+import pytest
+
+from muster.client.config import ClientConfig
+from muster.client.connection import Connection, ConnectionState
+from muster.client.core.metadata import ClusterMetadata
+from muster.client.core.sends import LEAST_LOADED, Channel, Failure, FailureKind, Send
+from muster.client.driver import Driver, _Address
+from muster.model import Node
+from muster.protocol.messages import HeartbeatRequest, HeartbeatResponse, ListGroupsRequest, ProduceRequest
+from tests.support.peers import free_ports
+from tests.support.scripted_server import ScriptedServer, answering
+from tests.unit.client.test_driver import client, failed, scripted
+
+LONG_MS = 600_000
+NOW = 10_000
+
+
+class Still(Driver):
+    """A driver whose clock stands still."""
+
+    time = NOW
+
+    def now(self):
+        return self.time
+
+
+async def answered(peer):
+    if peer.header.request_api_key == HeartbeatRequest.API_KEY:
+        await peer.reply(HeartbeatResponse())
+
+
+# --- what is remembered of an address --------------------------------------------------------------------------------
+
+
+def test_a_connection_that_comes_about_ends_all_patience(caplog):
+    address = _Address(ClientConfig(), Node(1, "a", 1))
+    for _ in range(5):
+        address.backoff.next_wait_ms()
+        address.setup_timeout.next_wait_ms()
+    address.retry_at = NOW
+    address.failed("refused", NOW)
+    with caplog.at_level(logging.INFO, "muster.client"):
+        address.connected()
+        address.connected()
+    assert (address.backoff.failures, address.setup_timeout.failures, address.retry_at) == (0, 0, 0)
+    assert [record.message for record in caplog.records if record.levelno == logging.INFO] == ["connected to a:1 again"]
+
+
+def test_what_was_told_is_told_again_five_minutes_after_it_was_told_last(caplog):
+    address = _Address(ClientConfig(), Node(1, "a", 1))
+    for minute in range(11):
+        address.failed("refused", NOW + minute * 60_000)
+    assert len(caplog.records) == 3
+    address.failed("no answer in time", NOW + 601_000)
+    assert len(caplog.records) == 4
+
+
+async def test_an_address_that_failed_is_left_alone_for_its_backoff():
+    (dead,) = free_ports(1)
+    backoff = {"reconnect_backoff_ms": LONG_MS, "reconnect_backoff_max_ms": LONG_MS}
+    async with client(f"127.0.0.1:{dead}", **backoff) as made:
+        assert "refused" in failed(await made.ask(ListGroupsRequest()))
+        text = failed(await made.ask(ListGroupsRequest(), timeout_ms=300), FailureKind.UNREACHABLE)
+        assert "could not be sent" in text
+
+
+async def test_a_client_that_is_closed_while_it_waits_to_connect_says_nothing_of_it(caplog):
+    (dead,) = free_ports(1)
+    backoff = {"reconnect_backoff_ms": LONG_MS, "reconnect_backoff_max_ms": LONG_MS}
+    async with client(f"127.0.0.1:{dead}", **backoff) as made:
+        failed(await made.ask(ListGroupsRequest()))
+        told = len(caplog.records)
+        waiting = made.begin(ListGroupsRequest())
+    assert failed(await waiting) == "the client was closed"
+    assert len(caplog.records) == told
+    assert not made.driver._tasks
+
+
+async def test_a_connection_that_ends_is_no_failure_to_connect(caplog):
+    """Brokers close idle connections and restart: no warning, and the metadata is asked for whether leaders moved."""
+    async with scripted(answered) as (_, made):
+        await made.know(1)
+        await made.ask(HeartbeatRequest(), 1)
+        seen = made.metadata.version
+        waiting = asyncio.ensure_future(made.loop.wait_for(lambda: made.metadata.version > seen, 20_000))
+        await asyncio.sleep(0.05)
+        with caplog.at_level(logging.INFO, "muster.client"):
+            for link in list(made.driver._connections.values()):
+                link._transport.abort()  # as if the broker had: nothing was under way
+            assert await waiting
+        assert {record.levelno for record in caplog.records} <= {logging.INFO}
+        assert any("ended" in record.message for record in caplog.records)
+
+
+# --- which broker ----------------------------------------------------------------------------------------------------
+
+ORDER = [
+    "ready",
+    "ready, busy",
+    "connecting",
+    "connecting, busy",
+    "untried",
+    "moved",
+    "may retry",
+    "waits",
+    "waits long",
+]
+"""How brokers are preferred, the best first; those that `EQUAL` names as well as each other."""
+
+EQUAL = [("untried", "moved"), ("may retry", "may retry, long since")]
+
+
+def standing(driver, number, how):
+    """A broker that stands to the client as `how` says."""
+    node = Node(number, "127.0.0.1", 9_000 + number)
+    linked = Node(number, "127.0.0.1", 1) if how == "moved" else node
+    if how.startswith(("ready", "connecting", "moved")):
+        link = Connection(driver, linked, Channel.DATA, "", 1_000)
+        link.state = ConnectionState.CONNECTING if how.startswith("connecting") else ConnectionState.READY
+        if "busy" in how:
+            link.submit(Send(number, ListGroupsRequest, lambda _: ListGroupsRequest(), lambda *_: None), LONG_MS)
+        driver._connections[number, Channel.DATA] = link
+    elif how != "untried":
+        address = driver._address(node)
+        address.backoff.next_wait_ms()
+        later = {"waits": 1_000, "waits long": 2_000, "may retry": -1, "may retry, long since": -5_000}
+        address.retry_at = NOW + later[how.removeprefix("connecting ")]
+    return node
+
+
+def chosen(*hows, bootstrap_is=None):
+    config = ClientConfig()
+    metadata = ClusterMetadata(config)
+    driver = Still(config, metadata)
+    metadata.brokers = {number: standing(driver, number, how) for number, how in enumerate(hows, 1)}
+    driver._bootstrap = [standing(driver, -2, bootstrap_is)] if bootstrap_is else []
+    found = {driver._least_loaded(Channel.DATA).node_id for _ in range(60)}
+    return {hows[number - 1] if number > 0 else "bootstrap" for number in found}
+
+
+@pytest.mark.parametrize(
+    ("better", "worse"),
+    [(a, b) for i, a in enumerate(ORDER) for b in ORDER[i + 1 :] if (a, b) not in EQUAL],
+)
+def test_the_better_of_two_brokers_is_asked(better, worse):
+    assert chosen(better, worse) == {better}
+    assert chosen(worse, better) == {better}
+
+
+@pytest.mark.parametrize("pair", EQUAL)
+def test_of_brokers_that_are_as_good_as_each_other_each_has_its_turn(pair):
+    assert chosen(*pair) == set(pair)
+
+
+def test_a_connection_that_waits_after_a_failure_counts_as_a_failing_broker():
+    driver = Still(ClientConfig(), ClusterMetadata(ClientConfig()))
+    nodes = [standing(driver, 1, "connecting"), standing(driver, 2, "untried"), standing(driver, 3, "waits long")]
+    driver._metadata.brokers = {node.node_id: node for node in nodes}
+    driver._bootstrap = []
+    address = driver._address(nodes[0])
+    address.backoff.next_wait_ms()
+    address.retry_at = NOW + 1_500
+    assert driver._least_loaded(Channel.DATA) == nodes[1]
+    del driver._metadata.brokers[2]
+    assert driver._least_loaded(Channel.DATA) == nodes[0]
+    address.retry_at = NOW + 2_500
+    assert driver._least_loaded(Channel.DATA) == nodes[2]
+
+
+def test_bootstrap_addresses_are_for_when_all_brokers_fail():
+    """KIP-899."""
+    assert chosen("waits", "untried", bootstrap_is="ready") == {"untried"}
+    assert chosen("waits", "may retry", bootstrap_is="untried") == {"bootstrap"}
+    assert chosen("waits", bootstrap_is="waits long") == {"waits"}
+
+
+async def test_no_bootstrap_connection_is_left_once_a_broker_is_known_by_its_id():
+    (dead,) = free_ports(1)
+    for order in (0, 1):
+        server = ScriptedServer(lambda peer: asyncio.sleep(0))
+        server.script = answering(server.metadata, answered)
+        async with server.running():
+            addresses = [f"127.0.0.1:{dead}", server.bootstrap]
+            async with client(",".join(addresses if order else addresses[::-1])) as made:
+                await made.know(1)
+                await made.ask(HeartbeatRequest(), 1)
+                assert [node.node_id for node in made.driver.connected()] == [1]
+
+
+async def test_what_is_under_way_to_a_bootstrap_address_is_waited_for():
+    async with scripted(answered) as (_, made):
+        await asyncio.sleep(0)  # the metadata is asked for first: answers come in order
+        parked = made.begin(ListGroupsRequest(), LEAST_LOADED)
+        await made.know(1)
+        await made.ask(HeartbeatRequest(), 1)
+        assert sorted(node.node_id for node in made.driver.connected()) == [-2, 1]
+        assert not parked.done()
+
+
+# --- letting go ------------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_waited_for_is_not_idle():
+    async with scripted(answered, connections_max_idle_ms=20, request_timeout_ms=60) as (_, made):
+        await made.know(1)
+        parked = made.begin(ListGroupsRequest(), 1, timeout_ms=60_000)
+        await made.ask(HeartbeatRequest(), 1, channel=Channel.COORDINATOR)
+        while any(node for node in made.driver._connections if node[1] is Channel.COORDINATOR):
+            await asyncio.sleep(0.02)
+        made.driver._expire()
+        assert not parked.done()
+
+
+async def test_connections_are_kept_for_ever_if_one_likes():
+    async with scripted(answered, connections_max_idle_ms=-1) as (_, made):
+        await made.know(1)
+        await made.ask(HeartbeatRequest(), 1)
+        made.driver._expire()
+        assert [node.node_id for node in made.driver.connected()] == [1]
+
+
+async def test_a_connection_that_is_not_idle_yet_is_looked_at_again():
+    async with scripted(answered, connections_max_idle_ms=400, request_timeout_ms=100) as (_, made):
+        await made.know(1)
+        await made.ask(HeartbeatRequest(), 1)
+        async with asyncio.timeout(20):
+            while made.driver.connected():
+                await asyncio.sleep(0.02)
+
+
+async def test_a_connection_is_used_when_it_is_written_to_and_when_it_answers():
+    release = asyncio.Event()
+
+    async def then(peer):
+        if peer.header.request_api_key == HeartbeatRequest.API_KEY:
+            await release.wait()
+            await peer.reply(HeartbeatResponse())
+
+    async with scripted(then) as (_, made):
+        await made.know(1)
+        made.driver.time = made.driver.now()
+        made.driver.__class__ = Still
+        begun = made.begin(HeartbeatRequest(), 1)
+        while made.driver.connected() != [made.metadata.brokers[1]]:
+            await asyncio.sleep(0.01)
+        (link,) = made.driver._connections.values()
+        made.driver.time += 1_000
+        release.set()
+        assert not isinstance(await begun, Failure)
+        assert link.last_used == made.driver.now()
+        made.driver.time += 1_000
+        answers = []
+        request = ProduceRequest(acks=0)
+        made.driver.dispatch(
+            [Send(1, ProduceRequest, lambda _: request, lambda reply, _: answers.append(reply), expects_reply=False)]
+        )
+        while not answers:
+            await asyncio.sleep(0)
+        assert link.last_used == made.driver.now()
+
+
+# --- sockets ---------------------------------------------------------------------------------------------------------
+
+
+async def test_sockets_notice_a_dead_peer_and_have_the_buffers_that_were_asked_for():
+    async with scripted(answered, send_buffer_bytes=16_384, receive_buffer_bytes=65_536) as (_, made):
+        await made.know(1)
+        await made.ask(HeartbeatRequest(), 1)
+        (link,) = made.driver._connections.values()
+        found = link._transport.get_extra_info("socket")
+        assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        sent, received = (
+            found.getsockopt(socket.SOL_SOCKET, option) for option in (socket.SO_SNDBUF, socket.SO_RCVBUF)
+        )
+        assert sent < received
+
+
+async def test_a_request_may_have_no_time_at_all():
+    async with scripted(answered) as (_, made):
+        await made.know(1)
+        failed(await made.ask(ListGroupsRequest(), 1, timeout_ms=0))
+
+
+async def test_a_broker_that_takes_connections_and_nothing_else_is_given_up_in_time():
+    """Its queue of connections is full: the kernel answers nothing at all."""
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        port = full.getsockname()[1]
+        held = [socket.socket() for _ in range(4)]
+        try:
+            for waiting in held:
+                waiting.setblocking(False)
+                waiting.connect_ex(("127.0.0.1", port))
+            limits = {"socket_connection_setup_timeout_ms": 100, "socket_connection_setup_timeout_max_ms": 100}
+            async with client(f"127.0.0.1:{port}", **limits) as made:
+                text = failed(await made.ask(ListGroupsRequest(), timeout_ms=20_000), FailureKind.UNREACHABLE)
+                assert "no answer in time" in text
+        finally:
+            for waiting in held:
+                waiting.close()
