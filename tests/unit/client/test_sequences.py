@@ -2,8 +2,8 @@
 
 import pytest
 
-from muster.client.core.accumulator import ProducerBatch
-from muster.client.core.sequences import Sequences
+from muster.client.core.produce.accumulator import ProducerBatch
+from muster.client.core.produce.sequences import Sequences
 from muster.errors import ErrorCode
 from muster.model import TopicPartition
 
