@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -269,6 +270,28 @@ def test_full_buffer_memory_blocks_for_max_block_ms(producer, monkeypatch):
         producer.send("t", bytes(200)).result(30)
     waiting.join()
     assert len(hurries) == 1, "a caller that waits does not ask again and again"
+
+
+def test_a_caller_that_waits_for_room_is_refused_when_the_producer_is_closed_though_there_is_room_then():
+    """Accepted behind the end its future would stay pending for ever."""
+    outcome: list[object] = []
+    with Producer(bootstrap_servers=NOWHERE, buffer_memory=2000) as producer:
+        producer._engine.core.buffered_bytes = 1900
+
+        def send() -> None:
+            try:
+                outcome.append(producer.send("t", bytes(200)))
+            except MusterError as error:
+                outcome.append(type(error))
+
+        sending = threading.Thread(target=send)
+        sending.start()
+        while not producer._outbox._waiters:
+            time.sleep(0.001)
+        producer._engine.core.buffered_bytes = 0
+        producer.close(timeout_ms=0)
+        sending.join()
+    assert outcome == [ClosedError]
 
 
 def test_a_delivery_callback_may_send_but_does_not_wait():
