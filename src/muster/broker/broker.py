@@ -23,7 +23,7 @@ from muster.broker.calls import at_once
 from muster.broker.clock import TICK_S, SteadyClock, now_ms
 from muster.broker.config import BrokerConfig
 from muster.broker.durability import Durability
-from muster.broker.events import report
+from muster.broker.events import GroupLines
 from muster.broker.fetch_sessions import FetchSessions
 from muster.broker.handlers.fetch import ParkedFetches
 from muster.broker.identity import Identity, load_identity, random_uuid, read_identity
@@ -32,6 +32,7 @@ from muster.broker.server import Server
 from muster.broker.settings import Value
 from muster.broker.side_thread import SideThread
 from muster.broker.topics import NewTopic, Topic, TopicCatalogue, refuse_foreign
+from muster.coordinator.effects import GroupEvent
 from muster.coordinator.runtime import CoordinatorRuntime, GroupConfig
 from muster.errors import ConfigError, ErrorCode, KafkaError, MusterError
 from muster.log import (
@@ -57,11 +58,20 @@ LOAD_BEFORE_START_S = 1.0
 
 
 class Broker:
-    """One broker in this process, on the running loop. `files` is the disk: tests give one that fails or waits."""
+    """One broker in this process, on the running loop.
 
-    def __init__(self, config: BrokerConfig, files: Files = DISK) -> None:
+    Args:
+        files: the disk; tests give one that fails or waits.
+        on_event: told of what happens to groups, beside the log.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, files: Files = DISK, on_event: Callable[[GroupEvent], None] | None = None
+    ) -> None:
         self.config = config
         self._files = files
+        self._group_lines = GroupLines()
+        self._listener = on_event
         self.identity: Identity
         self.node: Node
         self.topics: TopicCatalogue
@@ -218,7 +228,7 @@ class Broker:
             self._open_group_log,
             clock=self._clock,
             topics=self.topics,
-            on_event=report,
+            on_event=self._on_event,
             new_member_id=_new_member_id,
             schedule_flush=self._schedule_group_flush,
             later=self._load_later,
@@ -464,6 +474,11 @@ class Broker:
         if found is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"there is no {GROUP_METADATA_TOPIC}-{partition}")
         return found
+
+    def _on_event(self, event: GroupEvent) -> None:
+        self._group_lines(event)
+        if self._listener is not None:
+            self._listener(event)
 
     def _schedule_group_flush(self) -> None:
         """The coordinator has records: they are written together with all others of this turn of the loop."""

@@ -1,83 +1,100 @@
-"""What the coordinator reports, as lines of the log: who, why, how long; and as lines of JSON for programs."""
+"""What the coordinator reports: as lines of the log for operators, and as lines of JSON for programs."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
-import sys
+import os
 from dataclasses import asdict
-from logging.handlers import WatchedFileHandler
 from pathlib import Path
+from typing import TextIO
 
+from muster.broker.clock import now_ms
 from muster.coordinator import effects
 
 log = logging.getLogger("muster.groups")
 
 
-def report(event: effects.GroupEvent) -> None:
-    """Write one line about what happened to a group."""
-    level = logging.INFO
+class GroupLines:
+    """Writes what happens to groups as lines of the log: who, why, how long.
+
+    A member that comes or goes by itself has a line of its own, with its reason. Where many do in one rebalance, one
+    line says how many, before the line that says that the rebalance is done; at level DEBUG each has its line.
+    """
+
+    def __init__(self) -> None:
+        self._unsaid: dict[str, _Moves] = {}
+
+    def __call__(self, event: effects.GroupEvent) -> None:
+        """Write a line about an event, or keep it for the line about several."""
+        if isinstance(event, effects.MemberJoined | effects.MemberLeft):
+            if log.isEnabledFor(logging.DEBUG):
+                log.debug("group %s: %s", event.group_id, _moved(event))
+            else:
+                self._moves(event).count(event)
+            return
+        if isinstance(event, effects.RebalanceStarted | effects.RebalanceCompleted):
+            moves = self._unsaid.pop(event.group_id, None)
+            if moves is not None:
+                log.info("group %s: %s", event.group_id, moves.text())
+        log.info("group %s: %s", event.group_id, _text(event))
+
+    def _moves(self, event: effects.MemberEvent) -> _Moves:
+        moves = self._unsaid.get(event.group_id)
+        if moves is None:
+            moves = self._unsaid[event.group_id] = _Moves(event)
+        return moves
+
+
+class _Moves:
+    """How many members of a group have come and gone since the last line about it; the first of them."""
+
+    __slots__ = ("first", "joined", "left")
+
+    def __init__(self, first: effects.MemberEvent) -> None:
+        self.first = first
+        self.joined = self.left = 0
+
+    def count(self, event: effects.MemberEvent) -> None:
+        if isinstance(event, effects.MemberJoined):
+            self.joined += 1
+        else:
+            self.left += 1
+
+    def text(self) -> str:
+        if self.joined + self.left == 1:
+            return _moved(self.first)
+        parts = [f"{self.joined} member(s) joined"] if self.joined else []
+        parts += [f"{self.left} member(s) left"] if self.left else []
+        return ", ".join(parts)
+
+
+def _text(event: effects.GroupEvent) -> str:
     match event:
         case effects.RebalanceStarted():
             who = _who(event.member_id, event.client_id, event.group_instance_id)
-            text = f"rebalance after generation {event.generation_id}: {event.cause} ({who}): {event.reason}"
+            return f"rebalance after generation {event.generation_id}: {event.cause} ({who}): {event.reason}"
         case effects.RebalanceCompleted():
             leader = f", leader {event.leader}" if event.leader else ""
             protocol = f", {event.protocol_name}" if event.protocol_name else ""
-            text = (
-                f"rebalance done in {event.duration_ms} ms: generation {event.generation_id}, "
-                f"{event.members} member(s){protocol}{leader}"
-            )
+            done = f"rebalance done in {event.duration_ms} ms: generation {event.generation_id}"
+            return f"{done}, {event.members} member(s){protocol}{leader}"
         case effects.MemberFenced():
-            text = f"{_member(event)} was replaced by {event.new_member_id} with the same group.instance.id"
+            return f"{_member(event)} was replaced by {event.new_member_id} with the same group.instance.id"
         case effects.MemberExpired():
-            text = f"{_member(event)} was removed: {event.kind} ({event.timeout_ms} ms)"
-        case effects.MemberJoined() | effects.MemberLeft():
-            act = "joined" if isinstance(event, effects.MemberJoined) else "left"
-            text = f"{_member(event)} {act}" + (f": {event.reason}" if event.reason else "")
+            return f"{_member(event)} was removed: {event.kind} ({event.timeout_ms} ms)"
         case _:
-            text, level = str(event), logging.DEBUG
-    log.log(level, "group %s: %s", event.group_id, text, extra={"group_event": event})
+            return str(event)
 
 
-class EventFile(WatchedFileHandler):
-    """Appends each event of a group to a file, a JSON object a line: `at` (ms since the epoch), `event`, its fields.
-
-    A line is handed to the operating system at once, so that the file survives a kill of the process. A file that was
-    renamed or removed (logrotate) is made anew under its name.
-    """
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, encoding="utf-8")
-        self._failing = False
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Only lines of the log that carry an event."""
-        return getattr(record, "group_event", None) is not None
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The event that a line of the log carries."""
-        event = record.__dict__["group_event"]
-        return json.dumps({"at": int(record.created * 1000), "event": type(event).__name__, **asdict(event)})
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write it. Where that fails (a full disk) the events are lost, which is told once until it works again."""
-        try:
-            self.reopenIfNeeded()
-            if self.stream is None:  # the last attempt to make it anew failed
-                self.stream = self._open()
-            self.stream.write(self.format(record) + self.terminator)
-            self.flush()
-        except OSError:
-            self.handleError(record)
-        else:
-            self._failing = False
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (as logging names it)
-        """Told through the log of the broker, which is another than that of the events."""
-        if not self._failing:
-            self._failing = True
-            logging.getLogger("muster.broker").error("events are lost: %s: %s", self.baseFilename, sys.exc_info()[1])
+def _moved(event: effects.MemberEvent) -> str:
+    act, reason = "", None
+    if isinstance(event, effects.MemberJoined):
+        act, reason = "joined", event.reason
+    elif isinstance(event, effects.MemberLeft):
+        act, reason = "left", event.reason
+    return f"{_member(event)} {act}" + (f": {reason}" if reason else "")
 
 
 def _member(event: effects.MemberEvent) -> str:
@@ -90,3 +107,52 @@ def _who(member_id: str, client_id: str, instance_id: str | None) -> str:
         return "no member"
     static = f", instance {instance_id}" if instance_id else ""
     return f"member {member_id} of client {client_id!r}{static}"
+
+
+class EventFile:
+    """Appends each event of a group to a file, a JSON object a line: `at` (ms since the epoch), `event`, its fields.
+
+    A line is handed to the operating system at once, so that the file survives a kill of the process. A file that was
+    renamed or removed (logrotate) is made anew under its name.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._failing = False
+        self._file: TextIO | None = None
+        self._open()
+
+    def __call__(self, event: effects.GroupEvent) -> None:
+        """Write an event. Where that fails (a full disk) events are lost, which is told once until it works again."""
+        line = json.dumps({"at": now_ms(), "event": type(event).__name__, **asdict(event)})
+        try:
+            file = self._file if self._file is not None and self._is_in_place(self._file) else self._open()
+            file.write(f"{line}\n")
+            file.flush()
+        except OSError as error:
+            if not self._failing:
+                self._failing = True
+                logging.getLogger("muster.broker").error("events are lost: %s: %s", self.path, error)
+        else:
+            self._failing = False
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._file = None
+
+    def _is_in_place(self, file: TextIO) -> bool:
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(file.fileno()))
+        except FileNotFoundError:
+            return False
+
+    def _open(self) -> TextIO:
+        self.close()
+        self._file = self.path.open("a", encoding="utf-8")
+        return self._file

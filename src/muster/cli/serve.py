@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 from muster import __version__
-from muster.broker import events
 from muster.broker.broker import Broker
 from muster.broker.config import FSYNC_POLICIES, BrokerConfig, listener, load, parse_listener
+from muster.broker.events import EventFile
 from muster.broker.garbage import Garbage
 from muster.cli.common import add_log_level
 from muster.errors import ConfigError
@@ -45,11 +45,17 @@ def run(arguments: argparse.Namespace) -> int:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter(LOG_FORMAT))
     logging.basicConfig(level=arguments.log_level, handlers=[handler])
+    log_quickly()
     config = settings(arguments)
-    if arguments.events is not None:
-        write_events(arguments.events)
+    listener = event_file(arguments.events) if arguments.events is not None else None
     allow_many_files()
-    return asyncio.run(serve(config))
+    return asyncio.run(serve(config, listener))
+
+
+def log_quickly() -> None:
+    """Look up for each line only what `LOG_FORMAT` shows: where it comes from costs as much as writing it."""
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None
 
 
 class LineFormatter(logging.Formatter):
@@ -69,14 +75,12 @@ class LineFormatter(logging.Formatter):
         return super().formatMessage(record)
 
 
-def write_events(path: Path) -> None:
-    """Have the events of groups written to a file."""
+def event_file(path: Path) -> EventFile:
+    """The file that takes the events of groups."""
     try:
-        handler = events.EventFile(path)
+        return EventFile(path)
     except OSError as error:
         raise ConfigError(f"--events: {path} cannot be written: {error.strerror}") from None
-    events.log.addHandler(handler)
-    events.log.setLevel(logging.INFO)
 
 
 def settings(arguments: argparse.Namespace) -> BrokerConfig:
@@ -107,8 +111,9 @@ def allow_many_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def serve(config: BrokerConfig) -> int:
-    """Run a broker until SIGINT or SIGTERM, or until its disk fails; returns the exit code.
+async def serve(config: BrokerConfig, listener: EventFile | None = None) -> int:
+    """Run a broker until SIGINT or SIGTERM, or until its disk fails; returns the exit code. `listener` is told of what
+    happens to groups.
 
     One line on standard output says that it is ready.
     """
@@ -118,7 +123,7 @@ async def serve(config: BrokerConfig) -> int:
         loop.add_signal_handler(number, stopped.set)
     # A closed terminal, or an operator who means "read your settings again": neither is a reason to stop.
     loop.add_signal_handler(signal.SIGHUP, _hung_up)
-    async with Broker(config) as broker:
+    async with Broker(config, on_event=listener) as broker:
         garbage = Garbage()
         garbage.take_over()
         broker.on_rest = garbage.look

@@ -148,9 +148,12 @@ def _add_and_rebalance(attempt: _Join, member_id: str) -> None:
             group.group_id, member_id, member.client_id, member.client_host, member.group_instance_id, request.reason
         )
     )
+    if group.state is GroupState.PREPARING_REBALANCE:
+        maybe_complete_join(group, attempt.now, attempt.effects)
+        return
     instance = request.group_instance_id
     reason = f"Adding new member {member_id} with group instance id {instance}; client reason: {attempt.reason}"
-    _rebalance_or_complete(attempt, Cause.MEMBER_JOINED, reason, member)
+    prepare_rebalance(group, Cause.MEMBER_JOINED, reason, member, attempt.now, attempt.effects)
 
 
 # ------------------------------------------------------------------------------------------------------ known members
@@ -176,14 +179,16 @@ def _join_again(attempt: _Join) -> None:
 
 def _update_and_rebalance(attempt: _Join, member: ClassicMember) -> None:
     group, state = attempt.group, attempt.group.state
+    _update(attempt, member)
+    if state is GroupState.PREPARING_REBALANCE:
+        maybe_complete_join(group, attempt.now, attempt.effects)
+        return
     if state is GroupState.STABLE and member.member_id == group.leader_id:
         cause, what = Cause.LEADER_REJOINED, f"Leader {member.member_id} re-joining group during {state}"
-    elif state is GroupState.PREPARING_REBALANCE:
-        cause, what = Cause.MEMBER_REJOINED, f"Member {member.member_id} is joining group during {state}"
     else:
         cause, what = Cause.MEMBER_REJOINED, f"Updating metadata for member {member.member_id} during {state}"
-    _update(attempt, member)
-    _rebalance_or_complete(attempt, cause, f"{what}; client reason: {attempt.reason}", member)
+    reason = f"{what}; client reason: {attempt.reason}"
+    prepare_rebalance(group, cause, reason, member, attempt.now, attempt.effects)
 
 
 def _update(attempt: _Join, member: ClassicMember) -> None:
@@ -194,13 +199,6 @@ def _update(attempt: _Join, member: ClassicMember) -> None:
         # The client gave up on its connection and sent the request again on another; the first is still parked.
         error = ErrorCode.REBALANCE_IN_PROGRESS
         attempt.effects.reply(earlier, JoinGroupResponse(error_code=error, member_id=member.member_id))
-
-
-def _rebalance_or_complete(attempt: _Join, cause: Cause, reason: str, member: ClassicMember) -> None:
-    if attempt.group.state is GroupState.PREPARING_REBALANCE:
-        maybe_complete_join(attempt.group, attempt.now, attempt.effects)
-    else:
-        prepare_rebalance(attempt.group, cause, reason, member, attempt.now, attempt.effects)
 
 
 # ----------------------------------------------------------------------------------------------------- static members

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.broker.events import EventFile, report
+from muster.broker.events import EventFile, GroupLines
 from muster.coordinator.effects import RebalanceCompleted, RebalanceStarted
 from tests.support.group_harness import GroupHarness
 
@@ -20,12 +20,13 @@ def group() -> GroupHarness:
     return GroupHarness()
 
 
-def lines(group: GroupHarness, caplog: pytest.LogCaptureFixture) -> list[str]:
+def lines(group: GroupHarness, caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[str]:
     """The log's lines about all that has happened to a group since the last time."""
     caplog.clear()
-    with caplog.at_level(logging.INFO, "muster.groups"):
+    tell = GroupLines()
+    with caplog.at_level(level, "muster.groups"):
         for event in group.events:
-            report(event)
+            tell(event)
     group.events.clear()
     return [record.getMessage() for record in caplog.records]
 
@@ -69,21 +70,34 @@ def test_every_cause_names_who_it_was(group: GroupHarness, caplog: pytest.LogCap
     assert cause in started[-1]
 
 
+def test_many_who_come_and_go_in_one_rebalance_are_one_line(
+    group: GroupHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    """O2: the one that began it is named; of the others there may be thousands."""
+    group.stable_with("a")
+    lines(group, caplog)
+    group.join("b", reason="more of us").join("c").join("d").leave("d").join("e").join("a").sync_leader()
+    assert [line for line in lines(group, caplog) if "after generation" not in line] == [
+        "group g: member b-3 of client 'client-b' at 127.0.0.1 joined: more of us",
+        "group g: 3 member(s) joined, 1 member(s) left",
+        "group g: rebalance done in 0 ms: generation 2, 4 member(s), range, leader a-1",
+    ]
+
+
+def test_at_level_debug_each_of_many_has_a_line(group: GroupHarness, caplog: pytest.LogCaptureFixture) -> None:
+    """O2."""
+    group.stable_with("a", "b", "c")
+    told = [line for line in lines(group, caplog, logging.DEBUG) if line.endswith(" at 127.0.0.1 joined")]
+    assert [line.split("'")[1] for line in told] == ["client-a", "client-b", "client-c"]
+
+
 def test_events_are_lines_of_json_for_programs(group: GroupHarness, tmp_path: Path) -> None:
     """O2: with `--events`."""
-    handler = EventFile(tmp_path / "events")
-    log = logging.getLogger("muster.groups")
-    before = log.level
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    try:
-        group.stable_with("a")
-        for event in group.events:
-            report(event)
-    finally:
-        log.setLevel(before)
-        log.removeHandler(handler)
-        handler.close()
+    file = EventFile(tmp_path / "events")
+    group.stable_with("a")
+    for event in group.events:
+        file(event)
+    file.close()
     told = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
     assert [entry["event"] for entry in told] == [
         "MemberJoined",
@@ -97,15 +111,11 @@ def test_events_are_lines_of_json_for_programs(group: GroupHarness, tmp_path: Pa
 def test_events_go_on_in_a_new_file_when_theirs_is_renamed(tmp_path: Path) -> None:
     """As logrotate does it."""
     event = RebalanceCompleted("g", 1, 1, 5, None, None)
-    handler = EventFile(tmp_path / "events")
-    record = logging.LogRecord("muster.groups", logging.INFO, "", 0, "", None, None)
-    record.group_event = event
-    try:
-        handler.handle(record)
-        (tmp_path / "events").rename(tmp_path / "events.1")
-        handler.handle(record)
-    finally:
-        handler.close()
+    file = EventFile(tmp_path / "events")
+    file(event)
+    (tmp_path / "events").rename(tmp_path / "events.1")
+    file(event)
+    file.close()
     assert [len((tmp_path / name).read_text().splitlines()) for name in ("events.1", "events")] == [1, 1]
 
 
@@ -113,18 +123,15 @@ def test_events_that_cannot_be_written_are_told_once(tmp_path: Path, caplog: pyt
     """The folder goes away, and comes back."""
     folder = tmp_path / "folder"
     folder.mkdir()
-    handler = EventFile(folder / "events")
-    record = logging.LogRecord("muster.groups", logging.INFO, "", 0, "", None, None)
-    record.group_event = RebalanceCompleted("g", 1, 1, 5, None, None)
-    try:
-        (folder / "events").unlink()
-        folder.rmdir()
-        for _ in range(3):
-            handler.handle(record)
-        assert [line for line in caplog.messages if "events are lost" in line] == caplog.messages
-        assert len(caplog.messages) == 1
-        folder.mkdir()
-        handler.handle(record)
-    finally:
-        handler.close()
+    file = EventFile(folder / "events")
+    event = RebalanceCompleted("g", 1, 1, 5, None, None)
+    (folder / "events").unlink()
+    folder.rmdir()
+    for _ in range(3):
+        file(event)
+    assert [line for line in caplog.messages if "events are lost" in line] == caplog.messages
+    assert len(caplog.messages) == 1
+    folder.mkdir()
+    file(event)
+    file.close()
     assert len((folder / "events").read_text().splitlines()) == 1
