@@ -223,3 +223,13 @@ def test_of_several_lost_batches_the_last_says_where_the_gap_ends(book):
     assert book.can_retry(z, OUT_OF_ORDER, -1)
     book.settle()
     assert numbers(z) == [(7, 1, 0)]
+
+
+def test_a_gap_behind_what_has_no_answer_yet_waits_for_it(book):
+    """Numbered anew, what is under way in front of the lost batch would be written twice."""
+    w, lost, y = under_way(book, 1, 1, 1)
+    lost.maybe_written = True
+    book.failed(lost)
+    assert book.can_retry(y, OUT_OF_ORDER, -1)
+    book.settle()
+    assert numbers(w, y) == [(7, 0, 1), (7, 0, 3)]

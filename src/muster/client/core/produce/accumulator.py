@@ -246,13 +246,13 @@ class Accumulator:
         return is_new, self._expected(partition.topic, batch.builder.size) >= self._batch_size
 
     def _takes(self, batch: ProducerBatch, size: int) -> bool:
-        if batch.encoded is not None or batch.has_sequence:
+        if batch.encoded is not None:
             return False
         return self._expected(batch.partition.topic, batch.builder.size + size) <= self._batch_size
 
     def is_full(self, batch: ProducerBatch, queue: deque[ProducerBatch]) -> bool:
         """Whether no more records will come into it."""
-        if batch.encoded is not None or batch.has_sequence or queue[-1] is not batch:
+        if batch.encoded is not None or queue[-1] is not batch:
             return True
         return self._expected(batch.partition.topic, batch.size) >= self._batch_size
 

@@ -1,0 +1,220 @@
+"""Where records go, and what waits aside until it can be placed: order, deadlines, and what partitions are drawn."""
+
+from collections import Counter
+
+import pytest
+
+from muster.client.core.sends import FailureKind
+from muster.errors import ErrorCode
+from tests.support.producer_harness import TOPIC, ProducerHarness
+
+
+def test_a_record_does_not_overtake_one_that_still_waits_aside():
+    """The topic has become known, but the first record is placed only at the next poll."""
+    p = ProducerHarness(topic_exists=False)
+    p.give(b"first", partition=0)
+    p.turn()
+    p.topic_exists = True
+    while p.metadata.partition_count(TOPIC) is None:
+        p.now += 100
+        for send in p.metadata.poll(p.now):
+            p._take(send)
+    p.give(b"second", partition=0)
+    (request,) = p.turn()
+    assert request.values == [b"first", b"second"]
+
+
+def test_one_that_waits_for_its_partition_holds_up_those_behind_it():
+    p = ProducerHarness()
+    p.give(b"first", partition=1)
+    p.turn()
+    p.hold(b"second", partition=0)
+    p.leaders = [1, 1]
+    (request,) = p.tick(500)
+    assert sorted(request.values) == [b"first", b"second"]
+
+
+def test_the_first_to_run_out_of_time_is_told_in_time():
+    p = ProducerHarness(topic_exists=False, settings={"max_block_ms": 5_000})
+    p.give(b"a", topic="early")
+    p.tick(1_000)
+    p.give(b"b", topic="late")
+    p.turn()
+    assert p.core.next_deadline(p.now) == p.now + 4_000
+    p.tick(4_000)
+    assert set(p.done) == {b"a"}
+    assert p.core.next_deadline(p.now) == p.now + 1_000
+    p.tick(1_000)
+    assert set(p.done) == {b"a", b"b"}
+    assert p.core.next_deadline(p.now) is None
+
+
+def test_nothing_is_due_once_what_waited_is_placed():
+    p = ProducerHarness(topic_exists=False)
+    p.give(b"a", partition=0)
+    p.tick(100)
+    p.topic_exists = True
+    for request in p.tick(2_000):
+        p.answer(request)
+    assert p.core.next_deadline(p.now) is None
+
+
+def test_a_topic_is_idle_from_its_last_record_on():
+    p = ProducerHarness(settings={"metadata_max_idle_ms": 60_000})
+    p.answer(p.put(b"a"))
+    p.tick(50_000)
+    p.answer(p.put(b"b"))
+    p.tick(59_000)
+    assert p.metadata.interest == {TOPIC}
+    p.tick(1_001)
+    assert p.metadata.interest == set()
+
+
+def test_a_topic_that_records_wait_for_is_not_idle():
+    p = ProducerHarness(topic_exists=False, settings={"metadata_max_idle_ms": 1_000, "max_block_ms": 30_000})
+    p.give(b"a", partition=0)
+    p.tick(5_000)
+    assert p.metadata.interest == {TOPIC}
+    p.topic_exists = True
+    (request,) = p.tick(2_000)
+    p.fail(request, FailureKind.UNREACHABLE)
+    p.leaders = [None]
+    p.metadata.request_update(p.now)
+    p.tick(5_000)
+    assert p.metadata.interest == {TOPIC}, "a batch waits for its leader"
+
+
+def test_records_without_keys_leave_a_partition_that_is_gone():
+    """The topic was made anew with fewer."""
+    p = ProducerHarness(leaders=[1, 1, 1])
+    used = set()
+    for number in range(30):
+        p.give(b"%02d" % number * 9_000)
+        for request in p.turn():
+            used |= {batch.partition.partition for batch in request.batches}
+            p.answer(request)
+        if used == {0, 1, 2} and p.core._placement._sticky[TOPIC].partition:
+            break
+    p.leaders = [1]
+    p.metadata.request_update(p.now)
+    p.tick(1_000)
+    p.give(b"last")
+    (request,) = p.turn()
+    assert [batch.partition.partition for batch in request.batches] == [0]
+
+
+def drawn(adaptive, *, waiting, stalled=()):
+    """How often each of two partitions is drawn while so many batches wait for the first."""
+    settings = {
+        "partitioner_adaptive_partitioning_enable": adaptive,
+        "partitioner_availability_timeout_ms": 1_000,
+        "enable_idempotence": False,
+        "batch_size": 100,
+    }
+    p = ProducerHarness(leaders=[1, 2], settings=settings)
+    p.turn()
+    p.metadata.add_interest([TOPIC])
+    p.turn()
+    placement, counts = p.core._placement, Counter[int]()
+    for _ in range(waiting):
+        p.give(b"x" * 200, partition=0)
+    for node_id, since in stalled:
+        placement.stalled_since[node_id] = p.now - since
+    sticky = placement._sticky_of(TOPIC, p.now)
+    for _ in range(400):
+        placement._switch(sticky, TOPIC, p.now)
+        counts[sticky.partition] += 1
+    return counts
+
+
+def test_the_longer_queue_is_drawn_less_often():
+    assert drawn(True, waiting=9)[0] < 80
+    assert drawn(True, waiting=0)[0] > 120
+
+
+def test_all_are_drawn_alike_where_nothing_is_to_be_minded():
+    assert drawn(False, waiting=9)[0] > 120
+    assert drawn(False, waiting=0, stalled=[(1, 5_000)])[0] > 120
+
+
+@pytest.mark.parametrize(("since", "left_alone"), [(1_000, False), (1_001, True)])
+def test_a_stalled_broker_is_left_alone_once_its_time_is_over(since, left_alone):
+    assert (drawn(True, waiting=0, stalled=[(1, since)])[0] == 0) is left_alone
+
+
+def test_where_all_brokers_are_stalled_any_will_do():
+    assert len(drawn(True, waiting=0, stalled=[(1, 5_000), (2, 5_000)])) == 2
+
+
+def test_a_partitioner_is_given_all_partitions_where_none_has_a_leader():
+    asked = []
+
+    def choose(key, partitions, available):
+        asked.append((partitions, available))
+        return available[0]
+
+    p = ProducerHarness(leaders=[None, None], partitioner=choose)
+    p.give(b"a", b"k")
+    p.turn()
+    assert asked == [([0, 1], [0, 1])]
+
+
+# --- one broker's requests -------------------------------------------------------------------------------------------
+
+
+def test_no_partition_starves_behind_another():
+    """Each request has room for one batch; both partitions have more than that waiting."""
+    settings = {
+        "enable_idempotence": False,
+        "max_in_flight_requests_per_connection": 1,
+        "max_request_size": 1_100,
+        "batch_size": 500,
+    }
+    p = ProducerHarness(leaders=[1, 1], settings=settings)
+    for number in range(6):
+        for partition in (0, 1):
+            p.give(b"%d%d" % (partition, number) + b"x" * 800, partition=partition)
+    p.turn()
+    served = []
+    while p.open:
+        served.append(p.open[0].batches[0].partition.partition)
+        p.answer(p.open[0])
+        p.turn()
+    assert all(abs(served[:end].count(0) - served[:end].count(1)) <= 1 for end in range(len(served)))
+
+
+def test_a_batch_that_alone_is_larger_than_a_request_goes_alone():
+    p = ProducerHarness(leaders=[1, 1], settings={"max_request_size": 1_000, "enable_idempotence": False})
+    p.give(b"x" * 900, partition=0)
+    p.give(b"y" * 900, partition=1)
+    assert [len(request.batches) for request in p.turn()] == [1, 1]
+
+
+def test_the_size_of_a_request_is_that_of_all_its_batches():
+    p = ProducerHarness(leaders=[1] * 4, settings={"max_request_size": 1_000, "enable_idempotence": False})
+    for partition in range(4):
+        p.give(b"x" * 300, partition=partition)
+    assert sorted(len(request.batches) for request in p.turn()) == [2, 2]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT])
+def test_an_answer_that_comes_after_its_batch_was_given_up_changes_nothing(code):
+    p = ProducerHarness(settings={"delivery_timeout_ms": 31_000})
+    p.warm()
+    request = p.put(b"a")
+    p.tick(31_000)
+    assert set(p.done) == {b"a"}
+    p.answer(request, code)
+    assert p.tick(1_000) == []
+    assert p.core.buffered_bytes == 0
+
+
+def test_no_answer_after_its_batch_was_given_up_changes_nothing():
+    for kind in (FailureKind.DISCONNECTED, FailureKind.UNREACHABLE):
+        p = ProducerHarness(settings={"delivery_timeout_ms": 31_000})
+        p.warm()
+        request = p.put(b"a")
+        p.tick(31_000)
+        p.fail(request, kind)
+        assert p.tick(1_000) == []
+        assert p.core.buffered_bytes == 0
