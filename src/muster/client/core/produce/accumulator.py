@@ -245,6 +245,16 @@ class Accumulator:
         batch.memory += record.size
         return is_new, self._expected(partition.topic, batch.builder.size) >= self._batch_size
 
+    def waiting(self) -> list[tuple[TopicPartition, deque[ProducerBatch]]]:
+        """The queues with something in them. The longest since one was taken from comes first: none starves."""
+        return [(place, queue) for place, queue in self.queues.items() if queue]
+
+    def take(self, place: TopicPartition) -> None:
+        """Take the first batch from a queue, which has its next turn behind all others."""
+        queue = self.queues.pop(place)
+        queue.popleft()
+        self.queues[place] = queue
+
     def _takes(self, batch: ProducerBatch, size: int) -> bool:
         if batch.encoded is not None:
             return False

@@ -134,7 +134,6 @@ class ProducerCore:
         self._init_not_before = 0
         self._init_backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, seed)
         self._deadline: int | None = None
-        self._rotation = 0
 
     # --- taking records ----------------------------------------------------------------------------------------------
 
@@ -263,7 +262,7 @@ class ProducerCore:
         chosen: dict[int, list[ProducerBatch]] = {}
         sizes: dict[int, int] = {}
         hurry = self._flushing > 0 or self.room_wanted
-        for place, queue in self._rotated():
+        for place, queue in self._accumulator.waiting():
             batch = queue[0]
             if not self._is_ready(batch, queue, hurry, now) or place in self._muted:
                 continue
@@ -278,14 +277,6 @@ class ProducerCore:
             self._take(place, queue, node_id, chosen, sizes)
             self._placement.stalled_since.pop(node_id, None)
         return chosen
-
-    def _rotated(self) -> list[tuple[TopicPartition, deque[ProducerBatch]]]:
-        """The queues with something in them, beginning with another one each time: none starves behind the others."""
-        queues = [(place, queue) for place, queue in self._accumulator.queues.items() if queue]
-        if len(queues) < 2:
-            return queues
-        self._rotation = (self._rotation + 1) % len(queues)
-        return queues[self._rotation :] + queues[: self._rotation]
 
     def _is_ready(self, batch: ProducerBatch, queue: deque[ProducerBatch], hurry: bool, now: int) -> bool:
         if batch.retry_at > now:
@@ -317,7 +308,7 @@ class ProducerCore:
             if not self._sequences.may_send(batch):
                 return
             self._sequences.assign(batch)
-        queue.popleft()
+        self._accumulator.take(place)
         try:
             self._accumulator.encode(batch, self._level)
         except Exception as error:  # a codec refuses its level, or has no memory
