@@ -31,7 +31,7 @@ def test_one_that_waits_for_its_partition_holds_up_those_behind_it():
     p.hold(b"second", partition=0)
     p.leaders = [1, 1]
     (request,) = p.tick(500)
-    assert sorted(request.values) == [b"first", b"second"]
+    assert set(request.values) == {b"first", b"second"}
 
 
 def test_the_first_to_run_out_of_time_is_told_in_time():
@@ -76,13 +76,18 @@ def test_a_topic_that_records_wait_for_is_not_idle():
     p.give(b"a", partition=0)
     p.tick(5_000)
     assert p.metadata.interest == frozenset({TOPIC})
-    p.topic_exists = True
-    (request,) = p.tick(2_000)
-    p.fail(request, FailureKind.UNREACHABLE)
-    p.leaders = [None]
-    p.metadata.request_update(p.now)
-    p.tick(5_000)
-    assert p.metadata.interest == frozenset({TOPIC}), "a batch waits for its leader"
+
+
+def test_a_topic_whose_records_linger_is_not_idle():
+    p = ProducerHarness(settings={"metadata_max_idle_ms": 1_000, "linger_ms": 10_000})
+    p.give(b"a", partition=0)
+    p.tick(9_000)
+    assert p.metadata.interest == frozenset({TOPIC})
+    (request,) = p.tick(1_000)
+    p.answer(request)
+    assert p.metadata.interest == frozenset({TOPIC}), "it is idle from now on"
+    p.tick(1_100)
+    assert p.metadata.interest == frozenset()
 
 
 def test_records_without_keys_leave_a_partition_that_is_gone():
@@ -104,15 +109,15 @@ def test_records_without_keys_leave_a_partition_that_is_gone():
     assert [batch.partition.partition for batch in request.batches] == [0]
 
 
-def drawn(adaptive, *, waiting, stalled=()):
+def drawn(adaptive, *, waiting=0, stalled=(), leaders=(1, 2), patience_ms=1_000):
     """How often each of two partitions is drawn while so many batches wait for the first."""
     settings = {
         "partitioner_adaptive_partitioning_enable": adaptive,
-        "partitioner_availability_timeout_ms": 1_000,
+        "partitioner_availability_timeout_ms": patience_ms,
         "enable_idempotence": False,
         "batch_size": 100,
     }
-    p = ProducerHarness(leaders=[1, 2], settings=settings)
+    p = ProducerHarness(leaders=list(leaders), settings=settings)
     p.turn()
     p.metadata.add_interest([TOPIC])
     p.turn()
@@ -141,6 +146,16 @@ def test_all_are_drawn_alike_where_nothing_is_to_be_minded():
 @pytest.mark.parametrize(("since", "left_alone"), [(1_000, False), (1_001, True)])
 def test_a_stalled_broker_is_left_alone_once_its_time_is_over(since, left_alone):
     assert (drawn(True, waiting=0, stalled=[(1, since)])[0] == 0) is left_alone
+
+
+def test_brokers_are_left_alone_only_if_that_is_wanted():
+    assert drawn(True, stalled=[(1, 5_000)], patience_ms=0)[0] > 120
+
+
+def test_partitions_without_a_leader_are_drawn_only_where_none_has_one():
+    assert set(drawn(True, leaders=(1, None, 1))) == {0, 2}
+    assert set(drawn(False, leaders=(1, None, 1))) == {0, 2}
+    assert set(drawn(True, leaders=(None, None))) == {0, 1}
 
 
 def test_where_all_brokers_are_stalled_any_will_do():

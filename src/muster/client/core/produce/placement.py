@@ -87,7 +87,6 @@ class Placement:
     def _keep_waiting(self, topic: str, deadline: int, now: int) -> None:
         if self.deadline is None or deadline < self.deadline:
             self.deadline = deadline
-        self._metadata.add_interest((topic,))
         if topic in self._metadata.topics:
             self._metadata.request_update(now)  # the partition may yet be added
 
