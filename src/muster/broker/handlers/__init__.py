@@ -16,6 +16,7 @@ from muster.broker.handlers import (
     fetch,
     list_offsets,
     metadata,
+    offsets,
     produce,
     producer_ids,
 )
@@ -34,6 +35,8 @@ _HANDLERS: dict[ApiKey, Callable[..., Any]] = {
     ApiKey.CREATE_TOPICS: create_topics.create_topics,
     ApiKey.DELETE_TOPICS: create_topics.delete_topics,
     ApiKey.INIT_PRODUCER_ID: producer_ids.init_producer_id,
+    ApiKey.OFFSET_COMMIT: offsets.offset_commit,
+    ApiKey.OFFSET_FETCH: offsets.offset_fetch,
     ApiKey.DESCRIBE_GROUPS: coordinators.describe_groups,
     ApiKey.DELETE_GROUPS: coordinators.delete_groups,
     ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,

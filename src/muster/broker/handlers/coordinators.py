@@ -109,7 +109,7 @@ def describe_groups(broker: Broker, request: DescribeGroupsRequest, call: Call) 
         call.reply(DescribeGroupsResponse(groups=found))
 
     def part(group_ids: list[str], take: Callable[[list[DescribedGroup]], None]) -> None:
-        _submit(broker, DescribeGroupsRequest(group_ids), call, lambda response: take(response.groups))
+        submit(broker, DescribeGroupsRequest(group_ids), call, lambda response: take(response.groups))
 
     return _in_parts(request.groups, part, reply)
 
@@ -121,7 +121,7 @@ def delete_groups(broker: Broker, request: DeleteGroupsRequest, call: Call) -> S
         call.reply(DeleteGroupsResponse(results=found))
 
     def part(group_ids: list[str], take: Callable[[list[DeletableGroupResult]], None]) -> None:
-        _submit(broker, DeleteGroupsRequest(group_ids), call, lambda response: take(response.results))
+        submit(broker, DeleteGroupsRequest(group_ids), call, lambda response: take(response.results))
 
     return _in_parts(list(dict.fromkeys(request.groups_names)), part, reply)
 
@@ -163,10 +163,11 @@ def _in_parts(
 
 def group_request(broker: Broker, request: Request[Any], call: Call) -> None:
     """Hand a request to the coordinator, which answers it now or when its group is ready."""
-    _submit(broker, request, call, call.reply)
+    submit(broker, request, call, call.reply)
 
 
-def _submit(broker: Broker, request: Request[Any], call: Call, reply: Callable[[Any], None]) -> None:
+def submit(broker: Broker, request: Request[Any], call: Call, reply: Callable[[Any], None]) -> None:
+    """Hand a request to the coordinator; `reply` is called once with the answer, now or later."""
     _open_groups(broker)
     # A commit or a look-up brings no deadline nearer than those that are known.
     broker.deadlines_moved = broker.deadlines_moved or not isinstance(request, _WITHOUT_DEADLINE)

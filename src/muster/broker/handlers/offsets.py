@@ -1,0 +1,116 @@
+"""OffsetCommit (8) and OffsetFetch (9): handed to the coordinator, those of very many partitions a share at a time.
+
+Others are served between two shares; the connection itself waits. A commit is answered when all its shares are durable.
+Each share is one batch of the log, so a crash may leave some of a large commit that nobody was told of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+from muster.broker.calls import Call, Sliced
+from muster.broker.handlers.coordinators import group_request, submit
+from muster.coordinator.parts import Gather
+from muster.protocol.messages import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+
+if TYPE_CHECKING:
+    from muster.broker.broker import Broker
+
+SHARE = 1_000
+"""Partitions that the coordinator is asked about in one go."""
+
+_GROUPS_SINCE = 8
+
+
+class Shared:
+    """The topics of a request in shares, each topic with whether it goes on with the one before."""
+
+    def __init__(self, topics: list[Any] | None, partitions: str) -> None:
+        self.shares: list[list[tuple[Any, bool]]] = []
+        room = 0
+        for topic in topics or ():
+            indexes, start = getattr(topic, partitions), 0
+            while not start or start < len(indexes):
+                if room <= 0:
+                    self.shares.append([])
+                    room = SHARE
+                piece = copy(topic)
+                setattr(piece, partitions, indexes[start : start + room])
+                self.shares[-1].append((piece, start > 0))
+                taken = max(min(room, len(indexes) - start), 1)  # a topic without partitions counts as well
+                start, room = start + taken, room - taken
+
+    def parts(self, whole: Any) -> list[Any]:
+        """The request, or a group of it, once for each share; itself, if there is nothing to be shared."""
+        if len(self.shares) <= 1:
+            return [whole]
+        parts = [copy(whole) for _ in self.shares]
+        for part, share in zip(parts, self.shares, strict=True):
+            part.topics = [topic for topic, _ in share]
+        return parts
+
+    def joined(self, answers: list[Any]) -> Any:
+        """One answer from those to the parts. An error of the whole is the answer's, and shows no topics."""
+        whole = next((each for each in answers if getattr(each, "error_code", 0)), answers[0])
+        if len(answers) > 1 and whole.topics:
+            topics: list[Any] = []
+            for share, answer in zip(self.shares, answers, strict=True):
+                for (_, goes_on), topic in zip(share, answer.topics, strict=True):
+                    if goes_on:
+                        topics[-1].partitions += topic.partitions
+                    else:
+                        topics.append(topic)
+            whole.topics = topics
+        return whole
+
+
+def offset_commit(broker: Broker, request: OffsetCommitRequest, call: Call) -> Sliced | None:
+    """Have offsets committed."""
+    if sum(len(topic.partitions) + 1 for topic in request.topics) <= SHARE:
+        group_request(broker, request, call)
+        return None
+    shared = Shared(request.topics, "partitions")
+
+    def reply(answers: list[OffsetCommitResponse]) -> None:
+        call.reply(shared.joined(answers))
+
+    return _ask(broker, shared.parts(request), call, reply)
+
+
+def offset_fetch(broker: Broker, request: OffsetFetchRequest, call: Call) -> Sliced | None:
+    """Have committed offsets looked up."""
+    asked_for = [request] if call.version < _GROUPS_SINCE else request.groups
+    if sum(len(topic.partition_indexes) + 1 for each in asked_for for topic in each.topics or ()) <= SHARE:
+        group_request(broker, request, call)
+        return None
+    if call.version < _GROUPS_SINCE:
+        shared = Shared(request.topics, "partition_indexes")
+        return _ask(broker, shared.parts(request), call, lambda answers: call.reply(shared.joined(answers)))
+    groups = [Shared(group.topics, "partition_indexes") for group in request.groups]
+    asked = [of.parts(group) for of, group in zip(groups, request.groups, strict=True)]
+    parts = [
+        OffsetFetchRequest(groups=[part], require_stable=request.require_stable) for some in asked for part in some
+    ]
+
+    def reply(answers: list[OffsetFetchResponse]) -> None:
+        left = iter([answer.groups[0] for answer in answers])
+        found = [of.joined([next(left) for _ in some]) for of, some in zip(groups, asked, strict=True)]
+        call.reply(OffsetFetchResponse(groups=found))
+
+    return _ask(broker, parts, call, reply)
+
+
+def _ask(broker: Broker, parts: list[Any], call: Call, reply: Callable[[list[Any]], None]) -> Sliced:
+    """Ask the coordinator for one part after the other; `reply` with all answers, in order, when the last has come."""
+    gather = Gather(len(parts), reply)
+    for number, part in enumerate(parts):
+        submit(broker, part, call, gather.part(number))
+        yield
+    return None
