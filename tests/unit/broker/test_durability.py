@@ -9,6 +9,7 @@ import pytest
 
 from muster.broker.durability import Durability
 from muster.log import FsyncPolicy, LogFailedError, LogStore, PartitionLog
+from muster.model import TopicPartition
 from tests.support.brokers import running
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import NOW, batch
@@ -103,3 +104,71 @@ async def test_an_answer_that_raises_does_not_keep_the_others_waiting(
     assert never == []
     assert "no such book" in caplog.text
     assert "no such shelf" in caplog.text
+
+
+async def append(log: PartitionLog, durability: Durability) -> asyncio.Event:
+    """A record, and what is set when it is durable."""
+    done = asyncio.Event()
+    log.append(batch((b"k", b"v")), now=NOW)
+    durability.wait([Durable(log)], done.set)
+    return done
+
+
+async def test_what_is_asked_for_during_a_sync_gets_one_of_its_own(tmp_path: Path) -> None:
+    """The record came after the sync had looked at the log: nothing else would ask for the next."""
+    disk = FaultyDisk()
+    store = LogStore.open(tmp_path, now=0, fsync=FsyncPolicy.ALWAYS, files=disk)
+    durability = Durability(store, FsyncPolicy.ALWAYS, lambda: None)
+    durability.start(housekeeping_ms=10**6)
+    log = store.create(TopicPartition("t", 0))
+    with disk.held_syncs():
+        first = await append(log, durability)
+        await asyncio.to_thread(disk.wait_for_sync)
+        second = await append(log, durability)
+    await asyncio.wait_for(first.wait(), 30)
+    await asyncio.wait_for(second.wait(), 30)
+    await durability.stop()
+    store.close()
+
+
+async def test_one_who_is_answered_may_wait_again(tmp_path: Path) -> None:
+    store = LogStore.open(tmp_path, now=0, fsync=FsyncPolicy.ALWAYS)
+    durability = Durability(store, FsyncPolicy.ALWAYS, lambda: None)
+    durability.start(housekeeping_ms=10**6)
+    done = asyncio.Event()
+    durability.wait([Over()], lambda: durability.wait([Over()], done.set))
+    await asyncio.wait_for(done.wait(), 30)
+    await durability.stop()
+    store.close()
+
+
+async def test_syncs_and_housekeeping_go_on_after_one_that_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = LogStore.open(tmp_path, now=0, fsync=FsyncPolicy.ALWAYS)
+    calls = {"flush": 0, "housekeeping": 0}
+
+    def failing_once(name: str) -> None:
+        real = getattr(store, name)
+
+        def call(*arguments: object) -> object:
+            calls[name] += 1
+            if calls[name] == 1:
+                raise LookupError(f"{name} is out of order")
+            return real(*arguments)
+
+        monkeypatch.setattr(store, name, call)
+
+    failing_once("flush")
+    failing_once("housekeeping")
+    durability = Durability(store, FsyncPolicy.ALWAYS, lambda: None)
+    durability.start(housekeeping_ms=1)
+    deadline = asyncio.get_running_loop().time() + 30
+    while min(calls.values()) < 3:
+        durability.want()
+        await asyncio.sleep(0.001)
+        assert asyncio.get_running_loop().time() < deadline, calls
+    await durability.stop()
+    store.close()
+    assert "flush is out of order" in caplog.text
+    assert "housekeeping is out of order" in caplog.text

@@ -16,6 +16,7 @@ from muster.broker.broker import Broker
 from muster.broker.calls import at_once
 from muster.broker.producer_ids import BLOCK
 from muster.broker.topics import Topic
+from muster.errors import MusterError
 from tests.support.brokers import broker_config
 from tests.support.logs import NOW, batch, read_all
 from tests.support.power import RecordingDisk, Unsynced, cuts
@@ -39,7 +40,8 @@ class Fact:
 class Life:
     """A broker that makes and deletes topics, writes and gives out ids; and what it acknowledges when."""
 
-    def __init__(self, root: Path, disk: RecordingDisk) -> None:
+    def __init__(self, root: Path, disk: RecordingDisk, fsync: str = "always") -> None:
+        self.settings = {**SETTINGS, "fsync": fsync}
         self.disk = disk
         self.root = root
         self.facts = [Fact(0)]
@@ -59,7 +61,7 @@ class Life:
 
     async def live(self, rng: random.Random, steps: int) -> None:
         for _ in range(2):
-            broker = Broker(broker_config(self.root, SETTINGS), self.disk)
+            broker = Broker(broker_config(self.root, self.settings), self.disk)
             await broker.start()
             self.note(cluster_id=broker.cluster_id)
             for _ in range(steps):
@@ -153,3 +155,43 @@ async def test_nothing_acknowledged_is_lost_or_comes_back(folder: Path, seed: in
     for cut in cuts(life.disk, random.Random(seed), each=1):
         cut.lay_out(folder / "cut")
         life.check(folder / "cut", cut.at)
+
+
+SITES = ("TopicCatalogue._save", "ProducerIds.take", "_write")
+"""Where the broker syncs files of its own; the log's are left out one by one in its own tests."""
+
+LIVES = 6
+
+
+async def test_no_sync_of_the_broker_is_needless(folder: Path) -> None:
+    """Each place that syncs is left out, and somebody loses what was acknowledged."""
+    sites = {site for seed in range(2) for site in (await a_life(folder, seed)).disk.sites if site_of(site) in SITES}
+    assert {(site.split(":")[0], site_of(site)) for site in sites} == {
+        (kind, site) for kind in ("file", "folder") for site in SITES
+    }
+    unnoticed = [site for site in sorted(sites) if not await is_noticed(folder, site)]
+    assert unnoticed == []
+
+
+def site_of(site: str) -> str:
+    return site.split(": ")[1].split("+")[0]
+
+
+async def a_life(folder: Path, seed: int, leave_out: str | None = None) -> Life:
+    """The last seed's broker syncs no logs, and only tells who it is."""
+    root = fresh(folder / "data")
+    life = Life(root, RecordingDisk(root, leave_out), "never" if seed == LIVES - 1 else "always")
+    await life.live(random.Random(seed), 0 if seed == LIVES - 1 else 10)
+    return life
+
+
+async def is_noticed(folder: Path, site: str) -> bool:
+    for seed in range(LIVES):
+        try:
+            life = await a_life(folder, seed, site)
+            for cut in cuts(life.disk, random.Random(seed), each=2, moments=life.disk.risky()):
+                cut.lay_out(folder / "cut")
+                life.check(folder / "cut", cut.at)
+        except (AssertionError, MusterError, OSError):
+            return True
+    return False

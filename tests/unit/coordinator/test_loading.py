@@ -15,7 +15,7 @@ from muster.protocol import messages as m
 from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord, decode_record
 from muster.protocol.record_batch import iter_headers, read_tuples
 from tests.support.group_harness import DEFAULT_PROTOCOLS, FakeTopics
-from tests.support.memory_log import MemoryLog
+from tests.support.memory_log import MemoryLog, Read
 
 NOW = 1_700_000_000_000
 
@@ -165,6 +165,74 @@ def test_to_unload_while_a_log_is_read(logs, end):
     broker.settle()
     assert not broker.runtime.is_loading
     assert broker.runtime._homes == {}
+
+
+@pytest.mark.parametrize("end", [CoordinatorRuntime.unload_all, CoordinatorRuntime.close])
+def test_what_was_unloaded_is_not_read_again_by_itself(logs, end):
+    """The topic is gone, or the broker: there is nothing to come back to."""
+    broker = Broker(logs)
+    broker.runtime.load_all(sorted(logs))
+    broker.settle()
+    end(broker.runtime)
+    opened = len(broker.opened)
+    broker.now += 10 * RELOAD_AFTER_MS
+    broker.runtime.on_deadlines(broker.now)
+    assert (broker.runtime.next_deadline(), broker.runtime.has_failed_logs) == (None, False)
+    assert len(broker.opened) == opened
+
+
+def test_a_log_that_has_nothing_up_to_its_end_is_read_nevertheless(logs, monkeypatch):
+    """Its last offsets were lost, and are not given again: the next record comes behind them."""
+    broker = Broker(logs)
+    end = broker.log.log_end_offset
+    broker.log.log_end_offset += 3
+    read, asked = broker.log.read, []
+
+    def read_what_is_there(offset: int, max_bytes: int) -> Any:
+        asked.append(offset)
+        assert asked.count(offset) < 3, "the end is asked for again and again"
+        return (
+            Read(b"", offset)
+            if offset >= end
+            else Read(read(offset, max_bytes).data, min(end, read(offset, max_bytes).next_offset))
+        )
+
+    monkeypatch.setattr(broker.log, "read", read_what_is_there)
+    broker.runtime.load_all(sorted(logs))
+    broker.settle()
+    assert broker.committed() == (0, 1000)
+
+
+def test_a_log_is_read_from_where_it_begins(logs, monkeypatch):
+    broker = Broker(logs)
+    log = broker.log
+    log.log_start_offset = log.batches[-10][0]
+    read = log.read
+
+    def refuse_what_is_gone(offset: int, max_bytes: int) -> Any:
+        if offset < log.log_start_offset:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "gone")
+        return read(offset, max_bytes)
+
+    monkeypatch.setattr(log, "read", refuse_what_is_gone)
+    broker.runtime.load_all(sorted(logs))
+    broker.settle()
+    assert broker.committed() == (0, 1000)
+
+
+def test_a_record_that_the_disk_has_changed_is_not_served(caplog):
+    """It can be read as well as before, and says something else: only the checksum tells."""
+    broker = Broker()
+    broker.runtime.load_all([])
+    broker.commit(0x1234)
+    [(base, data)] = broker.log.batches
+    assert data.count(b"\x12\x34") == 1
+    broker.log.batches[0] = base, data.replace(b"\x12\x34", b"\x12\x35")
+    again = Broker(broker.logs)
+    again.runtime.load_all(sorted(broker.logs))
+    again.settle()
+    assert again.committed() == (0, -1)
+    assert "passed over" in caplog.text
 
 
 def test_to_begin_anew_while_a_log_is_read(logs):

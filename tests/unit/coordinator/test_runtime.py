@@ -258,6 +258,21 @@ def test_a_failed_sync_is_answered_and_its_records_are_not_served(broker, caplog
     assert broker.fetch("g")[0].groups[0].error_code == ErrorCode.NOT_COORDINATOR
 
 
+def test_what_was_durable_before_a_failed_sync_is_acknowledged(broker):
+    broker.commit(offset=0)
+    broker.turn()
+    log = broker.log_of("g")
+    log.hold()
+    first = broker.commit(offset=1)
+    broker.turn()
+    log.sync()
+    second = broker.commit(offset=2)
+    broker.turn()
+    log.failed = OSError("input/output error")
+    broker.runtime.release_durable()
+    assert (code(first), code(second)) == (ErrorCode.NONE, ErrorCode.NOT_COORDINATOR)
+
+
 def test_a_shard_that_was_dropped_is_not_read_before_its_log_is_durable(broker):
     """--fsync always: an append is under way to the disk when the next one fails. What is read must hold both."""
     broker.commit(offset=1)
@@ -385,6 +400,21 @@ def test_a_rule_that_raises_costs_its_shard_only(broker, caplog, monkeypatch):
     assert waiting == []
     assert "ZeroDivisionError" in caplog.text
     assert broker.fetch("h")[0].groups[0].error_code == ErrorCode.NONE
+    broker.now += 1000
+    assert broker.fetch("g")[0].groups[0].topics[0].partitions[0].committed_offset == 1
+
+
+def test_what_a_dropped_shard_had_not_written_is_not_written_any_more(broker, monkeypatch):
+    """Its commits were answered with an error: they must not come up when the log is read again."""
+    broker.commit("g", offset=1)
+    broker.turn()
+    second = broker.commit("g", offset=2)
+    shard = broker.runtime._homes[broker.runtime.partition_for("g")].shard
+    monkeypatch.setattr(type(shard), "_check_commit", lambda *_: 1 // 0)
+    broker.commit("g", offset=3)
+    monkeypatch.undo()
+    assert code(second) == ErrorCode.UNKNOWN_SERVER_ERROR
+    broker.turn()
     broker.now += 1000
     assert broker.fetch("g")[0].groups[0].topics[0].partitions[0].committed_offset == 1
 
