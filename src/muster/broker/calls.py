@@ -90,6 +90,7 @@ class Call:
         "correlation_id",
         "frame",
         "held",
+        "keeps_frame",
         "on_cancel",
         "over",
         "parked",
@@ -109,6 +110,8 @@ class Call:
         """Whether the frames behind it wait until it is answered. A handler may set it."""
         self.held: LargeFrame | None = None
         """The large frame that it came in, as long as a handler may have views of it."""
+        self.keeps_frame = False
+        """Whether `held` is still needed when the connection has ended: then `give_frame_back` is called."""
         self.parked = False
         """Whether the handler has returned without an answer."""
         self.answer: Response | Sliced | None = None
@@ -135,6 +138,12 @@ class Call:
                 self._connection.answered(self, response)
         elif self.answer is None:
             self.answer = response
+
+    def give_frame_back(self) -> None:
+        """Nobody has views of the frame any more."""
+        frame, self.held = self.held, None
+        if frame is not None:
+            self._connection.server.intake.done(frame)
 
     def close(self, reason: str) -> None:
         """End the connection without an answer: what CloseConnectionError does while the handler runs."""

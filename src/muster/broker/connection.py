@@ -122,13 +122,12 @@ class Connection(asyncio.BufferedProtocol):
         calls, self._slots = self._slots, deque()
         self._blocking = None
         for call in calls:
-            if call.held is not None:
-                self.server.intake.done(call.held)
-                call.held = None
             if not call.over:
                 call.over = True
                 if call.on_cancel is not None:
                     call.on_cancel()
+            if not call.keeps_frame:
+                call.give_frame_back()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         large = self._large
@@ -390,9 +389,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._blocking is call:
             self._blocking = None
-        if call.held is not None:
-            self.server.intake.done(call.held)
-            call.held = None
+        call.give_frame_back()
         call.frame = frame
         if slots[0] is not call:
             self._behind += call.size

@@ -1,13 +1,48 @@
-"""A thread for what would keep the loop from everybody else: it looks into costly batches, one after the other."""
+"""A thread for what would keep the loop from everybody else: it looks into costly batches, one after the other.
+
+A request's work is a generator that yields between its pieces, a batch each. The requests take turns after each piece,
+and a connection has one of them here at most, because it waits for the answer: so no client takes more of the thread
+than another does. The work for a connection that has ended is dropped, or what peers leave behind would pile up; unless
+they could not have waited for an answer (acks=0), of which MOST_LEFT are done to their end.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from muster.broker.calls import Call
 
 log = logging.getLogger("muster.broker")
+
+MOST_LEFT = 100
+
+Pieces = Generator[None, None, None]
+
+
+class Job:
+    """A request's work: `done` is called in the loop when all of it is done."""
+
+    __slots__ = ("call", "done", "dropped", "left", "pieces", "unanswered")
+
+    def __init__(self, call: Call, pieces: Pieces, done: Callable[[], None], unanswered: bool) -> None:
+        self.call = call
+        self.pieces = pieces
+        self.done = done
+        self.unanswered = unanswered
+        self.left = self.dropped = False
+        """Whether the connection has ended, and the work goes on; or not."""
+
+    def advance(self) -> bool:
+        """Do a piece; whether it was the last."""
+        try:
+            next(self.pieces)
+        except StopIteration:
+            return True
+        return False
 
 
 class SideThread:
@@ -15,23 +50,59 @@ class SideThread:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "muster-side")
-        self._running: set[asyncio.Future[None]] = set()
+        self._waiting: dict[Job, None] = {}
+        self._running: Job | None = None
+        self._left = 0
+        self._stopped = False
 
-    def run(self, work: Callable[[], None], done: Callable[[], None]) -> None:
-        """Do `work` in the thread, and then call `done` in the loop. If `work` raises, that is logged."""
-        future = asyncio.get_running_loop().run_in_executor(self._thread, work)
-        self._running.add(future)
+    def __len__(self) -> int:
+        return len(self._waiting) + (self._running is not None)
 
-        def finish(future: asyncio.Future[None]) -> None:
-            self._running.discard(future)
-            if future.cancelled():
-                return
-            if future.exception() is not None:
-                log.error("work beside the loop failed", exc_info=future.exception())
-            done()
-
-        future.add_done_callback(finish)
+    def run(self, call: Call, pieces: Pieces, done: Callable[[], None], *, unanswered: bool = False) -> None:
+        """Do the work of a request, which stays parked, and then call `done` in the loop. If the work raises, that is
+        logged. `unanswered`: the client waits for no answer."""
+        job = Job(call, pieces, done, unanswered)
+        call.on_cancel = partial(self._connection_ended, job)
+        self._waiting[job] = None
+        self._go_on()
 
     def stop(self) -> None:
-        """End when the work under way is done; what waits behind it is dropped."""
+        """End when the piece under way is done; all else is dropped, and nothing is called any more."""
+        self._stopped = True
+        self._waiting.clear()
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _go_on(self) -> None:
+        if self._running is None and self._waiting and not self._stopped:
+            job = self._running = next(iter(self._waiting))
+            del self._waiting[job]
+            future = asyncio.get_running_loop().run_in_executor(self._thread, job.advance)
+            future.add_done_callback(partial(self._advanced, job))
+
+    def _advanced(self, job: Job, future: asyncio.Future[bool]) -> None:
+        self._running = None
+        if self._stopped or future.cancelled():
+            return
+        error = future.exception()
+        if error is not None:
+            log.error("work beside the loop failed", exc_info=error)
+        if error is not None or future.result():
+            self._over(job)
+            job.done()
+        elif not job.dropped:
+            self._waiting[job] = None
+        self._go_on()
+
+    def _connection_ended(self, job: Job) -> None:
+        if job.unanswered and self._left < MOST_LEFT:
+            job.left = job.call.keeps_frame = True
+            self._left += 1
+        else:
+            job.dropped = True
+            self._waiting.pop(job, None)
+
+    def _over(self, job: Job) -> None:
+        job.call.on_cancel = None
+        if job.left:
+            self._left -= 1
+            job.call.give_frame_back()

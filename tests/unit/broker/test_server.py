@@ -329,6 +329,29 @@ async def test_a_handler_that_fails_ends_its_connection(when: str, how: Any) -> 
         assert len(server.connections) == 1
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+async def test_a_frame_that_is_still_worked_on_counts_when_its_connection_has_ended(keeps: bool) -> None:
+    calls: list[Call] = []
+
+    def park(request: MetadataRequest, call: Call) -> None:
+        call.keeps_frame = keeps
+        calls.append(call)
+
+    async with serving(park) as (server, connect):
+        peer = connect()
+        await peer.ask(*["t" * 30_000] * 20)
+        while not calls:
+            await asyncio.sleep(0)
+        assert server.intake.bytes > 600_000
+        peer.socket.close()
+        while server.connections:
+            await asyncio.sleep(0)
+        assert (server.intake.bytes > 600_000) == keeps
+        for _ in range(2):
+            calls[0].give_frame_back()
+            assert server.intake.bytes == 0
+
+
 async def test_a_second_answer_changes_nothing() -> None:
     def twice(request: MetadataRequest, call: Call) -> None:
         call.reply(MetadataResponse(cluster_id="first"))

@@ -7,7 +7,7 @@ v2: isolation level. v4: leader epochs. v7: the record with the largest timestam
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -74,11 +74,12 @@ def list_offsets(broker: Broker, request: ListOffsetsRequest, call: Call) -> Lis
     if not searches:
         return response
 
-    def search_all() -> None:
+    def search_all() -> Generator[None, None, None]:
         for search in searches:
             search()
+            yield
 
-    broker.side_thread.run(search_all, lambda: call.reply(response))
+    broker.side_thread.run(call, search_all(), lambda: call.reply(response))
     return None
 
 

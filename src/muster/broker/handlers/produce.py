@@ -8,6 +8,7 @@ the records durable.
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -119,10 +120,11 @@ def _examine_beside(
     """Have the thread look into what was not looked into yet, and then write all."""
     call.blocks = True
 
-    def examine() -> None:
+    def examine() -> Generator[None, None, None]:
         for append in appends:
             if append.examined is None:
                 append.examine(at_once=False)
+                yield
 
     def write() -> None:
         try:
@@ -133,7 +135,7 @@ def _examine_beside(
             if answer is not None:
                 call.reply(answer)
 
-    broker.side_thread.run(examine, write)
+    broker.side_thread.run(call, examine(), write, unanswered=request.acks == 0)
 
 
 def _write(

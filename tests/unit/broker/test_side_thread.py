@@ -1,0 +1,106 @@
+"""The thread beside the loop: its clients take turns, and leave nothing behind that piles up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from muster.broker.side_thread import MOST_LEFT, Pieces, SideThread
+
+
+class Clients:
+    """Clients with work for the thread, which waits until it is let go. What was done, in order."""
+
+    def __init__(self) -> None:
+        self.side = SideThread()
+        self.gate = threading.Event()
+        self.told: list[str] = []
+        self.given_back: list[str] = []
+
+    def add(self, name: str, pieces: int = 1, **options: bool) -> Any:
+        def work() -> Pieces:
+            for number in range(pieces):
+                self.gate.wait()
+                self.told.append(f"{name}{number}")
+                yield
+
+        call: Any = SimpleNamespace(give_frame_back=lambda: self.given_back.append(name), keeps_frame=False)
+        self.side.run(call, work(), lambda: self.told.append(f"{name} done"), **options)
+        return call
+
+    async def all(self) -> list[str]:
+        self.gate.set()
+        while len(self.side):
+            await asyncio.sleep(0)
+        return self.told
+
+
+@pytest.fixture
+def clients() -> Iterator[Callable[[], Clients]]:
+    made: list[Clients] = []
+
+    def make() -> Clients:
+        made.append(Clients())
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.gate.set()
+        each.side._thread.shutdown()
+
+
+async def test_clients_take_turns_after_each_piece(clients: Callable[[], Clients]) -> None:
+    some = clients()
+    some.add("a", 3)
+    some.add("b", 1)
+    assert await some.all() == ["a0", "b0", "a1", "b done", "a2", "a done"]
+
+
+async def test_the_work_of_a_client_that_is_gone_is_dropped_at_once(clients: Callable[[], Clients]) -> None:
+    some = clients()
+    running = some.add("a", 2)
+    for number in range(1_000):
+        some.add(f"gone{number}-").on_cancel()
+        assert len(some.side) == 1, "what is dropped does not wait for its turn"
+    some.add("b")
+    running.on_cancel()
+    assert await some.all() == ["a0", "b0", "b done"]
+
+
+async def test_who_waits_for_no_answer_may_go_but_only_so_many(clients: Callable[[], Clients]) -> None:
+    """A producer with acks=0 sends its last records and ends."""
+    some = clients()
+    for number in range(MOST_LEFT + 5):
+        call = some.add(f"{number}-", unanswered=True)
+        call.on_cancel()
+        assert call.keeps_frame == (number < MOST_LEFT)
+    assert len(some.side) == MOST_LEFT
+    assert some.given_back == []
+    told = await some.all()
+    assert [one for one in told if "done" in one] == [f"{number}- done" for number in range(MOST_LEFT)]
+    assert len(some.given_back) == MOST_LEFT
+    some.add("later", unanswered=True).on_cancel()
+    assert (await some.all())[-1] == "later done"
+
+
+async def test_nothing_is_done_or_told_behind_the_stop(
+    clients: Callable[[], Clients], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    some = clients()
+    some.add("a")
+    some.add("b")
+    some.side.stop()
+    some.gate.set()
+    some.side._thread.shutdown()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    some.add("c")
+    assert some.told in ([], ["a0"])
+    assert not caplog.records
