@@ -3,12 +3,15 @@
 import pytest
 
 from muster.coordinator.config import GroupConfig
+from muster.coordinator.group import ClassicGroup
+from muster.coordinator.offsets import expired
 from muster.errors import ErrorCode
 from muster.protocol.group_records import OffsetCommitRecord
 from muster.protocol.messages import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetCommitValue,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
@@ -197,6 +200,33 @@ def test_a_commit_may_carry_a_retention_time_of_its_own(group):
     group.commit(None, {("t", 0): 1}, retention_ms=1000, version=4)
     group.restart().tick(CHECK_MS)
     assert group.committed("t", 0) == -1
+
+
+@pytest.mark.parametrize(
+    ("protocol_type", "emptied", "own", "now", "goes"),
+    [
+        ("consumer", 5_000, -1, 5_999, False),  # emptied long after the commit
+        ("consumer", 5_000, -1, 6_000, True),
+        ("consumer", -1, -1, 1_999, False),  # the oldest records do not tell when it was emptied: by its commit
+        ("consumer", -1, -1, 2_000, True),
+        (None, 5_000, -1, 1_999, False),  # never had members: by its commit
+        (None, 5_000, -1, 2_000, True),
+        ("consumer", 5_000, 7_000, 6_999, False),  # a time of its own counts before all
+        ("consumer", 5_000, 7_000, 7_000, True),
+    ],
+)
+def test_from_when_an_offset_of_an_empty_group_may_go(protocol_type, emptied, own, now, goes):
+    """Committed at 1,000, to be kept for 1,000."""
+    group = ClassicGroup("g", GroupConfig())
+    group.protocol_type, group.state_timestamp, group.subscribed_topics = protocol_type, emptied, frozenset()
+    committed = {"t": {0: OffsetCommitValue(1, commit_timestamp=1_000, expire_timestamp=own)}}
+    tombstones, none_left = expired(group, committed, 1_000, now)
+    assert (len(tombstones), none_left) == (int(goes), goes)
+
+
+def test_there_are_no_partitions_before_the_first(group):
+    assert group.commit(None, {("t", -1): 1}) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert group.shard.groups == {}
 
 
 def test_a_rebalance_puts_expiry_off(group):
