@@ -347,9 +347,7 @@ def test_what_is_under_way_before_a_refused_batch_keeps_its_numbers():
     p = ProducerHarness()
     p.warm()
     before = p.put(b"before")
-    p.leaders, p.leader_epoch = [2], 6
-    p.metadata.request_update(p.now)
-    p.tick(1_000)
+    change_leader(p)
     refused, behind = p.put(b"refused"), p.put(b"behind")
     assert refused.node_id == 2
     p.answer(refused, ErrorCode.INVALID_RECORD)
@@ -363,6 +361,46 @@ def test_what_is_under_way_before_a_refused_batch_keeps_its_numbers():
     p.answer(behind, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
     (behind,) = p.tick(150)
     assert stamps(behind) == [(1000, 1, 0)]
+
+
+def change_leader(p: ProducerHarness) -> None:
+    p.leaders, p.leader_epoch = [2], 6
+    p.metadata.request_update(p.now)
+    p.tick(1_000)
+
+
+def test_at_most_five_batches_of_a_partition_are_under_way_though_its_leader_changes():
+    """A broker knows the last five again: behind five more, written by the next leader, the first would be unknown."""
+    p = ProducerHarness()
+    p.warm()
+    first = [p.put(b"%d" % number) for number in range(5)]
+    change_leader(p)
+    p.hold(b"5")
+    for request in first:
+        p.fail(request)
+    for number in range(5):
+        p.tick(150)
+        request = p.open[0]
+        assert (request.node_id, stamps(request)) == (2, [(1000, 0, 1 + number)])
+        p.answer(request, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+    (request,) = p.open
+    assert (request.values, stamps(request)) == ([b"5"], [(1000, 0, 6)])
+
+
+def test_nothing_new_follows_what_was_acknowledged_before_an_earlier_batch():
+    """Or that one would be pushed out, one by one, of what the broker knows again."""
+    p = ProducerHarness()
+    p.warm()
+    first = p.put(b"a")
+    change_leader(p)
+    p.answer(p.put(b"b"))
+    p.hold(b"c")
+    p.fail(first)
+    (first,) = p.tick(150)
+    assert stamps(first) == [(1000, 0, 1)]
+    p.answer(first, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+    (request,) = p.turn()
+    assert (request.values, stamps(request)) == ([b"c"], [(1000, 0, 3)])
 
 
 def test_what_is_under_way_behind_a_batch_that_has_timed_out_keeps_its_numbers():

@@ -6,6 +6,11 @@ through retries, since an attempt without an answer may have been written. So th
 
 - batches that are under way stay in `in_flight` until they are done, also while they wait for another attempt, and
   only the first of them may be sent again;
+- a broker knows a batch again only if it is one of the last five of its partition, so nothing new is sent where more
+  may have been written behind the first batch under way. The limit of requests in flight sees to that only as long as
+  the partition has one leader. Otherwise: five batches are written, and their answers are lost; the leader changes, and
+  five more go to the next one before it turns out. Those before would be out of order then, and be counted anew and
+  written twice (Java's producer does);
 - when a batch is given up whose fate is unknown, the partition is unresolved: nothing new is sent until the rest is
   done. If what followed was acknowledged after all, the numbers fit; otherwise there is a gap.
 
@@ -25,6 +30,8 @@ from muster.protocol.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 MAX_EPOCH = 32_767
 _NONE_ACKED = -1
+_REMEMBERED = 5
+"""How many batches of a partition a broker knows again."""
 
 
 @dataclass(slots=True)
@@ -120,7 +127,11 @@ class Sequences:
         # knows nothing of the producer takes any sequence as its first: if the first batch were refused and the second
         # one written, the first could never follow. So the first goes alone (Java's producer sends them together).
         stale = (entry.producer_id, entry.producer_epoch) != (self.producer_id, self.producer_epoch)
-        return not entry.in_flight or not (stale or entry.last_acked == _NONE_ACKED)
+        if not entry.in_flight:
+            return True
+        if stale or entry.last_acked == _NONE_ACKED or len(entry.in_flight) >= _REMEMBERED:
+            return False
+        return entry.in_flight[0].base_sequence == next_sequence(entry.last_acked, 1)
 
     def assign(self, batch: ProducerBatch) -> None:
         """Number a batch that is about to be sent; one that has its numbers keeps them."""
