@@ -268,3 +268,63 @@ def test_members_that_are_all_dead_expire_though_their_group_has_to_be_read_agai
 
     [described] = where.describe()
     assert described.group_state == "Empty"
+
+
+# --- partitions taken by hand -----------------------------------------------------------------------------------------
+
+BY_HAND = [TopicPartition("flights", 0), TopicPartition("flights", 1)]
+
+
+def by_hand(**settings: Any) -> SimCluster:
+    return cluster(2, simple_groups=["simple"], nodes=2, **settings)
+
+
+def start_by_hand(where: SimCluster, name: str, partition: TopicPartition, commit: str = "sync") -> SimMember:
+    return where.add_member(name, by_hand=[partition], group_id="simple", habits=Habits(commit=commit))
+
+
+@pytest.mark.parametrize("commit", ["auto", "sync", "async", "middle", "overlap"])
+def test_consumers_that_assign_by_hand_commit_to_one_group_and_go_on_where_it_is(commit):
+    where = by_hand()
+    first, second = (start_by_hand(where, f"s{n}", BY_HAND[n], commit) for n in range(2))
+    for partition in range(2):
+        where.produce("flights", partition, 20)
+    where.run_until(lambda: where.lag("simple", BY_HAND) == 0, 20_000)
+    described = next(group for group in where.describe() if group.group_id == "simple")
+    assert (described.group_state, described.members) == ("Empty", [])
+    first.crash()
+    second.close()
+    where.run_until(lambda: not where.alive, 20_000)
+    where.brokers.kill(1)
+    where.brokers.take_over()
+    for partition in range(2):
+        where.produce("flights", partition, 5)
+        start_by_hand(where, f"again{partition}", BY_HAND[partition], commit)
+    where.run_until(lambda: where.lag("simple", BY_HAND) == 0, 40_000)
+    assert "again0   handles flights-0: 20-24" in where.story
+    assert "again1   handles flights-1: 20-24" in where.story
+
+
+def test_a_commit_by_hand_of_what_was_not_handled_is_noticed():
+    where = by_hand()
+    member = start_by_hand(where, "s0", BY_HAND[0])
+    where.produce("flights", 0, 20)
+    where.run_until(lambda: where.lag("simple", BY_HAND[:1]) == 0, 20_000)
+    member.core.commit({BY_HAND[0]: OffsetAndMetadata(21)}, lambda _error, _now: None)
+    with pytest.raises(InvariantError, match="committed 21 of flights-0, of which 20 was not handled"):
+        where.run(5_000)
+
+
+@pytest.mark.parametrize(("at", "what"), [(5, "begins flights-0 at 5; 20 was"), (22, "begins flights-0 at 22")])
+def test_a_successor_that_begins_elsewhere_than_at_the_commit_is_noticed(at, what):
+    where = by_hand()
+    where.produce("flights", 0, 20)
+    start_by_hand(where, "s0", BY_HAND[0])
+    where.run_until(lambda: where.lag("simple", BY_HAND[:1]) == 0, 20_000)
+    where.alive[0].crash()
+    where.produce("flights", 0, 5)
+    successor = start_by_hand(where, "s1", BY_HAND[0])
+    where.run(1)
+    successor.core.subscription.seek(BY_HAND[0], at)
+    with pytest.raises(InvariantError, match=what):
+        where.run(10_000)

@@ -17,9 +17,10 @@ from muster.errors import ErrorCode, KafkaError
 from muster.protocol.messages import DeleteGroupsRequest
 from muster.testing.checks import InvariantError
 from muster.testing.cluster import SimCluster
-from muster.testing.faults import Faults
+from muster.testing.faults import SIMPLE, Faults
 from muster.testing.member import SimMember
 from muster.testing.network import BOTH_WAYS, TO_BROKER, TO_CLIENT
+from muster.testing.programs import CLOSE_MS
 from muster.testing.scenario import METADATA_MAX_AGE_MS, Scenario
 
 
@@ -37,6 +38,8 @@ class _Life(Faults):
         """All of it."""
         for place in range(self.scenario.members):
             self.later(1_000, self.start_again, place)
+        for place in range(self.scenario.simple):
+            self.later(1_000, self.start_simple, place)
         self.produce()
         self.later(4_000, self.strike)
         self.cluster.run(self.scenario.fault_ms)
@@ -138,6 +141,9 @@ class _Life(Faults):
         cluster = self.cluster
         # Who was silent for too long may be expired only now; metadata may be that old, and a slow answer that late.
         cluster.run(max(self.scenario.session_timeout_ms, METADATA_MAX_AGE_MS + 4_000))
+        # Of each share that is read by hand one process is alive, or about to start when the one before it has ended.
+        cluster.run_until(lambda: not any(member.is_closing for member in cluster.of_group(SIMPLE)), 2 * CLOSE_MS)
+        cluster.run(2_000)
         for number, group_id in enumerate(cluster.groups):
             if not any(not member.is_closing for member in cluster.of_group(group_id)):
                 self.start_member(50 * len(cluster.groups) + number)
@@ -182,12 +188,12 @@ class _Life(Faults):
         cluster.brokers.records.gaps = None
         for partition in sorted(cluster.partitions()):
             cluster.produce(*partition)  # whose last commit failed commits again with the next record
-        for group_id in cluster.groups:
-            if not cluster.clock.run_until(lambda: cluster.lag(group_id) == 0, 20_000):  # noqa: B023
-                behind = {
-                    str(p): (cluster.committed(p, group_id), cluster.end_offset(p))
-                    for p in sorted(cluster.partitions())
-                }
+        shares = {group_id: sorted(cluster.partitions()) for group_id in cluster.groups}
+        if self.scenario.simple:
+            shares[SIMPLE] = self.simple_share()
+        for group_id, share in shares.items():
+            if not cluster.clock.run_until(lambda: cluster.lag(group_id, share) == 0, 20_000):  # noqa: B023
+                behind = {str(p): (cluster.committed(p, group_id), cluster.end_offset(p)) for p in share}
                 raise InvariantError(f"{group_id} has not committed all records (committed, end): {behind}")
 
     # --- the end -----------------------------------------------------------------------------------------------------
@@ -208,6 +214,8 @@ class _Life(Faults):
                 self._delete(group_id)
         for place in range(min(self.scenario.members, self.scenario.group_max_size)):
             self.start_member(place)
+        for place in range(self.scenario.simple):
+            self.start_simple(place)
         self._mend()
 
     def _delete(self, group_id: str) -> None:
@@ -235,6 +243,7 @@ def simulate(seed: int, scenario: Scenario | None = None) -> SimCluster:
         seed,
         topics=drawn.topics,
         groups=["group", "other"][: drawn.groups],
+        simple_groups=[SIMPLE] if drawn.simple else [],
         nodes=drawn.nodes,
         wire=drawn.wire,
         versions=drawn.versions,

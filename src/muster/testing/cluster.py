@@ -41,6 +41,7 @@ class SimCluster:
         seed: of the network's delays and whatever else is left to chance.
         topics: partitions by topic.
         groups: the names of the groups; a member is of the first unless its settings say otherwise.
+        simple_groups: names under which consumers only commit, that take their partitions by hand.
         nodes: how many brokers there are; node 1 coordinates first.
         wire: have every message go through its codec, which takes longer.
         versions: the newest version that the brokers speak, where it is not the newest there is; with `wire` only.
@@ -57,6 +58,7 @@ class SimCluster:
         *,
         topics: dict[str, int] | None = None,
         groups: Iterable[str] = (GROUP,),
+        simple_groups: Iterable[str] = (),
         nodes: int = 1,
         wire: bool = False,
         versions: dict[type[Request[Any]], int] | None = None,
@@ -82,7 +84,7 @@ class SimCluster:
             self.clock,
             self.rng,
             {"flights": 4} if topics is None else topics,
-            self.groups,
+            [*self.groups, *simple_groups],
             nodes=nodes,
             config=config,
             limits=limits
@@ -106,9 +108,15 @@ class SimCluster:
         habits: Habits | None = None,
         topics: Iterable[str] | None = None,
         pattern: str | None = None,
+        by_hand: Iterable[TopicPartition] | None = None,
         **settings: Any,
     ) -> SimMember:
-        """Start a consumer. `settings` are those of `ConsumerConfig`; it begins at the earliest records."""
+        """Start a consumer. `settings` are those of `ConsumerConfig`; it begins at the earliest records.
+
+        `by_hand` are partitions that it takes (`assign`) where it does not subscribe. Its group is one of the
+        `simple_groups`, and no other process has these partitions: nobody keeps two from committing them, in either
+        order.
+        """
         defaults: dict[str, Any] = {"group_id": self.groups[0], "auto_offset_reset": "earliest"}
         chosen = sorted(self.brokers.topics.counts) if topics is None else list(topics)
         member = SimMember(
@@ -121,6 +129,7 @@ class SimCluster:
             topics=chosen,
             rng=Random(self.rng.getrandbits(64)),
             program=program_of,
+            by_hand=None if by_hand is None else sorted(by_hand),
         )
         self.members.append(member)
         self.trace(name, "starts")
@@ -150,10 +159,11 @@ class SimCluster:
         """Who holds what, as the members see it."""
         return {partition: member.name for member in self.alive for partition in sorted(member.held)}
 
-    def lag(self, group_id: str | None = None) -> int:
-        """Records that nobody of a group has committed yet."""
+    def lag(self, group_id: str | None = None, partitions: Iterable[TopicPartition] | None = None) -> int:
+        """Records, of all partitions or of some, that nobody of a group has committed yet."""
         offsets = self.invariants.group(group_id or self.groups[0]).offsets
-        return sum(max(0, self.end_offset(p) - max(0, offsets.committed(p))) for p in self.partitions())
+        some = self.partitions() if partitions is None else partitions
+        return sum(max(0, self.end_offset(p) - max(0, offsets.committed(p))) for p in some)
 
     def committed(self, partition: TopicPartition, group_id: str | None = None) -> int:
         """The acknowledged offset of a group, -1 if there is none."""

@@ -13,6 +13,9 @@ from muster.testing.member import Habits, SimMember
 from muster.testing.network import BOTH_WAYS, TO_BROKER, TO_CLIENT
 from muster.testing.scenario import Scenario
 
+SIMPLE = "simple"
+"""The group to which consumers only commit."""
+
 
 class Faults:
     """Strikes one thing after the other, at random moments, until `is_over`."""
@@ -91,6 +94,35 @@ class Faults:
             **scenario.member_settings,
         )
 
+    def start_simple(self, place: int) -> None:
+        """Start the consumer that has a share of the partitions by hand, when the one before it is gone."""
+        if any(member.by_hand is not None and self._place_of(member) == place for member in self.cluster.alive):
+            self.later(1_000, self.start_simple, place)
+            return
+        self._started += 1
+        scenario, rng = self.scenario, self.rng
+        habits = Habits(
+            commit=rng.choice(scenario.commits),
+            handle_ms=rng.choice((0, 20, 300)),
+            poll_ms=1_500,
+            restless=scenario.restless,
+        )
+        if self.is_over:
+            habits.be_quick()
+        self.cluster.add_member(
+            f"s{place}.{self._started}",
+            habits=habits,
+            by_hand=self.simple_share()[place :: scenario.simple],
+            group_id=SIMPLE,
+            **scenario.member_settings,
+        )
+
+    def simple_share(self) -> list[TopicPartition]:
+        """The partitions that are read by hand: those that were there first."""
+        return [
+            TopicPartition(t, number) for t, count in sorted(self.scenario.topics.items()) for number in range(count)
+        ]
+
     def start_again(self, place: int) -> None:
         """Start a consumer, unless all is to be well by now."""
         if not self.is_over:
@@ -107,17 +139,22 @@ class Faults:
         member = self._pick()
         if member is not None:
             member.crash()
-            if self.rng.randrange(3):
+            if member.by_hand is not None:
+                self.later(2_000, self.start_simple, self._place_of(member))
+            elif self.rng.randrange(3):
                 self.later(2_000, self.start_again, self._place_of(member))
 
     def _close(self) -> None:
         member = self._pick()
         if member is not None:
             member.close()
+            if member.by_hand is not None:
+                self.later(2_000, self.start_simple, self._place_of(member))
 
     def _start(self) -> None:
-        if len(self.cluster.alive) < 6:
-            taken = {self._place_of(member) for member in self.cluster.alive}
+        subscribed = [member for member in self.cluster.alive if member.by_hand is None]
+        if len(subscribed) < 6:
+            taken = {self._place_of(member) for member in subscribed}
             self.start_member(next(place for place in range(100) if place not in taken))
 
     def _freeze(self) -> None:

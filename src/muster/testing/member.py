@@ -94,6 +94,7 @@ class SimMember:
         topics: list[str],
         rng: Random,
         program: Callable[[SimMember], Program],
+        by_hand: list[TopicPartition] | None = None,
     ) -> None:
         self.name = name
         self.habits = habits
@@ -113,6 +114,8 @@ class SimMember:
         self.invariants = world.invariants
         self.pattern = pattern
         self.topics = topics
+        self.by_hand = by_hand
+        """The partitions that it takes without asking its group; None where the group assigns them."""
         self.rng = rng
         self.could_not_commit = False
         """Whether an auto commit before a rebalance has failed since somebody last asked."""
@@ -158,6 +161,8 @@ class SimMember:
     @property
     def is_settled(self) -> bool:
         """Whether it is stable, its listener has been told all, nothing is to be joined, and it is there to stay."""
+        if self.by_hand is not None:
+            return not (self._frozen or self.is_closing)
         membership = self.core.group.membership
         at_rest = membership.step is Step.IDLE and not membership.rejoin_needed and not membership.callback_pending
         return self.state is MemberState.STABLE and at_rest and not (self._frozen or self.is_closing)
@@ -232,8 +237,12 @@ class SimMember:
         self.wakeup()
 
     def subscribe(self, topics: list[str] | None = None) -> None:
-        """Subscribe as it was told to, or to other topics."""
-        if topics is None and self.pattern is not None:
+        """Subscribe as it was told to, or to other topics. By hand: take the partitions, from where the group is."""
+        if self.by_hand is not None:
+            self.core.assign(self.by_hand)
+            self.held = set(self.by_hand)
+            self.invariants.group(self.group_id).offsets.begin(self, self.by_hand)
+        elif topics is None and self.pattern is not None:
             self.core.subscribe_pattern(re.compile(self.pattern))
         else:
             self.core.subscribe(self.topics if topics is None else topics)

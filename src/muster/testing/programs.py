@@ -207,7 +207,9 @@ class Reader(Application):
     def __init__(self, member: SimMember) -> None:
         super().__init__(member)
         self.paused: set[TopicPartition] = set()
-        self.whims = (self._seek, self._seek_amid_a_reset, self._pause, self._leave_for_a_while, self._read_less)
+        self.whims = [self._seek, self._seek_amid_a_reset, self._pause]
+        if member.by_hand is None:
+            self.whims += [self._leave_for_a_while, self._read_less]
 
     def run(self) -> Program:
         """The program."""

@@ -49,7 +49,8 @@ class Scenario:
     `records` is what happens to the logs beside growing: "" (nothing), "retention", "truncation", "deletion" (of a
     topic, which is then made anew). `end` is what happens when all is well at last: "" (nothing), "expiry" (all members
     leave for longer than offsets are kept), "delete" (they leave, and the group is deleted), "restart" (they leave, and
-    come back); then new members come, and have to settle as well.
+    come back); then new members come, and have to settle as well. `simple` is how many consumers share out the
+    partitions by hand, and only commit to a group (of generation -1).
     """
 
     topics: dict[str, int]
@@ -80,6 +81,7 @@ class Scenario:
     gaps: bool
     compression: bool
     end: str
+    simple: int = 0
     versions: dict[type[Request[Any]], int] = field(default_factory=dict)
 
     @classmethod
@@ -125,6 +127,8 @@ class Scenario:
             gaps=one_in(4),
             compression=one_in(6),
             end=end,
+            # Offsets of a group that nobody is in expire though they are in use: nothing could be promised then.
+            simple=rng.randint(1, 2) if one_in(5) and end != "expiry" else 0,
             versions=versions,
         )
 

@@ -6,7 +6,8 @@
 15. What is committed was handled: no crash loses a record (at least once).
 16. Within one ownership records are handled in order, none is left out, from the committed offset on.
 17. Nobody is handed what another member has committed, but a member that does not know yet that it is none any more:
-    its generation is older than that of the commit.
+    its generation is older than that of the commit. (A commit without a generation is that of a consumer that took its
+    partitions by hand: one that was sent before its process ended may arrive after its successor has asked.)
 18. A partition that was given up in good order is committed as far as it was handled: its next owner handles nothing
     again.
 
@@ -246,6 +247,7 @@ class Offsets:
     def _check_may_read(self, member: Member, partition: TopicPartition, first: int) -> None:
         known = self._of(partition)
         may_know = self._ownership.is_of(member, known.generation_id) and known.by != member.identity
+        may_know = may_know and known.generation_id >= 0
         is_excused = known.late or (member.identity, partition) in self._stale
         if first < known.acknowledged.offset and may_know and not is_excused:
             raise InvariantError(
