@@ -399,7 +399,7 @@ def test_a_deleted_topic_holds_up_neither_others_nor_their_commits(worlds, caplo
 
 def test_a_topic_that_does_not_exist_is_waited_for_so_long(worlds, caplog):
     world = worlds(t=1)
-    query = world.query("t,u")
+    query = world.query("t,u", kafka_metadata_max_age_ms=300_000)
     begun = world.clock.now
     with pytest.raises(KafkaError, match="topic u does not exist: create it") as raised:
         world.until(lambda: False, query.trigger)
@@ -427,9 +427,9 @@ def test_a_named_partition_has_to_exist(worlds):
 
 
 def test_a_pattern_finds_topics_and_those_that_come(worlds):
-    world = worlds(t1=1, t2=1, other=1)
+    world = worlds(t1=1, t2=1, other=1, t22=1)
     query = world.query(subscribe=None, subscribePattern="t.", mode="assign", groupId=None)
-    for topic in ("t1", "t2", "other"):
+    for topic in ("t1", "t2", "t22", "other"):
         world.produce(5, topic)
     read_all(world, 10, query)
     world.cluster.brokers.topics.grow("t3", 1)
@@ -736,6 +736,25 @@ def test_what_is_lost_in_a_batch_is_not_committed_over_its_next_owner(worlds):
     world.until(lambda: world.cluster.lag() == 0, first.run)
     (mine,) = first.owned
     assert [pair for pair in first.sink() if pair[1] >= 10] == [(mine.partition, offset) for offset in range(20, 25)]
+
+
+def test_what_is_lost_in_a_drain_is_not_answered_for(worlds):
+    """The member drains, and is cut off until the group has expelled it: the revocation that it had to answer is void."""
+    world = worlds(2)
+    world.produce(10, partitions=(0, 1))
+    first = world.query(name="first", kafka_max_poll_interval_ms=20_000, drain_timeout="14s")
+    begin_batch(world, first)
+    other = world.consumer(max_poll_interval_ms=20_000)
+    world.until(lambda: first.draining, every_ms=10)
+    world.cluster.network.cut("first", 1)
+    world.until(lambda: len(other.held) == 2)
+    world.cluster.network.heal("first")
+    world.until(lambda: not first.draining)
+    first.finish()
+    world.until(lambda: len(other.held) == 1 and len(first.owned) == 1 and first.settled, first.run)
+    assert first.member._loop.error is None
+    world.produce(10, partitions=(0, 1))
+    world.until(lambda: world.cluster.lag() == 0, first.run)
 
 
 def test_a_partition_that_comes_back_is_committed_under_its_new_ownership(worlds):

@@ -1,0 +1,49 @@
+"""A query through Spark Connect, in a process of its own: one process has either a classic session or a remote one.
+
+Reads one JSON object from the command line: the address, the topic, the group, the number of records and a folder. Its
+trigger comes once an hour, so nothing but the word of the session's listener has the batch committed while it runs. It
+prints one JSON object and waits for a line from its caller before it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+from muster.spark import register
+from muster.spark.sessions import prepare
+
+PATIENCE_S = 120.0
+
+
+def main(arguments: dict[str, Any]) -> None:
+    """Read the topic twice: at once, and as a member of the group."""
+    from pyspark.sql import SparkSession
+
+    prepare()
+    spark = register(SparkSession.builder.remote("local[2]").getOrCreate())
+    options = {
+        "kafka.bootstrap.servers": arguments["bootstrap"],
+        "subscribe": arguments["topic"],
+        "startingOffsets": "earliest",
+    }
+    batch = spark.read.format("muster").options(**options).load().count()
+    frame = spark.readStream.format("muster").options(**options, groupId=arguments["group"]).load()
+    writer = frame.select("partition", "offset").writeStream.format("parquet")
+    writer = writer.option("checkpointLocation", f"{arguments['folder']}/checkpoint")
+    query = writer.trigger(processingTime="1 hour").start(f"{arguments['folder']}/sink")
+    deadline = time.monotonic() + PATIENCE_S
+    while not query.recentProgress and query.exception() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    sink = spark.read.parquet(f"{arguments['folder']}/sink")
+    found = {"session": type(spark).__module__, "batch": batch, "stream": sink.distinct().count()}
+    print(json.dumps(found), flush=True)
+    sys.stdin.readline()
+    query.stop()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
