@@ -739,7 +739,7 @@ def test_what_is_lost_in_a_batch_is_not_committed_over_its_next_owner(worlds):
 
 
 def test_what_is_lost_in_a_drain_is_not_answered_for(worlds):
-    """The member drains, and is cut off until the group has expelled it: the revocation that it had to answer is void."""
+    """The member drains, and is cut off until the group has expelled it: the revocation is not there to be answered."""
     world = worlds(2)
     world.produce(10, partitions=(0, 1))
     first = world.query(name="first", kafka_max_poll_interval_ms=20_000, drain_timeout="14s")
