@@ -20,7 +20,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from muster.assignors.sticky import encode_previous_assignment  # noqa: E402
+from muster.assignors.previous import encode_previous_assignment  # noqa: E402
 from muster.model import TopicPartition  # noqa: E402
 from tests.support.peers import find_java, kafka_classpath, require  # noqa: E402
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from muster.assignors import MemberSubscription, get_assignor
-from muster.assignors.sticky import encode_previous_assignment
+from muster.assignors.previous import encode_previous_assignment
 from tests.support.groups import partitions
 
 CASES = json.loads((Path(__file__).parent / "assignor_cases.json").read_text())

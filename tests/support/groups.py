@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from hypothesis import strategies as st
 
 from muster.assignors import MemberAssignment, MemberSubscription
-from muster.assignors.sticky import encode_previous_assignment
+from muster.assignors.layout import Layout
+from muster.assignors.previous import PreviousReader, encode_previous_assignment
 from muster.model import TopicPartition
 
 Members = dict[str, MemberSubscription]
@@ -37,6 +38,17 @@ def member(topics: str, owned: str = "", generation_id: int = 1) -> MemberSubscr
     rows = partitions(owned)
     user_data = encode_previous_assignment(rows, generation_id)
     return MemberSubscription(topics.split(), rows, generation_id, user_data=user_data)
+
+
+def previous(*data: bytes, topics: Iterable[str] = ()) -> list[tuple[int, list[TopicPartition]]]:
+    """What a leader reads in the user data of some members of sticky: generations and partitions, of these topics."""
+    layout = Layout(dict.fromkeys(topics, 2**31), [list(topics)])
+    reader = PreviousReader(layout)
+    found = []
+    for generation_id, places in map(reader.read, data):
+        spots = (divmod(place, 2**31) for place in places)
+        found.append((generation_id, [TopicPartition(layout.topics[topic], number) for topic, number in spots]))
+    return found
 
 
 def given(assignments: Mapping[str, MemberAssignment]) -> dict[str, list[TopicPartition]]:

@@ -7,8 +7,9 @@ named pairs cost, and slices of them are what makes dealing fast.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, chain, repeat
+from itertools import accumulate, chain, pairwise, repeat
 
 from muster.model import TopicPartition
 
@@ -18,13 +19,26 @@ FREE = -1
 CONTESTED = -2
 """Claimed by several members in one generation, so that nobody's claim counts."""
 
-Claim = tuple[int, Iterable[tuple[str, int]]]
-"""What one member says it owns: the generation it says so of, and (topic, partition) pairs."""
+_NOWHERE = (0, 0)
+
+Claim = tuple[int, list[int]]
+"""What one member says it owns: the generation it says so of, and places of a layout."""
 
 
 def topic_partitions(topic: str, count: int) -> list[TopicPartition]:
     """Partitions 0 to count - 1 of a topic."""
-    return list(map(TopicPartition._make, zip(repeat(topic), range(count), strict=False)))
+    pairs = zip(repeat(topic), range(count), strict=False)
+    return list(map(tuple.__new__, repeat(TopicPartition), pairs))  # half the time of `_make`, which is not in C
+
+
+def places_of(spans: Mapping[str, tuple[int, int]], partitions: Iterable[tuple[str, int]]) -> list[int]:
+    """The places of partitions by the `Layout.spans`; those that do not exist are passed over."""
+    places: list[int] = []
+    for topic, partition in partitions:
+        start, count = spans.get(topic, _NOWHERE)
+        if 0 <= partition < count:
+            places.append(start + partition)
+    return places
 
 
 class Layout:
@@ -97,22 +111,25 @@ class Layout:
                 found[topic] = members
         return found
 
+    def spans(self) -> dict[str, tuple[int, int]]:
+        """Where each topic starts, and how many partitions it has."""
+        return dict(zip(self.topics, zip(self.starts, self.counts, strict=False), strict=True))
+
+    def by_topic(self, places: list[int]) -> list[list[int]]:
+        """Sorted places, topic by topic."""
+        ends = [bisect_left(places, start) for start in self.starts]
+        return [places[begin:end] for begin, end in pairwise(ends)]
+
     def settle(self, claims: Sequence[Claim]) -> list[int]:
         """Say for each place who has a right to it: a member, FREE or CONTESTED.
 
         Where several members claim one partition, the highest generation has it: the others missed a rebalance. Two
         in the same highest generation are a contradiction, and neither has it (as in Kafka's AbstractStickyAssignor).
-        Partitions and topics that no longer exist are passed over.
         """
         owner = [FREE] * self.total
         clashes: dict[int, set[int]] = {}
-        spans = {topic: (self.starts[t], self.counts[t]) for t, topic in enumerate(self.topics)}
-        for member, (_, owned) in enumerate(claims):
-            for topic, partition in owned:
-                start, count = spans.get(topic, (0, 0))
-                if not 0 <= partition < count:
-                    continue
-                place = start + partition
+        for member, (_, places) in enumerate(claims):
+            for place in places:
                 other = owner[place]
                 if other == FREE:
                     owner[place] = member

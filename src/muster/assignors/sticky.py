@@ -24,14 +24,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
-from itertools import repeat
 
 from muster.assignors.base import Assignor, MemberAssignment, MemberSubscription, RebalanceProtocol
-from muster.assignors.layout import FREE, Claim, Layout
+from muster.assignors.layout import FREE, Claim, Layout, places_of
 from muster.assignors.mixed import deal, share_mixed
+from muster.assignors.previous import PreviousReader, encode_previous_assignment
 from muster.model import UNKNOWN_GENERATION_ID, TopicPartition
 
-_INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 
 
@@ -61,7 +60,7 @@ class StickyAssignor(Assignor):
         """Share out as the head of the file says."""
         order = sorted(members)
         layout = Layout(partitions_per_topic, [members[member_id].topics for member_id in order])
-        owner = layout.settle([self.claim(members[member_id]) for member_id in order])
+        owner = layout.settle(self.claims(layout, [members[member_id] for member_id in order]))
         shares = share(layout, owner)
         name_of = layout.names().__getitem__
         return {
@@ -69,9 +68,10 @@ class StickyAssignor(Assignor):
             for member, (member_id, places) in enumerate(zip(order, shares, strict=True))
         }
 
-    def claim(self, subscription: MemberSubscription) -> Claim:
-        """What a member says it owns. What cannot be read claims nothing, as in Kafka."""
-        return decode_previous_assignment(subscription.user_data)
+    def claims(self, layout: Layout, subscriptions: list[MemberSubscription]) -> list[Claim]:
+        """What each member says it owns. What cannot be read claims nothing, as in Kafka."""
+        reader = PreviousReader(layout)
+        return [reader.read(subscription.user_data) for subscription in subscriptions]
 
     def granted(self, member: int, places: list[int], owner: list[int]) -> list[int]:
         """The part of a member's share that it may have now: all of it, since everything was given up."""
@@ -92,12 +92,10 @@ class CooperativeStickyAssignor(StickyAssignor):
         """Remember the generation; what is owned stands in the subscription."""
         self._generation_id = generation_id
 
-    def claim(self, subscription: MemberSubscription) -> Claim:
+    def claims(self, layout: Layout, subscriptions: list[MemberSubscription]) -> list[Claim]:
         """Owned partitions and their generation, the subscription's own where it has one."""
-        generation_id, user_data = subscription.generation_id, subscription.user_data
-        if generation_id == UNKNOWN_GENERATION_ID and len(user_data) >= _INT32.size:
-            (generation_id,) = _INT32.unpack_from(user_data)
-        return generation_id, subscription.owned_partitions
+        spans = layout.spans()
+        return [(_generation(said), places_of(spans, said.owned_partitions)) for said in subscriptions]
 
     def granted(self, member: int, places: list[int], owner: list[int]) -> list[int]:
         """Leave out what somebody else still holds.
@@ -108,34 +106,39 @@ class CooperativeStickyAssignor(StickyAssignor):
         return [place for place in places if owner[place] == member or owner[place] == FREE]
 
 
+def _generation(said: MemberSubscription) -> int:
+    if said.generation_id == UNKNOWN_GENERATION_ID and len(said.user_data) >= _INT32.size:
+        return int(_INT32.unpack_from(said.user_data)[0])
+    return said.generation_id
+
+
 def share(layout: Layout, owner: list[int]) -> list[list[int]]:
     """Give every place of the layout to a member that subscribes to its topic; `owner` is what `settle` found."""
     shares, free = _kept(layout, owner)
     active = [member for member, topics in enumerate(layout.wanted) if topics]
     if len(set(layout.wanted) - {frozenset()}) <= 1:
-        _share_equally(layout, shares, active, [place for places in free for place in places])
+        _share_equally(layout, shares, active, free)
     else:
-        share_mixed(layout, owner, shares, free)
+        share_mixed(layout, owner, shares, layout.by_topic(free))
     return shares
 
 
-def _kept(layout: Layout, owner: list[int]) -> tuple[list[list[int]], list[list[int]]]:
-    """Leave every place with its rightful owner if that still subscribes; the rest is free, topic by topic."""
-    wanted = layout.wanted
-    shares: list[list[int]] = [[] for _ in wanted]
-    if max(owner, default=FREE) < 0:
-        return shares, [list(range(start, start + n)) for start, n in zip(layout.starts, layout.counts, strict=False)]
-    free: list[list[int]] = []
-    for topic, count in enumerate(layout.counts):
-        start = layout.starts[topic]
-        left: list[int] = []
-        for place, member in enumerate(owner[start : start + count], start):
-            if member >= 0 and topic in wanted[member]:
-                shares[member].append(place)
-            else:
-                left.append(place)
-        free.append(left)
-    return shares, free
+def _kept(layout: Layout, owner: list[int]) -> tuple[list[list[int]], list[int]]:
+    """Leave every place with its rightful owner if that still subscribes; the rest is free. All in order."""
+    # Behind the members' lists stand those of CONTESTED and FREE, which are -2 and -1.
+    shares: list[list[int]] = [[] for _ in range(len(layout.wanted) + 2)]
+    if max(owner, default=FREE) == FREE:
+        return shares[:-2], list(range(layout.total))
+    for place, member in enumerate(owner):
+        shares[member].append(place)
+    free = shares.pop() + shares.pop()
+    topic_of: list[int] = []
+    for member, topics in enumerate(layout.wanted):
+        if len(topics) < len(layout.topics) and shares[member]:
+            topic_of = topic_of or layout.topics_of()
+            free += [place for place in shares[member] if topic_of[place] not in topics]
+            shares[member] = [place for place in shares[member] if topic_of[place] in topics]
+    return shares, sorted(free)
 
 
 def _share_equally(layout: Layout, shares: list[list[int]], active: list[int], free: list[int]) -> None:
@@ -170,57 +173,3 @@ def _release(
         free += ranked[keep:]
     free.sort()
     return larger
-
-
-def encode_previous_assignment(partitions: Iterable[TopicPartition], generation_id: int) -> bytes:
-    """StickyAssignor user data, version 1: array of (topic, array of partitions), then the generation."""
-    by_topic: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        by_topic.setdefault(topic, []).append(partition)
-    out = [_INT32.pack(len(by_topic))]
-    for topic, numbers in by_topic.items():
-        name = topic.encode()
-        out += (_INT16.pack(len(name)), name, struct.pack(f">i{len(numbers)}i", len(numbers), *numbers))
-    out.append(_INT32.pack(generation_id))
-    return b"".join(out)
-
-
-def decode_previous_assignment(data: bytes) -> Claim:
-    """Read version 1, or version 0, which ends before the generation. Unreadable data claims nothing."""
-    claimed: list[tuple[str, int]] = []
-    if not data:
-        return UNKNOWN_GENERATION_ID, claimed
-    try:
-        at = _read_previous(data, claimed)
-    except (struct.error, ValueError):
-        return UNKNOWN_GENERATION_ID, []
-    if len(data) - at < _INT32.size:
-        return UNKNOWN_GENERATION_ID, claimed
-    return _INT32.unpack_from(data, at)[0], claimed
-
-
-def _read_previous(data: bytes, claimed: list[tuple[str, int]]) -> int:
-    """Collect the pairs, return where they end; struct.error or ValueError where the data is something else.
-
-    A length that the data cannot hold is refused before anything is made of it: garbage must not ask for memory.
-    """
-    size = len(data)
-    int16, int32 = _INT16.unpack_from, _INT32.unpack_from
-    (topics,) = int32(data, 0)
-    if topics < 0:
-        raise ValueError("negative number of topics")
-    at = 4
-    for _ in range(topics):
-        (length,) = int16(data, at)
-        end = at + 2 + length
-        (count,) = int32(data, end)
-        if length < 0 or not 0 <= count <= size:
-            raise ValueError("impossible length")
-        topic = data[at + 2 : end].decode()
-        at = end + 4
-        if count == 1:  # with many topics and members nearly always
-            claimed.append((topic, int32(data, at)[0]))
-        else:
-            claimed += zip(repeat(topic), struct.unpack_from(f">{count}i", data, at), strict=False)
-        at += 4 * count
-    return at

@@ -9,6 +9,7 @@ from hypothesis import settings
 
 from muster.assignors import CooperativeStickyAssignor, MemberAssignment, MemberSubscription, StickyAssignor
 from muster.assignors.base import RebalanceProtocol
+from muster.model import TopicPartition
 from tests.support.groups import check_complete, cost, given, groups, least_cost, member, partitions
 
 
@@ -59,6 +60,13 @@ def test_the_claim_of_the_higher_generation_stays_where_it_is():
 def test_what_a_member_no_longer_wants_is_revoked_before_it_is_given_on():
     members = {"a": member("u", "t:0 u:0"), "b": member("t")}
     assert given(CooperativeStickyAssignor().assign({"t": 1, "u": 1}, members)) == {"a": partitions("u:0"), "b": []}
+
+
+def test_a_negative_partition_claims_none_of_the_topic_before():
+    members = {"a": member("s t"), "b": MemberSubscription(["s", "t"], [TopicPartition("t", -1)], 5)}
+    fresh = {"a": member("s t"), "b": member("s t")}
+    assign = CooperativeStickyAssignor().assign
+    assert assign({"s": 2, "t": 2}, members) == assign({"s": 2, "t": 2}, fresh)
 
 
 def test_the_generation_in_the_user_data_counts_only_where_the_subscription_has_none():

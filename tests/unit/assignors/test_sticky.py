@@ -5,12 +5,22 @@ from __future__ import annotations
 import pytest
 from hypothesis import given as drawn
 from hypothesis import settings
-from hypothesis import strategies as st
 
 from muster.assignors import MemberAssignment, MemberSubscription, StickyAssignor
-from muster.assignors.sticky import decode_previous_assignment, encode_previous_assignment
-from muster.model import UNKNOWN_GENERATION_ID, TopicPartition
-from tests.support.groups import Group, check_complete, cost, given, groups, least_cost, loads, member, partitions
+from muster.assignors.previous import encode_previous_assignment
+from muster.model import TopicPartition
+from tests.support.groups import (
+    Group,
+    check_complete,
+    cost,
+    given,
+    groups,
+    least_cost,
+    loads,
+    member,
+    partitions,
+    previous,
+)
 
 
 @settings(deadline=None, max_examples=300)
@@ -115,7 +125,7 @@ def test_a_member_that_lost_nothing_gives_way_where_that_saves_a_move():
         "m3": member("t0 t1", "", 1),
     }
     found = given(StickyAssignor().assign({"t0": 1, "t1": 2, "t2": 3}, members))
-    held = {name: set(decode_previous_assignment(members[name].user_data)[1]) for name in members}
+    held = {name: set(subscription.owned_partitions) for name, subscription in members.items()}
     assert sum(len(held[name] - set(found[name])) for name in members) == 1
     assert sorted(map(len, found.values())) == [1, 1, 2, 2]
 
@@ -158,41 +168,4 @@ def test_a_member_tells_the_leader_what_it_got_and_when():
     assignor = StickyAssignor()
     assert assignor.subscription_user_data(["t"]) == b""
     assignor.on_assignment(MemberAssignment(partitions("t:1,3")), 7)
-    assert decode_previous_assignment(assignor.subscription_user_data(["t"])) == (7, partitions("t:1,3"))
-
-
-@drawn(
-    rows=st.lists(st.builds(TopicPartition, st.sampled_from(["a", "bé", "c" * 249]), st.integers(0, 2**31 - 1))),
-    generation=st.integers(-1, 2**31 - 1),
-)
-def test_user_data_comes_back_as_it_was(rows, generation):
-    found, claimed = decode_previous_assignment(encode_previous_assignment(rows, generation))
-    assert found == generation
-    assert sorted(claimed) == sorted(rows)
-
-
-def test_user_data_of_version_0_has_no_generation():
-    data = encode_previous_assignment(partitions("t:0-1"), 5)[:-4]
-    assert decode_previous_assignment(data) == (UNKNOWN_GENERATION_ID, partitions("t:0-1"))
-
-
-@drawn(data=st.binary(max_size=60))
-def test_garbage_in_user_data_claims_nothing_it_does_not_say(data):
-    _, claimed = decode_previous_assignment(data)
-    assert 4 * len(list(claimed)) <= len(data)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\0\0\1\xff\xff\0\0\0\0", b"\0\0\0\1\0\1t\x7f\xff\xff\xff", b"\0\0"],
-    ids=["negative topics", "too many topics", "negative length", "too many partitions", "cut short"],
-)
-def test_impossible_user_data_is_no_claim(data):
-    assert decode_previous_assignment(data) == (UNKNOWN_GENERATION_ID, [])
-
-
-@drawn(cut=st.integers(1, 27))
-def test_truncated_user_data_is_no_claim(cut):
-    data = encode_previous_assignment(partitions("topic:0-3 u:1"), 5)
-    found, claimed = decode_previous_assignment(data[:cut])
-    assert (found, list(claimed)) == (UNKNOWN_GENERATION_ID, [])
+    assert previous(assignor.subscription_user_data(["t"]), topics=["t"]) == [(7, partitions("t:1,3"))]
