@@ -6,6 +6,7 @@ import pytest
 
 from muster.client.core.sends import FailureKind
 from muster.errors import ErrorCode
+from muster.protocol.messages import InitProducerIdRequest
 from tests.support.producer_harness import TOPIC, ProducerHarness
 
 
@@ -233,3 +234,42 @@ def test_no_answer_after_its_batch_was_given_up_changes_nothing():
         p.fail(request, kind)
         assert p.tick(1_000) == []
         assert p.core.buffered_bytes == 0
+
+
+# --- when to look again ----------------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_lingers_is_looked_at_when_its_time_is_over():
+    p = ProducerHarness(settings={"linger_ms": 5_000})
+    p.hold(b"a")
+    p.turn()
+    assert p.core.next_deadline(p.now) == p.now + 5_000
+
+
+def test_a_batch_that_was_refused_is_looked_at_after_its_backoff():
+    p = ProducerHarness()
+    p.answer(p.put(b"a"), ErrorCode.NOT_ENOUGH_REPLICAS)
+    p.turn()
+    deadline = p.core.next_deadline(p.now)
+    assert deadline is not None
+    assert 80 <= deadline - p.now <= 120
+
+
+def test_a_producer_id_that_was_refused_is_asked_for_after_a_backoff_and_once_at_a_time():
+    p = ProducerHarness(producer_ids=[ErrorCode.COORDINATOR_NOT_AVAILABLE, (7, 0)])
+    p.give(b"a", partition=0)
+    asked = []
+    while not any(send.request_type is InitProducerIdRequest for send in asked):
+        p.now += 100
+        for send in p.metadata.poll(p.now):
+            p._take(send)
+        asked = p.core.poll(p.now)
+    assert p.core.poll(p.now) == [], "one is under way"
+    p._take(asked[0])
+    assert p.core.poll(p.now) == []
+    deadline = p.core.next_deadline(p.now)
+    assert deadline is not None
+    assert 80 <= deadline - p.now <= 120
+    p.now = deadline
+    (request,) = p.turn()
+    assert request.batches[0].header.producer_id == 7
