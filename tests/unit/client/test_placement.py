@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from muster.client.core.sends import FailureKind
+from muster.client.core.sends import AnySend, FailureKind
 from muster.errors import ErrorCode
 from muster.protocol.messages import InitProducerIdRequest
 from tests.support.producer_harness import TOPIC, ProducerHarness
@@ -258,7 +258,7 @@ def test_a_batch_that_was_refused_is_looked_at_after_its_backoff():
 def test_a_producer_id_that_was_refused_is_asked_for_after_a_backoff_and_once_at_a_time():
     p = ProducerHarness(producer_ids=[ErrorCode.COORDINATOR_NOT_AVAILABLE, (7, 0)])
     p.give(b"a", partition=0)
-    asked = []
+    asked: list[AnySend] = []
     while not any(send.request_type is InitProducerIdRequest for send in asked):
         p.now += 100
         for send in p.metadata.poll(p.now):
