@@ -23,6 +23,7 @@ from muster.errors import ErrorCode
 from muster.model import TopicPartition
 from muster.protocol.messages import SyncGroupRequest
 from muster.testing import InvariantError, SimCluster, simulate
+from muster.testing.checks.durability import Committed
 from muster.testing.checks.offsets import Offsets, Records
 from muster.testing.checks.ownership import Ownership
 from muster.testing.log import SimLog
@@ -251,3 +252,14 @@ def test_a_reader_that_goes_on_anywhere_but_where_the_log_begins_or_has_begun(fi
                 offsets.handed_out(member, partition, first + 1, 500)
         else:
             offsets.handed_out(member, partition, first, 500)
+
+
+def test_a_group_that_goes_on_at_an_offset_which_a_coordinator_finds_that_nobody_has_acknowledged():
+    """With `latest` a member may commit where it begins, though nobody has handled what is before."""
+    partition = TopicPartition("t", 0)
+    for latest in (True, False):
+        records = Records(lambda _partition, offset: offset, lambda _: [0])
+        offsets = Offsets(Ownership(5), records, latest=latest)
+        offsets.asked([(partition, Committed(45))])
+        offsets.loaded(partition, Committed(45))
+        assert offsets.handled_to(partition) == (45 if latest else 0)

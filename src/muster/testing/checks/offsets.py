@@ -146,6 +146,10 @@ class Offsets:
                 f"after the restart {partition} stands at {found}; {known.acknowledged} was acknowledged, "
                 f"{known.pending} was under way"
             )
+        if found.offset > self.handled_to(partition) and self._may_jump(partition, known):
+            # A member began at the log's end, and committed that; the coordinator wrote it down and handed over before
+            # it answered. So the first that anybody hears of that commit is this.
+            self._skip(partition, found.offset)
         known.acknowledged = found
         known.pending = [each for each in known.pending if each not in known.before_load]
 
