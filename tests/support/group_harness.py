@@ -307,7 +307,7 @@ class GroupHarness:
         return Origin(self._tickets, f"client-{name}", "/127.0.0.1", version, fresh_member_id)
 
     def _take(self, effects: Effects) -> None:
-        for ticket, response in effects.replies:
+        for ticket, response in [(reply.ticket, reply.response) for reply in effects.replies]:
             assert ticket not in self.answers, f"ticket {ticket} is answered twice"
             self.answers[ticket] = response
         for record in effects.records:

@@ -98,8 +98,6 @@ class Broker:
         self._ticking: asyncio.TimerHandle | None = None
         self.has_groups = False
         """Whether the topic of the groups is there and the coordinator serves."""
-        self.deadlines_moved = False
-        """Whether a request may have brought the groups' next deadline nearer."""
         self._arming = False
         self._group_flush_due = False
         self._started = False
@@ -231,6 +229,7 @@ class Broker:
             on_event=self._on_event,
             new_member_id=_new_member_id,
             schedule_flush=self._schedule_group_flush,
+            on_deadline_moved=self._deadline_moved,
             later=self._load_later,
             wall_clock=now_ms,
         )
@@ -489,8 +488,6 @@ class Broker:
     def _flush_groups(self) -> None:
         self._group_flush_due = False
         self.runtime.flush()
-        if self.runtime.has_failed_logs:
-            self._arm_deadline()
         if self._fsync is FsyncPolicy.ALWAYS:
             self.durability.want()
         else:
@@ -520,8 +517,14 @@ class Broker:
             self.on_rest()
         self._ticking = self.loop.call_later(TICK_S, self._tick)
 
-    def _deadlines_moved(self) -> None:
-        self._arming = self.deadlines_moved = False
+    def _deadline_moved(self) -> None:
+        """A group has something due earlier than all others: look once, for all the reads of this turn of the loop."""
+        if not self._arming:
+            self._arming = True
+            self.loop.call_soon(self._arm_moved)
+
+    def _arm_moved(self) -> None:
+        self._arming = False
         self._arm_deadline()
 
     def _on_deadline(self) -> None:
@@ -533,10 +536,6 @@ class Broker:
 
     def _turn_done(self) -> None:
         """The requests of one read were handled."""
-        if self.deadlines_moved and not self._arming:
-            # Once for all the reads of this turn of the loop: a thousand joins come in a few turns.
-            self._arming = True
-            self.loop.call_soon(self._deadlines_moved)
         if self._fsync is not FsyncPolicy.ALWAYS:
             self.fetches.wake(self.partition)
 
@@ -549,8 +548,6 @@ class Broker:
     def _flushed(self) -> None:
         """The logs were synced."""
         self.runtime.release_durable()
-        if self.runtime.has_failed_logs:
-            self._arm_deadline()
         if self._fsync is FsyncPolicy.ALWAYS:
             self.fetches.wake(self.partition)
 

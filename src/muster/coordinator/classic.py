@@ -57,8 +57,18 @@ from muster.coordinator.effects import (
     RebalanceStarted,
     Ticket,
 )
-from muster.coordinator.group import NEVER, ClassicGroup, ClassicMember, GroupState
-from muster.errors import ErrorCode
+from muster.coordinator.group import (
+    COMPLETING_REBALANCE,
+    DEAD,
+    EMPTY,
+    NEVER,
+    PREPARING_REBALANCE,
+    STABLE,
+    ClassicGroup,
+    ClassicMember,
+    GroupState,
+)
+from muster.errors import NONE, ErrorCode
 from muster.model import UNKNOWN_MEMBER_ID
 from muster.protocol.group_records import GroupMetadataRecord
 from muster.protocol.messages import (
@@ -171,7 +181,7 @@ def check_member(group: ClassicGroup, member_id: str, group_instance_id: str | N
             return ErrorCode.UNKNOWN_MEMBER_ID
         if current != member_id:
             return ErrorCode.FENCED_INSTANCE_ID
-    return ErrorCode.NONE if member_id in group.members else ErrorCode.UNKNOWN_MEMBER_ID
+    return NONE if member_id in group.members else ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def check_generation(
@@ -179,7 +189,7 @@ def check_generation(
 ) -> ErrorCode:
     """As `check_member`, and the generation must be the group's."""
     error = check_member(group, member_id, group_instance_id)
-    if error is ErrorCode.NONE and generation_id != group.generation_id:
+    if error is NONE and generation_id != group.generation_id:
         return ErrorCode.ILLEGAL_GENERATION
     return error
 
@@ -191,10 +201,10 @@ def heartbeat(
     group: ClassicGroup, generation_id: int, member_id: str, group_instance_id: str | None, now: int
 ) -> ErrorCode:
     """The hot rule: moves the member's session on and says how the group is (H1)."""
-    if group.state is GroupState.DEAD:
-        return HEARTBEAT[GroupState.DEAD]
+    if group.state is DEAD:
+        return HEARTBEAT[DEAD]
     error = check_generation(group, member_id, group_instance_id, generation_id)
-    if error is not ErrorCode.NONE:
+    if error is not NONE:
         return error
     group.renew_session(group.members[member_id], now)
     return HEARTBEAT[group.state]
@@ -207,35 +217,35 @@ def sync(group: ClassicGroup, request: SyncGroupRequest, origin: Origin, now: in
     """A member asks for its share; the leader brings everybody's (J4)."""
     effects = Effects()
     error = _check_sync(group, request)
-    if error is not ErrorCode.NONE:
+    if error is not NONE:
         return effects.reply(origin.ticket, SyncGroupResponse(error_code=error))
     member = group.members[request.member_id]
     answer = (SYNC_BY_LEADER if member.member_id == group.leader_id else SYNC_BY_FOLLOWER)[group.state]
-    if answer is not None and answer is not ErrorCode.NONE:
+    if answer is not None and answer is not NONE:
         return effects.reply(origin.ticket, SyncGroupResponse(error_code=answer))
     group.pending_sync.discard(member.member_id)
     if not group.pending_sync:
         group.sync_deadline = NEVER
-    if group.state is GroupState.STABLE:
+    if group.state is STABLE:
         return effects.reply(origin.ticket, _share(group, member))
     _park_sync(member, origin.ticket, effects)
-    if answer is ErrorCode.NONE:
+    if answer is NONE:
         _become_stable(group, request, now, effects)
     return effects
 
 
 def _check_sync(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
-    if group.state is GroupState.DEAD:
+    if group.state is DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     error = check_generation(group, request.member_id, request.group_instance_id, request.generation_id)
-    if error is not ErrorCode.NONE:
+    if error is not NONE:
         return error
     # KIP-559: members say what they believe was chosen.
     if None not in (request.protocol_type, group.protocol_type) and request.protocol_type != group.protocol_type:
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if None not in (request.protocol_name, group.protocol_name) and request.protocol_name != group.protocol_name:
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    return ErrorCode.NONE
+    return NONE
 
 
 def _park_sync(member: ClassicMember, ticket: Ticket, effects: Effects) -> None:
@@ -271,18 +281,18 @@ def leave(group: ClassicGroup, request: LeaveGroupRequest, now: int) -> tuple[Er
     Returns the error for the whole request, an answer for each member, and what else follows.
     """
     effects = Effects()
-    if group.state is GroupState.DEAD:
-        return LEAVE[GroupState.DEAD], [], effects
+    if group.state is DEAD:
+        return LEAVE[DEAD], [], effects
     responses: list[MemberResponse] = []
     left: list[ClassicMember] = []
     for identity in request.members:
         error = _leave_one(group, identity, left, effects)
         responses.append(MemberResponse(identity.member_id, identity.group_instance_id, error))
-    gone = [response.member_id for response in responses if response.error_code == ErrorCode.NONE]
+    gone = [response.member_id for response in responses if response.error_code == NONE]
     if gone:
         reason = f"explicit `LeaveGroup` request for ({', '.join(gone)}) members."
         _after_leaving(group, left, reason, now, effects)
-    return ErrorCode.NONE, responses, effects
+    return NONE, responses, effects
 
 
 def _leave_one(group: ClassicGroup, identity: MemberIdentity, left: list[ClassicMember], effects: Effects) -> ErrorCode:
@@ -294,10 +304,10 @@ def _leave_one(group: ClassicGroup, identity: MemberIdentity, left: list[Classic
         member_id = known
     elif member_id in group.pending_members:
         group.remove(member_id)
-        return ErrorCode.NONE
+        return NONE
     else:
         error = check_member(group, member_id, identity.group_instance_id)
-        if error is not ErrorCode.NONE:
+        if error is not NONE:
             return error
     member = group.members[member_id]
     _remove(group, member, effects)
@@ -307,17 +317,16 @@ def _leave_one(group: ClassicGroup, identity: MemberIdentity, left: list[Classic
             group.group_id, member_id, member.client_id, member.client_host, member.group_instance_id, identity.reason
         )
     )
-    return ErrorCode.NONE
+    return NONE
 
 
 def _after_leaving(group: ClassicGroup, left: list[ClassicMember], reason: str, now: int, effects: Effects) -> None:
-    match group.state:
-        # A group that only lost ids that it had handed out has lost nobody, but Kafka lets it rebalance all the same.
-        case GroupState.STABLE | GroupState.COMPLETING_REBALANCE:
-            who = left[0] if left else None
-            prepare_rebalance(group, Cause.MEMBER_LEFT, reason, who, now, effects)
-        case GroupState.PREPARING_REBALANCE:
-            maybe_complete_join(group, now, effects)
+    # A group that only lost ids that it had handed out has lost nobody, but Kafka lets it rebalance all the same.
+    if group.state in (STABLE, COMPLETING_REBALANCE):
+        who = left[0] if left else None
+        prepare_rebalance(group, Cause.MEMBER_LEFT, reason, who, now, effects)
+    elif group.state is PREPARING_REBALANCE:
+        maybe_complete_join(group, now, effects)
 
 
 # ------------------------------------------------------------------------------------------------------ what runs out
@@ -341,7 +350,7 @@ def on_deadline(group: ClassicGroup, now: int) -> Effects:
 def _expire_session(group: ClassicGroup, member_id: str, now: int, effects: Effects) -> None:
     if member_id in group.pending_members:
         group.remove(member_id)
-        if group.state is GroupState.PREPARING_REBALANCE and group.all_members_joined:
+        if group.state is PREPARING_REBALANCE and group.all_members_joined:
             complete_join(group, now, effects)
         return
     member = group.members.get(member_id)
@@ -356,9 +365,9 @@ def _expire_session(group: ClassicGroup, member_id: str, now: int, effects: Effe
     else:
         _expired(group, member, ExpiryKind.SESSION, member.session_timeout_ms, effects)
     reason = f"removing member {member_id} on heartbeat expiration."
-    if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+    if group.state in (STABLE, COMPLETING_REBALANCE):
         prepare_rebalance(group, Cause.MEMBER_EXPIRED, reason, member, now, effects)
-    elif group.state is GroupState.PREPARING_REBALANCE and group.all_members_joined:
+    elif group.state is PREPARING_REBALANCE and group.all_members_joined:
         complete_join(group, now, effects)
 
 
@@ -407,16 +416,16 @@ def prepare_rebalance(
     group: ClassicGroup, cause: Cause, reason: str, who: ClassicMember | None, now: int, effects: Effects
 ) -> None:
     """Begin the join phase (C4). Allowed when the group is empty, stable, or in its sync phase."""
-    if group.state is GroupState.COMPLETING_REBALANCE:
+    if group.state is COMPLETING_REBALANCE:
         for member in group.members.values():
             member.assignment = b""
             _answer_sync(group, member, ErrorCode.REBALANCE_IN_PROGRESS, now, effects)
     group.pending_sync.clear()
     group.sync_deadline = NEVER
-    group.is_initial_rebalance = group.state is GroupState.EMPTY
+    group.is_initial_rebalance = group.state is EMPTY
     if group.rebalance_started_at is None:
         group.rebalance_started_at = now
-    group.transition_to(GroupState.PREPARING_REBALANCE, now)
+    group.transition_to(PREPARING_REBALANCE, now)
     effects.events.append(_rebalance_started(group, cause, reason, who))
     if group.is_initial_rebalance:
         delay = group.config.group_initial_rebalance_delay_ms
@@ -432,7 +441,7 @@ def prepare_rebalance(
 
 def maybe_complete_join(group: ClassicGroup, now: int, effects: Effects) -> None:
     """End the join phase if nobody is missing. An initial rebalance runs its time, for others may come (C8)."""
-    if group.state is GroupState.PREPARING_REBALANCE and not group.is_initial_rebalance and group.all_members_joined:
+    if group.state is PREPARING_REBALANCE and not group.is_initial_rebalance and group.all_members_joined:
         complete_join(group, now, effects)
 
 
@@ -479,7 +488,7 @@ def joined(group: ClassicGroup, member: ClassicMember) -> JoinGroupResponse:
 def unload(group: ClassicGroup, error: ErrorCode) -> Effects:
     """The group goes away here (deleted, or its shard is dropped): nobody is left waiting (C3)."""
     effects = Effects()
-    group.state = GroupState.DEAD
+    group.state = DEAD
     for member in group.members.values():
         join_ticket = group.unpark_join(member)
         if join_ticket is not None:

@@ -23,8 +23,18 @@ from muster.coordinator.classic import (
     write,
 )
 from muster.coordinator.effects import Cause, Effects, MemberFenced, MemberJoined, Origin
-from muster.coordinator.group import ClassicGroup, ClassicMember, GroupState, Protocols, protocols_of
-from muster.errors import ErrorCode
+from muster.coordinator.group import (
+    COMPLETING_REBALANCE,
+    DEAD,
+    PREPARING_REBALANCE,
+    STABLE,
+    ClassicGroup,
+    ClassicMember,
+    GroupState,
+    Protocols,
+    protocols_of,
+)
+from muster.errors import NONE, ErrorCode
 from muster.model import UNKNOWN_MEMBER_ID
 from muster.protocol.messages import JoinGroupRequest, JoinGroupResponse, SyncGroupResponse
 
@@ -50,14 +60,14 @@ class _Join:
         self.effects.reply(self.origin.ticket, JoinGroupResponse(error_code=error, member_id=shown))
 
 
-def join(group: ClassicGroup, request: JoinGroupRequest, origin: Origin, now: int) -> Effects:
+def join(group: ClassicGroup, request: JoinGroupRequest, origin: Origin, now: int, effects: Effects) -> None:
     """Handle a JoinGroup for a group that exists (it was created just now if need be)."""
     attempt = _Join(
         group,
         request,
         origin,
         now,
-        Effects(),
+        effects,
         protocols_of(request),
         request.rebalance_timeout_ms if origin.api_version >= 1 else request.session_timeout_ms,
     )
@@ -65,10 +75,10 @@ def join(group: ClassicGroup, request: JoinGroupRequest, origin: Origin, now: in
     if not _has_room_for(group, member_id):
         group.remove(member_id)
         attempt.refuse(ErrorCode.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID)
-        maybe_complete_join(group, now, attempt.effects)
-    elif group.state is GroupState.DEAD:
+        maybe_complete_join(group, now, effects)
+    elif group.state is DEAD:
         attempt.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    elif not group.supports_protocols(request.protocol_type, [name for name, _ in attempt.protocols]):
+    elif not group.supports_protocols(request.protocol_type, attempt.protocols):
         attempt.refuse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     elif member_id == UNKNOWN_MEMBER_ID:
         _join_as_new(attempt)
@@ -76,22 +86,20 @@ def join(group: ClassicGroup, request: JoinGroupRequest, origin: Origin, now: in
         _join_as_pending(attempt)
     else:
         _join_again(attempt)
-    return attempt.effects
 
 
 def _has_room_for(group: ClassicGroup, member_id: str) -> bool:
     """`group.max.size`. While a rebalance collects its members, those who have come are counted: a group that has grown
     too large (the setting was lowered) loses the last to come."""
-    match group.state:
-        case GroupState.PREPARING_REBALANCE:
-            member = group.members.get(member_id)
-            if member is not None and member.awaiting_join is not None:
-                return True
-            return group.awaiting_join_count < group.config.group_max_size
-        case GroupState.COMPLETING_REBALANCE | GroupState.STABLE:
-            return member_id in group.members or len(group.members) < group.config.group_max_size
-        case _:
+    state, most = group.state, group.config.group_max_size
+    if state is PREPARING_REBALANCE:
+        if group.awaiting_join_count < most:
             return True
+        member = group.members.get(member_id)
+        return member is not None and member.awaiting_join is not None
+    if state is COMPLETING_REBALANCE or state is STABLE:
+        return member_id in group.members or len(group.members) < most
+    return True
 
 
 # -------------------------------------------------------------------------------------------------------- new members
@@ -139,7 +147,7 @@ def _add_and_rebalance(attempt: _Join, member_id: str) -> None:
     )
     if not group.members:
         group.protocol_type = request.protocol_type
-    if group.state is GroupState.PREPARING_REBALANCE and group.is_initial_rebalance:
+    if group.state is PREPARING_REBALANCE and group.is_initial_rebalance:
         group.new_member_added = True
     group.add(member)
     group.wake_by(member.session_deadline)
@@ -148,7 +156,7 @@ def _add_and_rebalance(attempt: _Join, member_id: str) -> None:
             group.group_id, member_id, member.client_id, member.client_host, member.group_instance_id, request.reason
         )
     )
-    if group.state is GroupState.PREPARING_REBALANCE:
+    if group.state is PREPARING_REBALANCE:
         maybe_complete_join(group, attempt.now, attempt.effects)
         return
     instance = request.group_instance_id
@@ -162,16 +170,16 @@ def _add_and_rebalance(attempt: _Join, member_id: str) -> None:
 def _join_again(attempt: _Join) -> None:
     group, request = attempt.group, attempt.request
     error = check_member(group, request.member_id, request.group_instance_id)
-    if error is not ErrorCode.NONE:
+    if error is not NONE:
         attempt.refuse(error)
         return
     member = group.members[request.member_id]
     leads = member.member_id == group.leader_id
     answer = (JOIN_BY_LEADER if leads else JOIN_BY_FOLLOWER)[group.state]
     changed = member.protocols != attempt.protocols
-    if answer is None or (changed and answer is ErrorCode.NONE):
+    if answer is None or (changed and answer is NONE):
         _update_and_rebalance(attempt, member)
-    elif answer is ErrorCode.NONE:
+    elif answer is NONE:
         attempt.effects.reply(attempt.origin.ticket, joined(group, member))
     else:
         attempt.refuse(answer)
@@ -180,10 +188,10 @@ def _join_again(attempt: _Join) -> None:
 def _update_and_rebalance(attempt: _Join, member: ClassicMember) -> None:
     group, state = attempt.group, attempt.group.state
     _update(attempt, member)
-    if state is GroupState.PREPARING_REBALANCE:
+    if state is PREPARING_REBALANCE:
         maybe_complete_join(group, attempt.now, attempt.effects)
         return
-    if state is GroupState.STABLE and member.member_id == group.leader_id:
+    if state is STABLE and member.member_id == group.leader_id:
         cause, what = Cause.LEADER_REJOINED, f"Leader {member.member_id} re-joining group during {state}"
     else:
         cause, what = Cause.MEMBER_REJOINED, f"Updating metadata for member {member.member_id} during {state}"

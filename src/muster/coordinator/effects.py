@@ -8,9 +8,9 @@ answer reaches a socket, when a record is durable and what is printed about a re
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from muster.model import UNKNOWN_MEMBER_ID
 from muster.protocol.group_records import GroupRecord
@@ -34,7 +34,8 @@ class Origin:
     fresh_member_id: str = UNKNOWN_MEMBER_ID
 
 
-class Reply(NamedTuple):
+@dataclass(slots=True)
+class Reply:
     """The answer to a ticket: a response, or one group's part of it for requests that are about many."""
 
     ticket: Ticket
@@ -132,13 +133,18 @@ class MemberFenced(MemberEvent):
     new_member_id: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Effects:
     """What follows from a request or a deadline: `records` are appended together, before any of `replies` goes out."""
 
-    replies: list[Reply] = field(default_factory=list)
-    records: list[GroupRecord] = field(default_factory=list)
-    events: list[GroupEvent] = field(default_factory=list)
+    replies: list[Reply]
+    records: list[GroupRecord]
+    events: list[GroupEvent]
+
+    def __init__(self) -> None:
+        self.replies = []
+        self.records = []
+        self.events = []
 
     def reply(self, ticket: Ticket, response: Struct) -> Effects:
         self.replies.append(Reply(ticket, response))

@@ -5,7 +5,7 @@ No rules here: who may do what, and what follows from it, is in `classic.py` and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -42,6 +42,9 @@ class GroupState(StrEnum):
     DEAD = "Dead"
 
 
+EMPTY, PREPARING_REBALANCE, COMPLETING_REBALANCE, STABLE, DEAD = GroupState
+"""For the rules, which look at states all the time: Python 3.11 needs 0.1 µs to find a member in an enum."""
+
 Protocols = list[tuple[str, bytes]]
 """The assignment protocols that a member knows, the one it likes best first, each with its metadata."""
 
@@ -77,7 +80,10 @@ class ClassicMember:
         return self.group_instance_id is not None
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
+        for name, metadata in self.protocols:
+            if name == protocol_name:
+                return metadata
+        return b""
 
     def heartbeat_is_satisfied(self) -> bool:
         """Who waits for the coordinator need not send heartbeats (H1)."""
@@ -122,7 +128,7 @@ class ClassicGroup:
     def __init__(self, group_id: str, config: GroupConfig, now: int = NO_TIMESTAMP) -> None:
         self.group_id = group_id
         self.config = config
-        self.state = GroupState.EMPTY
+        self.state = EMPTY
         self.state_timestamp = now
         self.generation_id = 0
         self.protocol_type: str | None = None
@@ -161,13 +167,14 @@ class ClassicGroup:
     def all_members_joined(self) -> bool:
         return self.awaiting_join_count == len(self.members) and not self.pending_members
 
-    def supports_protocols(self, protocol_type: str, names: Iterable[str]) -> bool:
+    def supports_protocols(self, protocol_type: str, protocols: Protocols) -> bool:
         """Whether somebody who speaks these could be in the group: an empty one takes any (C1)."""
-        names = list(names)
-        if self.state is GroupState.EMPTY:
-            return bool(protocol_type and names)
-        everyone = len(self.members)
-        return protocol_type == self.protocol_type and any(self.protocol_support.get(n, 0) == everyone for n in names)
+        if self.state is EMPTY:
+            return bool(protocol_type and protocols)
+        if protocol_type != self.protocol_type:
+            return False
+        support = self.protocol_support
+        return len(self.members) in [support.get(name, 0) for name, _ in protocols]
 
     def select_protocol(self) -> str:
         """Of the protocols that all members know, the one that most of them like best.
@@ -180,8 +187,10 @@ class ClassicGroup:
         candidates = candidates.difference(*map(_named_twice, self.members.values())) or candidates
         votes: dict[str, int] = {}
         for member in self.members.values():
-            choice = next(name for name, _ in member.protocols if name in candidates)
-            votes[choice] = votes.get(choice, 0) + 1
+            for name, _ in member.protocols:
+                if name in candidates:
+                    votes[name] = votes.get(name, 0) + 1
+                    break
         return max(votes, key=votes.__getitem__)
 
     def is_subscribed_to(self, topic: str) -> bool:
@@ -199,7 +208,7 @@ class ClassicGroup:
 
     def described(self) -> DescribedGroup:
         """What DescribeGroups says. Subscriptions are shown only when the group is stable, as Kafka does."""
-        stable = self.state is GroupState.STABLE
+        stable = self.state is STABLE
         members = [
             DescribedGroupMember(
                 m.member_id,
@@ -253,9 +262,10 @@ class ClassicGroup:
 
     def update(self, member: ClassicMember, protocols: Protocols, rebalance_ms: int, session_ms: int) -> None:
         """A member came with, perhaps, other wishes than before."""
-        self._count_protocols(member, -1)
-        member.protocols = protocols
-        self._count_protocols(member, 1)
+        if protocols != member.protocols:
+            self._count_protocols(member, -1)
+            member.protocols = protocols
+            self._count_protocols(member, 1)
         member.rebalance_timeout_ms = rebalance_ms
         member.session_timeout_ms = session_ms
 
@@ -309,7 +319,7 @@ class ClassicGroup:
         self.subscribed_topics = self._subscriptions()
         self.pending_sync.clear()
         self.sync_deadline = NEVER
-        self.transition_to(GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY, now)
+        self.transition_to(COMPLETING_REBALANCE if self.members else EMPTY, now)
 
     def _count_protocols(self, member: ClassicMember, change: int) -> None:
         for name in {name for name, _ in member.protocols}:
@@ -320,12 +330,11 @@ class ClassicGroup:
         if not self.uses_consumer_protocol:
             return None
         topics: set[str] = set()
-        for member in self.members.values():
+        # Most members say the same, and decoding it takes longer than all else that a rebalance does for a member.
+        for metadata in {member.metadata(self.protocol_name) for member in self.members.values()}:
             try:
                 # Every version of a Subscription begins like version 0.
-                topics.update(
-                    codec.decode(ConsumerProtocolSubscription, 0, member.metadata(self.protocol_name), 2).topics
-                )
+                topics.update(codec.decode(ConsumerProtocolSubscription, 0, metadata, 2).topics)
             except ProtocolError:
                 return None
         return frozenset(topics)
@@ -399,10 +408,12 @@ class ClassicGroup:
         self.leader_id = value.leader
         self.subscribed_topics = self._subscriptions()
         self.state_timestamp = value.current_state_timestamp
-        self.state = GroupState.STABLE if value.members else GroupState.EMPTY
+        self.state = STABLE if value.members else EMPTY
 
 
 def _named_twice(member: ClassicMember) -> list[str]:
+    if len(member.protocols) == 1:
+        return []
     names = [name for name, _ in member.protocols]
     return [name for name in names if names.count(name) > 1] if len(set(names)) < len(names) else []
 

@@ -37,9 +37,12 @@ class Home:
         """Answer when all that was decided until now is durable."""
         if self.batch.count:
             self.decided += replies
-            return
-        self.parked.extend((self.written, reply) for reply in replies)
-        self.release()
+        elif self.parked or self.written > self.log.high_watermark:
+            self.parked.extend([(self.written, reply) for reply in replies])
+            self.release()
+        else:
+            for reply in replies:
+                reply.ticket(reply.response)
 
     def wrote(self, end: int) -> None:
         """The open batch is in the log, before the offset `end`: the log says so, for it need not be ours alone."""

@@ -19,7 +19,7 @@ from muster.coordinator.classic import COMMIT_BY_MEMBER, COMMIT_WITHOUT_GROUP, c
 from muster.coordinator.config import GroupConfig
 from muster.coordinator.group import NEVER, NO_TIMESTAMP, ClassicGroup, GroupState
 from muster.coordinator.topics import TopicResolver
-from muster.errors import ErrorCode
+from muster.errors import NONE, ErrorCode
 from muster.protocol.group_records import OffsetCommitRecord
 from muster.protocol.messages import (
     OffsetCommitKey,
@@ -39,9 +39,6 @@ from muster.protocol.messages import (
 from muster.protocol.primitives import ZERO_UUID
 
 NO_OFFSET = -1
-NONE = ErrorCode.NONE
-"""Looked at for every partition; Python 3.11 needs 0.1 µs to find a member in an enum."""
-
 DEFAULT_RETENTION = -1
 TOPIC_IDS_SINCE = 10
 """From this version on OffsetCommit and OffsetFetch name topics by id."""

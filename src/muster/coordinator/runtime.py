@@ -30,13 +30,14 @@ A ticket, which the rules hand around without looking into it, is here a functio
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from muster.coordinator.config import GroupConfig
 from muster.coordinator.effects import Effects, GroupEvent, Origin, Reply
 from muster.coordinator.failures import refused, spoiled
+from muster.coordinator.group import NEVER
 from muster.coordinator.home import Answer, Home
 from muster.coordinator.loading import GroupLog, Loading
 from muster.coordinator.partitioning import group_partition, in_hash_order, java_hash, partition_hash
@@ -104,6 +105,7 @@ class CoordinatorRuntime:
         new_member_id: a fresh id for a member, from its client id or, for static members, its instance id.
         schedule_flush: called when there is something to flush, at most once until `flush` is called. Without it
             every `submit` flushes by itself.
+        on_deadline_moved: called when a deadline has come nearer than `next_deadline` last told.
         later: calls a function in one of the next turns of the event loop. Without it logs are read in one go.
         wall_clock: the time of day, for what records tell; `clock`, if it is not given.
     """
@@ -118,6 +120,7 @@ class CoordinatorRuntime:
         on_event: Callable[[GroupEvent], None],
         new_member_id: Callable[[str], str],
         schedule_flush: Callable[[], None] | None = None,
+        on_deadline_moved: Callable[[], None] | None = None,
         later: Callable[[Callable[[], None]], None] | None = None,
         wall_clock: Callable[[], int] | None = None,
     ) -> None:
@@ -129,6 +132,8 @@ class CoordinatorRuntime:
         self._on_event = on_event
         self._new_member_id = new_member_id
         self._schedule_flush = schedule_flush
+        self._on_deadline_moved = on_deadline_moved
+        self._told_deadline = 0
         self._later = later
         self._homes: dict[int, Home] = {}
         self._loading: dict[int, Loading] = {}
@@ -166,11 +171,6 @@ class CoordinatorRuntime:
         for partition in wanted:
             self._begin_to_load(partition)
         self.flush()
-
-    @property
-    def has_failed_logs(self) -> bool:
-        """Whether there are logs to be read again after a while, which `next_deadline` tells."""
-        return bool(self._away)
 
     @property
     def is_loading(self) -> bool:
@@ -234,12 +234,16 @@ class CoordinatorRuntime:
             )
         home = self._homes[partition] = Home(partition, loading.shard, loading.log)
         now = self._clock()
-        self._settle(home, lambda: loading.shard.loaded(now), now)
+        self._settle(home, now, loading.shard.loaded, now)
 
     def _could_not_load(self, partition: int, error: Exception) -> None:
         """A log that cannot be read leaves its groups without a coordinator until it can."""
         log.error("reading partition %d of %s failed: %s", partition, GROUP_METADATA_TOPIC, error)
+        self._go_away(partition)
+
+    def _go_away(self, partition: int) -> None:
         self._away[partition] = self._clock() + RELOAD_AFTER_MS
+        self._comes_due(self._away[partition])
 
     def close(self) -> None:
         """Write what is left, answer whoever waits with NOT_COORDINATOR, and serve no more."""
@@ -294,24 +298,26 @@ class CoordinatorRuntime:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return self._homes.get(partition, ErrorCode.NOT_COORDINATOR)
 
-    def _of_one_group(self, request: Any, client: Client, reply: Answer) -> None:
+    def _of_one_group(
+        self, request: Any, client: Client, reply: Answer, fresh_member_id: str = UNKNOWN_MEMBER_ID
+    ) -> None:
         home = self._find(request.group_id)
         if not isinstance(home, Home):
             reply(refused(request, home))
             return
-        origin, now = Origin(reply, client.client_id, client.client_host, client.api_version), self._clock()
-        if isinstance(request, JoinGroupRequest) and request.member_id == UNKNOWN_MEMBER_ID:
-            origin.fresh_member_id = self._new_member_id(request.group_instance_id or client.client_id)
-        decide, shard = _DECIDE[type(request)], home.shard
-        self._settle(
-            home,
-            lambda: decide(shard, request, origin, now),
-            now,
-            lambda: Reply(reply, refused(request, ErrorCode.UNKNOWN_SERVER_ERROR)),
-        )
+        origin = Origin(reply, client.client_id, client.client_host, client.api_version, fresh_member_id)
+        now = self._clock()
+        answered = self._settle(home, now, _DECIDE[type(request)], home.shard, request, origin, now)
+        if answered is not None and reply not in answered:
+            reply(refused(request, ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def _join(self, request: JoinGroupRequest, client: Client, reply: Answer) -> None:
-        self._of_one_group(request, client, _without_empty_name(reply) if client.api_version >= 7 else reply)
+        fresh_member_id = UNKNOWN_MEMBER_ID
+        if request.member_id == UNKNOWN_MEMBER_ID:
+            fresh_member_id = self._new_member_id(request.group_instance_id or client.client_id)
+        if client.api_version >= 7:
+            reply = partial(_without_empty_name, reply)
+        self._of_one_group(request, client, reply, fresh_member_id)
 
     def _heartbeat(self, request: HeartbeatRequest, client: Client, reply: Answer) -> None:
         who = (request.group_id, request.generation_id, request.member_id, request.group_instance_id)
@@ -381,11 +387,9 @@ class CoordinatorRuntime:
         decide: Callable[[GroupShard], tuple[Any, Effects]],
         refuse: Callable[[ErrorCode], Any],
     ) -> None:
-        def effects() -> Effects:
-            answer, effects = decide(home.shard)
-            return effects.reply(part, answer)
-
-        self._settle(home, effects, self._clock(), lambda: Reply(part, refuse(ErrorCode.UNKNOWN_SERVER_ERROR)))
+        answered = self._settle(home, self._clock(), _decided, decide, home.shard, part)
+        if answered is not None and part not in answered:
+            part(refuse(ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def _by_partition(
         self, group_ids: Iterable[str], within: Callable[[list[str]], list[str]] = lambda group_ids: group_ids
@@ -417,28 +421,26 @@ class CoordinatorRuntime:
 
     # ---------------------------------------------------------------------------------------------- the step, the log
 
-    def _settle(
-        self, home: Home, decide: Callable[[], Effects], now: int, failed: Callable[[], Reply] | None = None
-    ) -> None:
+    def _settle(self, home: Home, now: int, decide: Callable[..., Effects], *arguments: Any) -> Sequence[Answer] | None:
         """Have something decided, and see to it: records into the open batch, answers behind them, events to whoever
-        watches. If that raises, the shard is dropped, and `failed` is the answer to the request that was decided."""
+        watches. If that raises, the shard is dropped: returns those who were told, which need not be all."""
         try:
-            effects = decide()
-            self._write_down(home, effects, now)
+            effects = decide(*arguments)
+            if effects.records:
+                self._write_down(home, effects, now)
         except Exception:
             log.exception("partition %d of %s could not go on", home.partition, GROUP_METADATA_TOPIC)
-            answered = self._drop(home, ErrorCode.UNKNOWN_SERVER_ERROR)
-            if failed is not None and (reply := failed()).ticket not in answered:
-                reply.ticket(reply.response)
-            return
+            return self._drop(home, ErrorCode.UNKNOWN_SERVER_ERROR)
         home.answer(effects.replies)
         for event in effects.events:
             self._on_event(event)
-        self._after_deciding(home)
+        if home.shard.first_alarm < self._told_deadline:
+            self._comes_due(home.shard.first_alarm)
+        if self._dirty:
+            self._after_deciding(home)
+        return None
 
     def _write_down(self, home: Home, effects: Effects, now: int) -> None:
-        if not effects.records:
-            return
         batch, shift = home.batch, shift_between(now, self._wall_clock())
         for record in effects.records:
             key, value = encode_record(shifted(record, shift) if shift else record)
@@ -447,8 +449,6 @@ class CoordinatorRuntime:
         self._dirty.add(home)
 
     def _after_deciding(self, home: Home) -> None:
-        if not self._dirty:
-            return
         if home.batch.size >= MAX_BATCH_BYTES:
             self._write(home)
         elif self._schedule_flush is not None and not self._flush_is_due:
@@ -491,7 +491,7 @@ class CoordinatorRuntime:
         with `error`. Returns whom that was."""
         del self._homes[home.partition]
         self._dirty.discard(home)
-        self._away[home.partition] = self._clock() + RELOAD_AFTER_MS
+        self._go_away(home.partition)
         replies = [Reply(reply.ticket, spoiled(reply.response, error)) for reply in home.take_waiting()]
         replies += home.shard.unload(error).replies
         for reply in replies:
@@ -504,14 +504,20 @@ class CoordinatorRuntime:
         """When `on_deadlines` wants to be called next, by `clock`."""
         deadlines = [d for home in self._homes.values() if (d := home.shard.next_deadline()) is not None]
         deadlines += self._away.values()
-        return min(deadlines, default=None)
+        self._told_deadline = min(deadlines, default=NEVER)
+        return None if self._told_deadline == NEVER else self._told_deadline
+
+    def _comes_due(self, at: int) -> None:
+        if at < self._told_deadline and self._on_deadline_moved is not None:
+            self._told_deadline = at
+            self._on_deadline_moved()
 
     def on_deadlines(self, now: int) -> None:
         """Do all that is due: sessions and rebalances that end, offsets that expire, shards to be read again."""
         for home in list(self._homes.values()):
             deadline = home.shard.next_deadline()
             if deadline is not None and deadline <= now:
-                self._settle(home, lambda shard=home.shard: shard.on_deadline(now), now)  # type: ignore[misc]
+                self._settle(home, now, home.shard.on_deadline, now)
         for partition, at in list(self._away.items()):
             if at <= now:
                 self._begin_to_load(partition)
@@ -536,18 +542,20 @@ class CoordinatorRuntime:
         for start in range(0, len(partitions), FORGOTTEN_AT_ONCE):
             if self._homes.get(home.partition) is home:
                 some = partitions[start : start + FORGOTTEN_AT_ONCE]
-                self._settle(home, partial(shard.forget_offsets, group_id, topic, some), self._clock())
+                self._settle(home, self._clock(), shard.forget_offsets, group_id, topic, some)
             yield
 
 
-def _without_empty_name(reply: Answer) -> Answer:
+def _decided(decide: Callable[[GroupShard], tuple[Any, Effects]], shard: GroupShard, part: Answer) -> Effects:
+    """The effects of a decision about a group's part of a request, its answer among them."""
+    answer, effects = decide(shard)
+    return effects.reply(part, answer)
+
+
+def _without_empty_name(reply: Answer, answer: JoinGroupResponse) -> None:
     """Since version 7 of JoinGroup a protocol that was not chosen is null, before that it is empty."""
-
-    def take(answer: JoinGroupResponse) -> None:
-        answer.protocol_name = answer.protocol_name or None
-        reply(answer)
-
-    return take
+    answer.protocol_name = answer.protocol_name or None
+    reply(answer)
 
 
 _DECIDE: dict[type[Any], Callable[[GroupShard, Any, Origin, int], Effects]] = {

@@ -12,11 +12,11 @@ from heapq import heappop, heappush
 from muster.coordinator import classic, offsets
 from muster.coordinator.classic_join import join
 from muster.coordinator.config import GroupConfig
-from muster.coordinator.effects import Cause, Effects, Origin, Reply
+from muster.coordinator.effects import Cause, Effects, Origin
 from muster.coordinator.group import NEVER, ClassicGroup, GroupState
 from muster.coordinator.offsets import OffsetStore
 from muster.coordinator.topics import TopicResolver
-from muster.errors import ErrorCode
+from muster.errors import NONE, ErrorCode
 from muster.protocol.group_records import (
     GroupMetadataRecord,
     GroupRecord,
@@ -46,6 +46,9 @@ MAX_NAME_LENGTH = 8_000
 """Characters of a name that goes into a record, whose strings hold 32,767 bytes. Requests can carry longer ones."""
 
 
+_RENEWED_BY_A_COMMIT = (GroupState.STABLE, GroupState.PREPARING_REBALANCE)
+
+
 class GroupShard:
     """Groups and offsets of one partition."""
 
@@ -66,29 +69,30 @@ class GroupShard:
         """JoinGroup. A group comes into being with the first join without a member id."""
         effects = Effects()
         error = self._check_join(request, origin)
-        if error is not ErrorCode.NONE:
+        if error is not NONE:
             return effects.reply(origin.ticket, JoinGroupResponse(error_code=error, member_id=request.member_id))
         group = self.groups.get(request.group_id)
         if group is None:
             self._write(ClassicGroup(request.group_id, self.config, now).record(), effects)
             group = self.groups[request.group_id]
-        effects.merge((join(group, request, origin, now),))
+        join(group, request, origin, now, effects)
         self._arm(group)
         return effects
 
     def _check_join(self, request: JoinGroupRequest, origin: Origin) -> ErrorCode:
         if not 0 < len(request.group_id) <= MAX_NAME_LENGTH:
             return ErrorCode.INVALID_GROUP_ID
-        names = [request.group_instance_id or "", request.protocol_type, origin.client_id]
-        names += [protocol.name for protocol in request.protocols]
-        if any(len(name) > MAX_NAME_LENGTH for name in names):
+        longest_name = max(len(request.group_instance_id or ""), len(request.protocol_type), len(origin.client_id))
+        for protocol in request.protocols:
+            longest_name = max(longest_name, len(protocol.name))
+        if longest_name > MAX_NAME_LENGTH:
             return ErrorCode.INVALID_REQUEST
-        shortest, longest = self.config.group_min_session_timeout_ms, self.config.group_max_session_timeout_ms
-        if not shortest <= request.session_timeout_ms <= longest:
+        config = self.config
+        if not config.group_min_session_timeout_ms <= request.session_timeout_ms <= config.group_max_session_timeout_ms:
             return ErrorCode.INVALID_SESSION_TIMEOUT
         if request.member_id and request.group_id not in self.groups:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        return ErrorCode.NONE
+        return NONE
 
     def sync(self, request: SyncGroupRequest, origin: Origin, now: int) -> Effects:
         """SyncGroup. Since version 5 it must say which protocol it believes in (KIP-559)."""
@@ -143,7 +147,9 @@ class GroupShard:
         response, records = offsets.commit(request, error, self.config, self.topics, version, now)
         for record in records:
             self.apply(record)
-        return Effects([Reply(origin.ticket, response)], [*records])
+        effects = Effects().reply(origin.ticket, response)
+        effects.records += records
+        return effects
 
     def _check_commit(self, request: OffsetCommitRequest, version: int, now: int) -> ErrorCode:
         group = self.groups.get(request.group_id)
@@ -152,7 +158,7 @@ class GroupShard:
                 return ErrorCode.NONE if len(request.group_id) <= MAX_NAME_LENGTH else ErrorCode.INVALID_GROUP_ID
             return ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
         error = offsets.check_commit(group, request)
-        if error is ErrorCode.NONE and group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
+        if error is NONE and group.state in _RENEWED_BY_A_COMMIT:
             group.renew_session(group.members[request.member_id], now)
             self._arm(group)
         return error
@@ -268,6 +274,12 @@ class GroupShard:
         if group.wake_at < group.armed_at:
             group.armed_at = group.wake_at
             heappush(self._alarms, (group.wake_at, group.group_id))
+
+    @property
+    def first_alarm(self) -> int:
+        """A time that is not after the next deadline."""
+        alarms = self._alarms
+        return alarms[0][0] if alarms and alarms[0][0] < self._expiry_check_at else self._expiry_check_at
 
     def next_deadline(self) -> int | None:
         """When to call `on_deadline`: nothing happens by itself before."""

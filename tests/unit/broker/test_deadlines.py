@@ -76,7 +76,7 @@ async def test_a_shard_whose_log_failed_is_read_again_by_itself(tmp_path: Path) 
         disk.fill_up()
         assert await commit(broker) == ErrorCode.NOT_COORDINATOR
         disk.mend()
-        assert broker.runtime.has_failed_logs
+        assert broker.runtime._away
         assert waits(broker)
 
 

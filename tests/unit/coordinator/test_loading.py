@@ -147,7 +147,7 @@ def test_a_log_that_fails_while_it_is_read_is_read_again(logs, caplog, monkeypat
     assert "input/output error" in caplog.text
     assert broker.committed() == (ErrorCode.NOT_COORDINATOR, -1)
     assert broker.committed("h") == (0, 7)
-    assert broker.runtime.has_failed_logs
+    assert broker.runtime._away
     assert (broker.runtime.next_deadline() or 0) <= broker.now + RELOAD_AFTER_MS
     broker.now += RELOAD_AFTER_MS
     broker.runtime.on_deadlines(broker.now)
@@ -177,7 +177,7 @@ def test_what_was_unloaded_is_not_read_again_by_itself(logs, end):
     opened = len(broker.opened)
     broker.now += 10 * RELOAD_AFTER_MS
     broker.runtime.on_deadlines(broker.now)
-    assert (broker.runtime.next_deadline(), broker.runtime.has_failed_logs) == (None, False)
+    assert (broker.runtime.next_deadline(), broker.runtime._away) == (None, {})
     assert len(broker.opened) == opened
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Generator
+from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,8 +30,6 @@ from muster.protocol.messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     HeartbeatRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
 )
 from muster.protocol.primitives import Request
 
@@ -45,8 +44,6 @@ SHARE = 2
 
 _AT_ONCE = 200
 """Groups that one request asks about in one go."""
-
-_WITHOUT_DEADLINE = (OffsetCommitRequest, OffsetFetchRequest, HeartbeatRequest)
 
 
 def find_coordinator(broker: Broker, request: FindCoordinatorRequest, call: Call) -> FindCoordinatorResponse | Sliced:
@@ -168,10 +165,13 @@ def group_request(broker: Broker, request: Request[Any], call: Call) -> None:
 
 def submit(broker: Broker, request: Request[Any], call: Call, reply: Callable[[Any], None]) -> None:
     """Hand a request to the coordinator; `reply` is called once with the answer, now or later."""
-    _open_groups(broker)
-    # A commit or a look-up brings no deadline nearer than those that are known.
-    broker.deadlines_moved = broker.deadlines_moved or not isinstance(request, _WITHOUT_DEADLINE)
-    broker.runtime.submit(request, Client(call.client_id, call.client_host, call.version), reply)
+    if not broker.has_groups:
+        _open_groups(broker)
+    broker.runtime.submit(request, _client(call.client_id, call.client_host, call.version), reply)
+
+
+_client = lru_cache(maxsize=1024)(Client)
+"""The same few ask again and again."""
 
 
 def _open_groups(broker: Broker) -> bool:
