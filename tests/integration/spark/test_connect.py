@@ -10,9 +10,6 @@ import pytest
 
 from tests.support.faces import until
 
-# Not among the pinned packages: `pip install "pyspark[connect]"` brings it.
-pytest.importorskip("grpc", reason="Spark Connect's client needs grpcio")
-
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("java")]
 
 
