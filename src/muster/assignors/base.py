@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import ClassVar
 
+from muster.assignors.layout import Layout, Places
 from muster.model import UNKNOWN_GENERATION_ID, TopicPartition
 
 
@@ -48,12 +49,63 @@ class MemberSubscription:
     user_data: bytes = b""
 
 
-@dataclass(slots=True)
 class MemberAssignment:
-    """What the leader decided for one member; `user_data` reaches that member's `on_assignment`."""
+    """What the leader decided for one member; `user_data` reaches that member's `on_assignment`.
 
-    partitions: list[TopicPartition] = field(default_factory=list)
-    user_data: bytes = b""
+    The built-in assignors leave the partitions as places of a layout until somebody asks for their names: the leader,
+    which sends them by topic and number, never does, and a hundred thousand named pairs cost more than to share out
+    as many partitions.
+    """
+
+    __slots__ = ("_partitions", "_places", "user_data")
+
+    def __init__(self, partitions: list[TopicPartition] | None = None, user_data: bytes = b"") -> None:
+        self._places: Places | None = None
+        self._partitions = [] if partitions is None else partitions
+        self.user_data = user_data
+
+    @classmethod
+    def of_places(cls, layout: Layout, places: list[int]) -> MemberAssignment:
+        """Some places of a layout, not named yet."""
+        assignment = cls()
+        assignment._places = Places(layout, places)
+        return assignment
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """The member's partitions; the list is the assignment's own, and may be changed."""
+        if self._places is not None:
+            self._partitions, self._places = self._places.named(), None
+        return self._partitions
+
+    @partitions.setter
+    def partitions(self, partitions: list[TopicPartition]) -> None:
+        self._partitions, self._places = partitions, None
+
+    @property
+    def unnamed(self) -> Places | None:
+        """The member's partitions, where nobody has asked for their names yet."""
+        return self._places
+
+    def count(self) -> int:
+        """How many partitions there are."""
+        return len(self._partitions if self._places is None else self._places.places)
+
+    def topics(self) -> set[str]:
+        """The topics that they are of."""
+        if self._places is None:
+            return {partition.topic for partition in self._partitions}
+        return self._places.topics()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MemberAssignment):
+            return NotImplemented
+        return (self.partitions, self.user_data) == (other.partitions, other.user_data)
+
+    __hash__ = None  # type: ignore[assignment]  # it can be changed
+
+    def __repr__(self) -> str:
+        return f"MemberAssignment(partitions={self.partitions!r}, user_data={self.user_data!r})"
 
 
 class Assignor(ABC):

@@ -28,7 +28,7 @@ class Holdings:
     def __init__(self, layout: Layout, owner: list[int], shares: list[list[int]]) -> None:
         classes: dict[frozenset[int], int] = {}
         self.owner = owner
-        self.topic_of = layout.topics_of()
+        self.topic_of = layout.topic_of
         self.holder = [FREE] * layout.total
         self.loads = [len(places) for places in shares]
         self.spares = [0] * len(shares)

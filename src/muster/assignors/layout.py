@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import accumulate, chain, pairwise, repeat
+from typing import NamedTuple
 
 from muster.model import TopicPartition
 
@@ -41,6 +43,34 @@ def places_of(spans: Mapping[str, tuple[int, int]], partitions: Iterable[tuple[s
     return places
 
 
+class Places(NamedTuple):
+    """Some places of a layout, in the order in which a member gets them."""
+
+    layout: Layout
+    places: list[int]
+
+    def named(self) -> list[TopicPartition]:
+        """Their names."""
+        return list(map(self.layout.names.__getitem__, self.places))
+
+    def topics(self) -> set[str]:
+        """The topics that they are of."""
+        topics = self.layout.topics
+        return {topics[number] for number in set(map(self.layout.topic_of.__getitem__, self.places))}
+
+    def by_topic(self) -> dict[str, list[int]]:
+        """Their partition numbers by topic; topics stand in the order in which the places first name them."""
+        topics, topic_of, number_of = self.layout.topics, self.layout.topic_of, self.layout.number_of
+        found: dict[str, list[int]] = {}
+        for place in self.places:
+            topic = topics[topic_of[place]]
+            if topic in found:
+                found[topic].append(number_of[place])
+            else:
+                found[topic] = [number_of[place]]
+        return found
+
+
 class Layout:
     """The row of all partitions of the topics that exist and that somebody subscribes to.
 
@@ -50,8 +80,6 @@ class Layout:
         total: how many places there are.
         wanted: the topic numbers that each member wants; equal ones are one object.
     """
-
-    __slots__ = ("counts", "starts", "topics", "total", "wanted")
 
     def __init__(self, partitions_per_topic: Mapping[str, int], subscriptions: Iterable[list[str]]) -> None:
         kinds: dict[tuple[str, ...], int] = {}
@@ -74,15 +102,18 @@ class Layout:
         numbered = [one[topics] for topics in numbered]
         self.wanted = [numbered[kind] for kind in kind_of]
 
+    @cached_property
     def names(self) -> list[TopicPartition]:
         """The name of each place in the row."""
         return list(chain.from_iterable(map(topic_partitions, self.topics, self.counts)))
 
-    def partition_numbers(self) -> list[int]:
+    @cached_property
+    def number_of(self) -> list[int]:
         """The partition number within its topic, for each place in the row."""
         return list(chain.from_iterable(map(range, self.counts)))
 
-    def topics_of(self) -> list[int]:
+    @cached_property
+    def topic_of(self) -> list[int]:
         """The topic number, for each place in the row."""
         return list(chain.from_iterable(map(repeat, range(len(self.topics)), self.counts)))
 

@@ -134,7 +134,7 @@ def _release(layout: Layout, most: list[int], shares: list[list[int]], free: lis
     """
     over = [member for member, places in enumerate(shares) if len(places) > most[member]]
     if over:
-        number, topic_of = layout.partition_numbers(), layout.topics_of()
+        number, topic_of = layout.number_of, layout.topic_of
         for member in over:
             shares[member].sort(key=number.__getitem__)
             for place in shares[member][most[member] :]:

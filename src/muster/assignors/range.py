@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from muster.assignors.base import Assignor, MemberAssignment, MemberSubscription, sorted_members
-from muster.assignors.layout import Layout, topic_partitions
-from muster.model import TopicPartition
+from muster.assignors.layout import Layout
 
 
 class RangeAssignor(Assignor):
@@ -26,18 +25,21 @@ class RangeAssignor(Assignor):
         order = sorted_members(members)
         layout = Layout(partitions_per_topic, [members[member_id].topics for member_id in order])
         subscribers = layout.subscribers()
-        assigned: list[list[TopicPartition]] = [[] for _ in order]
-        for topic, count, places in zip(layout.topics, layout.counts, subscribers, strict=True):
-            _split(topic_partitions(topic, count), places, assigned)
-        return {member_id: MemberAssignment(partitions) for member_id, partitions in zip(order, assigned, strict=True)}
+        assigned: list[list[int]] = [[] for _ in order]
+        for start, end, takers in zip(layout.starts, layout.starts[1:], subscribers, strict=False):
+            _split(range(start, end), takers, assigned)
+        return {
+            member_id: MemberAssignment.of_places(layout, places)
+            for member_id, places in zip(order, assigned, strict=True)
+        }
 
 
-def _split(partitions: list[TopicPartition], places: list[int], assigned: list[list[TopicPartition]]) -> None:
-    share, larger = divmod(len(partitions), len(places))
+def _split(places: range, takers: list[int], assigned: list[list[int]]) -> None:
+    share, larger = divmod(len(places), len(takers))
     at = 0
-    for seat, place in enumerate(places):
+    for seat, member in enumerate(takers):
         end = at + share + (seat < larger)
         if at == end:
             break
-        assigned[place] += partitions[at:end]
+        assigned[member] += places[at:end]
         at = end

@@ -11,7 +11,6 @@ from itertools import groupby
 
 from muster.assignors.base import Assignor, MemberAssignment, MemberSubscription, sorted_members
 from muster.assignors.layout import Layout
-from muster.model import TopicPartition
 
 
 class RoundRobinAssignor(Assignor):
@@ -26,21 +25,23 @@ class RoundRobinAssignor(Assignor):
         order = sorted_members(members)
         layout = Layout(partitions_per_topic, [members[member_id].topics for member_id in order])
         subscribers = layout.subscribers()
-        names = layout.names()
-        assigned: list[list[TopicPartition]] = [[] for _ in order]
+        assigned: list[list[int]] = [[] for _ in order]
         turn = 0
         for _, run in groupby(range(len(subscribers)), key=lambda topic: id(subscribers[topic])):
             topics = list(run)
-            partitions = names[layout.starts[topics[0]] : layout.starts[topics[-1] + 1]]
-            turn = _deal(partitions, subscribers[topics[0]], turn, assigned)
-        return {member_id: MemberAssignment(partitions) for member_id, partitions in zip(order, assigned, strict=True)}
+            places = range(layout.starts[topics[0]], layout.starts[topics[-1] + 1])
+            turn = _deal(places, subscribers[topics[0]], turn, assigned)
+        return {
+            member_id: MemberAssignment.of_places(layout, places)
+            for member_id, places in zip(order, assigned, strict=True)
+        }
 
 
-def _deal(partitions: list[TopicPartition], circle: list[int], turn: int, assigned: list[list[TopicPartition]]) -> int:
-    """Deal among the places of `circle`, from the first at or after `turn` on; return the next turn."""
-    first = next((seat for seat, place in enumerate(circle) if place >= turn), 0)
+def _deal(places: range, circle: list[int], turn: int, assigned: list[list[int]]) -> int:
+    """Deal among the members of `circle`, from the first at or after `turn` on; return the next turn."""
+    first = next((seat for seat, member in enumerate(circle) if member >= turn), 0)
     circle = circle[first:] + circle[:first]
     width = len(circle)
-    for seat, place in enumerate(circle[: len(partitions)]):
-        assigned[place] += partitions[seat::width]
-    return circle[(len(partitions) - 1) % width] + 1
+    for seat, member in enumerate(circle[: len(places)]):
+        assigned[member] += places[seat::width]
+    return circle[(len(places) - 1) % width] + 1

@@ -62,9 +62,8 @@ class StickyAssignor(Assignor):
         layout = Layout(partitions_per_topic, [members[member_id].topics for member_id in order])
         owner = layout.settle(self.claims(layout, [members[member_id] for member_id in order]))
         shares = share(layout, owner)
-        name_of = layout.names().__getitem__
         return {
-            member_id: MemberAssignment(list(map(name_of, self.granted(member, places, owner))))
+            member_id: MemberAssignment.of_places(layout, self.granted(member, places, owner))
             for member, (member_id, places) in enumerate(zip(order, shares, strict=True))
         }
 
@@ -132,10 +131,9 @@ def _kept(layout: Layout, owner: list[int]) -> tuple[list[list[int]], list[int]]
     for place, member in enumerate(owner):
         shares[member].append(place)
     free = shares.pop() + shares.pop()
-    topic_of: list[int] = []
     for member, topics in enumerate(layout.wanted):
         if len(topics) < len(layout.topics) and shares[member]:
-            topic_of = topic_of or layout.topics_of()
+            topic_of = layout.topic_of
             free += [place for place in shares[member] if topic_of[place] not in topics]
             shares[member] = [place for place in shares[member] if topic_of[place] in topics]
     return shares, sorted(free)
@@ -164,7 +162,7 @@ def _release(
     over = [member for member in active if len(shares[member]) > quota]
     if not over:
         return larger
-    number = layout.partition_numbers()
+    number = layout.number_of
     for member in over:
         keep = quota + (larger > 0)
         larger -= larger > 0

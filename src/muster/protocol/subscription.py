@@ -13,7 +13,7 @@ No user data (`b""`) is written as null, as Java's members do when their assigno
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from struct import error as struct_error
 from struct import pack, unpack_from
@@ -89,9 +89,16 @@ def encode_assignment(
     partitions: Iterable[TopicPartition], user_data: bytes = b"", version: int = NEWEST_VERSION
 ) -> bytes:
     """Topics stand in the order in which `partitions` first names them."""
+    return encode_assignment_by_topic(_by_topic(partitions), user_data, version)
+
+
+def encode_assignment_by_topic(
+    by_topic: Mapping[str, list[int]], user_data: bytes = b"", version: int = NEWEST_VERSION
+) -> bytes:
+    """The same, from partition numbers by topic."""
     message = ConsumerProtocolAssignment(
         assigned_partitions=[
-            ConsumerProtocolAssignmentTopicPartition(topic, numbers) for topic, numbers in _by_topic(partitions).items()
+            ConsumerProtocolAssignmentTopicPartition(topic, numbers) for topic, numbers in by_topic.items()
         ],
         user_data=user_data or None,
     )

@@ -23,7 +23,13 @@ from muster.protocol.messages import (
     JoinGroupResponseMember,
     SyncGroupRequestAssignment,
 )
-from muster.protocol.subscription import Subscription, decode_subscription, encode_assignment, encode_subscription
+from muster.protocol.subscription import (
+    Subscription,
+    decode_subscription,
+    encode_assignment,
+    encode_assignment_by_topic,
+    encode_subscription,
+)
 
 T = TypeVar("T")
 
@@ -116,12 +122,7 @@ class Assignors:
         """
 
         def encoded() -> list[SyncGroupRequestAssignment]:
-            return [
-                SyncGroupRequestAssignment(
-                    member_id, encode_assignment(check_partitions(share.partitions), share.user_data)
-                )
-                for member_id, share in shares.items()
-            ]
+            return [SyncGroupRequestAssignment(member_id, _encoded(share)) for member_id, share in shares.items()]
 
         return _asked(self.offered(leading.protocol_name), encoded)
 
@@ -142,6 +143,13 @@ def _asked(assignor: Assignor, question: Callable[[], T]) -> T:
         raise
     except Exception as error:
         raise MusterError(f"assignor {assignor.name} raised {type(error).__name__}: {error}") from error
+
+
+def _encoded(share: MemberAssignment) -> bytes:
+    places = share.unnamed
+    if places is None:
+        return encode_assignment(check_partitions(share.partitions), share.user_data)
+    return encode_assignment_by_topic(places.by_topic(), share.user_data)
 
 
 def _subscription(member: JoinGroupResponseMember) -> MemberSubscription:

@@ -331,7 +331,7 @@ class Membership(GroupMember):
         self._sync(assignments, now)
 
     def _tell_assignment(self, leading: Leading, shares: Mapping[str, MemberAssignment]) -> None:
-        assigned = {partition.topic for share in shares.values() for partition in share.partitions}
+        assigned = {topic for share in shares.values() for topic in share.topics()}
         unassigned = sorted(leading.topics - assigned)
         if unassigned:
             text = f"these topics are subscribed to, but assigned to nobody: {', '.join(unassigned)}"
@@ -494,7 +494,7 @@ class Membership(GroupMember):
 
 def _shown(shares: Mapping[str, MemberAssignment]) -> str:
     """An assignment for the log: by partitions while they fit on a line, else in numbers."""
-    count = sum(len(share.partitions) for share in shares.values())
+    count = sum(share.count() for share in shares.values())
     if count > MOST_PARTITIONS_SHOWN or len(shares) > MOST_PARTITIONS_SHOWN:
         return f"{count} partitions to {len(shares)} members"
     return "; ".join(f"{member}: {', '.join(map(str, share.partitions))}" for member, share in shares.items())
