@@ -193,6 +193,9 @@ class Invariants:
             codes = [each.error_code for topic in response.topics for each in topic.partitions]
             if ErrorCode.NONE in codes:
                 raise InvariantError(f"a coordinator that is none any more acknowledged {ticket.request!r}")
+        elif isinstance(response, JoinGroupResponse) and not response.error_code:
+            ownership = self.group(ticket.request.group_id).ownership
+            ownership.joined_a_stale_one(ticket.connection.client_name, response.generation_id)
         elif isinstance(response, OffsetFetchResponse):
             for group_id, told in self._told(ticket.request, response).items():
                 for partition in told:

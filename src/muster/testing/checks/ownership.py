@@ -32,6 +32,7 @@ class Ownership:
         self._claims: dict[int, dict[TopicPartition, str]] = {}
         self._seen: dict[str, int] = {}
         self._answered: dict[int, set[str]] = {}
+        self._stale: set[tuple[str, int]] = set()
 
     # --- the coordinator's side --------------------------------------------------------------------------------------
 
@@ -57,6 +58,15 @@ class Ownership:
             raise InvariantError(f"generation {generation_id} has {joined} members of {self._max_size}")
         self._joined = generation_id
         self._answered.setdefault(generation_id, set()).add(response.member_id)
+
+    def joined_a_stale_one(self, name: str, generation_id: int) -> None:
+        """A process was let in by a coordinator that is none any more, and does not know it.
+
+        The members that it knows may be of a later generation: its successor has led them there. When that one dies,
+        and a member finds the deposed one instead, it is refused with its generation, joins, and is told the older one,
+        for which nothing has to be written down. With Kafka as well. It can commit nothing there.
+        """
+        self._stale.add((name, generation_id))
 
     def check_leader(self, response: JoinGroupResponse, present: Iterable[str]) -> None:
         """All JoinGroups of a generation are answered: its leader's is among them, or it had a share of it before."""
@@ -98,7 +108,7 @@ class Ownership:
         if generation_id < 0 and member.held:
             raise InvariantError(f"{member.name} is assigned {sorted(member.held)} though it is in no generation")
         before = self._seen.get(member.name, -1)
-        if generation_id < before:
+        if generation_id < before and (member.name, generation_id) not in self._stale:
             raise InvariantError(f"{member.name} went from generation {before} back to {generation_id}")
         self._seen[member.name] = generation_id
         claims = self._claims.setdefault(generation_id, {})
