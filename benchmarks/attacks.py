@@ -20,7 +20,7 @@ import cramjam
 from crc32c import crc32c
 
 from benchmarks.wire import Address, Asker, connect, frame
-from muster.protocol import framing, record_batch
+from muster.protocol import framing
 from muster.protocol.messages import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -50,6 +50,7 @@ from muster.protocol.messages import (
 )
 from muster.protocol.primitives import Request, uvarint
 from muster.protocol.record_batch import build_batch
+from muster.protocol.varints import varint
 
 TOPIC = "hostile"
 CREATE_VERSION, PRODUCE_VERSION, COMMIT_VERSION = 7, 9, 8
@@ -135,7 +136,7 @@ def header_tags(count: int) -> bytes:
 def bomb(records: int) -> bytes:
     """A zstd batch of so many records of a few bytes: nearly nothing on the wire."""
     body = b"\0\0\0\2k\1\0"
-    packed = bytes(cramjam.zstd.compress((record_batch.varint(len(body)) + body) * records, level=19))
+    packed = bytes(cramjam.zstd.compress((varint(len(body)) + body) * records, level=19))
     batch = bytearray(build_batch([(time.time_ns() // 1_000_000, b"k", None, [])]))
     now = time.time_ns() // 1_000_000
     batch = batch[:61] + packed

@@ -24,7 +24,7 @@ from muster.protocol.messages import (
     TopicProduceData,
 )
 from muster.protocol.primitives import ZERO_UUID
-from muster.protocol.record_batch import varint
+from muster.protocol.varints import varint
 from tests.support.brokers import RawClient
 
 ANSWERS_OF_KAFKA = Path(__file__).with_name("lying_batches.json")

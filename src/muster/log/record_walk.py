@@ -19,7 +19,8 @@ from typing import Literal, NamedTuple
 
 from muster.errors import CorruptRecordError
 from muster.protocol.compression import Buffer
-from muster.protocol.record_batch import NO_TIMESTAMP, BatchHeader, read_header, read_varint, record_bytes
+from muster.protocol.record_batch import NO_TIMESTAMP, BatchHeader, read_header, record_bytes
+from muster.protocol.varints import read_varint, read_zigzag
 
 MAX_ERRORS = 1_000
 """How many records of a batch are named to its producer: Kafka names all, and a few bytes can stand for millions."""
@@ -204,7 +205,7 @@ class _Walker:
                     number += (high - 1) << 7
                     position += 1
                 else:
-                    number, position = _zigzag(data, position - 1)
+                    number, position = read_zigzag(data, position - 1)
             if number != time_delta:
                 time_delta = number
                 delta = (number >> 1) ^ -(number & 1)
@@ -219,7 +220,7 @@ class _Walker:
                     number += (high - 1) << 7
                     position += 1
                 else:
-                    number, position = _zigzag(data, position - 1)
+                    number, position = read_zigzag(data, position - 1)
             if number != expected:
                 self.in_sequence = False
             expected += 2
@@ -230,7 +231,7 @@ class _Walker:
                     number += (high - 1) << 7
                     position += 1
                 else:
-                    number, position = _zigzag(data, position - 1)
+                    number, position = read_zigzag(data, position - 1)
             if not number & 1:
                 position += number >> 1
             elif number != _NULL:
@@ -244,7 +245,7 @@ class _Walker:
                     number += (high - 1) << 7
                     position += 1
                 else:
-                    number, position = _zigzag(data, position - 1)
+                    number, position = read_zigzag(data, position - 1)
             if not number & 1:
                 position += number >> 1
             elif number != _NULL:
@@ -259,7 +260,7 @@ class _Walker:
         return start, position
 
     def _length(self, position: int) -> tuple[int, int]:
-        number, end = _zigzag(self.data, position)
+        number, end = read_zigzag(self.data, position)
         if end - position > _MAX_VARINT:
             raise RecordLengthError(f"a record's length of {end - position} bytes")
         return number, end
@@ -372,12 +373,6 @@ def _offsets(place: int, width: int, index: int, count: int) -> bytes:
     end = index + count
     shared = range(index >> shift, (end - 1 >> shift) + 1)
     return b"".join(bytes([n & 0x7F | more]) * (min(n + 1 << shift, end) - max(n << shift, index)) for n in shared)
-
-
-def _zigzag(data: bytes, position: int) -> tuple[int, int]:
-    """A number as it is encoded, not yet signed, and the position behind it. Raises CorruptRecordError, IndexError."""
-    value, position = read_varint(data, position)
-    return (value << 1) ^ (value >> 63), position
 
 
 def _small(data: bytes, position: int) -> tuple[int, int]:

@@ -30,6 +30,7 @@ from crc32c import crc32c
 
 from muster.errors import CorruptRecordError
 from muster.protocol.compression import MAX_DECOMPRESSED_SIZE, Buffer, Compression, compress, decompress
+from muster.protocol.varints import read_varint, read_zigzag, signed, varint
 
 HEADER_SIZE = 61
 LOG_OVERHEAD = 12
@@ -299,7 +300,7 @@ def _decode_records(data: bytes, header: BatchHeader) -> list[RecordTuple]:  # n
                 length += (high - 1) << 7
                 position += 1
             else:
-                length, position = _read_unsigned(data, position - 1)
+                length, position = read_zigzag(data, position - 1)
         start = position
         number = data[position + 1]  # the byte before, the record's attributes, has no meaning yet
         position += 2
@@ -308,10 +309,10 @@ def _decode_records(data: bytes, header: BatchHeader) -> list[RecordTuple]:  # n
                 number += (high - 1) << 7
                 position += 1
             else:
-                number, position = _read_unsigned(data, position - 1)
+                number, position = read_zigzag(data, position - 1)
         if number != time_delta:
             time_delta = number
-            timestamp = header.base_timestamp + _signed(number) if fixed_timestamp is None else fixed_timestamp
+            timestamp = header.base_timestamp + signed(number) if fixed_timestamp is None else fixed_timestamp
         number = data[position]
         position += 1
         if number >= 0x80:
@@ -319,11 +320,11 @@ def _decode_records(data: bytes, header: BatchHeader) -> list[RecordTuple]:  # n
                 number += (high - 1) << 7
                 position += 1
             else:
-                number, position = _read_unsigned(data, position - 1)
+                number, position = read_zigzag(data, position - 1)
         if number == next_delta:
             offset += 1
         else:
-            offset = header.base_offset + _signed(number)
+            offset = header.base_offset + signed(number)
             next_delta = (offset - header.base_offset) << 1
         next_delta += 2
         number = data[position]
@@ -333,7 +334,7 @@ def _decode_records(data: bytes, header: BatchHeader) -> list[RecordTuple]:  # n
                 number += (high - 1) << 7
                 position += 1
             else:
-                number, position = _read_unsigned(data, position - 1)
+                number, position = read_zigzag(data, position - 1)
         if number & 1:
             key = _null(number)
         else:
@@ -347,7 +348,7 @@ def _decode_records(data: bytes, header: BatchHeader) -> list[RecordTuple]:  # n
                 number += (high - 1) << 7
                 position += 1
             else:
-                number, position = _read_unsigned(data, position - 1)
+                number, position = read_zigzag(data, position - 1)
         if number & 1:
             value = _null(number)
         else:
@@ -360,7 +361,7 @@ def _decode_records(data: bytes, header: BatchHeader) -> list[RecordTuple]:  # n
             headers = []
             position += 1
         if (position - start) << 1 != length:
-            raise CorruptRecordError(f"a record at offset {offset} says {_signed(length)} bytes and has others")
+            raise CorruptRecordError(f"a record at offset {offset} says {signed(length)} bytes and has others")
         records.append((offset, timestamp, key, value, headers))
     if position != len(data):
         raise CorruptRecordError(f"{len(data) - position} bytes are left behind the last record")
@@ -369,12 +370,8 @@ def _decode_records(data: bytes, header: BatchHeader) -> list[RecordTuple]:  # n
 
 def _null(number: int) -> bytes | None:
     if number != 1:
-        raise CorruptRecordError(f"a field of {_signed(number)} bytes")
+        raise CorruptRecordError(f"a field of {signed(number)} bytes")
     return None
-
-
-def _signed(zigzag: int) -> int:
-    return (zigzag >> 1) ^ -(zigzag & 1)
 
 
 def _read_nullable(data: bytes, position: int) -> tuple[bytes | None, int]:
@@ -405,52 +402,6 @@ def _read_headers(data: bytes, position: int) -> tuple[RecordHeaders, int]:
         value, position = _read_nullable(data, position)
         headers.append((key.decode("utf-8", "replace"), value))
     return headers, position
-
-
-# ------------------------------------------------------------------------------------------------- varints
-
-
-def read_varint(data: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
-    """A zigzag varint of up to 64 bits and the position behind it. IndexError at the end of `data`."""
-    byte = data[position]
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), position + 1
-    value, position = _read_unsigned(data, position)
-    return (value >> 1) ^ -(value & 1), position
-
-
-def _read_unsigned(data: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if value >> 64:
-                raise CorruptRecordError("a varint of more than 64 bits")
-            return value, position
-        shift += 7
-        if shift > 63:
-            raise CorruptRecordError("a varint of more than 10 bytes")
-
-
-def _encode_unsigned(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-_SMALL = tuple(_encode_unsigned(value) for value in range(1 << 13))
-_SMALL_LIMIT = len(_SMALL)
-
-
-def varint(value: int) -> bytes:
-    """`value`, of up to 64 bits with sign, as a zigzag varint."""
-    zigzag = (value << 1) ^ (value >> 63)
-    return _SMALL[zigzag] if zigzag < _SMALL_LIMIT else _encode_unsigned(zigzag)
 
 
 # ------------------------------------------------------------------------------------------------- building

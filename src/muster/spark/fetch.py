@@ -25,7 +25,7 @@ from muster.errors import (
     error_code,
 )
 from muster.model import TopicPartition
-from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
 from muster.protocol.compression import Buffer
 from muster.protocol.messages import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from muster.protocol.primitives import ZERO_UUID
@@ -36,7 +36,6 @@ from muster.spark.wire import Connection
 log = logging.getLogger("muster.spark")
 
 _NEWEST_BY_NAME = 12  # from 13 on topics go by id
-READ_COMMITTED = 1
 _OTHERS = 5
 """How often in a row brokers have to say that a topic is another one, with pauses as between other tries."""
 

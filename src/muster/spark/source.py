@@ -24,11 +24,10 @@ from pyspark.sql.types import (
 )
 
 from muster.errors import ConfigError
-from muster.model import TopicPartition
 from muster.spark.batch import plan
 from muster.spark.cluster import connect
-from muster.spark.fetch import FetchSettings, RangeReader
 from muster.spark.options import SourceOptions, parse_options
+from muster.spark.ranges import OffsetRange, read_range
 from muster.spark.shares import split
 
 NAME = "muster"
@@ -50,27 +49,6 @@ def spark_schema(columns: Sequence[str]) -> StructType:
     return StructType([StructField(name, _TYPES[name]) for name in columns])
 
 
-class OffsetRange(InputPartition):  # type: ignore[misc]
-    """What one task reads. The topic's id is in hexadecimal digits, empty where it is not known."""
-
-    def __init__(self, topic: str, partition: int, start: int, end: int, topic_id: str = "") -> None:
-        self.topic = topic
-        self.partition = partition
-        self.start = start
-        self.end = end
-        self.topic_id = topic_id
-
-    def __repr__(self) -> str:
-        return f"OffsetRange({self.topic}-{self.partition} [{self.start}, {self.end}))"
-
-
-def read_range(settings: FetchSettings, task: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Run one task, on an executor."""
-    if isinstance(task, OffsetRange):
-        place = TopicPartition(task.topic, task.partition)
-        yield from RangeReader(settings, place, task.start, task.end, bytes.fromhex(task.topic_id)).batches()
-
-
 class MusterDataSource(DataSource):  # type: ignore[misc]
     """The data source: options in, readers out."""
 
@@ -86,7 +64,7 @@ class MusterDataSource(DataSource):  # type: ignore[misc]
         return BatchReader(_with_schema(parse_options(self.options, streaming=False), schema))
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802 - Spark's name
-        from muster.spark.stream import StreamReader
+        from muster.spark.stream import StreamReader  # a batch query does without the member and all it stands on
 
         return StreamReader(_with_schema(parse_options(self.options, streaming=True), schema))
 

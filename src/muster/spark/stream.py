@@ -26,8 +26,8 @@ from pyspark.sql.streaming.datasource import (
 from muster.spark.member import Member
 from muster.spark.offsets import INITIAL, from_json, to_json
 from muster.spark.options import SourceOptions
+from muster.spark.ranges import OffsetRange, read_range
 from muster.spark.shares import split
-from muster.spark.source import OffsetRange, read_range
 
 _GOODBYE_S = 8.0
 """How long an ending process takes leave of its group at most."""

@@ -25,11 +25,10 @@ from muster.protocol.record_batch import (
     read_header,
     read_records,
     read_tuples,
-    read_varint,
     set_log_append_time,
     set_times,
-    varint,
 )
+from muster.protocol.varints import read_varint, varint
 from tests.support.java_batches import BATCHES, RECORDS
 
 with warnings.catch_warnings():  # kafka-python reads its schemas in a way that Python 3.11 deprecates

@@ -22,6 +22,7 @@ from muster.broker.fetch_sessions import SLICE, FetchedPartition, FetchPlan
 from muster.broker.handlers.metadata import LEADER_EPOCH
 from muster.errors import ErrorCode, KafkaError
 from muster.model import GROUP_METADATA_TOPIC
+from muster.protocol.api import READ_COMMITTED
 from muster.protocol.messages import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from muster.protocol.primitives import ZERO_UUID
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from muster.broker.broker import Broker
     from muster.log import PartitionLog
 
-READ_COMMITTED = 1
 _TOPIC_IDS_SINCE = 13
 
 MANY = 1_000

@@ -1,0 +1,32 @@
+"""What one task of Spark reads, of a batch query and of a stream alike, and the reading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from muster.model import TopicPartition
+from muster.spark.fetch import FetchSettings, RangeReader
+
+
+class OffsetRange(InputPartition):  # type: ignore[misc]
+    """What one task reads. The topic's id is in hexadecimal digits, empty where it is not known."""
+
+    def __init__(self, topic: str, partition: int, start: int, end: int, topic_id: str = "") -> None:
+        self.topic = topic
+        self.partition = partition
+        self.start = start
+        self.end = end
+        self.topic_id = topic_id
+
+    def __repr__(self) -> str:
+        return f"OffsetRange({self.topic}-{self.partition} [{self.start}, {self.end}))"
+
+
+def read_range(settings: FetchSettings, task: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Run one task, on an executor."""
+    if isinstance(task, OffsetRange):
+        place = TopicPartition(task.topic, task.partition)
+        yield from RangeReader(settings, place, task.start, task.end, bytes.fromhex(task.topic_id)).batches()
