@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import ClassVar
 
-from muster.assignors.layout import Layout, Places
+from muster.assignors.layout import Layout
 from muster.model import UNKNOWN_GENERATION_ID, TopicPartition
 
 
@@ -57,10 +57,11 @@ class MemberAssignment:
     as many partitions.
     """
 
-    __slots__ = ("_partitions", "_places", "user_data")
+    __slots__ = ("_layout", "_partitions", "_places", "user_data")
 
     def __init__(self, partitions: list[TopicPartition] | None = None, user_data: bytes = b"") -> None:
-        self._places: Places | None = None
+        self._layout: Layout | None = None
+        self._places: list[int] = []
         self._partitions = [] if partitions is None else partitions
         self.user_data = user_data
 
@@ -68,34 +69,35 @@ class MemberAssignment:
     def of_places(cls, layout: Layout, places: list[int]) -> MemberAssignment:
         """Some places of a layout, not named yet."""
         assignment = cls()
-        assignment._places = Places(layout, places)
+        assignment._layout = layout
+        assignment._places = places
         return assignment
 
     @property
     def partitions(self) -> list[TopicPartition]:
         """The member's partitions; the list is the assignment's own, and may be changed."""
-        if self._places is not None:
-            self._partitions, self._places = self._places.named(), None
+        if self._layout is not None:
+            self._partitions, self._layout = self._layout.named(self._places), None
         return self._partitions
 
     @partitions.setter
     def partitions(self, partitions: list[TopicPartition]) -> None:
-        self._partitions, self._places = partitions, None
+        self._partitions, self._layout = partitions, None
 
-    @property
-    def unnamed(self) -> Places | None:
-        """The member's partitions, where nobody has asked for their names yet."""
-        return self._places
+    def unnamed(self) -> dict[str, list[int]] | None:
+        """Partition numbers by topic, as long as nobody has asked for names."""
+        return None if self._layout is None else self._layout.numbered(self._places)
 
     def count(self) -> int:
         """How many partitions there are."""
-        return len(self._partitions if self._places is None else self._places.places)
+        return len(self._partitions if self._layout is None else self._places)
 
     def topics(self) -> set[str]:
         """The topics that they are of."""
-        if self._places is None:
+        if self._layout is None:
             return {partition.topic for partition in self._partitions}
-        return self._places.topics()
+        numbers = set(map(self._layout.topic_of.__getitem__, self._places))
+        return {self._layout.topics[number] for number in numbers}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, MemberAssignment):

@@ -11,7 +11,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, pairwise, repeat
-from typing import NamedTuple
 
 from muster.model import TopicPartition
 
@@ -22,6 +21,7 @@ CONTESTED = -2
 """Claimed by several members in one generation, so that nobody's claim counts."""
 
 _NOWHERE = (0, 0)
+_NONE: tuple[None, int] = (None, -1)
 
 Claim = tuple[int, list[int]]
 """What one member says it owns: the generation it says so of, and places of a layout."""
@@ -43,34 +43,6 @@ def places_of(spans: Mapping[str, tuple[int, int]], partitions: Iterable[tuple[s
     return places
 
 
-class Places(NamedTuple):
-    """Some places of a layout, in the order in which a member gets them."""
-
-    layout: Layout
-    places: list[int]
-
-    def named(self) -> list[TopicPartition]:
-        """Their names."""
-        return list(map(self.layout.names.__getitem__, self.places))
-
-    def topics(self) -> set[str]:
-        """The topics that they are of."""
-        topics = self.layout.topics
-        return {topics[number] for number in set(map(self.layout.topic_of.__getitem__, self.places))}
-
-    def by_topic(self) -> dict[str, list[int]]:
-        """Their partition numbers by topic; topics stand in the order in which the places first name them."""
-        topics, topic_of, number_of = self.layout.topics, self.layout.topic_of, self.layout.number_of
-        found: dict[str, list[int]] = {}
-        for place in self.places:
-            topic = topics[topic_of[place]]
-            if topic in found:
-                found[topic].append(number_of[place])
-            else:
-                found[topic] = [number_of[place]]
-        return found
-
-
 class Layout:
     """The row of all partitions of the topics that exist and that somebody subscribes to.
 
@@ -84,12 +56,12 @@ class Layout:
     def __init__(self, partitions_per_topic: Mapping[str, int], subscriptions: Iterable[list[str]]) -> None:
         kinds: dict[tuple[str, ...], int] = {}
         kind_of: list[int] = []
-        last: list[str] | None = None
-        kind = -1
+        seen: dict[int, tuple[list[str], int]] = {}
         for names in subscriptions:
-            if names != last:  # neighbours are mostly equal, and comparing is cheaper than hashing
-                last = names
+            last, kind = seen.get(len(names), _NONE)
+            if names != last:  # those of the same length are mostly equal, and comparing is cheaper than hashing
                 kind = kinds.setdefault(tuple(names), len(kinds))
+                seen[len(names)] = names, kind
             kind_of.append(kind)
         distinct = {topic for names in kinds for topic in names}
         self.topics = sorted(topic for topic in distinct if partitions_per_topic.get(topic, 0) > 0)
@@ -146,10 +118,28 @@ class Layout:
         """Where each topic starts, and how many partitions it has."""
         return dict(zip(self.topics, zip(self.starts, self.counts, strict=False), strict=True))
 
-    def by_topic(self, places: list[int]) -> list[list[int]]:
+    def named(self, places: Iterable[int]) -> list[TopicPartition]:
+        """The names of some places."""
+        return list(map(self.names.__getitem__, places))
+
+    def numbered(self, places: Iterable[int]) -> dict[str, list[int]]:
+        """The partition numbers of some places by topic; topics stand in the order in which places first name them."""
+        topics, topic_of, number_of = self.topics, self.topic_of, self.number_of
+        found: dict[str, list[int]] = {}
+        for place in places:
+            topic = topics[topic_of[place]]
+            if topic in found:
+                found[topic].append(number_of[place])
+            else:
+                found[topic] = [number_of[place]]
+        return found
+
+    def by_topic(self, places: Sequence[int]) -> list[list[int]]:
         """Sorted places, topic by topic."""
+        if len(places) == self.total:
+            return [list(range(start, end)) for start, end in pairwise(self.starts)]
         ends = [bisect_left(places, start) for start in self.starts]
-        return [places[begin:end] for begin, end in pairwise(ends)]
+        return [list(places[begin:end]) for begin, end in pairwise(ends)]
 
     def settle(self, claims: Sequence[Claim]) -> list[int]:
         """Say for each place who has a right to it: a member, FREE or CONTESTED.

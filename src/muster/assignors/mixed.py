@@ -21,13 +21,16 @@ there are.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import chain
+
 from muster.assignors.holdings import Holdings
 from muster.assignors.layout import Layout
 from muster.assignors.paths import balance
 from muster.assignors.returns import give_back
 
 
-def deal(places: list[int], needs: list[tuple[int, int]], shares: list[list[int]]) -> list[int]:
+def deal(places: Sequence[int], needs: list[tuple[int, int]], shares: list[list[int]]) -> list[int]:
     """Deal places in turn to (member, how many); return the members in the order in which they were filled.
 
     `places` holds exactly as many as are needed. Whole rounds are dealt at once, as slices, up to where the next
@@ -89,7 +92,7 @@ def share_mixed(layout: Layout, owner: list[int], shares: list[list[int]], free:
         if _release(layout, [load + 1 for load in fair], shares, free):
             loads, poured = _pour_all(shares, active, subscribers, [_size(free, topics) for topics, _ in groups])
     for group, needs in poured.items():
-        deal([place for topic in groups[group][0] for place in free[topic]], needs, shares)
+        deal(list(chain.from_iterable(free[topic] for topic in groups[group][0])), needs, shares)
     if _spread(loads, active) > 1:
         holdings = Holdings(layout, owner, shares)
         balance(holdings)

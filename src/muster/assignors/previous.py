@@ -49,6 +49,7 @@ class _Shape(NamedTuple):
     numbers: struct.Struct
     starts: tuple[int, ...]
     counts: tuple[int, ...]
+    least: int
     end: int
 
 
@@ -118,7 +119,15 @@ class PreviousReader:
             spans += [self._spans.get(name, _NOWHERE)] * count
         fixed = struct.Struct(between + f"{end - after}s{len(data) - end}x")
         starts, counts = tuple(start for start, _ in spans), tuple(count for _, count in spans)
-        return _Shape(fixed, fixed.unpack(data), struct.Struct(numbers + f"{len(data) - after}x"), starts, counts, end)
+        return _Shape(
+            fixed,
+            fixed.unpack(data),
+            struct.Struct(numbers + f"{len(data) - after}x"),
+            starts,
+            counts,
+            min(counts, default=0),
+            end,
+        )
 
 
 def _check_lengths(name: int, count: int, left: int) -> None:
@@ -144,7 +153,7 @@ def _runs(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 def _numbered(shape: _Shape, data: bytes) -> list[int]:
     numbers = shape.numbers.unpack(data)  # unsigned: a negative one is beyond the end of every topic
-    if all(map(lt, numbers, shape.counts)):
+    if max(numbers, default=0) < shape.least or all(map(lt, numbers, shape.counts)):
         return list(map(add, shape.starts, numbers))
     found = zip(shape.starts, numbers, shape.counts, strict=True)
     return [start + number for start, number, count in found if number < count]

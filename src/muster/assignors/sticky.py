@@ -23,7 +23,7 @@ altogether: its owner gives it up, joins again, and the next rebalance finds it 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from muster.assignors.base import Assignor, MemberAssignment, MemberSubscription, RebalanceProtocol
 from muster.assignors.layout import FREE, Claim, Layout, places_of
@@ -122,28 +122,32 @@ def share(layout: Layout, owner: list[int]) -> list[list[int]]:
     return shares
 
 
-def _kept(layout: Layout, owner: list[int]) -> tuple[list[list[int]], list[int]]:
+def _kept(layout: Layout, owner: list[int]) -> tuple[list[list[int]], Sequence[int]]:
     """Leave every place with its rightful owner if that still subscribes; the rest is free. All in order."""
     # Behind the members' lists stand those of CONTESTED and FREE, which are -2 and -1.
     shares: list[list[int]] = [[] for _ in range(len(layout.wanted) + 2)]
-    if max(owner, default=FREE) == FREE:
-        return shares[:-2], list(range(layout.total))
+    if owner.count(FREE) == layout.total:
+        return shares[:-2], range(layout.total)
     for place, member in enumerate(owner):
         shares[member].append(place)
     free = shares.pop() + shares.pop()
     for member, topics in enumerate(layout.wanted):
         if len(topics) < len(layout.topics) and shares[member]:
             topic_of = layout.topic_of
-            free += [place for place in shares[member] if topic_of[place] not in topics]
-            shares[member] = [place for place in shares[member] if topic_of[place] in topics]
+            unwanted = [place for place in shares[member] if topic_of[place] not in topics]
+            if unwanted:
+                free += unwanted
+                shares[member] = [place for place in shares[member] if topic_of[place] in topics]
     return shares, sorted(free)
 
 
-def _share_equally(layout: Layout, shares: list[list[int]], active: list[int], free: list[int]) -> None:
+def _share_equally(layout: Layout, shares: list[list[int]], active: list[int], free: Sequence[int]) -> None:
     if not active:
         return
     quota, larger = divmod(layout.total, len(active))
-    larger = _release(layout, shares, active, free, quota, larger)
+    released, larger = _release(layout, shares, active, quota, larger)
+    if released:
+        free = sorted([*free, *released])
     even = [member for member in active if len(shares[member]) == quota]
     needs = [(member, quota - len(shares[member])) for member in active if len(shares[member]) < quota]
     dealt = sum(need for _, need in needs)
@@ -153,21 +157,18 @@ def _share_equally(layout: Layout, shares: list[list[int]], active: list[int], f
 
 
 def _release(
-    layout: Layout, shares: list[list[int]], active: list[int], free: list[int], quota: int, larger: int
-) -> int:
-    """Take from every member what it holds over its quota; return how many may still have one more than the quota.
+    layout: Layout, shares: list[list[int]], active: list[int], quota: int, larger: int
+) -> tuple[list[int], int]:
+    """Take from every member what it holds over its quota; return that, and how many may still have one more.
 
     Low partition numbers are kept, over all topics, so that a large owner stays spread over the topics.
     """
+    released: list[int] = []
     over = [member for member in active if len(shares[member]) > quota]
-    if not over:
-        return larger
-    number = layout.number_of
     for member in over:
         keep = quota + (larger > 0)
         larger -= larger > 0
-        ranked = sorted(shares[member], key=number.__getitem__)
+        ranked = sorted(shares[member], key=layout.number_of.__getitem__)
         shares[member] = ranked[:keep]
-        free += ranked[keep:]
-    free.sort()
-    return larger
+        released += ranked[keep:]
+    return released, larger

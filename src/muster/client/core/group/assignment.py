@@ -146,10 +146,10 @@ def _asked(assignor: Assignor, question: Callable[[], T]) -> T:
 
 
 def _encoded(share: MemberAssignment) -> bytes:
-    places = share.unnamed
-    if places is None:
+    by_topic = share.unnamed()
+    if by_topic is None:
         return encode_assignment(check_partitions(share.partitions), share.user_data)
-    return encode_assignment_by_topic(places.by_topic(), share.user_data)
+    return encode_assignment_by_topic(by_topic, share.user_data)
 
 
 def _subscription(member: JoinGroupResponseMember) -> MemberSubscription:
