@@ -85,7 +85,7 @@ async def test_any_requests(tmp_path: Path, caplog: pytest.LogCaptureFixture, se
             server = broker._server
             while server.connections or len(server.slices):
                 await asyncio.sleep(0.01)
-            assert (server.intake.bytes, server._unread_bytes, len(broker.fetches)) == (0, 0, 0)
+            assert (server.intake.bytes, server.connections.unread_bytes, len(broker.fetches)) == (0, 0, 0)
             assert broker.sessions.partitions <= 100
     surprises = [record for record in caplog.records if record.levelno >= logging.ERROR or record.exc_info]
     assert not surprises, surprises[0].getMessage() + str(surprises[0].exc_info)

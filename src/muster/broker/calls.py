@@ -14,16 +14,13 @@ import sys
 from collections import deque
 from collections.abc import Callable, Generator
 from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+from muster.broker.intake import Intake, LargeFrame
 from muster.errors import MusterError
 from muster.protocol import codec
 from muster.protocol.api import response_header_version
 from muster.protocol.primitives import Buffer, Request, Response
-
-if TYPE_CHECKING:
-    from muster.broker.connection import Connection
-    from muster.broker.intake import LargeFrame
 
 SMALL = 2_000
 """Elements of arrays in a request or response that is decoded or encoded in one go: some two milliseconds."""
@@ -78,8 +75,22 @@ class Unsupported(NamedTuple):
     response: Response
 
 
+class Asker(Protocol):
+    """The connection that a request came on (connection_core.py)."""
+
+    client_host: str
+    peer: str
+    intake: Intake
+
+    def answered(self, call: Call, response: Response | Sliced) -> None:
+        """A parked call has its answer."""
+
+    def close(self, why: str) -> None:
+        """Send what is answered already, then end."""
+
+
 class Call:
-    """One request under way: who sent it, and where its answer goes."""
+    """One request under way: what sent it, and where its answer goes."""
 
     __slots__ = (
         "_connection",
@@ -98,7 +109,7 @@ class Call:
         "version",
     )
 
-    def __init__(self, connection: Connection, api: Api, version: int, correlation_id: int, client_id: str) -> None:
+    def __init__(self, connection: Asker, api: Api, version: int, correlation_id: int, client_id: str) -> None:
         self._connection = connection
         self.api = api
         self.version = version
@@ -143,7 +154,7 @@ class Call:
         """Nobody has views of the frame any more."""
         frame, self.held = self.held, None
         if frame is not None:
-            self._connection.server.intake.done(frame)
+            self._connection.intake.done(frame)
 
     def close(self, reason: str) -> None:
         """End the connection without an answer: what CloseConnectionError does while the handler runs."""

@@ -8,9 +8,9 @@ wait for longer than STALLED_S, twice at most.
 
 from __future__ import annotations
 
-import asyncio
 import mmap
 import sys
+from collections.abc import Callable
 from typing import Protocol
 
 CHUNK = 1024 * 1024
@@ -33,6 +33,20 @@ class Receiver(Protocol):
 
     def close(self, why: str) -> None:
         """End the connection."""
+
+
+class Timer(Protocol):
+    """What a loop returns for a call in the future."""
+
+    def cancel(self) -> None:
+        """It is not wanted any more."""
+
+
+class Loop(Protocol):
+    """The one thing that is needed of an event loop."""
+
+    def call_later(self, delay: float, callback: Callable[[], None], /) -> Timer:
+        """Call back in that many seconds."""
 
 
 class LargeFrame:
@@ -62,14 +76,14 @@ class LargeFrame:
 class Intake:
     """All large frames of a broker. `most` bounds their bytes."""
 
-    def __init__(self, most: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, most: int, loop: Loop) -> None:
         self.bytes = 0
         self._most = most
         self._loop = loop
         self._receiving: dict[Receiver, LargeFrame] = {}
         self._waiting: dict[Receiver, None] = {}
         self._pool: list[mmap.mmap] = []
-        self._watch: asyncio.TimerHandle | None = None
+        self._watch: Timer | None = None
 
     def begin(self, receiver: Receiver, length: int, start: bytes) -> LargeFrame:
         """A frame of which the first bytes have come."""

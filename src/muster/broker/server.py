@@ -1,4 +1,4 @@
-"""The port: connections are accepted, counted and closed here; what they share is kept here.
+"""The port: connections are accepted here, looked at now and then, and closed at the end.
 
 When the process runs out of descriptors, connections wait to be accepted until there are some again; and some are
 kept back for the logs, which a peer with many connections must not bring down.
@@ -9,23 +9,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import logging
 import resource
 import socket
 from collections.abc import Callable
+from time import monotonic
 
 from muster.broker.calls import Api, Unsupported
-from muster.broker.connection import READ_BYTES, Connection
+from muster.broker.connection import Connection, Shared
+from muster.broker.connection_core import Service
+from muster.broker.connections import Connections
 from muster.broker.intake import Intake
 from muster.broker.slices import Slices
 
-log = logging.getLogger("muster.broker")
-
 ACCEPT_AT_ONCE = 100
 ACCEPT_AGAIN_S = 0.5
-SAY_AGAIN_S = 5.0
-"""Between two lines about connections that could not be taken."""
-
 LOOK_S = 5.0
 """Between two looks for requests that nobody answers."""
 
@@ -53,29 +50,22 @@ class Server:
         on_rest: Callable[[], None] = lambda: None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
-        self.apis = apis
-        self.unsupported = unsupported
-        self.max_request_bytes = max_request_bytes
-        self.connections: set[Connection] = set()
-        self.turn_done = on_turn
-        self.read_view = memoryview(bytearray(READ_BYTES))
         self.slices = Slices(self.loop, on_rest)
         self.intake = Intake(max_bytes_in_flight if max_bytes_in_flight >= 0 else 1 << 62, self.loop)
-        self._max_connections = max_connections
-        self._max_unread_bytes = max_unread_bytes if max_unread_bytes >= 0 else 1 << 62
-        self._max_idle_s = max_idle_ms / 1000 if max_idle_ms >= 0 else None
+        self.connections = Connections(
+            max_connections=max_connections,
+            max_unread_bytes=max_unread_bytes,
+            max_idle_ms=max_idle_ms,
+            clock=monotonic,
+        )
+        service = Service(apis, unsupported, max_request_bytes, self.intake, self.slices, on_turn, monotonic)
+        self.shared = Shared(self.loop, service, self.connections)
         self._backlog = backlog
-        self._unread_bytes = 0
-        # In order of progress: the first is the one that has taken nothing for the longest time.
-        self._unread: dict[Connection, None] = {}
-        self._to_flush: list[Connection] = []
         self._listening: list[socket.socket] = []
         self._accepting: set[asyncio.Task[object]] = set()
         self._highest_descriptor = 1 << 30
         self._sweep: asyncio.TimerHandle | None = None
-        self._sweep_due = 0.0
         self._look: asyncio.TimerHandle | None = None
-        self._refused = Seldom(self.loop.time)
 
     # ------------------------------------------------------------------------------------- the port
 
@@ -92,9 +82,9 @@ class Server:
             raise
         for listening in self._listening:
             self.loop.add_reader(listening, self._accept, listening)
-        if self._max_idle_s is not None:
-            self._schedule_sweep()
-        self._look = self.loop.call_later(LOOK_S, self._look_for_forgotten)
+        if self.connections.sweep_s is not None:
+            self._schedule_sweep(self.connections.sweep_s)
+        self._look = self.loop.call_later(LOOK_S, self._close_forgotten)
         return int(port)
 
     def _keep_descriptors_back(self) -> None:
@@ -111,13 +101,17 @@ class Server:
             except OSError as error:
                 if error.errno not in _NO_MORE:
                     raise
-                self._refused.warn(f"cannot accept connections: {error.strerror}; trying again until it can be done")
+                self.connections.refused.warn(
+                    f"cannot accept connections: {error.strerror}; trying again until it can be done"
+                )
                 self.loop.remove_reader(listening)
                 self.loop.call_later(ACCEPT_AGAIN_S, self._accept_again, listening)
                 return
             if accepted.fileno() >= self._highest_descriptor:
                 accepted.close()
-                self._refused.warn("refused a connection: the file descriptors that are left are for the logs")
+                self.connections.refused.warn(
+                    "refused a connection: the file descriptors that are left are for the logs"
+                )
                 continue
             accepted.setblocking(False)
             task = self.loop.create_task(self._serve(accepted))
@@ -126,7 +120,7 @@ class Server:
 
     async def _serve(self, accepted: socket.socket) -> None:
         try:
-            await self.loop.connect_accepted_socket(lambda: Connection(self), accepted)
+            await self.loop.connect_accepted_socket(lambda: Connection(self.shared), accepted)
         except OSError:
             accepted.close()
 
@@ -136,6 +130,7 @@ class Server:
 
     def stop_listening(self) -> None:
         """Take no more connections."""
+        self.connections.admit_no_more()
         if self._sweep is not None:
             self._sweep.cancel()
         if self._look is not None:
@@ -149,100 +144,29 @@ class Server:
         """Take no more connections; end those that are there, after what is answered was sent."""
         self.stop_listening()
         self.intake.stop()
-        for connection in list(self.connections):
+        for connection in self.connections:
             connection.end()
         for _ in range(100):
             if not self.connections:
                 break
             await asyncio.sleep(0.01)
-        for connection in list(self.connections):
+        for connection in self.connections:
             connection.abort()
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the transports are told
+        await asyncio.sleep(0)  # they tell the connections
 
-    # ------------------------------------------------------------------------------------- what connections share
+    # ------------------------------------------------------------------------------------- looked at now and then
 
-    def admit(self, connection: Connection) -> bool:
-        """Whether one more connection may stay."""
-        if len(self.connections) >= self._max_connections or not self._listening:
-            self._refused.warn(f"refused the connection of {connection.peer}: max.connections={self._max_connections}")
-            return False
-        self.connections.add(connection)
-        return True
+    def _schedule_sweep(self, after: float) -> None:
+        self._sweep = self.loop.call_later(after, self._close_idle, after)
 
-    def lost(self, connection: Connection) -> None:
-        """A connection has ended."""
-        self.connections.discard(connection)
-        self.intake.lost(connection)
-        self.count_unread(connection, 0)
+    def _close_idle(self, after: float) -> None:
+        self.connections.close_idle()
+        self._schedule_sweep(after)
 
-    def count_unread(self, connection: Connection, size: int) -> None:
-        """Take note of what a connection's peer has not taken; if that is too much in all, the slowest has to go."""
-        self._unread_bytes += size - connection.unread
-        if size < connection.unread or not size:
-            self._unread.pop(connection, None)
-        connection.unread = size
-        if size:
-            self._unread.setdefault(connection)
-        while self._unread_bytes > self._max_unread_bytes and self._unread:
-            slowest = next(iter(self._unread))
-            self._unread_bytes -= slowest.unread
-            slowest.unread = 0
-            del self._unread[slowest]
-            slowest.close("its answers are not taken, and queued.max.response.bytes wait in all")
-
-    def flush_soon(self, connection: Connection) -> None:
-        """Write what the connection has to send, in the next turn of the loop, together with others."""
-        if not self._to_flush:
-            self.loop.call_soon(self._flush_all)
-        self._to_flush.append(connection)
-
-    def _flush_all(self) -> None:
-        connections, self._to_flush = self._to_flush, []
-        for connection in connections:
-            connection.flush_due()
-
-    def _look_for_forgotten(self) -> None:
-        for connection in list(self.connections):
-            connection.close_if_forgotten()
-        self._look = self.loop.call_later(LOOK_S, self._look_for_forgotten)
-
-    # ------------------------------------------------------------------------------------- idle connections
-
-    def _schedule_sweep(self) -> None:
-        assert self._max_idle_s is not None
-        after = max(self._max_idle_s / 10, 0.05)
-        self._sweep_due = self.loop.time() + after
-        self._sweep = self.loop.call_later(after, self._close_idle)
-
-    def _close_idle(self) -> None:
-        assert self._max_idle_s is not None
-        # A sweep that comes late tells that nothing ran: what peers sent meanwhile has not been read yet.
-        late = self.loop.time() - self._sweep_due
-        oldest = self.loop.time() - self._max_idle_s - late
-        for connection in list(self.connections):
-            if connection.last_active < oldest and not connection.waiting:
-                log.info("closed the connection of %s: idle for connections.max.idle.ms", connection.peer)
-                connection.idle()
-        self._schedule_sweep()
-
-
-class Seldom:
-    """Warnings that say the same: one line in SAY_AGAIN_S, with how many were left out."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._again = 0.0
-        self._left_out = 0
-
-    def warn(self, text: str) -> None:
-        """Write a line, or count it."""
-        now = self._clock()
-        if now < self._again:
-            self._left_out += 1
-            return
-        more = f" ({self._left_out} such lines were left out)" if self._left_out else ""
-        log.warning("%s%s", text, more)
-        self._again, self._left_out = now + SAY_AGAIN_S, 0
+    def _close_forgotten(self) -> None:
+        self.connections.close_forgotten()
+        self._look = self.loop.call_later(LOOK_S, self._close_forgotten)
 
 
 def _listen(family: int, address: tuple[object, ...], backlog: int) -> socket.socket:

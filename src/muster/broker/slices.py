@@ -6,11 +6,10 @@ turn of the loop, so that at most one holds the objects of a very large request.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, Protocol
 
 log = logging.getLogger("muster.broker")
 
@@ -19,13 +18,23 @@ SLICE_S = 0.003
 Work = Generator[None, None, Any]
 
 
+class Loop(Protocol):
+    """What is needed of an event loop."""
+
+    def call_soon(self, callback: Callable[[], None], /) -> object:
+        """Call in the next turn."""
+
+    def time(self) -> float:
+        """Seconds."""
+
+
 class Slices:
     """The work that is to be done. `between` is called after each piece of work; `clock` says how long a slice has
     lasted, in seconds."""
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        loop: Loop,
         between: Callable[[], None] = lambda: None,
         clock: Callable[[], float] | None = None,
     ) -> None:

@@ -64,7 +64,7 @@ class Receiver:
 
 def intake(most: int) -> tuple[Intake, Loop, list[Receiver]]:
     loop = Loop()
-    found = Intake(most, loop)  # type: ignore[arg-type]
+    found = Intake(most, loop)
     return found, loop, [Receiver(found) for _ in range(4)]
 
 

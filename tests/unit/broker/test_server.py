@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from muster.broker.calls import NO_RESPONSE, SMALL, Api, Call, CloseConnectionError
-from muster.broker.connection import HIGH_WATER, Connection
-from muster.broker.server import Seldom, Server
+from muster.broker.connection_core import HIGH_WATER, ConnectionCore
+from muster.broker.connections import Seldom
+from muster.broker.server import Server
 from muster.protocol import codec, framing
 from muster.protocol.messages import (
     MetadataRequest,
@@ -110,7 +111,7 @@ def small(request: MetadataRequest, call: Call) -> MetadataResponse:
     return MetadataResponse(cluster_id="small")
 
 
-def only(server: Server) -> Connection:
+def only(server: Server) -> ConnectionCore:
     [connection] = server.connections
     return connection
 
@@ -139,7 +140,7 @@ async def test_a_peer_that_does_not_read_has_few_requests_handled() -> None:
             found, answer = await peer.answer()
             assert (found, answer.cluster_id) == (number, TEXT)
         assert connection.unread == 0
-        assert server._unread_bytes == 0
+        assert server.connections.unread_bytes == 0
 
 
 async def test_of_peers_that_do_not_read_the_slowest_goes_when_too_much_waits(caplog: pytest.LogCaptureFixture) -> None:
@@ -151,9 +152,9 @@ async def test_of_peers_that_do_not_read_the_slowest_goes_when_too_much_waits(ca
     async with serving(large, max_unread_bytes=20_000_000) as (server, connect):
         slow = connect(4096)
         await slow.ask("large")
-        while not server._unread:
+        while not server.connections.unread:
             await asyncio.sleep(0)
-        [first] = server._unread
+        [first] = server.connections.unread
         with caplog.at_level(logging.WARNING):
             others = [connect(4096) for _ in range(2)]
             for other in others:
@@ -161,7 +162,7 @@ async def test_of_peers_that_do_not_read_the_slowest_goes_when_too_much_waits(ca
             while first in server.connections:
                 await asyncio.sleep(0)
         assert "its answers are not taken" in caplog.text
-        assert server._unread_bytes <= 20_000_000
+        assert server.connections.unread_bytes <= 20_000_000
         with pytest.raises((EOFError, ConnectionResetError)):
             await slow.answer()
         number, answer = await others[-1].answer()
@@ -175,17 +176,17 @@ async def test_what_a_lost_peer_did_not_take_is_freed() -> None:
     async with serving(large) as (server, connect):
         peer = connect(4096)
         await peer.ask()
-        while not server._unread_bytes:
+        while not server.connections.unread_bytes:
             await asyncio.sleep(0)
         connection = only(server)
         peer.socket.close()
         while server.connections:
             await asyncio.sleep(0)
-        assert (server._unread_bytes, connection._out, connection.unread) == (0, [], 0)
+        assert (server.connections.unread_bytes, connection.out, connection.unread) == (0, [], 0)
 
 
 async def test_others_are_served_between_the_frames_of_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster.broker.connection.SLICE_S", 0.0)  # one frame in a turn of the loop
+    monkeypatch.setattr("muster.broker.connection_core.SLICE_S", 0.0)  # one frame in a turn of the loop
     order = []
 
     def note(request: MetadataRequest, call: Call) -> MetadataResponse:
@@ -287,10 +288,10 @@ async def test_nobody_is_left_without_an_answer_by_a_handler_that_forgets(caplog
         forgotten, waiting = connect(), connect()
         await waiting.ask("kept")
         await forgotten.ask()
-        while sum(bool(one._slots) for one in server.connections) < 2:
+        while sum(one.waiting for one in server.connections) < 2:
             await asyncio.sleep(0)
         with caplog.at_level(logging.ERROR):
-            server._look_for_forgotten()
+            server.connections.close_forgotten()
         with pytest.raises((EOFError, ConnectionResetError)):
             await forgotten.answer()
         assert "nobody answers its MetadataRequest" in caplog.text
@@ -395,7 +396,7 @@ async def test_a_request_without_an_answer_is_over() -> None:
         await peer.ask()
         await peer.ask("answered")
         assert (await peer.answer())[0] == 2
-        assert not only(server)._slots
+        assert not only(server).waiting
 
 
 def test_lines_that_say_the_same_are_few(caplog: pytest.LogCaptureFixture) -> None:

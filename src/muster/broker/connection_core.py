@@ -1,0 +1,620 @@
+"""The rules of one connection: bytes in, answers out, in order. No socket, no loop: the caller moves the bytes.
+
+The caller (connection.py on a socket, a test or a simulation without one) gives what has come to `received`, writes
+what stands in `out`, and does what `reading` and `ending` say. `wake` asks it to call `go_on` in the next turn of its
+loop. Time comes from the clock in `Service`, in seconds.
+
+Every whole frame of one read is handled in one loop and answered with one write. A connection's answers leave in the
+order of its requests. What cannot be answered at once is parked, and its answer keeps the place of its request:
+
+- a *blocking* request (a join, a fetch that waits for records, one that is handled in slices) stops its own connection,
+  as Kafka mutes a channel: the frames behind it wait until it is answered;
+- a *pipelined* one (a commit that waits for the log) lets the frames behind it be handled, up to PIPELINE_LIMIT.
+
+What one connection can take from the others is bounded. In a turn of the loop its frames are handled for SLICE_S and
+until HIGH_WATER bytes of answers wait to be written, at most. While that many bytes of answers wait, because the peer
+does not take them or because an earlier request is not answered yet, none of its frames is handled. So a peer that does
+not read has one answer waiting, and records in it are views of the log until the socket takes them.
+
+Bytes that come while frames wait are kept, and then reading stops: one read at most is kept beside the rest of the one
+before. A frame that is larger than a connection may keep gets memory of its own (intake.py).
+
+Every request is answered, or the connection ends. Bytes that are no request end it with one line in the log. After the
+end nothing is handled and nothing is written but what was answered before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator
+from enum import Enum
+from functools import partial
+from mmap import mmap
+from struct import Struct
+from typing import NamedTuple, Protocol
+
+from muster.broker.calls import (
+    SMALL,
+    Api,
+    Call,
+    CloseConnectionError,
+    Sliced,
+    Unsupported,
+    encode_answer,
+    encode_answer_sliced,
+    forgotten,
+)
+from muster.broker.intake import Intake, LargeFrame
+from muster.errors import ProtocolError
+from muster.protocol import codec
+from muster.protocol.framing import check_length, skip_tags
+from muster.protocol.primitives import Buffer, Response, TooManyElementsError
+
+KEPT_BYTES = 64 * 1024
+"""A frame of up to this size that came in part is kept; the part of a larger one gets counted memory."""
+
+PIPELINE_LIMIT = 512
+HIGH_WATER = 64 * 1024
+SLICE_S = 0.002
+_LOOK_EVERY = 64
+"""Frames answered the short way between two looks at the clock and at the answers that wait."""
+_LEAST_READ = 4096
+
+_LENGTH = Struct(">i")
+_HEADER = Struct(">hhih")
+_RESPONSE_HEADER = Struct(">ii")
+
+# Why no frame is handled, beside parked requests and answers that wait: bits of `_held_up`.
+_BY_PEER = 1  # it does not take its answers
+_BY_MEMORY = 2  # there is no room for more of a large frame
+_BY_REST = 4  # what came before waits for `go_on`
+_BY_END = 8
+
+
+class Worker(Protocol):
+    """What does long work a slice at a time (slices.py)."""
+
+    def add(
+        self,
+        work: Generator[None, None, object],
+        *,
+        wanted: Callable[[], bool],
+        over: Callable[[], None] | None = None,
+    ) -> None:
+        """Do the work when its turn comes, if it is `wanted` by then; `over` is called when nothing of it is left."""
+
+
+class Service(NamedTuple):
+    """What the connections of a broker are served with."""
+
+    apis: dict[int, Api]
+    unsupported: Unsupported | None
+    max_request_bytes: int
+    intake: Intake
+    slices: Worker
+    turn_done: Callable[[], None]
+    """Called when requests were handled."""
+    clock: Callable[[], float]
+
+
+class How(Enum):
+    """How a connection ends."""
+
+    SENT = "what is answered is sent, as far as the peer takes it at once"
+    DRAINED = "the peer may take its time with what was given to the transport"
+    AT_ONCE = "nothing more is sent"
+
+
+class Ending(NamedTuple):
+    """Why and how a connection ends. `level` names the level of the line in the log; none without `why`."""
+
+    how: How
+    why: str = ""
+    level: str = "WARNING"
+    error: Exception | None = None
+
+
+class ConnectionCore:
+    """One client's connection."""
+
+    __slots__ = (
+        "_apis",
+        "_behind",
+        "_blocking",
+        "_client_id",
+        "_clock",
+        "_handled",
+        "_held_up",
+        "_slots",
+        "_wake",
+        "_whole",
+        "client_host",
+        "ending",
+        "intake",
+        "large",
+        "last_active",
+        "out",
+        "out_bytes",
+        "peer",
+        "pending",
+        "reading",
+        "service",
+        "unread",
+        "woken",
+    )
+
+    def __init__(self, service: Service, wake: Callable[[], None]) -> None:
+        self.service = service
+        self.peer = self.client_host = "?"
+        self.last_active = service.clock()
+        self.out: list[Buffer] = []
+        """Answers that may leave, in order, and how many bytes they are. The caller takes them from the front."""
+        self.out_bytes = 0
+        self.reading = True
+        """Whether the caller is to read on."""
+        self.ending: Ending | None = None
+        """Set once the connection is to be ended; nothing is handled any more."""
+        self.large: LargeFrame | None = None
+        """The large frame that is coming in: what is read next belongs into `large_buffer`."""
+        self.unread = 0
+        """Bytes of memory in answers that the peer does not take (connections.py counts them)."""
+        self.pending = b""
+        """What has come and was not handled yet."""
+        self.woken = False
+        """Whether `wake` was called since the last turn; the caller resets it when it begins one."""
+        self._wake = wake
+        self._apis = service.apis
+        self.intake = service.intake
+        self._clock = service.clock
+        self._whole: LargeFrame | None = None
+        self._handled: LargeFrame | None = None
+        self._slots: deque[Call] = deque()
+        self._blocking: Call | None = None
+        self._behind = 0
+        self._held_up = 0
+        self._client_id = (b"", "")
+
+    # ------------------------------------------------------------------------------------- bytes in
+
+    def received(self, view: memoryview) -> None:
+        """Bytes have come: their frames are handled, or kept if something is in the way. The view may change later."""
+        self.last_active = self._clock()
+        if not self.stalled():
+            self._guarded(self.pending + view if self.pending else bytes(view))
+        elif self.ending is None:
+            self.pending += view
+            self.reading = False
+            self._held_up |= _BY_REST
+            if self.out_bytes >= HIGH_WATER:
+                self._next_turn()
+
+    def large_buffer(self) -> memoryview:
+        """Where the next bytes of the large frame belong."""
+        large = self.large
+        assert large is not None
+        # Another connection may have taken the room since this one was found to have some.
+        room = self.intake.room(self) or _LEAST_READ
+        return large.view()[large.filled : large.filled + room]
+
+    def received_more(self, count: int) -> None:
+        """That many bytes have come into `large_buffer`."""
+        large = self.large
+        assert large is not None
+        self.last_active = self._clock()
+        self.intake.received(large, count)
+        self._more_of(large)
+
+    def go_on(self) -> bool:
+        """Handle what had to wait, as far as nothing is in its way any more: in the turn of the loop after `wake`, when
+        what stood in `out` was written. Not needed while it reads and nothing is pending. Returns whether it handled
+        something."""
+        rest = self._held_up & _BY_REST
+        self._held_up &= ~_BY_REST
+        if self.stalled():
+            self._held_up |= rest
+            return False
+        if self._whole is not None:
+            self._handle_large()
+            if self.pending:
+                self._next_turn()
+        elif self.large is not None:
+            self._more_of(self.large)
+        elif self.pending:
+            self.last_active = self._clock()
+            self._guarded(self.pending)
+        if not self.stalled():
+            self.reading = True
+        elif self.out_bytes >= HIGH_WATER:
+            self._next_turn()  # when it is written
+        return True
+
+    def stalled(self) -> bool:
+        """Whether no frame is handled now."""
+        return (
+            self._blocking is not None
+            or self._held_up != 0
+            or len(self._slots) >= PIPELINE_LIMIT
+            or self.out_bytes + self._behind >= HIGH_WATER
+        )
+
+    def _next_turn(self) -> None:
+        """The rest is for the next turn of the loop."""
+        self._held_up |= _BY_REST
+        self._wake_once()
+
+    def _wake_once(self) -> None:
+        if not self.woken:
+            self.woken = True
+            self._wake()
+
+    # ------------------------------------------------------------------------------------- frames
+
+    def _guarded(self, data: bytes) -> None:
+        """Handle what was read: any number of frames."""
+        try:
+            self._handle_frames(data)
+        except Exception as error:
+            self._failed(error)
+        if self.ending is not None:
+            self.pending = b""
+        elif self.out_bytes >= HIGH_WATER and self.pending:
+            self._next_turn()
+
+    def _handle_frames(self, data: bytes) -> None:
+        position, end, seen = 0, len(data), 0
+        self.pending = b""
+        most = self.service.max_request_bytes
+        begun = self.last_active
+        while end - position >= 4:
+            (length,) = _LENGTH.unpack_from(data, position)
+            if not 0 <= length <= most:
+                check_length(length, most)
+            stop = position + 4 + length
+            if stop > end:
+                if length > KEPT_BYTES:
+                    self._begin_large(data[position + 4 :], length)
+                    return
+                break
+            seen += 1 if self._handle(data[position + 4 : stop]) else _LOOK_EVERY
+            position = stop
+            if seen >= _LOOK_EVERY:
+                seen = 0
+                if (self._slots or self._held_up or self.out_bytes >= HIGH_WATER) and self.stalled():
+                    if position < end:
+                        self._held_up |= _BY_REST
+                    break
+                if self._clock() - begun >= SLICE_S:
+                    if position < end:
+                        self._next_turn()
+                    break
+        self.pending = data[position:] if position else data
+
+    def _begin_large(self, start: bytes, length: int) -> None:
+        """The first bytes of a large frame are there: read the rest into memory of its own."""
+        self.large = self.intake.begin(self, length, start)
+        self._more_of(self.large)
+
+    def _more_of(self, large: LargeFrame) -> None:
+        """Handle a large frame that is all there; or see whether there is room to read on."""
+        if large.filled < large.length:
+            if not self.intake.room(self):
+                self._held_up |= _BY_MEMORY
+                self.reading = False
+            return
+        self.large = None
+        self.intake.whole(self)
+        self._whole = large
+        if self.stalled():
+            self._held_up |= _BY_REST
+            self.reading = False
+        else:
+            self._handle_large()
+
+    def _handle_large(self) -> None:
+        large, self._whole = self._whole, None
+        assert large is not None
+        self._handled = large
+        try:
+            self._handle(large.view())
+        except Exception as error:
+            self._failed(error)
+        if self._handled is not None:  # else its request is parked, or read in slices
+            self._handled = None
+            self.intake.done(large)
+
+    def room_again(self) -> None:
+        """There may be room for the large frame that this connection waits with."""
+        self._held_up &= ~_BY_MEMORY
+        self._wake_once()
+
+    def _handle(self, frame: bytes | memoryview) -> bool:
+        """Handle one frame; whether it was answered the short way."""
+        if len(frame) < 10:
+            raise ProtocolError(f"a frame of {len(frame)} bytes is too short for a request")
+        api_key, version, correlation_id, client_length = _HEADER.unpack_from(frame, 0)
+        api = self._apis.get(api_key)
+        if api is None or not api.first <= version <= api.last:
+            self._refuse(api_key, version, correlation_id)
+            return False
+        position = 10 + client_length if client_length > 0 else 10
+        known, client_id = self._client_id
+        if frame[10:position] != known or position > len(frame):
+            client_id = self._decode_client_id(frame, client_length)
+        if version >= api.request.FIRST_FLEXIBLE_VERSION:
+            position = position + 1 if frame[position : position + 1] == b"\0" else _behind_tags(frame, position)
+        if api.fast is not None and not self._slots and isinstance(frame, bytes):
+            answer = api.fast(frame, position, version, correlation_id)
+            if answer is not None:
+                self.out.append(answer)
+                self.out_bytes += len(answer)
+                return True
+        self._dispatch(Call(self, api, version, correlation_id, client_id), frame, position)
+        return False
+
+    def _dispatch(self, call: Call, frame: bytes | memoryview, position: int) -> None:
+        api = call.api
+        try:
+            request = codec.decode(api.request, call.version, frame, position, SMALL)
+        except TooManyElementsError:
+            self._in_slices(call, self._steps(call, frame, position))
+            return
+        response = api.handle(request, call) or call.answer
+        if response is None:
+            call.parked = True
+            call.held, self._handled = self._handled, None
+            self._slots.append(call)
+            if call.blocks:
+                self._blocking = call
+        elif isinstance(response, Response):
+            self._answer_now(call, response)
+        else:
+            self._in_slices(call, response)
+
+    def _answer_now(self, call: Call, response: Response) -> None:
+        try:
+            frame = encode_answer(response, call)
+        except TooManyElementsError:
+            self._in_slices(call, _just(response))
+            return
+        if self._slots:
+            self._slots.append(call)
+            self._complete(call, frame)
+        else:
+            self.out += frame
+            self.out_bytes += call.size
+
+    def _decode_client_id(self, frame: bytes | memoryview, length: int) -> str:
+        if length <= 0:
+            return ""
+        raw = bytes(frame[10 : 10 + length])
+        if len(raw) < length:
+            raise ProtocolError("no header of a request: it is cut short")
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError:
+            raise ProtocolError("no header of a request: the client id is no text") from None
+        self._client_id = (raw, text)
+        return text
+
+    def _refuse(self, api_key: int, version: int, correlation_id: int) -> None:
+        unsupported = self.service.unsupported
+        if unsupported is not None and api_key == unsupported.api.API_KEY and not self._slots:
+            # ApiVersions is always answered, so that a client newer than this broker learns what it may speak.
+            parts: list[Buffer] = [b""]
+            codec.encoder(type(unsupported.response), 0)(unsupported.response, parts.append)
+            size = sum(map(len, parts))
+            parts[0] = _RESPONSE_HEADER.pack(size + 4, correlation_id)
+            self.out += parts
+            self.out_bytes += size + 8
+            return
+        raise ProtocolError(f"request of key {api_key} in version {version}, which is not served")
+
+    # ------------------------------------------------------------------------------------- requests in slices
+
+    def _in_slices(self, call: Call, steps: Sliced) -> None:
+        """Handle a request, or encode its answer, beside what others ask for."""
+        call.parked = True
+        self._slots.append(call)
+        self._blocking = call
+        large, self._handled = self._handled, None
+        over = partial(self.intake.done, large) if large is not None else None
+        self.service.slices.add(self._work(call, steps), wanted=lambda: not call.over, over=over)
+
+    def _steps(self, call: Call, frame: bytes | memoryview, position: int) -> Sliced:
+        """Decode a large request and handle it."""
+        api = call.api
+        request = yield from codec.decode_sliced(api.request, call.version, frame, position, api.most_elements)
+        del frame
+        response = api.handle(request, call)
+        if response is None or isinstance(response, Response):
+            return response
+        return (yield from response)
+
+    def _work(self, call: Call, steps: Sliced) -> Generator[None, None, None]:
+        try:
+            response = yield from steps
+            if response is not None and not call.over:
+                self._complete(call, (yield from encode_answer_sliced(response, call)))
+        except Exception as error:
+            call.over = True
+            self._failed(error)
+        self.service.turn_done()
+
+    # ------------------------------------------------------------------------------------- answers out
+
+    def answered(self, call: Call, response: Response | Sliced) -> None:
+        """The handler of a parked call has replied. Never raises: the handler's caller has others to tell."""
+        if not isinstance(response, Response):
+            call.on_cancel = None  # the handler's part is done
+            self.service.slices.add(self._work(call, response), wanted=lambda: not call.over)
+            return
+        try:
+            frame = encode_answer(response, call)
+        except TooManyElementsError:
+            self.answered(call, _just(response))
+        except Exception as error:
+            call.over = True
+            self._failed(error)
+        else:
+            self._complete(call, frame)
+
+    def _complete(self, call: Call, frame: list[Buffer]) -> None:
+        """A parked call has its answer; those at the head of the row can leave."""
+        slots = self._slots
+        call.over = True
+        if call.held is not None:
+            call.give_frame_back()
+        if self.ending is not None or not slots:
+            return
+        if self._blocking is call:
+            self._blocking = None
+        call.frame = frame
+        if slots[0] is not call:
+            self._behind += call.size
+        else:
+            slots.popleft()
+            self.out += frame
+            self.out_bytes += call.size
+            while slots and slots[0].frame is not None:
+                done = slots.popleft()
+                self.out += done.frame or ()
+                self.out_bytes += done.size
+                self._behind -= done.size
+        if not self.woken:
+            self.woken = True
+            self._wake()
+
+    def take(self) -> list[Buffer]:
+        """All that may leave."""
+        out, self.out, self.out_bytes = self.out, [], 0
+        return out
+
+    def piece(self, most: int) -> Buffer:
+        """The first bytes of what may leave, `most` at most: small answers joined, or a view of a large one."""
+        first = self.out[0]
+        if len(first) >= most:
+            return memoryview(first)[:most]
+        parts, size = [], 0
+        for part in self.out:
+            if size + len(part) > most:
+                break
+            parts.append(part)
+            size += len(part)
+        return b"".join(parts)
+
+    def sent(self, count: int) -> None:
+        """The first bytes of what may leave have left."""
+        self.out_bytes -= count
+        whole = 0
+        for part in self.out:
+            if count < len(part):
+                break
+            count -= len(part)
+            whole += 1
+        del self.out[:whole]
+        if count:
+            self.out[0] = memoryview(self.out[0])[count:]
+
+    @property
+    def own_bytes(self) -> int:
+        """What the answers that wait to be written take of memory: a view of a mapped log takes none."""
+        return sum(map(_own_bytes, self.out))
+
+    # ------------------------------------------------------------------------------------- the peer's pace, and ends
+
+    def pause_writing(self) -> None:
+        """The peer does not take what was written."""
+        self._held_up |= _BY_PEER
+
+    def resume_writing(self) -> None:
+        """It has taken all."""
+        self._held_up &= ~_BY_PEER
+        self.last_active = self._clock()
+        self._wake_once()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the peer waits for an answer."""
+        return bool(self._slots)
+
+    def close(self, why: str) -> None:
+        """Send what is answered already, then end."""
+        self._end(Ending(How.SENT, why))
+
+    def idle(self) -> None:
+        """End after nothing has gone in or out for long."""
+        self._end(Ending(How.SENT, "idle for connections.max.idle.ms", "INFO"))
+
+    def end(self) -> None:
+        """End at the broker's stop: what is answered is sent first."""
+        self._end(Ending(How.DRAINED))
+
+    def abort(self) -> None:
+        """End at once, even if an end in peace has begun."""
+        self._end(Ending(How.AT_ONCE))
+
+    def close_if_forgotten(self) -> None:
+        """End if one of the requests cannot be answered by anybody any more."""
+        call = forgotten(self._slots, self._blocking) if self._slots else None
+        if call is not None:
+            call.over = True
+            self._end(Ending(How.AT_ONCE, f"nobody answers its {call.api.request.__name__}", "ERROR"))
+
+    def _failed(self, error: Exception) -> None:
+        """A request cannot be answered: its connection ends."""
+        if isinstance(error, (ProtocolError, CloseConnectionError)):
+            self.close(str(error))
+        else:
+            self._end(Ending(How.AT_ONCE, "its request could not be handled", "ERROR", error))
+
+    def _end(self, ending: Ending) -> None:
+        if self.ending is not None and (ending.how is not How.AT_ONCE or self.ending.how is How.AT_ONCE):
+            return
+        self.ending = ending
+        self._held_up |= _BY_END
+        self.pending = b""
+        self.reading = False
+        self._wake_once()
+
+    def lost(self) -> None:
+        """The connection has ended: parked requests are cancelled, memory is given back."""
+        if self.ending is None:
+            self.ending = Ending(How.AT_ONCE)
+        self._held_up |= _BY_END
+        self._wake = _nothing
+        self.reading = False
+        self.out, self.out_bytes, self.pending, self.large = [], 0, b"", None
+        self.intake.lost(self)
+        if self._whole is not None:
+            self.intake.done(self._whole)
+            self._whole = None
+        calls, self._slots = self._slots, deque()
+        self._blocking = None
+        for call in calls:
+            if not call.over:
+                call.over = True
+                if call.on_cancel is not None:
+                    call.on_cancel()
+            if not call.keeps_frame:
+                call.give_frame_back()
+
+
+def _nothing() -> None:
+    """In place of `wake`, when the connection is gone."""
+
+
+def _own_bytes(part: Buffer) -> int:
+    return 0 if isinstance(part, memoryview) and isinstance(part.obj, mmap) else len(part)
+
+
+def _just(response: Response) -> Sliced:
+    """A response that is there already, as what a sliced handler would return."""
+    yield
+    return response
+
+
+def _behind_tags(frame: Buffer, position: int) -> int:
+    try:
+        return skip_tags(frame, position)
+    except IndexError:
+        raise ProtocolError("no header of a request: it is cut short") from None
