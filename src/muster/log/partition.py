@@ -1,9 +1,17 @@
 """The log of one partition: what is appended, in order, and read again from any offset.
 
-    log_start_offset <= high_watermark <= log_end_offset
+    log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset
 
 Records before log_start_offset are gone (retention, DeleteRecords). Those before high_watermark may be read and
-acknowledged: all that are written, but under FsyncPolicy.ALWAYS only those that have been synced.
+acknowledged: all that are written, but under FsyncPolicy.ALWAYS only those that have been synced. How far one reader
+may see is decided in `readable_end`, and nowhere else.
+
+Transactions
+    There are none yet (validation.py refuses their batches), so the last stable offset is the high watermark. Their
+    places: the open ones, each with its first offset, in `ProducerState` and its snapshots, beside the sequences that
+    are rebuilt from the same batches; the last stable offset, the first of these offsets or the high watermark, in
+    `readable_end`; aborted ranges in an index of each segment, as Kafka's `.txnindex`, which come out with a
+    `ReadResult` and go with their segment.
 
 Threads
     One thread appends and reads (the broker's loop), another may call `flush`, a third `enforce_retention` and
@@ -32,7 +40,6 @@ from muster.errors import ErrorCode
 from muster.log import compaction, recovery
 from muster.log.config import (
     MAX_OFFSETS_OF_A_SEGMENT,
-    NO_LIMIT,
     FsyncPolicy,
     LogConfig,
     LogError,
@@ -44,14 +51,13 @@ from muster.log.placing import place, writable
 from muster.log.positions import Positions, readable
 from muster.log.producer_state import ProducedBatch, ProducerState
 from muster.log.record_walk import first_of_time
-from muster.log.results import AppendResult, Durable, ReadResult, Sealed
+from muster.log.results import AppendResult, ReadResult, Sealed
+from muster.log.retention import deletable, is_dirty
 from muster.log.segment import FileCutError, Segment, segment_name
 from muster.log.validation import Examined, examine
 from muster.model import TopicPartition
-from muster.protocol.record_batch import (
-    NO_TIMESTAMP,
-    BatchHeader,
-)
+from muster.protocol.api import READ_UNCOMMITTED
+from muster.protocol.record_batch import NO_TIMESTAMP, BatchHeader
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +92,8 @@ class PartitionLog:
         self._segments: tuple[Segment, ...] = ()
         self._log_start_offset = 0
         self._log_end_offset = 0
-        self._durable = Durable(0, 0, 0)
+        self._durable = 0
+        """Up to where everything has been synced; an offset."""
         self._sealed: list[Sealed] = []
         """To be synced, and to get their indexes and snapshots."""
         self._new_files = False
@@ -136,8 +143,7 @@ class PartitionLog:
             log._log_end_offset = loaded.end_offset
             log._log_start_offset = max(log._segments[0].base_offset, min(log_start_offset, log._log_end_offset))
             log.cleaned_to = min(max(cleaned_to, log._log_start_offset), log._log_end_offset)
-            active = log._segments[-1]
-            log._durable = Durable(log._log_end_offset, active.base_offset, active.size)
+            log._durable = log._log_end_offset
         return log
 
     # ---------------------------------------------------------------------------------------------- what it is
@@ -156,20 +162,26 @@ class PartitionLog:
     def high_watermark(self) -> int:
         """Records before it are durable in the sense of the fsync policy."""
         if self.fsync is FsyncPolicy.ALWAYS:
-            return self._durable.offset
+            return self._durable
         return self._log_end_offset
+
+    def readable_end(self, isolation_level: int) -> int:
+        """The offset before which a reader may see records, and which it is told where it asks for the latest.
+
+        `isolation_level` is READ_UNCOMMITTED or READ_COMMITTED: without transactions both end at the high watermark."""
+        return self.high_watermark
 
     @property
     def flushed_offset(self) -> int:
         """Records before it have been synced (but with FsyncPolicy.NEVER)."""
-        return self._durable.offset
+        return self._durable
 
     @property
     def recovery_point(self) -> int:
         """What lies before it need not be checked after a crash: it is synced, and its indexes are."""
         with self._lock:
-            synced = [sealed.segment for sealed in self._sealed if sealed.segment.next_offset <= self._durable.offset]
-            return min([self._durable.offset, *(segment.base_offset for segment in synced)])
+            synced = [sealed.segment for sealed in self._sealed if sealed.segment.next_offset <= self._durable]
+            return min([self._durable, *(segment.base_offset for segment in synced)])
 
     @property
     def closed(self) -> bool:
@@ -294,8 +306,10 @@ class PartitionLog:
 
     # ---------------------------------------------------------------------------------------------- read
 
-    def read(self, offset: int, max_bytes: int, *, min_one: bool = True) -> ReadResult:
-        """Whole batches from the one that holds `offset` on, of one segment and up to the high watermark.
+    def read(
+        self, offset: int, max_bytes: int, *, min_one: bool = True, isolation_level: int = READ_UNCOMMITTED
+    ) -> ReadResult:
+        """Whole batches from the one that holds `offset` on, of one segment and before the reader's `readable_end`.
 
         At most `max_bytes`, except that with `min_one` the first batch comes whatever its size. Empty at the end of the
         log. Raises LogError(OFFSET_OUT_OF_RANGE) for an offset outside of the log, LogFailedError."""
@@ -306,16 +320,17 @@ class PartitionLog:
                     f"offset {offset} of {self.topic_partition} is not within "
                     f"{self._log_start_offset} and {self._log_end_offset}",
                 )
-            high_watermark = self.high_watermark
+            # The end first: a sync that ends in between moves both.
+            readable_end, high_watermark = self.readable_end(isolation_level), self.high_watermark
             empty = ReadResult(_EMPTY, offset, high_watermark, self._log_start_offset)
-            if offset >= high_watermark:
+            if offset >= readable_end:
                 return empty
             try:
                 found = self._positions.find(self._segments, offset)
                 if found is None:
                     return empty
                 segment, position = found
-                limit = self._limit(segment)
+                limit = _position_of_end(segment, readable_end)
                 end = segment.end_of_read(position, max_bytes, limit) if position < limit else position
                 if end <= position and min_one and position < limit:
                     end = position + segment.batch_size(position)
@@ -327,18 +342,9 @@ class PartitionLog:
                 raise self._unreadable(error) from error
         return ReadResult(data, next_offset, high_watermark, self._log_start_offset)
 
-    def _limit(self, segment: Segment) -> int:
-        """The position up to which the segment may be read."""
-        durable = self._durable
-        # By offset first: compaction may have made the segment shorter since the position was noted. It only touches
-        # what is durable as a whole.
-        if self.fsync is not FsyncPolicy.ALWAYS or segment.next_offset <= durable.offset:
-            return segment.size
-        return durable.position if segment.base_offset == durable.segment_base else 0
-
-    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
-        """Offset and timestamp of the first record that is not earlier than `timestamp` (milliseconds); None if there
-        is none. Raises CorruptRecordError, LogFailedError.
+    def offset_for_timestamp(self, timestamp: int, isolation_level: int = READ_UNCOMMITTED) -> tuple[int, int] | None:
+        """Offset and timestamp of the first record that the reader may see and that is not earlier than `timestamp`
+        (milliseconds); None if there is none. Raises CorruptRecordError, LogFailedError.
 
         Looking into a batch may take long: call it from another thread than append and read, which it does not keep
         waiting."""
@@ -351,7 +357,8 @@ class PartitionLog:
                         segment, position = self._segment_of_time(timestamp, -1)
                     if segment is None:
                         return None
-                    start_offset, end = self._log_start_offset, self._limit(readable(segment, self._segments))
+                    start_offset, end_offset = self._log_start_offset, self.readable_end(isolation_level)
+                    end = _position_of_end(readable(segment, self._segments), end_offset)
                     batch, stop = segment.batch_of_time(position, end, timestamp, start_offset)
                     if batch is None and stop == position:
                         segment, stop = self._segment_of_time(timestamp, segment.base_offset)
@@ -371,10 +378,10 @@ class PartitionLog:
                 return segment, segment.position_before_time(timestamp, self._log_start_offset)
         return None, 0
 
-    def max_timestamp(self) -> tuple[int, int] | None:
+    def max_timestamp(self, isolation_level: int = READ_UNCOMMITTED) -> tuple[int, int] | None:
         """Offset and timestamp of the first record with the largest timestamp; None if the log is empty."""
         latest = max((segment.max_timestamp for segment in self._segments), default=-1)
-        return None if latest < 0 else self.offset_for_timestamp(latest)
+        return None if latest < 0 else self.offset_for_timestamp(latest, isolation_level)
 
     # ---------------------------------------------------------------------------------------------- durability
 
@@ -394,14 +401,14 @@ class PartitionLog:
                 if self.failed is not None or self._closed or not self._segments:
                     return False
                 active = self._segments[-1]
-                target = Durable(self._log_end_offset, active.base_offset, active.size)
+                target = self._log_end_offset
                 sealed = tuple(self._sealed)
                 new_files, self._new_files = self._new_files, False
             moved = False
             if self._promises:
                 if not self._sync_files((*sealed, active), new_files):
                     return False
-                moved = target.offset > self._durable.offset
+                moved = target > self._durable
                 self._durable = target
             self._save_sealed(sealed)
             return moved
@@ -449,7 +456,7 @@ class PartitionLog:
             self._closed = True
             try:
                 if self._segments and self.failed is None:
-                    if self._sealed or (self._durable.offset < self._log_end_offset and self._promises):
+                    if self._sealed or (self._durable < self._log_end_offset and self._promises):
                         raise OSError("not all could be written")
                     self._segments[-1].save_indexes(sync=self._promises)
                     snapshot = self.directory / segment_name(self._log_end_offset, ".snapshot")
@@ -500,7 +507,8 @@ class PartitionLog:
             if self.failed is not None or self._closed or not self._segments or self._exchanged:
                 return []
             self.producers.expire(now, self.config.producer_id_expiration_ms)
-            count = self._count_deletable(now)
+            ends = self._log_start_offset, self.high_watermark, self._log_end_offset
+            count = deletable(self._segments, self.config, now, *ends)
             if not count:
                 return []
             try:
@@ -525,31 +533,11 @@ class PartitionLog:
         except OSError as error:
             self._report("could not remove a segment", error)
 
-    def _count_deletable(self, now: int) -> int:
-        config, count = self.config, 0
-        excess = self.size - config.retention_bytes if config.retention_bytes != NO_LIMIT else -1
-        high_watermark = self.high_watermark
-        # Not where its own last batch ends: compaction may have left none, and readers are still on their way there.
-        ends = [*(segment.base_offset for segment in self._segments[1:]), self._log_end_offset]
-        for segment, end in zip(self._segments, ends, strict=False):
-            excess -= segment.size
-            too_old = 0 <= config.retention_ms < now - _latest(segment)
-            unwanted = config.cleanup_policy.deletes and (too_old or excess >= 0)
-            if end > self._log_start_offset and not unwanted:
-                break
-            if end > high_watermark or (segment is self._segments[-1] and not segment.size):
-                break
-            count += 1
-        return count
-
     def is_cleanable(self) -> bool:
         """Whether compaction is due: the dirty part of the sealed segments has the share that the settings ask for."""
         if not self.config.cleanup_policy.compacts or self.failed is not None or self._closed:
             return False
-        sealed = self._segments[:-1]
-        total = sum(segment.size for segment in sealed)
-        dirty = sum(segment.size for segment in sealed if segment.next_offset > self.cleaned_to)
-        return dirty > 0 and dirty >= self.config.min_cleanable_dirty_ratio * total
+        return is_dirty(self._segments[:-1], self.config, self.cleaned_to)
 
     def compact(self, now: int, breathe: Callable[[], None] = lambda: None) -> compaction.Statistics | None:
         """Rewrites the sealed segments so that of each key only the last record stays (and tombstones for
@@ -559,7 +547,7 @@ class PartitionLog:
         wait, and raise CompactionStopped. Raises OSError, CorruptRecordError; the log is as good as before."""
         self._finish_exchanges()
         with self._lock:
-            limit = self._durable.offset if self._promises else self._log_end_offset
+            limit = self._durable if self._promises else self._log_end_offset
             sealed = [segment for segment in self._segments[:-1] if segment.next_offset <= limit]
             if self.failed is not None or self._closed or not sealed:
                 return None
@@ -604,5 +592,6 @@ class PartitionLog:
             del self._exchanged[0]
 
 
-def _latest(segment: Segment) -> int:
-    return segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
+def _position_of_end(segment: Segment, offset: int) -> int:
+    """The position in a segment at which batches that reach `offset` begin."""
+    return segment.size if segment.next_offset <= offset else segment.position_of(offset)

@@ -27,14 +27,6 @@ class ReadResult(NamedTuple):
     log_start_offset: int
 
 
-class Durable(NamedTuple):
-    """Up to where the log may be read: an offset, and its place."""
-
-    offset: int
-    segment_base: int
-    position: int
-
-
 class Sealed(NamedTuple):
     """A segment that takes no more batches, and the snapshot of the producers as they were then."""
 

@@ -91,7 +91,7 @@ def _read(
         data.aborted_transactions = aborted  # type: ignore[assignment]
         results.append((partition, data))
         try:
-            got = _read_one(broker, partition, data, max(room - size, 0), size == 0)
+            got = _read_one(broker, partition, data, max(room - size, 0), size == 0, request.isolation_level)
         except KafkaError as error:
             data.error_code = error.code
             failed = True
@@ -102,7 +102,14 @@ def _read(
     return results, size, failed
 
 
-def _read_one(broker: Broker, partition: FetchedPartition, data: PartitionData, room: int, at_least_one: bool) -> int:
+def _read_one(
+    broker: Broker,
+    partition: FetchedPartition,
+    data: PartitionData,
+    room: int,
+    at_least_one: bool,
+    isolation_level: int,
+) -> int:
     """Fill in what the partition has; returns its bytes. Raises KafkaError with what is wrong."""
     asked = partition.asked
     name = topic_name(broker, partition)
@@ -113,8 +120,10 @@ def _read_one(broker: Broker, partition: FetchedPartition, data: PartitionData, 
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     check_leader_epoch(asked.current_leader_epoch)
     limit = min(asked.partition_max_bytes, room)
-    found = log.read(asked.fetch_offset, limit, min_one=at_least_one)
-    data.high_watermark = data.last_stable_offset = found.high_watermark
+    found = log.read(asked.fetch_offset, limit, min_one=at_least_one, isolation_level=isolation_level)
+    data.high_watermark = found.high_watermark
+    # A sync may have ended meanwhile.
+    data.last_stable_offset = min(log.readable_end(READ_COMMITTED), found.high_watermark)
     data.log_start_offset = found.log_start_offset
     data.records = found.data
     return len(found.data)
@@ -204,7 +213,7 @@ class ParkedFetch:
         for partition in self._plan.partitions.values():
             name = topic_name(self._broker, partition)
             log = self._broker.partition(name, partition.asked.partition) if name is not None else None
-            if log is None or log.high_watermark > partition.asked.fetch_offset:
+            if log is None or log.readable_end(self._request.isolation_level) > partition.asked.fetch_offset:
                 return True
         return False
 

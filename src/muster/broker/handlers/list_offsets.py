@@ -66,7 +66,7 @@ def list_offsets(broker: Broker, request: ListOffsetsRequest, call: Call) -> Lis
             try:
                 if times[topic.name, asked.partition_index] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST)
-                search = _find(broker, topic.name, asked, call.version, result)
+                search = _find(broker, topic.name, asked, request.isolation_level, call.version, result)
                 if search is not None:
                     searches.append(search)
             except KafkaError as error:
@@ -84,7 +84,12 @@ def list_offsets(broker: Broker, request: ListOffsetsRequest, call: Call) -> Lis
 
 
 def _find(
-    broker: Broker, topic: str, asked: ListOffsetsPartition, version: int, result: ListOffsetsPartitionResponse
+    broker: Broker,
+    topic: str,
+    asked: ListOffsetsPartition,
+    isolation_level: int,
+    version: int,
+    result: ListOffsetsPartitionResponse,
 ) -> Search | None:
     """Fill in what is known, or give back the search for it. Raises KafkaError."""
     if asked.timestamp < 0 and version < _SINCE.get(asked.timestamp, 1 << 15):
@@ -96,18 +101,23 @@ def _find(
     if asked.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return None
     if asked.timestamp == LATEST_TIMESTAMP:
-        _fill_in(result, (log.high_watermark, -1), version)
+        _fill_in(result, (log.readable_end(isolation_level), -1), version)
     elif asked.timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL):
         _fill_in(result, (log.log_start_offset, -1), version)
     else:
-        return partial(_search, log, asked.timestamp, version, result)
+        return partial(_search, log, asked.timestamp, isolation_level, version, result)
     return None
 
 
-def _search(log: PartitionLog, timestamp: int, version: int, result: ListOffsetsPartitionResponse) -> None:
+def _search(
+    log: PartitionLog, timestamp: int, isolation_level: int, version: int, result: ListOffsetsPartitionResponse
+) -> None:
     result.error_code = ErrorCode.UNKNOWN_SERVER_ERROR  # until it is known: the answer goes out whatever happens
     try:
-        found = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
+        if timestamp == MAX_TIMESTAMP:
+            found = log.max_timestamp(isolation_level)
+        else:
+            found = log.offset_for_timestamp(timestamp, isolation_level)
     except KafkaError as error:
         result.error_code = error.code
     except CorruptRecordError:

@@ -1,0 +1,41 @@
+"""Which segments of a log are due to go, and when compaction is: rules without files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from muster.log.config import NO_LIMIT, LogConfig
+from muster.log.segment import Segment
+
+
+def deletable(
+    segments: Sequence[Segment], config: LogConfig, now: int, start: int, high_watermark: int, end: int
+) -> int:
+    """How many segments from the old end on may be deleted: those before the log's `start` and, where the policy
+    deletes, those that are too old or too much. Nothing that reaches behind `high_watermark`."""
+    count = 0
+    excess = sum(segment.size for segment in segments) - config.retention_bytes
+    limited = config.retention_bytes != NO_LIMIT
+    # Not where its own last batch ends: compaction may have left none, and readers are still on their way there.
+    ends = [*(segment.base_offset for segment in segments[1:]), end]
+    for segment, its_end in zip(segments, ends, strict=False):
+        excess -= segment.size
+        too_old = 0 <= config.retention_ms < now - _latest(segment)
+        unwanted = config.cleanup_policy.deletes and (too_old or (limited and excess >= 0))
+        if its_end > start and not unwanted:
+            break
+        if its_end > high_watermark or (segment is segments[-1] and not segment.size):
+            break
+        count += 1
+    return count
+
+
+def _latest(segment: Segment) -> int:
+    return segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
+
+
+def is_dirty(sealed: Sequence[Segment], config: LogConfig, cleaned_to: int) -> bool:
+    """Whether so much of the sealed segments was not compacted yet as the settings ask for."""
+    total = sum(segment.size for segment in sealed)
+    dirty = sum(segment.size for segment in sealed if segment.next_offset > cleaned_to)
+    return dirty > 0 and dirty >= config.min_cleanable_dirty_ratio * total
