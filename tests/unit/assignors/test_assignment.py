@@ -9,7 +9,8 @@ from muster.assignors import BUILTIN, MemberAssignment
 from muster.assignors.layout import Layout
 from muster.client.core.group.assignment import Assignors, Leading
 from muster.model import TopicPartition
-from muster.protocol.subscription import decode_assignment, encode_assignment
+from muster.protocol.messages import JoinGroupResponse, JoinGroupResponseMember
+from muster.protocol.subscription import Subscription, decode_assignment, encode_assignment, encode_subscription
 from tests.support.groups import groups, partitions
 
 LAYOUT = Layout({"a": 2, "b": 3}, [["a", "b"]])
@@ -55,3 +56,20 @@ def test_two_with_the_same_partitions_and_user_data_are_equal():
     assert share != MemberAssignment(partitions("a:0"))
     assert share != partitions("a:0 b:0")
     assert repr(share) == f"MemberAssignment(partitions={partitions('a:0 b:0')!r}, user_data=b'')"
+
+
+def test_members_that_say_the_same_share_no_list():
+    said = encode_subscription(Subscription(["a"], partitions("a:0"), 3))
+    other = encode_subscription(Subscription(["b"]))
+    members = [
+        JoinGroupResponseMember("m1", "i1", said),
+        JoinGroupResponseMember("m2", None, said),
+        JoinGroupResponseMember("m3", None, other),
+    ]
+    found = Leading.of(JoinGroupResponse(protocol_name="sticky", members=members), 0).members
+    assert [found[name].topics for name in ("m1", "m2", "m3")] == [["a"], ["a"], ["b"]]
+    assert (found["m1"].group_instance_id, found["m2"].group_instance_id) == ("i1", None)
+    assert found["m1"].owned_partitions == found["m2"].owned_partitions == partitions("a:0")
+    found["m1"].topics.append("x")
+    found["m1"].owned_partitions.clear()
+    assert (found["m2"].topics, found["m2"].owned_partitions) == (["a"], partitions("a:0"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations, combinations_with_replacement, product
+
 import pytest
 from hypothesis import given as drawn
 from hypothesis import settings
@@ -169,3 +171,26 @@ def test_a_member_tells_the_leader_what_it_got_and_when():
     assert assignor.subscription_user_data(["t"]) == b""
     assignor.on_assignment(MemberAssignment(partitions("t:1,3")), 7)
     assert previous(assignor.subscription_user_data(["t"]), topics=["t"]) == [(7, partitions("t:1,3"))]
+
+
+@pytest.mark.parametrize(
+    ("ids", "topics"),
+    [("ab", {"t": 5}), ("abc", {"t": 3, "u": 2}), ("abcd", {"t": 2, "u": 2}), ("abc", {"t": 2, "u": 1, "v": 1})],
+    ids=str,
+)
+def test_of_every_small_group_the_assignment_is_the_best_there_is(ids, topics):
+    rows = [TopicPartition(topic, number) for topic, count in topics.items() for number in range(count)]
+    kinds = [names for n in range(1, len(topics) + 1) for names in combinations(topics, n)]
+    # Members differ in nothing but what they want and own, so one order of what they want stands for all.
+    for wanted in combinations_with_replacement(kinds, len(ids)):
+        candidates = [[None, *(m for m, names in enumerate(wanted) if row.topic in names)] for row in rows]
+        for owners in product(*candidates):
+            claims = {
+                name: [row for row, owner in zip(rows, owners, strict=True) if owner == m] for m, name in enumerate(ids)
+            }
+            members = {
+                name: MemberSubscription(list(wanted[m]), user_data=encode_previous_assignment(claims[name], 1))
+                for m, name in enumerate(ids)
+            }
+            group = Group(topics, members, claims)
+            assert cost(group, StickyAssignor().assign(topics, members)) == least_cost(group), group
