@@ -15,7 +15,7 @@ from muster.coordinator.effects import Effects, GroupEvent, Origin
 from muster.coordinator.group import ClassicGroup, GroupState
 from muster.coordinator.shard import GroupShard
 from muster.errors import ErrorCode
-from muster.protocol.group_records import GroupRecord, decode_record, encode_record
+from muster.protocol.group_records import GroupRecord, OffsetCommits, decode_record, encode_record
 from muster.protocol.messages import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
@@ -310,10 +310,11 @@ class GroupHarness:
         for ticket, response in [(reply.ticket, reply.response) for reply in effects.replies]:
             assert ticket not in self.answers, f"ticket {ticket} is answered twice"
             self.answers[ticket] = response
-        for record in effects.records:
-            key, value = encode_record(record)
-            assert decode_record(key, value) == record
-            self.log.append((key, value))
+        for written in effects.records:
+            for record in written.records() if isinstance(written, OffsetCommits) else [written]:
+                key, value = encode_record(record)
+                assert decode_record(key, value) == record
+                self.log.append((key, value))
         self.events += effects.events
 
     def _learn_id(self, name: str, answer: JoinGroupResponse) -> None:

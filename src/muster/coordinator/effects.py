@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 from muster.model import UNKNOWN_MEMBER_ID
-from muster.protocol.group_records import GroupRecord
+from muster.protocol.group_records import Written
 from muster.protocol.primitives import Struct
 
 Ticket: TypeAlias = Any
@@ -138,7 +138,7 @@ class Effects:
     """What follows from a request or a deadline: `records` are appended together, before any of `replies` goes out."""
 
     replies: list[Reply]
-    records: list[GroupRecord]
+    records: list[Written]
     events: list[GroupEvent]
 
     def __init__(self) -> None:

@@ -20,11 +20,10 @@ from muster.coordinator.config import GroupConfig
 from muster.coordinator.group import NEVER, NO_TIMESTAMP, ClassicGroup, GroupState
 from muster.coordinator.topics import TopicResolver
 from muster.errors import NONE, ErrorCode
-from muster.protocol.group_records import OffsetCommitRecord
+from muster.protocol.group_records import OffsetCommitRecord, OffsetCommits
 from muster.protocol.messages import (
     OffsetCommitKey,
     OffsetCommitRequest,
-    OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
@@ -57,13 +56,7 @@ class OffsetStore:
     def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         """Take in a record; None takes the offset away."""
         if value is not None:
-            topics = self.by_group.get(key.group)
-            if topics is None:
-                topics = self.by_group[key.group] = {}
-            partitions = topics.get(key.topic)
-            if partitions is None:
-                partitions = topics[key.topic] = {}
-            partitions[key.partition] = value
+            self.commit(OffsetCommits(key.group, key.topic, [(key.partition, value)]))
             return
         topics = self.by_group.get(key.group, {})
         partitions = topics.get(key.topic, {})
@@ -72,6 +65,16 @@ class OffsetStore:
             topics.pop(key.topic, None)
         if not topics:
             self.by_group.pop(key.group, None)
+
+    def commit(self, commits: OffsetCommits) -> None:
+        """Take in what a request commits."""
+        topics = self.by_group.get(commits.group)
+        if topics is None:
+            topics = self.by_group[commits.group] = {}
+        partitions = topics.get(commits.topic)
+        if partitions is None:
+            partitions = topics[commits.topic] = {}
+        partitions.update(commits.values)
 
     def of_group(self, group_id: str) -> GroupOffsets:
         return self.by_group.get(group_id, {})
@@ -102,12 +105,12 @@ def check_commit(group: ClassicGroup, request: OffsetCommitRequest) -> ErrorCode
 
 def commit(
     request: OffsetCommitRequest, error: ErrorCode, config: GroupConfig, topics: TopicResolver, version: int, now: int
-) -> tuple[OffsetCommitResponse, list[OffsetCommitRecord]]:
+) -> tuple[OffsetCommitResponse, list[OffsetCommits]]:
     """Answer and records for a commit that its group meets with `error`.
 
     A partition that does not exist is told so first: Kafka's broker drops it before it asks the coordinator.
     """
-    records: list[OffsetCommitRecord] = []
+    records: list[OffsetCommits] = []
     # Whoever means "for ever" by the largest number there is gets that: a record has no room for more.
     longest = min(request.retention_time_ms, NEVER - now)
     expires = NO_TIMESTAMP if request.retention_time_ms == DEFAULT_RETENTION else now + longest
@@ -117,20 +120,23 @@ def commit(
         count = topics.partition_count(name) if name else 0
         missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name else ErrorCode.UNKNOWN_TOPIC_ID
         partitions: list[OffsetCommitResponsePartition] = []
+        values: list[tuple[int, OffsetCommitValue]] = []
         for each in topic.partitions:
-            index = each.partition_index
+            index, metadata = each.partition_index, each.committed_metadata or ""
             if not 0 <= index < count:
                 code = missing
             elif error is not NONE:
                 code = error
-            elif len(each.committed_metadata or "") > config.offset_metadata_max_bytes:
+            elif len(metadata) > config.offset_metadata_max_bytes:
                 code = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
                 code = NONE
-                key = OffsetCommitKey(request.group_id, name, index)
-                records.append(OffsetCommitRecord(key, _value(each, topic.topic_id, expires, now)))
+                offset, epoch = each.committed_offset, each.committed_leader_epoch
+                values.append((index, OffsetCommitValue(offset, epoch, metadata, now, expires, topic.topic_id)))
             partitions.append(OffsetCommitResponsePartition(index, code))
         answers.append(OffsetCommitResponseTopic(name, topic.topic_id, partitions))
+        if values:
+            records.append(OffsetCommits(request.group_id, name, values))
     return OffsetCommitResponse(0, answers), records
 
 
@@ -139,12 +145,6 @@ def _resolve(topic: OffsetCommitRequestTopic | OffsetFetchRequestTopics, topics:
     if version < TOPIC_IDS_SINCE:
         return topic.name
     return topics.topic_name(topic.topic_id) or ""
-
-
-def _value(each: OffsetCommitRequestPartition, topic_id: bytes, expires: int, now: int) -> OffsetCommitValue:
-    return OffsetCommitValue(
-        each.committed_offset, each.committed_leader_epoch, each.committed_metadata or "", now, expires, topic_id
-    )
 
 
 # -------------------------------------------------------------------------------------------------------------- fetch

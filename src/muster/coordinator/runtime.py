@@ -47,7 +47,7 @@ from muster.coordinator.topics import TopicResolver
 from muster.coordinator.wall_time import shift_between, shifted
 from muster.errors import ErrorCode, KafkaError, MusterError
 from muster.model import GROUP_METADATA_TOPIC, UNKNOWN_MEMBER_ID
-from muster.protocol.group_records import encode_record
+from muster.protocol.group_records import append_records
 from muster.protocol.messages import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -443,8 +443,7 @@ class CoordinatorRuntime:
     def _write_down(self, home: Home, effects: Effects, now: int) -> None:
         batch, shift = home.batch, shift_between(now, self._wall_clock())
         for record in effects.records:
-            key, value = encode_record(shifted(record, shift) if shift else record)
-            batch.append(now + shift, key, value)
+            append_records(batch, now + shift, shifted(record, shift) if shift else record)
         home.batch_time = now + shift
         self._dirty.add(home)
 

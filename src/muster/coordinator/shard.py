@@ -19,8 +19,9 @@ from muster.coordinator.topics import TopicResolver
 from muster.errors import NONE, ErrorCode
 from muster.protocol.group_records import (
     GroupMetadataRecord,
-    GroupRecord,
     OffsetCommitRecord,
+    OffsetCommits,
+    Written,
 )
 from muster.protocol.messages import (
     DeletableGroupResult,
@@ -218,9 +219,13 @@ class GroupShard:
 
     # -------------------------------------------------------------------------------------------- records and loading
 
-    def apply(self, record: GroupRecord) -> None:
+    def apply(self, record: Written) -> None:
         """Take in a record: live, right when it is written, and when the log is read again."""
-        if isinstance(record, OffsetCommitRecord):
+        if isinstance(record, OffsetCommits):
+            if record.group not in self.groups:
+                self.groups[record.group] = ClassicGroup(record.group, self.config)
+            self.offsets.commit(record)
+        elif isinstance(record, OffsetCommitRecord):
             key, value = record
             if value is not None and key.group not in self.groups:
                 self.groups[key.group] = ClassicGroup(key.group, self.config)
@@ -264,7 +269,7 @@ class GroupShard:
         """The shard goes: whoever waits is answered with `error`, and looks for the coordinator again."""
         return Effects().merge(classic.unload(group, error) for group in self.groups.values())
 
-    def _write(self, record: GroupRecord, effects: Effects) -> None:
+    def _write(self, record: Written, effects: Effects) -> None:
         effects.records.append(record)
         self.apply(record)
 

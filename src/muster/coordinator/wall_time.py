@@ -6,7 +6,7 @@ tell the time of day: they are shifted on their way into the log, and back on th
 
 from __future__ import annotations
 
-from muster.protocol.group_records import GroupMetadataRecord, GroupRecord, OffsetCommitRecord
+from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord, OffsetCommits, Written
 from muster.protocol.messages import GroupMetadataValue, OffsetCommitValue
 
 TOLERATED_MS = 100
@@ -20,28 +20,32 @@ def shift_between(steady: int, wall: int) -> int:
     return wall - steady if abs(wall - steady) >= TOLERATED_MS else 0
 
 
-def shifted(record: GroupRecord, by: int) -> GroupRecord:
+def shifted(record: Written, by: int) -> Written:
     """The record with its times moved by so many milliseconds; a time that is not set stays so."""
     if not by:
         return record
-    if isinstance(record, OffsetCommitRecord) and (value := record.value) is not None:
-        return OffsetCommitRecord(
-            record.key,
-            OffsetCommitValue(
-                value.offset,
-                value.leader_epoch,
-                value.metadata,
-                _moved(value.commit_timestamp, by),
-                _moved(value.expire_timestamp, by),
-                value.topic_id,
-            ),
-        )
+    if isinstance(record, OffsetCommits):
+        values = [(partition, _shifted_commit(value, by)) for partition, value in record.values]
+        return OffsetCommits(record.group, record.topic, values)
+    if isinstance(record, OffsetCommitRecord) and record.value is not None:
+        return OffsetCommitRecord(record.key, _shifted_commit(record.value, by))
     if isinstance(record, GroupMetadataRecord) and record.value is not None:
         old = record.value
         fields = {name: getattr(old, name) for name in GroupMetadataValue.__slots__}
         fields["current_state_timestamp"] = _moved(old.current_state_timestamp, by)
         return GroupMetadataRecord(record.key, GroupMetadataValue(**fields))
     return record
+
+
+def _shifted_commit(value: OffsetCommitValue, by: int) -> OffsetCommitValue:
+    return OffsetCommitValue(
+        value.offset,
+        value.leader_epoch,
+        value.metadata,
+        _moved(value.commit_timestamp, by),
+        _moved(value.expire_timestamp, by),
+        value.topic_id,
+    )
 
 
 def _moved(time: int, by: int) -> int:

@@ -18,6 +18,8 @@ from muster.errors import ProtocolError, UnsupportedVersionError
 from muster.protocol import codec
 from muster.protocol.messages import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from muster.protocol.primitives import ZERO_UUID, Buffer
+from muster.protocol.record_batch import BatchBuilder
+from muster.protocol.varints import varint
 
 LEGACY_OFFSET_COMMIT = 0
 OFFSET_COMMIT = 1
@@ -36,6 +38,9 @@ _INT16 = Struct(">h")
 _INT32 = Struct(">i")
 _COMMIT_HEAD = Struct(">hqiB")
 _COMMIT_TAIL = Struct(">qB")
+_USUAL_COMMIT = Struct(">iBhqiBqBB")
+_USUAL = 2 * (_USUAL_COMMIT.size - _INT32.size - 2)
+"""The length of the usual value as a varint."""
 
 
 class OffsetCommitRecord(NamedTuple):
@@ -43,6 +48,17 @@ class OffsetCommitRecord(NamedTuple):
 
     key: OffsetCommitKey
     value: OffsetCommitValue | None
+
+
+class OffsetCommits(NamedTuple):
+    """What one request commits for partitions of a topic: an OffsetCommitRecord for each, in order."""
+
+    group: str
+    topic: str
+    values: list[tuple[int, OffsetCommitValue]]
+
+    def records(self) -> list[OffsetCommitRecord]:
+        return [OffsetCommitRecord(OffsetCommitKey(self.group, self.topic, p), value) for p, value in self.values]
 
 
 class GroupMetadataRecord(NamedTuple):
@@ -61,6 +77,16 @@ class UnknownRecord(NamedTuple):
 
 
 GroupRecord: TypeAlias = OffsetCommitRecord | GroupMetadataRecord | UnknownRecord
+Written: TypeAlias = GroupRecord | OffsetCommits
+"""What is written together and applied together."""
+
+
+def append_records(batch: BatchBuilder, timestamp: int, written: Written) -> None:
+    """Put records into a batch, at this time."""
+    if isinstance(written, OffsetCommits):
+        batch.append_encoded(timestamp, _encode_commits(written))
+    else:
+        batch.append(timestamp, *encode_record(written))
 
 
 def encode_record(record: GroupRecord) -> tuple[bytes, bytes | None]:
@@ -69,22 +95,48 @@ def encode_record(record: GroupRecord) -> tuple[bytes, bytes | None]:
         return record.key, record.value
     if isinstance(record, OffsetCommitRecord):
         return _encode_offset_commit(record)
-    return _join(GROUP_METADATA, record.key, 0), _value(GROUP_METADATA_VALUE_VERSION, record.value)
+    key = _join(GROUP_METADATA, record.key, 0)
+    if record.value is None:
+        return key, None
+    return key, _join(GROUP_METADATA_VALUE_VERSION, record.value, GROUP_METADATA_VALUE_VERSION)
+
+
+def _encode_commits(commits: OffsetCommits) -> list[bytes]:
+    """The records behind their offsets: key, value, no headers."""
+    # Every commit of every partition comes through here, so the usual case is one `pack`: partition, length of the
+    # value, value without metadata, no tags, no headers.
+    head = _commit_key_head(commits.group, commits.topic)
+    head = varint(len(head) + _INT32.size) + head
+    pack, version = _USUAL_COMMIT.pack, OFFSET_COMMIT_VALUE_VERSION
+    found = []
+    for partition, value in commits.values:
+        if value.metadata or value.expire_timestamp != -1 or value.topic_id != ZERO_UUID:
+            found.append(_encode_unusual_commit(head, partition, value))
+        else:
+            times = value.commit_timestamp
+            found.append(head + pack(partition, _USUAL, version, value.offset, value.leader_epoch, 1, times, 0, 0))
+    return found
+
+
+def _encode_unusual_commit(head: bytes, partition: int, value: OffsetCommitValue) -> bytes:
+    encoded = _encode_commit_value(value)
+    return b"%b%b%b%b\0" % (head, _INT32.pack(partition), varint(len(encoded)), encoded)
 
 
 def _encode_offset_commit(record: OffsetCommitRecord) -> tuple[bytes, bytes | None]:
-    # Every commit of every partition comes through here, so the usual case does without the general codec.
     key, value = record
     encoded_key = _commit_key_head(key.group, key.topic) + _INT32.pack(key.partition)
-    if value is None:
-        return encoded_key, None
+    return encoded_key, None if value is None else _encode_commit_value(value)
+
+
+def _encode_commit_value(value: OffsetCommitValue) -> bytes:
     if value.expire_timestamp != -1:
-        return encoded_key, _value(OFFSET_COMMIT_VALUE_VERSION_WITH_EXPIRY, value)
+        return _join(OFFSET_COMMIT_VALUE_VERSION_WITH_EXPIRY, value, OFFSET_COMMIT_VALUE_VERSION_WITH_EXPIRY)
     metadata = value.metadata.encode()
     if len(metadata) > 126 or value.topic_id != ZERO_UUID:
-        return encoded_key, _value(OFFSET_COMMIT_VALUE_VERSION, value)
+        return _join(OFFSET_COMMIT_VALUE_VERSION, value, OFFSET_COMMIT_VALUE_VERSION)
     head = _COMMIT_HEAD.pack(OFFSET_COMMIT_VALUE_VERSION, value.offset, value.leader_epoch, len(metadata) + 1)
-    return encoded_key, head + metadata + _COMMIT_TAIL.pack(value.commit_timestamp, 0)
+    return head + metadata + _COMMIT_TAIL.pack(value.commit_timestamp, 0)
 
 
 @lru_cache(maxsize=4096)
@@ -114,10 +166,6 @@ def decode_record(key: Buffer | None, value: Buffer | None) -> GroupRecord:
 
 def _join(prefix: int, message: Any, version: int) -> bytes:
     return b"".join((_INT16.pack(prefix), *codec.encode_parts(message, version)))
-
-
-def _value(version: int, message: Any) -> bytes | None:
-    return None if message is None else _join(version, message, version)
 
 
 def _read(cls: Any, value: Buffer | None) -> Any:

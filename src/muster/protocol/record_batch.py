@@ -22,7 +22,7 @@ are gone, may be empty, and may carry a delete horizon in place of its base time
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -460,6 +460,25 @@ class BatchBuilder:
         self.size += len(length) + len(body)
         self._last_delta = offset_delta
         self.count += 1
+
+    def append_encoded(self, timestamp: int, records: Iterable[bytes]) -> None:
+        """Adds records of which all that follows the offset is encoded already: key, value and headers, each with its
+        length in front."""
+        base_timestamp = self._base_timestamp
+        if base_timestamp is None:
+            base_timestamp = self._base_timestamp = timestamp
+        if timestamp > self._max_timestamp:
+            self._max_timestamp = timestamp
+        time_delta = varint(timestamp - base_timestamp)
+        delta, add = self._last_delta, self._parts.append
+        for rest in records:
+            delta += 1
+            body = b"\0%b%b%b" % (time_delta, varint(delta), rest)
+            record = varint(len(body)) + body
+            add(record)
+            self.size += len(record)
+        self.count += delta - self._last_delta
+        self._last_delta = delta
 
     def keep_timestamp(self, timestamp: int) -> None:
         """Makes `timestamp` the batch's base and largest time, for a batch that has no record left to tell it."""

@@ -9,7 +9,9 @@ from muster.protocol import codec
 from muster.protocol.group_records import (
     GroupMetadataRecord,
     OffsetCommitRecord,
+    OffsetCommits,
     UnknownRecord,
+    append_records,
     decode_record,
     encode_record,
 )
@@ -20,6 +22,7 @@ from muster.protocol.messages import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
+from muster.protocol.record_batch import BatchBuilder
 
 SUBSCRIPTION = bytes.fromhex("0003000000010006636f6f7264740000000000000000ffffffff0000")
 ASSIGNMENT = bytes.fromhex("0000000000010006636f6f726474000000040000000000000001000000020000000300000000")
@@ -175,3 +178,29 @@ def test_commits_are_written_as_the_general_codec_writes_them(record):
     assert decode_record(key, value) == record
     assert key == b"\0\1" + codec.encode(record.key, 0)
     assert value == (None if record.value is None else b"\0\4" + codec.encode(record.value, 4))
+
+
+VALUES = st.builds(
+    OffsetCommitValue,
+    st.integers(-1, 2**63 - 1),
+    st.integers(-1, 2**31 - 1),
+    st.sampled_from(["", "", "m", "x" * 200]),
+    st.integers(-1, 2**63 - 1),
+    st.sampled_from([-1, -1, 0, 4095]),
+    st.sampled_from([bytes(16), bytes(16), b"t" * 16]),
+)
+
+
+@given(st.text(), st.text(), st.lists(st.tuples(st.integers(0, 2**31 - 1), VALUES), min_size=1))
+def test_commits_of_one_request_are_written_as_one_by_one(group, topic, values):
+    """In one go, because commits are most of what is written: the bytes are the same, also behind another record."""
+    commits = OffsetCommits(group, topic, values)
+    together, one_by_one = BatchBuilder(), BatchBuilder()
+    together.append(100, b"key", None)
+    one_by_one.append(100, b"key", None)
+    append_records(together, 103, commits)
+    for record in commits.records():
+        append_records(one_by_one, 103, record)
+    assert together.build() == one_by_one.build()
+    assert (together.size, together.count) == (one_by_one.size, one_by_one.count)
+    assert together.append(104, None, b"next") == len(values) + 1
