@@ -216,6 +216,9 @@ class Link:
 
     def _answer(self, message: tuple[Waiting, Any] | None) -> None:
         if message is None:
+            # A node may have died, and been back, long before its client hears that their connection is no more: what
+            # the client sent meanwhile went nowhere.
+            self._network.note_disturbed(self.client_name)
             self.close(Failure(FailureKind.DISCONNECTED, f"node {self.node_id} closed the connection"))
         elif not self.is_closed:
             waiting, answer = message
@@ -298,7 +301,7 @@ class Network:
 
     def reset(self, link: Link) -> None:
         """Break a link: some of what is under way arrives at the broker, no answer comes back."""
-        self._disturbed[link.client_name] = self.clock.now
+        self.note_disturbed(link.client_name)
         queue = link.to_broker.queue
         arriving = self._rng.randint(0, len(queue))
         while len(queue) > arriving:
@@ -315,11 +318,15 @@ class Network:
     def cut(self, client: str, node_id: int, directions: Iterable[str] = BOTH_WAYS) -> None:
         """Let nothing pass between a client and a node, or only in one direction."""
         self.cuts.update(((client, node_id), direction) for direction in directions)
-        self._disturbed[client] = self.clock.now
+        self.note_disturbed(client)
 
     def is_cut(self, client: str, node_id: int) -> bool:
         """Whether anything is held up between a client and a node."""
         return any(((client, node_id), direction) in self.cuts for direction in BOTH_WAYS)
+
+    def note_disturbed(self, client: str) -> None:
+        """Something that concerns a client was cut or broken, or is found to have been."""
+        self._disturbed[client] = self.clock.now
 
     def undisturbed(self, client: str, since: int) -> bool:
         """Whether nothing was cut or broken that concerns a client since then."""
