@@ -45,6 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json and arguments.key_separator:
         raise ConfigError("--json and --key-separator exclude each other: a JSON line has a key of its own")
     set_up_log(arguments)
+    if sys.stdin is None:  # before anything is connected, or a broker that is not there is told of first
+        raise MusterError("standard input is closed: there is nothing to produce")
     settings = {"max.block.ms": 10_000, "acks": arguments.acks, "compression.type": arguments.compression}
     failures: list[MusterError] = []
     headers = [(name, value.encode()) for name, value in pairs(arguments.headers, "-H").items()]
@@ -78,8 +80,6 @@ def run(arguments: argparse.Namespace) -> int:
 def read_lines(arguments: argparse.Namespace) -> Iterator[Line]:
     """The records of standard input."""
     separator = arguments.key_separator.encode() if arguments.key_separator else None
-    if sys.stdin is None:
-        raise MusterError("standard input is closed: there is nothing to produce")
     for number, raw in enumerate(sys.stdin.buffer, 1):
         text = raw.rstrip(b"\r\n")
         if arguments.json:

@@ -329,7 +329,7 @@ class Driver:
                     continue
             if next_look is not None:
                 times.append(next_look)
-        if times and not self._closed:
+        if times:
             self.look_at(min(times))
 
 

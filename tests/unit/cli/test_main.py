@@ -90,6 +90,16 @@ def test_a_closed_stream_is_told_in_a_sentence(redirection: str):
     assert done.stderr.count("\n") == 1
 
 
+def test_a_closed_input_is_told_before_anything_is_connected(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """The sequence: the producer's thread finds no broker and says so; then the input turns out to be closed."""
+    monkeypatch.setattr("sys.stdin", None)
+    monkeypatch.setattr("muster.cli.produce.Producer.start", lambda _: pytest.fail("it has begun to connect"))
+    assert command.main(["produce", "t", "--bootstrap", "127.0.0.1:1"]) == 1
+    assert capsys.readouterr().err == "muster: standard input is closed: there is nothing to produce\n"
+
+
 def test_levels_of_the_log_are_taken_in_small_letters_too():
     done = run("serve", "--log-level", "debug", "--config", "none.toml")
     assert "cannot read none.toml" in done.stderr

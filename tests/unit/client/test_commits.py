@@ -628,3 +628,53 @@ def test_a_lookup_that_is_not_allowed_is_told_to_who_waits():
     consumer.answer(FindCoordinatorRequest, FindCoordinatorResponse(coordinators=[Coordinator(GROUP, error_code=code)]))
     assert outcome[0].code is ErrorCode.GROUP_AUTHORIZATION_FAILED
     assert consumer.events == []
+
+
+def test_a_commit_that_may_be_tried_again_waits_for_those_before_it(member):
+    first = member.commit({"flights-0": 1})
+    second = member.commit({"flights-0": 2}, until=member.now + 1_000)
+    assert len(member.sent(OffsetCommitRequest)) == 1
+    member.accept_commit()
+    assert (first, second) == ([None], [])
+    assert member.accept_commit().topics[0].partitions[0].committed_offset == 2
+    assert second == [None]
+
+
+def test_a_commit_that_is_accepted_says_that_its_coordinator_lives():
+    """The next one that is lost is looked up at once: it may just have moved."""
+    consumer = by_hand()
+    for _ in range(3):
+        consumer.core.group.lookup.mark_dead("test", consumer.now)
+        outcome = consumer.commit({"flights-0": 1}, until=consumer.now + 10_000)
+        consumer.accept_commit()
+        assert outcome == [None]
+
+
+def test_what_waits_for_its_coordinator_does_not_keep_the_core_busy():
+    consumer = by_hand()
+    consumer.auto.discard(FindCoordinatorRequest)
+    consumer.core.group.lookup.mark_dead("test", consumer.now)
+    until = consumer.now + 10_000
+    consumer.commit({"flights-0": 1}, until=until)
+    assert consumer.core.group.commits.next_deadline(consumer.now) == until
+
+
+def test_who_has_seen_that_nothing_is_committed_may_have_it_looked_up_again():
+    consumer = by_hand(auto_offset_reset="none")
+    assert code_of(consumer.fatal()) is ErrorCode.OFFSET_OUT_OF_RANGE
+    consumer.leave_poll()
+    consumer.committed = {tp("flights-0"): 5, tp("flights-1"): 6}
+    consumer.tick(1_000)
+    assert consumer.core.consumed() == {}
+    consumer.enter_poll()
+    assert {p: offset.offset for p, offset in consumer.core.consumed().items()} == consumer.committed
+
+
+def test_what_has_failed_already_is_not_told_another_reason(member):
+    errors: list[Any] = []
+    for fence in None, {tp("flights-0"): 999}:
+        offsets = {tp("flights-0"): OffsetAndMetadata(1)}
+        member.core.commit(offsets, lambda error, _now: errors.append(error), fence=fence)
+        member.turn()
+    assert member.core.group.commits.fail_all(KafkaTimeoutError("no coordinator"), member.now)
+    assert [type(error) for error in errors] == [KafkaTimeoutError, CommitFailedError]

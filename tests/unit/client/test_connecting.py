@@ -1,18 +1,28 @@
 """When the driver connects, to which broker, and when it lets go: by a clock that the tests move."""
 
 import asyncio
+import gc
 import logging
 import socket
+import weakref
+from dataclasses import replace
 
 import pytest
 
 from muster.client.config import ClientConfig
-from muster.client.connection import Connection, ConnectionState
+from muster.client.connection import Connection, ConnectionState, Waiting
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import LEAST_LOADED, Channel, Failure, FailureKind, Send
 from muster.client.driver import Driver, _Address
 from muster.model import Node
-from muster.protocol.messages import HeartbeatRequest, HeartbeatResponse, ListGroupsRequest, ProduceRequest
+from muster.protocol import framing
+from muster.protocol.messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    ProduceRequest,
+)
 from tests.support.peers import free_ports
 from tests.support.scripted_server import ScriptedServer, answering
 from tests.unit.client.test_driver import client, failed, scripted
@@ -305,3 +315,98 @@ async def test_a_broker_that_takes_connections_and_nothing_else_is_given_up_in_t
         finally:
             for waiting in held:
                 waiting.close()
+
+
+async def test_a_bootstrap_connection_stays_though_its_request_was_given_up_meanwhile():
+    """A broker whose handshake takes longer than a request may: the next request finds the connection."""
+    release = asyncio.Event()
+
+    async def script(peer):
+        await peer.read()
+        await release.wait()
+        await peer.reply(peer.api_versions())
+        while True:
+            await peer.read()
+            await peer.reply(ListGroupsResponse())
+
+    server = ScriptedServer(script)
+    async with server.running():
+        driver = Driver(ClientConfig.of(bootstrap_servers=server.bootstrap), ClusterMetadata(ClientConfig()))
+        await driver.start()
+        answers = []
+        send = Send(LEAST_LOADED, ListGroupsRequest, lambda _: ListGroupsRequest(), lambda r, _: answers.append(r))
+        driver.dispatch([replace(send, timeout_ms=10)])
+        while not answers:
+            await asyncio.sleep(0.005)
+        failed(answers.pop(), FailureKind.UNREACHABLE)
+        release.set()
+        async with asyncio.timeout(20):
+            while not driver.connected():
+                await asyncio.sleep(0.005)
+        driver.dispatch([send])
+        while not answers:
+            await asyncio.sleep(0.005)
+        assert not isinstance(answers[0], Failure)
+        assert server.connections == 1
+        await driver.close()
+
+
+async def test_a_connection_that_is_being_made_is_not_idle():
+    async with scripted(answered, connections_max_idle_ms=0) as (_, made):
+        await made.know(1)
+        begun = made.begin(HeartbeatRequest(), 1, timeout_ms=0)
+        (link,) = [link for (node_id, _), link in made.driver._connections.items() if node_id == 1]
+        made.driver._expire()
+        failed(await begun, FailureKind.UNREACHABLE)
+        assert link.state is not ConnectionState.CLOSED
+
+
+async def test_a_connection_that_is_given_up_while_it_is_being_made_leaves_no_socket():
+    ended = asyncio.Event()
+
+    async def script(peer):
+        try:
+            await peer.handshake()
+            await peer.read()
+        finally:
+            ended.set()
+
+    server = ScriptedServer(script)
+    async with server.running():
+        metadata = ClusterMetadata(ClientConfig())
+        metadata.learn_node(Node(1, "127.0.0.1", server.port))
+        driver = Driver(ClientConfig(), metadata)
+        await driver.start()
+        driver.dispatch([Send(1, HeartbeatRequest, lambda _: HeartbeatRequest(), lambda *_: None)])
+        driver.disconnect(1, Channel.DATA)
+        async with asyncio.timeout(20):
+            await ended.wait()
+        await driver.close()
+
+
+async def test_a_closed_client_is_not_kept_by_its_timer():
+    async with scripted(answered) as (_, made):
+        await made.know(1)
+        await made.ask(HeartbeatRequest(), 1)
+    gone = weakref.ref(made.driver)
+    del made
+    for _ in range(3):
+        await asyncio.sleep(0)
+    gc.collect()
+    assert gone() is None
+
+
+async def test_pauses_that_two_answers_ask_for_are_one():
+    async with scripted(answered) as (_, made):
+        await made.know(1)
+        await made.ask(HeartbeatRequest(), 1)
+        made.driver.time = NOW
+        made.driver.__class__ = Still
+        (link,) = [link for link in made.driver._connections.values() if link.node.node_id == 1]
+        for _ in range(2):
+            waiting = Waiting(Send(1, HeartbeatRequest, lambda _: HeartbeatRequest(), lambda *_: None), NOW, version=4)
+            waiting.correlation_id = 7
+            link._in_flight.append(waiting)
+            frame = framing.encode_response(HeartbeatResponse(1_000), HeartbeatRequest, 4, 7)
+            link._on_frame(b"".join(frame)[4:])
+        assert link._muted_until == NOW + 1_000

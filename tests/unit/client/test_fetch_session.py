@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.client.core.consume.fetch_session import FetchSession, FetchSpec
+from muster.client.core.consume.fetch_session import FetchSession, FetchSpec, all_have_ids
 from muster.errors import ErrorCode
 from muster.model import TopicPartition
 from muster.protocol.messages import FetchRequest, ForgottenTopic
@@ -54,3 +54,10 @@ def test_without_a_session_all_is_said_again(error: ErrorCode, number: int) -> N
     request = ask(session)
     assert (request.session_id, request.session_epoch, len(request.topics)) == (0, 0, 1)
     assert session.closing_request() is None
+
+
+def test_one_topic_without_an_id_is_enough_to_ask_by_names() -> None:
+    with_id, without = FetchSpec(OLD_ID, 0, 1), FetchSpec(bytes(16), 0, 1)
+    other = TopicPartition("other", 0)
+    assert all_have_ids({P0: with_id, other: with_id})
+    assert not all_have_ids({P0: with_id, other: without})

@@ -249,9 +249,51 @@ def test_a_lost_session_is_opened_again(error: ErrorCode) -> None:
     broker.exchange()
     [send] = broker.poll()
     send.on_reply(m.FetchResponse(error_code=error), 0)
-    broker.exchange()
+    broker.exchange()  # at once
+    assert len(broker.requests) == 2
     assert broker.requests[-1].session_epoch == 0
     assert len(broker.requests[-1].topics[0].partitions) == 1
+
+
+@pytest.mark.parametrize("under_way", [False, True])
+def test_sessions_are_closed_whether_or_not_a_fetch_is_under_way(under_way: bool) -> None:
+    broker = OneBroker({P0: [2]})
+    assert broker.fetcher.closing_sends() == []
+    broker.exchange()
+    if under_way:
+        broker.poll()
+    [send] = broker.fetcher.closing_sends()
+    request: Any = send.build(13)
+    assert (send.node_id, request.session_id, request.session_epoch) == (1, 77, -1)
+    assert broker.fetcher.closing_sends() == []
+
+
+def test_a_failure_that_does_not_heal_is_told_once() -> None:
+    broker = OneBroker({P0: [2]})
+    for kind, told in (FailureKind.DISCONNECTED, 0), (FailureKind.UNSUPPORTED_VERSION, 1):
+        [send] = broker.poll()
+        send.on_reply(Failure(kind, "no"), broker.now)
+        assert len(broker.fetcher.take_errors()) == told
+        assert broker.fetcher.take_errors() == []
+        broker.now += broker.config.retry_backoff_ms
+
+
+def test_a_partition_without_a_leader_has_the_metadata_asked() -> None:
+    broker = OneBroker({P0: [2], P1: [2]})
+    broker.metadata.topics["t"].partitions[0].leader_id = -1
+    assert not broker.metadata.update_pending
+    [send] = broker.poll()
+    request: Any = send.build(13)
+    assert [asked.partition for asked in request.topics[0].partitions] == [1]
+    assert broker.metadata.update_pending
+
+
+@pytest.mark.parametrize(("room", "fetched"), [(0, False), (1, True)])
+def test_no_more_than_max_partition_fetch_bytes_waits_where_more_is_fetched(room: int, fetched: bool) -> None:
+    size = len(OneBroker({P0: [3]}).logs[P0][0][2])
+    broker = OneBroker({P0: [3, 3]}, max_partition_fetch_bytes=size + room)
+    broker.exchange()
+    assert bool(broker.poll()) is fetched
 
 
 @pytest.mark.parametrize(
@@ -351,11 +393,12 @@ def test_an_error_that_does_not_heal_is_told_for_each_answer_that_says_it(code: 
     assert broker.drain() == {P0: [0, 1]}
 
 
-def test_what_is_not_allowed_is_asked_again_only_after_a_backoff() -> None:
+@pytest.mark.parametrize("code", [ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CORRUPT_MESSAGE])
+def test_what_does_not_heal_is_asked_again_only_after_a_backoff(code: ErrorCode) -> None:
     broker = OneBroker({P0: [2]})
     [send] = broker.poll()
-    send.on_reply(broker.answer(send.build(13), {P0: ErrorCode.TOPIC_AUTHORIZATION_FAILED}), 0)
-    with pytest.raises(KafkaError, match="cannot be fetched"):
+    send.on_reply(broker.answer(send.build(13), {P0: code}), 0)
+    with pytest.raises(KafkaError):
         broker.fetcher.collect(500)
     assert broker.poll() == []
     assert broker.fetcher.next_deadline(0) == broker.config.retry_backoff_max_ms
@@ -542,6 +585,13 @@ def test_aborted_and_control_batches_are_hidden_from_read_committed() -> None:
     send.on_reply(response, 0)
     assert [r.offset for r in broker.fetcher.collect(500)[P0]] == [1, 3]
     assert broker.subscription.position(P0) == 5
+    broker.subscription.seek(P0, 0)
+    [send] = broker.poll()
+    response = broker.answer(send.build(13))
+    # Kafka's brokers name them by where they end.
+    response.responses[0].partitions[0].aborted_transactions = [m.AbortedTransaction(6, 1), m.AbortedTransaction(5, 0)]
+    send.on_reply(response, 0)
+    assert [r.offset for r in broker.fetcher.collect(500)[P0]] == [3]
 
 
 def test_raw_batches_move_the_position_as_records_do() -> None:
@@ -612,3 +662,44 @@ def test_a_fetch_is_not_parked_for_long_while_another_partition_waits_for_the_us
     assert isinstance(held_back, m.FetchRequest)
     assert held_back.max_wait_ms == HELD_BACK_WAIT_MS
     assert broker.requests[0].max_wait_ms == broker.config.fetch_max_wait_ms
+
+
+def test_a_fetch_is_never_parked_for_longer_than_fetch_max_wait_ms():
+    broker = OneBroker({P0: [3, 3], P1: [1]}, max_partition_fetch_bytes=1, fetch_max_wait_ms=5)
+    broker.subscription.seek(P1, 1)
+    broker.exchange()
+    [send] = broker.poll()
+    request: Any = send.build(13)
+    assert request.max_wait_ms == 5
+
+
+@pytest.mark.parametrize(("isolation", "lag"), [("read_uncommitted", 6), ("read_committed", 1)])
+def test_the_lag_ends_where_reading_may_end(isolation: str, lag: int) -> None:
+    broker = OneBroker({P0: [2, 2, 2, 2]}, isolation_level=isolation)
+    [send] = broker.poll()
+    response = broker.answer(send.build(13))
+    response.responses[0].partitions[0].last_stable_offset = 3
+    send.on_reply(response, 0)
+    assert len(broker.fetcher.collect(500)[P0]) == 2
+    assert broker.fetcher.lag(P0) == lag
+    broker.subscription.seek(P0, 9)
+    assert broker.fetcher.lag(P0) == 0
+
+
+def test_there_is_nothing_to_hand_out_once_the_user_has_sought() -> None:
+    broker = OneBroker({P0: [2]})
+    broker.exchange()
+    assert broker.fetcher.has_records
+    broker.subscription.seek(P0, 1)
+    assert not broker.fetcher.has_records
+
+
+def test_raw_batches_that_are_refused_are_told_of_though_an_error_stands_behind_them() -> None:
+    broker = OneBroker({P0: [2, 2]}, max_batches=2)
+    flipped(broker, P0, 1, at=16)
+    broker.exchange()
+    assert broker.fetcher.collect_raw()[P0]
+    broker.fetcher.refuse_raw(P0, 1, CorruptRecordError("its decoder found it"))
+    with pytest.raises(CorruptRecordError, match="offset 1"):
+        broker.fetcher.collect(500)
+    assert broker.subscription.position(P0) == 1

@@ -39,6 +39,11 @@ class Cluster:
     def quiet(self):
         assert not self.metadata.poll(self.now)
 
+    def deadline(self):
+        found = self.metadata.next_deadline(self.now)
+        assert found is not None
+        return found
+
     def reply(self, send, *topics, **more):
         send.on_reply(MetadataResponse(brokers=self.brokers, cluster_id="c", topics=list(topics), **more), self.now)
 
@@ -279,6 +284,9 @@ def test_leaders_from_other_answers():
     assert c.metadata.update_leader(FLIGHTS, 7, 4, Node(7, "seven", 1))
     assert c.metadata.leader(FLIGHTS) == 7
     assert c.metadata.version > version
+    version = c.metadata.version
+    assert c.metadata.update_leader(FLIGHTS, 1, 5, None)
+    assert c.metadata.version > version
 
 
 def test_a_moved_broker_is_learned_from_other_answers():
@@ -289,6 +297,7 @@ def test_a_moved_broker_is_learned_from_other_answers():
     assert c.metadata.version == version, "nothing new"
     c.metadata.learn_node(Node(1, "elsewhere", 9093))
     assert c.metadata.brokers[1].host == "elsewhere"
+    assert c.metadata.version > version
 
 
 @pytest.mark.parametrize(("allow", "version", "asked"), [(False, 4, False), (True, 4, True), (False, 3, True)])
@@ -306,3 +315,76 @@ def test_backoff_doubles_with_jitter_up_to_its_bound():
         backoff.reset()
         assert backoff.next_wait_ms() <= 120
     assert len({Backoff(1000, 1000, seed).next_wait_ms() for seed in range(50)}) > 20
+
+
+def test_a_refresh_of_what_has_grown_old_backs_off_when_it_fails():
+    c = Cluster()
+    c.learn()
+    c.now += c.config.metadata_max_age_ms
+    c.ask().on_reply(Failure(FailureKind.DISCONNECTED, "gone"), c.now)
+    c.quiet()
+    assert c.deadline() > c.now
+
+
+def test_a_good_answer_ends_the_backoff():
+    c = Cluster()
+    for _ in range(6):
+        c.ask().on_reply(Failure(FailureKind.UNREACHABLE, "nobody there"), c.now)
+        c.now = c.deadline()
+    c.learn()
+    c.now += c.config.metadata_max_age_ms
+    c.ask().on_reply(Failure(FailureKind.DISCONNECTED, "gone"), c.now)
+    assert c.deadline() <= c.now + 120
+
+
+def test_to_start_over_is_to_ask():
+    c = Cluster()
+    c.learn()
+    c.metadata.rebootstrap()
+    c.now += 100
+    assert names(c.ask()) == []
+
+
+def test_a_topic_that_was_not_asked_for_this_time_is_what_it_was():
+    """The sequence: a request for other topics is under way, and the topic is of interest again."""
+    c = Cluster()
+    c.metadata.set_interest({"flights"})
+    c.learn(topic())
+    c.metadata.set_interest({"airports"})
+    send = c.ask()
+    c.metadata.set_interest({"airports", "flights"})
+    c.reply(send, topic("airports", topic_id=b"a" * 16))
+    assert c.metadata.partition_count("flights") == 1
+    assert names(c.ask()) == ["airports", "flights"]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED])
+def test_a_topic_that_is_gone_is_known_no_more(code):
+    c = Cluster()
+    c.metadata.set_interest({"flights"})
+    c.learn(topic())
+    c.metadata.request_update(c.now)
+    c.now += 100
+    c.learn(missing("flights", code))
+    assert (c.metadata.partition_count("flights"), c.metadata.topic_name(ID)) == (None, None)
+
+
+def test_a_broker_that_knows_no_epochs_is_believed():
+    c = Cluster()
+    c.metadata.set_interest({"flights"})
+    c.learn(topic(leader=2, epoch=4))
+    c.metadata.request_update(c.now)
+    c.now += 100
+    c.learn(topic(leader=1, epoch=-1))
+    assert (c.metadata.leader(FLIGHTS), c.metadata.leader_epoch(FLIGHTS)) == (1, -1)
+
+
+def test_an_older_answer_does_not_make_a_partition_leaderless_that_has_a_leader():
+    c = Cluster()
+    c.metadata.set_interest({"flights"})
+    c.learn(topic(leader=-1, code=ErrorCode.LEADER_NOT_AVAILABLE))
+    assert c.metadata.update_leader(FLIGHTS, 2, 5, None)
+    c.now += 1_000
+    c.learn(topic(leader=-1, epoch=4, code=ErrorCode.LEADER_NOT_AVAILABLE))
+    assert c.metadata.leader(FLIGHTS) == 2
+    assert not c.metadata.update_pending

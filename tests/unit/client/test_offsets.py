@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from muster.client.core.sends import FailureKind
-from muster.client.core.subscription_state import PositionState
+from muster.client.core.subscription_state import OffsetReset, PositionState
 from muster.errors import ErrorCode, IllegalArgumentError, KafkaError, UnsupportedVersionError
 from muster.model import OffsetAndTimestamp
 from muster.protocol.api import EARLIEST_TIMESTAMP
@@ -153,3 +153,56 @@ def test_a_reset_to_the_end_is_to_the_end_of_what_may_be_read(level: str, number
     consumer.core.assign([ZERO])
     consumer.enter_poll()
     assert [request.isolation_level for request in consumer.sent(ListOffsetsRequest)] == [number]
+
+
+def test_the_answer_to_another_reset_than_the_user_wants_now_is_dropped() -> None:
+    """The sequence: the end is asked for; the user seeks to the beginning; the answer to the old question arrives."""
+    consumer = alone()
+    consumer.core.assign([ZERO])
+    consumer.enter_poll()
+    consumer.core.subscription.request_reset(ZERO, OffsetReset.EARLIEST)
+    tell(consumer, 7)
+    assert consumer.core.subscription.position(ZERO) is None
+    [request] = consumer.sent(ListOffsetsRequest)
+    assert request.topics[0].partitions[0].timestamp == EARLIEST_TIMESTAMP
+    tell(consumer, 2)
+    assert consumer.core.subscription.position(ZERO) == 2
+
+
+def test_where_no_record_is_as_young_there_is_no_offset() -> None:
+    consumer = alone()
+    query = consumer.core.offsets.query({ZERO: 900})
+    consumer.tick(200)
+    tell(consumer, -1)
+    assert query.done
+    assert query.results == {ZERO: None}
+
+
+def test_a_question_that_was_refused_does_not_keep_the_core_busy() -> None:
+    consumer = alone()
+    query = consumer.core.offsets.query({ZERO: 5})
+    consumer.tick(200)
+    tell(consumer, code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    assert isinstance(query.error, KafkaError)
+    assert consumer.core.offsets.next_deadline(consumer.now) is None
+
+
+def test_a_leader_is_asked_under_its_epoch() -> None:
+    """So that one that was superseded refuses, and does not tell of its own end."""
+    consumer = alone()
+    consumer.core.assign([ZERO])
+    consumer.enter_poll()
+    assert consumer.core.metadata.update_leader(ZERO, 2, 6, None)
+    tell(consumer, code=ErrorCode.FENCED_LEADER_EPOCH)
+    consumer.core.metadata.update_leader(ZERO, 2, 6, None)
+    consumer.auto.discard(MetadataRequest)
+    consumer.tick(consumer.config.retry_backoff_ms)
+    [request] = consumer.sent(ListOffsetsRequest)
+    assert request.topics[0].partitions[0].current_leader_epoch == 6
+
+
+def test_a_reset_without_a_leader_does_not_keep_the_core_busy() -> None:
+    consumer = alone()
+    consumer.core.assign([tp("nowhere-0")])
+    consumer.enter_poll()
+    assert consumer.core.offsets.next_deadline(consumer.now) is None

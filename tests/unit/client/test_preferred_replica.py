@@ -147,6 +147,31 @@ def test_a_replica_that_is_not_known_is_not_asked_for_and_the_leader_not_spun_up
     assert broker.only().node_id == 1
 
 
+def test_a_replica_that_names_itself_is_not_kept_for_longer(broker: TwoNodes) -> None:
+    broker.reply(broker.only(), prefer=2)
+    broker.now += broker.config.metadata_max_age_ms - 1
+    broker.reply(broker.only(), prefer=2)
+    broker.now += 1
+    assert broker.only().node_id == 1
+
+
+def test_the_first_broker_may_be_the_one_that_is_named() -> None:
+    broker = TwoNodes({P0: [2]})
+    broker.describe(leader=1, epoch=1, nodes=(0, 1))
+    broker.metadata.topics["t"].partitions[0].replicas = [0, 1]
+    broker.reply(broker.only(), prefer=0)
+    assert broker.only().node_id == 0
+
+
+def test_a_replica_that_is_left_ends_no_longer_wait(broker: TwoNodes) -> None:
+    broker.reply(broker.only(), prefer=2)
+    send = broker.only()
+    state = broker.subscription.state(P0)
+    state.retry_at = broker.now + broker.config.retry_backoff_max_ms
+    send.on_reply(Failure(FailureKind.DISCONNECTED, "gone"), broker.now)
+    assert broker.fetcher.next_deadline(broker.now) == broker.now + broker.config.retry_backoff_max_ms
+
+
 def test_a_replica_whose_broker_is_gone_is_not_asked(broker: TwoNodes) -> None:
     broker.reply(broker.only(), prefer=2)
     broker.describe(leader=1, epoch=0, nodes=(1,))
@@ -173,4 +198,6 @@ def test_unknown_ends_of_an_answer_change_nothing(broker: TwoNodes) -> None:
     data = m.PartitionData(0, 0, -1, -1, -1, preferred_read_replica=2)
     send.on_reply(m.FetchResponse(responses=[m.FetchableTopicResponse("", TOPIC_ID, [data])]), broker.now)
     assert broker.fetcher.lag(P0) == 6
+    state = broker.subscription.state(P0)
+    assert (state.high_watermark, state.last_stable_offset, state.log_start_offset) == (6, 6, 0)
     assert Node(2, "h2", 9092) in broker.metadata.brokers.values()

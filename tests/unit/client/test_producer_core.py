@@ -6,7 +6,7 @@ import pytest
 
 from muster.client.core.sends import Failure, FailureKind
 from muster.errors import ErrorCode, KafkaError, KafkaTimeoutError, MusterError, UnsupportedVersionError
-from muster.model import TopicPartition
+from muster.model import Node, TopicPartition
 from muster.protocol.compression import Compression
 from muster.protocol.messages import BatchIndexAndErrorMessage
 from muster.protocol.record_batch import NO_PRODUCER_ID, NO_SEQUENCE
@@ -564,3 +564,16 @@ def test_a_broker_that_takes_nothing_for_a_while_gets_no_new_records_until_it_do
     assert request.values == [b"c"], "nothing was given to it meanwhile"
     p.answer(request)
     assert chosen() == {0, 1}
+
+
+def test_a_batch_for_a_new_leader_waits_for_the_one_that_is_under_way_to_the_former():
+    """With one request under way at a time: two brokers would be asked at once, and the order lost."""
+    p = ProducerHarness(leaders=[1], settings={"max_in_flight_requests_per_connection": 1, "enable_idempotence": False})
+    first = p.put(b"a")
+    assert p.metadata.update_leader(ZERO, 2, 50, Node(2, "two", 9092))
+    p.hold(b"b")
+    p.fail(first, FailureKind.DISCONNECTED)
+    (again,) = p.tick(2_000)
+    assert again.values == [b"a"]
+    p.answer(again)
+    assert [request.values for request in p.turn()] == [[b"b"]]

@@ -331,3 +331,37 @@ def test_several_partitions_share_a_request(readers: Readers) -> None:
     readers.reply(readers.only(), 10, 2)
     assert readers.subscription.position(P0) == 10
     assert readers.subscription.position(P1) == 10  # cut back
+
+
+def test_a_position_of_the_leaders_own_epoch_is_validated_at_once(readers: Readers) -> None:
+    readers.subscription.set_position(P0, 10, 3)
+    readers.reply(readers.only(), 10, 3)
+    assert readers.state() is PositionState.FETCHING
+    assert not readers.metadata.update_pending
+
+
+def test_a_leader_of_the_past_is_not_asked(readers: Readers) -> None:
+    """The sequence: what is read was written in a later epoch than the metadata knows, then it changes otherwise."""
+    read_up_to(readers, 10, 5)
+    readers.leads(2, 4)
+    assert readers.poll() == []
+    assert readers.state() is PositionState.AWAIT_VALIDATION
+    readers.leads(2, 5)
+    assert readers.only().node_id == 2
+
+
+def test_while_a_question_is_under_way_time_brings_nothing(readers: Readers) -> None:
+    readers.subscription.set_position(P0, 10, 2)
+    send = readers.only()
+    assert readers.validation.next_deadline(readers.now) is None
+    assert not readers.metadata.update_pending
+    send.on_reply(Failure(FailureKind.DISCONNECTED, "gone"), readers.now)
+    assert readers.validation.next_deadline(readers.now) == readers.now + readers.config.retry_backoff_ms
+    assert readers.metadata.update_pending
+
+
+@pytest.mark.parametrize(("end", "epoch"), [(12, -1), (-1, 2)])
+def test_half_an_answer_is_an_epoch_that_the_leader_does_not_know(readers: Readers, end: int, epoch: int) -> None:
+    readers.subscription.set_position(P0, 10, 2)
+    readers.reply(readers.only(), end, epoch)
+    assert readers.subscription.needs_reset() == [P0]

@@ -286,7 +286,6 @@ class ClusterMetadata:
             # What became interesting while this request was under way is asked for next; what is known of it stays.
             kept = self._interest or set()
             topics = {n: t for n, t in self.topics.items() if n in kept and n not in asked} | topics
-            errors = {n: c for n, c in self._errors.items() if n in kept and n not in asked} | errors
         self.topics = topics
         self._errors = errors
         self._names = {topic.topic_id: name for name, topic in topics.items() if topic.topic_id != ZERO_UUID}

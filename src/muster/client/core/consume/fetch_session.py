@@ -74,7 +74,6 @@ class FetchSession:
         """Start again with a full request: the session is lost, or nobody knows what the broker took in."""
         self.session_id = 0
         self.epoch = INITIAL_EPOCH
-        self.partitions = {}
 
     def closing_request(self) -> FetchRequest | None:
         """A request that closes the session at the broker; None where there is none."""

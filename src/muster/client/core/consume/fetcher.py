@@ -106,7 +106,7 @@ class Fetcher:
         sends: list[AnySend] = []
         for node_id, node in self._nodes.items():
             request = node.session.closing_request()
-            if request is not None and not node.in_flight:
+            if request is not None:
                 sends.append(send(node_id, request, lambda _reply, _now: None))
             node.session.reset()
         return sends
@@ -369,7 +369,6 @@ class Fetcher:
                     taken[partition] = found
                 elif queue.error is not None and not queue.has_records:
                     if not taken:
-                        self._turn.extendleft(reversed(failing))
                         raise self._told(queue)
                     failing.append(partition)
                     continue

@@ -296,8 +296,6 @@ class Commits:
             error: MusterError | None = reply.error()
         else:
             error = self._judge_commit(commit, sent, epoch, reply, now)
-        if commit.done:
-            return  # it ran out of time; its asker knows
         commit.error = error
         if isinstance(error, KafkaError) and error.code in _TRY_AGAIN and commit.until is not None:
             self._mind_topics(error, now)

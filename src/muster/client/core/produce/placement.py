@@ -176,14 +176,12 @@ class Placement:
     def forget_idle_topics(self, now: int) -> None:
         """Ask no more for topics that nothing was sent to for `metadata.max.idle.ms`."""
         idle_ms = self._config.metadata_max_idle_ms
-        idle = [topic for topic, used in self._topics_used.items() if now - used > idle_ms]
+        idle = {topic for topic, used in self._topics_used.items() if now - used > idle_ms}
+        if idle:
+            idle -= self._accumulator.topics() | set(self._parked)
         if not idle:
             return
-        busy = self._accumulator.topics() | set(self._parked)
         for topic in idle:
-            if topic in busy:
-                self._topics_used[topic] = now
-            else:
-                del self._topics_used[topic]
-                self._sticky.pop(topic, None)
+            del self._topics_used[topic]
+            self._sticky.pop(topic, None)
         self._metadata.set_interest(self._topics_used)

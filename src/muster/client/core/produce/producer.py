@@ -342,7 +342,6 @@ class ProducerCore:
                 text = f"{reply.message}; an idempotent producer needs it: set enable_idempotence to False"
                 self.fatal = UnsupportedVersionError(text)
         elif reply.error_code == ErrorCode.NONE:
-            self._init_backoff.reset()
             self._sequences.set_producer_id(reply.producer_id, reply.producer_epoch)
             return
         elif not error_code(reply.error_code).retriable:
@@ -403,7 +402,7 @@ class ProducerCore:
         under_way[:] = [request for request in under_way if request is not batches]
         self._muted.difference_update(batch.partition for batch in batches)
         if isinstance(reply, Failure):
-            for batch in reversed(batches):
+            for batch in batches:
                 self._on_failure(batch, reply, now)
             return
         if self._config.required_acks == 0:
