@@ -17,6 +17,7 @@ from muster.client import forks
 from muster.client.calls import BrokerCalls
 from muster.client.config import AdminConfig
 from muster.client.core import admin as rules
+from muster.client.core import offset_requests
 from muster.client.core.admin import (
     ClusterDescription,
     ConfigEntry,
@@ -44,15 +45,9 @@ from muster.protocol.messages import (
     DescribeConfigsResource,
     DescribeGroupsRequest,
     ListGroupsRequest,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
     MetadataResponse,
     OffsetCommitRequest,
     OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
-    OffsetFetchRequestTopics,
 )
 from muster.protocol.primitives import Response
 
@@ -65,7 +60,6 @@ _GROUP_RETRY = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
 )
 _OFFSETS_RETRY = _GROUP_RETRY | {ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.REBALANCE_IN_PROGRESS}
-_LAST_OFFSETS_BY_NAME = 9
 
 
 class AsyncAdmin(forks.StaysHere):
@@ -156,43 +150,20 @@ class AsyncAdmin(forks.StaysHere):
         async def attempt(
             places: list[TopicPartition],
         ) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError | None]:
-            leaders = rules.leaders(await self._calls.describe(list(rules.by_topic(places))), places)
+            leaders = rules.leaders(await self._calls.describe(list(offset_requests.by_topic(sorted(places)))), places)
             found: dict[TopicPartition, OffsetAndTimestamp | KafkaError | None] = {}
             by_leader: dict[int, dict[TopicPartition, int]] = {}
-            for place, leader in leaders.items():
+            for place, leader in sorted(leaders.items()):
                 if isinstance(leader, KafkaError):
                     found[place] = leader
                 else:
                     by_leader.setdefault(leader, {})[place] = timestamps[place]
             for leader, owned in by_leader.items():
-                found |= await self._list_offsets(leader, owned, isolation)
+                request = offset_requests.list_request(owned, isolation, self._config.request_timeout_ms)
+                found |= offset_requests.list_answers(await self._calls.ask(leader, request), owned)
             return found
 
         return await self._calls.settle(timestamps, attempt, STALE_METADATA - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-
-    async def _list_offsets(
-        self, leader: int, timestamps: dict[TopicPartition, int], isolation: int
-    ) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError | None]:
-        topics = [
-            ListOffsetsTopic(
-                topic, [ListOffsetsPartition(part, -1, timestamps[TopicPartition(topic, part)]) for part in parts]
-            )
-            for topic, parts in rules.by_topic(timestamps).items()
-        ]
-        timeout_ms = self._config.request_timeout_ms
-
-        def build(version: int) -> ListOffsetsRequest:
-            request = ListOffsetsRequest(-1, isolation if version >= 2 else 0, topics)
-            if version >= 10:
-                request.timeout_ms = timeout_ms
-            return request
-
-        answer = await self._calls.send(leader, ListOffsetsRequest, build)
-        return {
-            (place := TopicPartition(topic.name, part.partition_index)): rules.listed_offset(part, place)
-            for topic in answer.topics
-            for part in topic.partitions
-        }
 
     # --- cluster and settings ----------------------------------------------------------------------------------------
 
@@ -289,7 +260,7 @@ class AsyncAdmin(forks.StaysHere):
         Raises:
             KafkaError: the group cannot be asked.
         """
-        wanted = None if partitions is None else rules.by_topic(partitions)
+        wanted = None if partitions is None else sorted(partitions)
 
         async def ask(
             node: Node, _: list[str]
@@ -297,13 +268,10 @@ class AsyncAdmin(forks.StaysHere):
             answer = await self._calls.send(
                 node.node_id,
                 OffsetFetchRequest,
-                lambda version: _fetch_request(version, group_id, wanted),
-                _LAST_OFFSETS_BY_NAME,
+                lambda version: offset_requests.fetch_request(version, group_id, wanted),
+                offset_requests.FETCH_WITH_NAMES,
             )
-            try:
-                return {group_id: rules.fetched_offsets(answer)}
-            except KafkaError as error:
-                return {group_id: error}
+            return {group_id: rules.committed_offsets(answer)}
 
         found = (await self._calls.for_groups([group_id], ask, _OFFSETS_RETRY))[group_id]
         if isinstance(found, KafkaError):
@@ -326,27 +294,13 @@ class AsyncAdmin(forks.StaysHere):
             node = (await self._calls.coordinators([group_id]))[group_id]
             if isinstance(node, KafkaError):
                 return dict.fromkeys(places, node)
-            topics = rules.commit_topics({place: positions[place] for place in places})
-            request = OffsetCommitRequest(group_id=group_id, topics=topics)
-            answer = await self._calls.send(node.node_id, OffsetCommitRequest, lambda _: request, _LAST_OFFSETS_BY_NAME)
-            return {
-                TopicPartition(topic.name, part.partition_index): rules.failure(part.error_code, f"group {group_id}")
-                for topic in answer.topics
-                for part in topic.partitions
-            }
+            request = offset_requests.commit_request(group_id, {place: positions[place] for place in sorted(places)})
+            newest = offset_requests.COMMIT_WITH_NAMES
+            answer = await self._calls.send(node.node_id, OffsetCommitRequest, lambda _: request, newest)
+            answers = offset_requests.commit_answers(answer)
+            return {place: rules.failure(code, f"group {group_id}") for place, code in answers.items()}
 
         return await self._calls.settle(positions, attempt, _OFFSETS_RETRY)
-
-
-def _fetch_request(version: int, group_id: str, wanted: dict[str, list[int]] | None) -> OffsetFetchRequest:
-    """OffsetFetch of one group; from v8 on it can ask for many."""
-    if version >= 8:
-        topics = (
-            None if wanted is None else [OffsetFetchRequestTopics(t, partition_indexes=p) for t, p in wanted.items()]
-        )
-        return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group_id, topics=topics)])
-    named = None if wanted is None else [OffsetFetchRequestTopic(topic, parts) for topic, parts in wanted.items()]
-    return OffsetFetchRequest(group_id=group_id, topics=named)
 
 
 class Admin(forks.StaysHere):

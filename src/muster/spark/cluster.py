@@ -15,18 +15,15 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from muster.client.config import parse_address
+from muster.client.core.offset_requests import fetch_answers, fetch_request, list_answers, list_request
 from muster.errors import ErrorCode, KafkaConnectionError, KafkaError, MusterError, ProtocolError, error_code
 from muster.model import TopicPartition
 from muster.protocol.messages import (
     FindCoordinatorRequest,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
     OffsetFetchRequest,
-    OffsetFetchRequestTopic,
 )
 from muster.protocol.primitives import ZERO_UUID
 from muster.spark.wire import Connection
@@ -220,11 +217,7 @@ class Cluster:
     def _list_offsets(
         self, node_id: int, asked: dict[TopicPartition, int], isolation_level: int, found: dict[TopicPartition, int]
     ) -> None:
-        topics: dict[str, ListOffsetsTopic] = {}
-        for partition, when in asked.items():
-            topic = topics.setdefault(partition.topic, ListOffsetsTopic(partition.topic))
-            topic.partitions.append(ListOffsetsPartition(partition.partition, timestamp=when))
-        request = ListOffsetsRequest(-1, isolation_level, list(topics.values()), int(self._timeout_s * 1000))
+        request = list_request(asked, isolation_level, int(self._timeout_s * 1000))
         try:
             address = self._nodes[node_id]
             response = self._ask(address, lambda connection: connection.ask(request))
@@ -232,38 +225,33 @@ class Cluster:
             for partition in asked:
                 self.forget_leader(partition)
             raise RetriableError(f"broker {node_id}: {error}") from error
-        for answered in response.topics:
-            for answer in answered.partitions:
-                partition = TopicPartition(answered.name, answer.partition_index)
-                if answer.error_code:
-                    self.forget_leader(partition)
-                    _refuse(error_code(answer.error_code), f"the offsets of {partition} cannot be had")
-                found[partition] = answer.offset
+        for partition, answer in list_answers(response, asked).items():
+            if isinstance(answer, KafkaError):
+                self.forget_leader(partition)
+                _refuse(answer.code, f"the offsets of {partition} cannot be had")
+            else:
+                found[partition] = -1 if answer is None else answer.offset
 
     def committed(self, group_id: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """What a group has committed of these partitions; those without a commit are left out."""
-        by_topic: dict[str, list[int]] = {}
-        for partition in partitions:
-            by_topic.setdefault(partition.topic, []).append(partition.partition)
-        return self._retry(lambda: self._committed(group_id, by_topic))
+        request = fetch_request(_OFFSET_FETCH_BY_NAME, group_id, partitions)
+        return self._retry(lambda: self._committed(group_id, request))
 
-    def _committed(self, group_id: str, by_topic: dict[str, list[int]]) -> dict[TopicPartition, int]:
+    def _committed(self, group_id: str, request: OffsetFetchRequest) -> dict[TopicPartition, int]:
         self._metadata([])
         finding = FindCoordinatorRequest(key=group_id)
         found = self._ask(next(iter(self._nodes.values())), lambda connection: connection.ask(finding, 3))
         _refuse(error_code(found.error_code), f"group {group_id} has no coordinator")
-        topics = [OffsetFetchRequestTopic(topic, indexes) for topic, indexes in by_topic.items()]
-        request = OffsetFetchRequest(group_id=group_id, topics=topics)
         response = self._ask(
             (found.host, found.port), lambda connection: connection.ask(request, _OFFSET_FETCH_BY_NAME)
         )
-        _refuse(error_code(response.error_code), f"the offsets of group {group_id} cannot be had")
+        refused, answers = fetch_answers(response)
+        _refuse(refused, f"the offsets of group {group_id} cannot be had")
         committed: dict[TopicPartition, int] = {}
-        for topic in response.topics:
-            for answer in topic.partitions:
-                _refuse(error_code(answer.error_code), f"the offset of {topic.name}-{answer.partition_index}")
-                if answer.committed_offset >= 0:
-                    committed[TopicPartition(topic.name, answer.partition_index)] = answer.committed_offset
+        for partition, (code, position) in answers.items():
+            _refuse(code, f"the committed offset of {partition} cannot be had")
+            if position is not None:
+                committed[partition] = position.offset
         return committed
 
     def close(self) -> None:

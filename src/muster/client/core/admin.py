@@ -9,8 +9,9 @@ from itertools import chain
 from typing import NamedTuple
 
 from muster.client.core.checks import MAX_INT, check_number, check_text
-from muster.errors import ErrorCode, KafkaError, ProtocolError, error_code
-from muster.model import CONSUMER_PROTOCOL_TYPE, Node, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from muster.client.core.offset_requests import fetch_answers
+from muster.errors import ErrorCode, KafkaError, ProtocolError
+from muster.model import CONSUMER_PROTOCOL_TYPE, Node, OffsetAndMetadata, TopicPartition
 from muster.protocol.messages import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -19,14 +20,9 @@ from muster.protocol.messages import (
     DescribeConfigsResult,
     DescribedGroup,
     DescribedGroupMember,
-    ListOffsetsPartitionResponse,
     MetadataResponse,
     MetadataResponseTopic,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
     OffsetFetchResponse,
-    OffsetFetchResponsePartition,
-    OffsetFetchResponsePartitions,
 )
 from muster.protocol.subscription import decode_assignment, decode_subscription
 
@@ -180,25 +176,6 @@ def creatable(topic: NewTopic) -> CreatableTopic:
     )
 
 
-def commit_topics(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> list[OffsetCommitRequestTopic]:
-    """Offsets to be committed as the request has them."""
-    topics: dict[str, OffsetCommitRequestTopic] = {}
-    for (topic, partition), position in sorted(offsets.items()):
-        entry = topics.setdefault(topic, OffsetCommitRequestTopic(name=topic))
-        entry.partitions.append(
-            OffsetCommitRequestPartition(partition, position.offset, position.leader_epoch, position.metadata)
-        )
-    return list(topics.values())
-
-
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Partition numbers for each topic, both sorted."""
-    topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(partitions):
-        topics.setdefault(topic, []).append(partition)
-    return topics
-
-
 # --- reading answers -------------------------------------------------------------------------------------------------
 
 
@@ -299,35 +276,17 @@ def leaders(answer: MetadataResponse, places: Iterable[TopicPartition]) -> dict[
     return found
 
 
-def fetched_offsets(answer: OffsetFetchResponse) -> dict[TopicPartition, OffsetAndMetadata | KafkaError]:
-    """The committed offsets of one group; partitions without one are left out.
-
-    Raises:
-        KafkaError: the group as a whole was refused.
-    """
-    group = answer.groups[0] if answer.groups else None
-    error = failure(group.error_code if group else answer.error_code)
+def committed_offsets(
+    answer: OffsetFetchResponse,
+) -> dict[TopicPartition, OffsetAndMetadata | KafkaError] | KafkaError:
+    """The committed offsets of one group, or why it was refused as a whole; partitions without one are left out."""
+    refused, answers = fetch_answers(answer)
+    error = failure(refused)
     if error is not None:
-        raise error
-    parts: list[tuple[str, OffsetFetchResponsePartition | OffsetFetchResponsePartitions]] = []
-    parts += [(topic.name, part) for topic in answer.topics for part in topic.partitions]
-    parts += [(topic.name, part) for topic in (group.topics if group else ()) for part in topic.partitions]
+        return error
     found: dict[TopicPartition, OffsetAndMetadata | KafkaError] = {}
-    for name, part in parts:
-        place = TopicPartition(name, part.partition_index)
-        if part.error_code != ErrorCode.NONE:
-            found[place] = KafkaError(part.error_code, str(place))
-        elif part.committed_offset >= 0:
-            found[place] = OffsetAndMetadata(part.committed_offset, part.committed_leader_epoch, part.metadata or "")
+    for place, (code, committed) in answers.items():
+        said = failure(code, str(place)) or committed
+        if said is not None:
+            found[place] = said
     return found
-
-
-def listed_offset(
-    answer: ListOffsetsPartitionResponse, place: TopicPartition
-) -> OffsetAndTimestamp | KafkaError | None:
-    """One answer of ListOffsets; None where no record is as young as the timestamp asked for."""
-    if answer.error_code != ErrorCode.NONE:
-        return KafkaError(error_code(answer.error_code), str(place))
-    if answer.offset < 0:
-        return None
-    return OffsetAndTimestamp(answer.offset, answer.timestamp, answer.leader_epoch)

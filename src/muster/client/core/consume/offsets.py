@@ -13,18 +13,13 @@ from functools import partial
 from muster.client.config import ConsumerConfig
 from muster.client.core.checks import MAX_OFFSET, check_number, check_partition
 from muster.client.core.metadata import ClusterMetadata
+from muster.client.core.offset_requests import list_answers, list_request
 from muster.client.core.sends import AnySend, Failure, send
 from muster.client.core.subscription_state import OffsetReset, PositionState, SubscriptionState
-from muster.errors import ErrorCode, KafkaError, MusterError, error_code
+from muster.errors import ErrorCode, KafkaError, MusterError
 from muster.model import OffsetAndTimestamp, TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED
-from muster.protocol.messages import (
-    ListOffsetsPartition,
-    ListOffsetsPartitionResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
+from muster.protocol.messages import ListOffsetsResponse
 
 _LEAST_TIMESTAMP = -6
 """Below 0 are those with a meaning of their own, such as `LATEST_TIMESTAMP`."""
@@ -49,7 +44,8 @@ class OffsetQuery:
         return self.error is not None or not self.open
 
 
-_OnPartition = Callable[[TopicPartition, ListOffsetsPartitionResponse | MusterError, int], None]
+_Answer = OffsetAndTimestamp | MusterError | None
+_OnPartition = Callable[[TopicPartition, _Answer, int], None]
 
 
 class OffsetLookup:
@@ -120,9 +116,9 @@ class OffsetLookup:
                 due[partition] = _RESET_TIMESTAMP[state.reset]
                 strategies[partition] = state.reset
 
-        def finish(partition: TopicPartition, answer: ListOffsetsPartitionResponse | MusterError, now: int) -> None:
+        def finish(partition: TopicPartition, answer: _Answer, now: int) -> None:
             self._resets_in_flight.discard(partition)
-            if not isinstance(answer, MusterError) and answer.offset < 0:
+            if answer is None:
                 answer = KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{partition} has no such offset")
             if not isinstance(answer, MusterError):
                 self._subscription.finish_reset(partition, strategies[partition], answer.offset)
@@ -148,12 +144,11 @@ class OffsetLookup:
         if query.retry_at > now:
             return
 
-        def finish(partition: TopicPartition, answer: ListOffsetsPartitionResponse | MusterError, now: int) -> None:
+        def finish(partition: TopicPartition, answer: _Answer, now: int) -> None:
             query.in_flight.discard(partition)
             if not isinstance(answer, MusterError):
                 query.open.pop(partition, None)
-                found = OffsetAndTimestamp(answer.offset, answer.timestamp, answer.leader_epoch)
-                query.results[partition] = found if answer.offset >= 0 else None
+                query.results[partition] = answer
             elif isinstance(answer, KafkaError) and answer.code is ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT:
                 query.open.pop(partition, None)
                 query.results[partition] = None  # records from before Kafka 0.10 have no timestamps
@@ -185,20 +180,11 @@ class OffsetLookup:
                 by_node.setdefault(node_id, {})[partition] = timestamp
         for node_id, partitions in by_node.items():
             on_reply = partial(self._on_reply, list(partitions), finish)
-            yield send(node_id, self._request(partitions, isolation_level), on_reply), list(partitions)
-
-    def _request(self, partitions: Mapping[TopicPartition, int], isolation_level: int) -> ListOffsetsRequest:
-        topics: dict[str, ListOffsetsTopic] = {}
-        for partition, timestamp in partitions.items():
-            topic = topics.setdefault(partition.topic, ListOffsetsTopic(partition.topic))
-            epoch = self._metadata.leader_epoch(partition)
-            topic.partitions.append(ListOffsetsPartition(partition.partition, epoch, timestamp))
-        return ListOffsetsRequest(
-            replica_id=-1,
-            isolation_level=isolation_level,
-            topics=list(topics.values()),
-            timeout_ms=self._config.request_timeout_ms,
-        )
+            timeout_ms, epoch = self._config.request_timeout_ms, self._metadata.leader_epoch
+            yield (
+                send(node_id, list_request(partitions, isolation_level, timeout_ms, epoch), on_reply),
+                list(partitions),
+            )
 
     def _on_reply(
         self, asked: list[TopicPartition], finish: _OnPartition, reply: ListOffsetsResponse | Failure, now: int
@@ -208,20 +194,10 @@ class OffsetLookup:
             for partition in asked:
                 finish(partition, reply.error(), now)
             return
-        answers = {
-            TopicPartition(topic.name, answer.partition_index): answer
-            for topic in reply.topics
-            for answer in topic.partitions
-        }
-        for partition in asked:
-            found = answers.get(partition)
-            code = ErrorCode.UNKNOWN_SERVER_ERROR if found is None else error_code(found.error_code)
-            if found is not None and code is ErrorCode.NONE:
-                finish(partition, found, now)
-                continue
-            if code.retriable:
+        for partition, answer in list_answers(reply, asked).items():
+            if isinstance(answer, KafkaError) and answer.retriable:
                 self._metadata.request_update(now)
-            finish(partition, KafkaError(code, f"the offsets of {partition} could not be looked up"), now)
+            finish(partition, answer, now)
 
 
 def _may_heal(error: MusterError) -> bool:

@@ -29,7 +29,8 @@ from muster.client.core.events import Event, Fatal
 from muster.client.core.group.coordinator import CoordinatorLookup
 from muster.client.core.group.member_state import NO_GENERATION, Generation, MemberState
 from muster.client.core.group.membership import Membership
-from muster.client.core.group.offset_requests import (
+from muster.client.core.metadata import ClusterMetadata
+from muster.client.core.offset_requests import (
     COMMIT_WITH_NAMES,
     FETCH_WITH_NAMES,
     NO_TOPIC_IDS,
@@ -39,7 +40,6 @@ from muster.client.core.group.offset_requests import (
     fetch_answers,
     fetch_request,
 )
-from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import AnySend, Channel, Failure, Send, send
 from muster.client.core.subscription_state import SubscriptionState
 from muster.errors import (
@@ -265,7 +265,14 @@ class Commits:
         commit.in_flight = True
         instance_id = self._config.group_instance_id if generation is not NO_GENERATION else None
         ids = commit.ids = TopicIds(commit.offsets, self._metadata)
-        request = commit_request(self._group_id, generation, instance_id, commit.offsets, ids)
+        request = commit_request(
+            self._group_id,
+            commit.offsets,
+            ids,
+            generation_id=generation.generation_id,
+            member_id=generation.member_id,
+            group_instance_id=instance_id,
+        )
         newest = None if ids.complete else COMMIT_WITH_NAMES
         on_reply = partial(self._on_commit, commit, generation, self._lookup.epoch)
         sends.append(send(node_id, request, on_reply, channel=Channel.COORDINATOR, newest_version=newest))
@@ -402,7 +409,7 @@ class Commits:
         ids = fetch.ids = TopicIds(fetch.partitions, self._metadata)
 
         def build(version: int) -> OffsetFetchRequest:
-            return fetch_request(self._group_id, fetch.partitions, ids, version)
+            return fetch_request(version, self._group_id, fetch.partitions, ids, require_stable=True)
 
         newest = None if ids.complete else FETCH_WITH_NAMES
         on_reply = partial(self._on_fetch, fetch, self._lookup.epoch)

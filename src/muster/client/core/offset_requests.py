@@ -1,0 +1,209 @@
+"""ListOffsets, OffsetCommit and OffsetFetch as requests and answers, whatever their version: for all who ask.
+
+From v10 on the latter two speak of topics by id, before by name. The id of a topic that the metadata does not have is
+not known here: then an older version is used, which `COMMIT_WITH_NAMES` and `FETCH_WITH_NAMES` name.
+
+The sequence that `TopicIds` guards against: a request names a topic by its id; the topic is deleted and made anew, and
+the metadata learns its new id; the answer names the old one, which nobody else could resolve any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from muster.client.core.metadata import ClusterMetadata
+from muster.errors import ErrorCode, KafkaError, error_code
+from muster.model import NO_LEADER_EPOCH, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from muster.protocol.messages import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+)
+from muster.protocol.primitives import ZERO_UUID
+
+COMMIT_WITH_NAMES = 9
+FETCH_WITH_NAMES = 9
+_FETCH_WITH_GROUPS = 8
+_FETCH_STABLE = 7
+
+Answer = tuple[ErrorCode, OffsetAndMetadata | None]
+Listed = OffsetAndTimestamp | KafkaError | None
+"""An offset; None where no record is as young as the timestamp asked for."""
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Partition numbers for each topic, in the order given."""
+    topics: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        topics.setdefault(topic, []).append(number)
+    return topics
+
+
+# --- ListOffsets -----------------------------------------------------------------------------------------------------
+
+
+def list_request(
+    timestamps: Mapping[TopicPartition, int],
+    isolation_level: int,
+    timeout_ms: int,
+    leader_epoch: Callable[[TopicPartition], int] = lambda _: NO_LEADER_EPOCH,
+) -> ListOffsetsRequest:
+    """ListOffsets, to the leader of the partitions: for each the first offset at or after its timestamp.
+
+    A broker that knows of another `leader_epoch` of a partition refuses it (KIP-320)."""
+    topics: dict[str, ListOffsetsTopic] = {}
+    for partition, timestamp in timestamps.items():
+        topic = topics.setdefault(partition.topic, ListOffsetsTopic(partition.topic))
+        topic.partitions.append(ListOffsetsPartition(partition.partition, leader_epoch(partition), timestamp))
+    return ListOffsetsRequest(-1, isolation_level, list(topics.values()), timeout_ms)
+
+
+def list_answers(reply: ListOffsetsResponse, asked: Iterable[TopicPartition]) -> dict[TopicPartition, Listed]:
+    """What a ListOffsets response says of each partition asked for; of some it may say nothing, which is an error."""
+    found = {
+        TopicPartition(topic.name, answer.partition_index): answer
+        for topic in reply.topics
+        for answer in topic.partitions
+    }
+    listed: dict[TopicPartition, Listed] = {}
+    for partition in asked:
+        answer = found.get(partition)
+        code = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else error_code(answer.error_code)
+        if answer is None or code is not ErrorCode.NONE:
+            listed[partition] = KafkaError(code, f"the offsets of {partition} could not be looked up")
+        else:
+            position = OffsetAndTimestamp(answer.offset, answer.timestamp, answer.leader_epoch)
+            listed[partition] = position if answer.offset >= 0 else None
+    return listed
+
+
+# --- OffsetCommit ----------------------------------------------------------------------------------------------------
+
+
+class TopicIds:
+    """The ids of the topics of one request, as they were when it was made."""
+
+    def __init__(self, partitions: Iterable[TopicPartition], metadata: ClusterMetadata | None) -> None:
+        self._of = {topic: metadata.topic_id(topic) for topic, _ in partitions} if metadata is not None else {}
+        self._names = {topic_id: topic for topic, topic_id in self._of.items()}
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of them are known."""
+        return ZERO_UUID not in self._names
+
+    def id(self, topic: str) -> bytes:
+        """The id of a topic; sixteen zero bytes where it is not known."""
+        return self._of.get(topic, ZERO_UUID)
+
+    def name(self, name: str, topic_id: bytes) -> str | None:
+        """The name of a topic that an answer speaks of, by name or by id."""
+        return name or self._names.get(topic_id)
+
+
+NO_TOPIC_IDS = TopicIds((), None)
+"""For a request that names its topics."""
+
+
+def commit_request(
+    group_id: str,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    ids: TopicIds = NO_TOPIC_IDS,
+    *,
+    generation_id: int = -1,
+    member_id: str = "",
+    group_instance_id: str | None = None,
+) -> OffsetCommitRequest:
+    """OffsetCommit: of a member under its generation, or of nobody for a group without members (J7)."""
+    topics: dict[str, OffsetCommitRequestTopic] = {}
+    for (name, number), offset in offsets.items():
+        topic = topics.get(name)
+        if topic is None:
+            topic = topics[name] = OffsetCommitRequestTopic(name, ids.id(name))
+        topic.partitions.append(
+            OffsetCommitRequestPartition(number, offset.offset, offset.leader_epoch, offset.metadata)
+        )
+    return OffsetCommitRequest(
+        group_id=group_id,
+        generation_id_or_member_epoch=generation_id,
+        member_id=member_id,
+        group_instance_id=group_instance_id,
+        topics=list(topics.values()),
+    )
+
+
+def commit_answers(reply: OffsetCommitResponse, ids: TopicIds = NO_TOPIC_IDS) -> dict[TopicPartition, ErrorCode]:
+    """What an OffsetCommit response says of each partition."""
+    return {
+        TopicPartition(name, partition.partition_index): error_code(partition.error_code)
+        for topic in reply.topics
+        if (name := ids.name(topic.name, topic.topic_id))
+        for partition in topic.partitions
+    }
+
+
+# --- OffsetFetch -----------------------------------------------------------------------------------------------------
+
+
+def fetch_request(
+    version: int,
+    group_id: str,
+    partitions: Iterable[TopicPartition] | None,
+    ids: TopicIds = NO_TOPIC_IDS,
+    *,
+    require_stable: bool = False,
+) -> OffsetFetchRequest:
+    """OffsetFetch of one group; None for all its partitions.
+
+    With `require_stable`, offsets of open transactions are waited for where the broker can tell (KIP-447)."""
+    numbers = None if partitions is None else by_topic(partitions)
+    stable = require_stable and version >= _FETCH_STABLE
+    if version < _FETCH_WITH_GROUPS:
+        named = None if numbers is None else [OffsetFetchRequestTopic(name, found) for name, found in numbers.items()]
+        return OffsetFetchRequest(group_id=group_id, topics=named, require_stable=stable)
+    topics = None
+    if numbers is not None:
+        topics = [OffsetFetchRequestTopics(name, ids.id(name), found) for name, found in numbers.items()]
+    group = OffsetFetchRequestGroup(group_id=group_id, topics=topics)
+    return OffsetFetchRequest(groups=[group], require_stable=stable)
+
+
+def fetch_answers(
+    reply: OffsetFetchResponse, ids: TopicIds = NO_TOPIC_IDS
+) -> tuple[ErrorCode, dict[TopicPartition, Answer]]:
+    """What an OffsetFetch response says: of the group, and of each partition."""
+    if not reply.groups:
+        old = {
+            TopicPartition(topic.name, partition.partition_index): _answer(partition)
+            for topic in reply.topics
+            for partition in topic.partitions
+        }
+        return error_code(reply.error_code), old
+    group = reply.groups[0]
+    answers = {
+        TopicPartition(name, partition.partition_index): _answer(partition)
+        for topic in group.topics
+        if (name := ids.name(topic.name, topic.topic_id))
+        for partition in topic.partitions
+    }
+    return error_code(group.error_code), answers
+
+
+def _answer(partition: OffsetFetchResponsePartition | OffsetFetchResponsePartitions) -> Answer:
+    code = error_code(partition.error_code)
+    if code is not ErrorCode.NONE or partition.committed_offset < 0:
+        return code, None
+    found = OffsetAndMetadata(partition.committed_offset, partition.committed_leader_epoch, partition.metadata or "")
+    return code, found

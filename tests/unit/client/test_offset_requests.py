@@ -1,0 +1,95 @@
+"""ListOffsets, OffsetCommit and OffsetFetch as requests and answers: one builder and one reader for all who ask."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.client.core.offset_requests import (
+    commit_request,
+    fetch_answers,
+    fetch_request,
+    list_answers,
+    list_request,
+)
+from muster.errors import ErrorCode, KafkaError
+from muster.model import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from muster.protocol.codec import encode
+from muster.protocol.messages import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("version", range(ListOffsetsRequest.MIN_VERSION, ListOffsetsRequest.MAX_VERSION + 1))
+def test_one_list_request_fits_every_version(version: int) -> None:
+    request = list_request({A0: -1, B0: 5, A1: -2}, 0, 30_000, lambda partition: 3 + partition.partition)
+    assert encode(request, version)
+    told = [
+        (t.name, p.partition_index, p.current_leader_epoch, p.timestamp) for t in request.topics for p in t.partitions
+    ]
+    assert told == [("a", 0, 3, -1), ("a", 1, 4, -2), ("b", 0, 3, 5)]
+
+
+def test_every_partition_asked_for_has_an_answer() -> None:
+    parts = [ListOffsetsPartitionResponse(0, 0, 7, 42, 3), ListOffsetsPartitionResponse(1, 0, -1, -1, -1)]
+    refused = ListOffsetsTopicResponse("b", [ListOffsetsPartitionResponse(0, int(UNKNOWN))])
+    reply = ListOffsetsResponse(topics=[ListOffsetsTopicResponse("a", parts), refused])
+    answers = list_answers(reply, [A0, A1, B0, TopicPartition("b", 9)])
+    assert answers[A0] == OffsetAndTimestamp(42, 7, 3)
+    assert answers[A1] is None
+    codes = [answer.code for answer in answers.values() if isinstance(answer, KafkaError)]
+    assert codes == [UNKNOWN, ErrorCode.UNKNOWN_SERVER_ERROR]
+
+
+@pytest.mark.parametrize(
+    ("version", "partitions"),
+    [
+        (version, partitions)
+        for version in range(OffsetFetchRequest.MIN_VERSION, 10)
+        for partitions in (None, [A0, B0, A1], [])
+        if version >= 2 or partitions is not None  # before there is no way to ask for all
+    ],
+)
+def test_a_fetch_request_fits_every_version_with_names(version: int, partitions: list[TopicPartition] | None) -> None:
+    request = fetch_request(version, "g", partitions, require_stable=True)
+    assert encode(request, version)
+    topics = request.groups[0].topics if version >= 8 else request.topics
+    told = None if topics is None else [(topic.name, topic.partition_indexes) for topic in topics]
+    assert told == (None if partitions is None else [("a", [0, 1]), ("b", [0])][: len(partitions)])
+    assert request.require_stable is (version >= 7)
+    assert not fetch_request(version, "g", partitions).require_stable
+
+
+def test_both_shapes_of_a_fetch_response_say_the_same() -> None:
+    parts = [(0, 5, 2, "note", 0), (1, -1, -1, None, 0), (2, -1, -1, "", int(UNKNOWN))]
+    old = [OffsetFetchResponseTopic("a", [OffsetFetchResponsePartition(*part) for part in parts])]
+    new = [OffsetFetchResponseTopics("a", partitions=[OffsetFetchResponsePartitions(*part) for part in parts])]
+    told = {
+        A0: (ErrorCode.NONE, OffsetAndMetadata(5, 2, "note")),
+        A1: (ErrorCode.NONE, None),
+        TopicPartition("a", 2): (UNKNOWN, None),
+    }
+    code = ErrorCode.NOT_COORDINATOR
+    assert fetch_answers(OffsetFetchResponse(topics=old, error_code=int(code))) == (code, told)
+    group = OffsetFetchResponseGroup("g", new, int(code))
+    assert fetch_answers(OffsetFetchResponse(groups=[group])) == (code, told)
+
+
+@pytest.mark.parametrize("version", range(OffsetCommitRequest.MIN_VERSION, 10))
+def test_a_commit_of_nobody_fits_every_version_with_names(version: int) -> None:
+    request = commit_request("g", {A0: OffsetAndMetadata(5, 2, "note"), B0: OffsetAndMetadata(6)})
+    assert encode(request, version)
+    assert (request.generation_id_or_member_epoch, request.member_id, request.group_instance_id) == (-1, "", None)
