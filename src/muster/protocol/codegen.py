@@ -118,9 +118,6 @@ def messages_source() -> str:
 SLICE = 128
 """Elements between two yields of a sliced codec. A power of two."""
 
-MOST_STRING_BYTES = 32_767
-"""Of any string, also of a compact one: Kafka refuses longer ones in every version."""
-
 
 class _Writer:
     """Lines of one function, with indentation, fresh names and a run of fixed-width fields not yet emitted."""
@@ -394,12 +391,32 @@ class _Decoder(_Writer):
         return name
 
     def compact_length(self) -> str:
-        self.flush()
-        size = self.fresh("n")
-        self.line(f"{size} = buf[pos]; pos += 1")
+        size = self.first_byte()
         self.line(f"if {size} > 127: {size}, pos = long_uvarint(buf, pos, {size})")
         self.line(f"{size} -= 1")
         return size
+
+    def first_byte(self) -> str:
+        """Of a compact length, read together with the fields before it."""
+        if self.run:
+            size = self.fixed("B", "n")
+            self.flush()
+        else:
+            size = self.fresh("n")
+            self.line(f"{size} = buf[pos]; pos += 1")
+        return size
+
+    def compact_string(self, member: Field, nullable: bool) -> str:
+        """Nearly all have less than 127 bytes; that they have is the first question."""
+        size, end, value = self.first_byte(), self.fresh("p"), self.fresh("v")
+        self.line(f"if 1 < {size} < 128:")
+        self.line(f"    {end} = pos + {size} - 1")
+        self.line(f"    {value} = str(buf[pos:{end}], 'utf-8'); pos = {end}")
+        self.line(f"elif {size} == 1: {value} = ''")
+        if nullable:
+            self.line(f"elif not {size}: {value} = None")
+        self.line(f"else: {value}, pos = unusual_string(buf, pos, {size}, {member.name!r}, {nullable})")
+        return value
 
     def field(self, member: Field) -> str:
         if member.is_array:
@@ -411,6 +428,8 @@ class _Decoder(_Writer):
     def plain(self, member: Field, kind: str, nullable: bool) -> str:
         if kind in FIXED:
             return self.fixed(FIXED[kind], "v")
+        if self.compact(member) and kind == "string":
+            return self.compact_string(member, nullable)
         if self.compact(member):
             size = self.compact_length()
         else:
@@ -420,9 +439,6 @@ class _Decoder(_Writer):
         read = {"string": f"str(buf[pos:pos + {size}], 'utf-8')", "bytes": f"bytes(buf[pos:pos + {size}])"}
         self.line(f"if {size} < 0:")
         self.line(f"    {value} = None" if nullable else f"    raise null_error({member.name!r})")
-        if kind == "string" and self.compact(member):
-            self.line(f"elif {size} > {MOST_STRING_BYTES}:")
-            self.line(f"    raise length_error({member.name!r}, {size})")
         self.line("else:")
         self.line(f"    {value} = {read.get(kind, f'buf[pos:pos + {size}]')}; pos += {size}")
         if kind in ("bytes", "records"):

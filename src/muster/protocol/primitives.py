@@ -112,9 +112,23 @@ def count_error(name: str) -> ProtocolError:
     return ProtocolError(f"{name} says that it has more elements than the message has bytes")
 
 
-def length_error(name: str, length: int) -> ProtocolError:
-    """A string that is longer than any may be."""
-    return ProtocolError(f"{name} is {length} bytes long, more than a string may be")
+MOST_STRING_BYTES = 32_767
+"""Of any string, also of a compact one: Kafka refuses longer ones in every version."""
+
+
+def unusual_string(buffer: Buffer, position: int, first: int, name: str, nullable: bool) -> tuple[str | None, int]:
+    """A compact string that has a length of more than one byte, or is null, and the position behind it."""
+    length = first
+    if first > 127:
+        length, position = long_uvarint(buffer, position, first)
+    if not length:
+        if not nullable:
+            raise null_error(name)
+        return None, position
+    end = position + length - 1
+    if length - 1 > MOST_STRING_BYTES:
+        raise ProtocolError(f"{name} is {length - 1} bytes long, more than a string may be")
+    return str(buffer[position:end], "utf-8"), end
 
 
 class TooManyElementsError(ProtocolError):
