@@ -58,6 +58,9 @@ Q = TypeVar("Q", bound=Request[Any])
 
 GROUP = "delays"
 
+ALL = "flights-0 flights-1 flights-2 flights-3"
+"""The partitions of the topic that the consumers here subscribe to."""
+
 
 def topic_id(name: str) -> bytes:
     """A topic id made from the name."""
@@ -350,7 +353,7 @@ class ConsumerHarness:
         self.events.remove(event)
         return event.error
 
-    def stable(self, partitions: str = "flights-0 flights-1 flights-2 flights-3", generation: int = 1) -> None:
+    def stable(self, partitions: str = ALL, generation: int = 1) -> None:
         """Bring a fresh consumer into the group, as its only member."""
         self.subscribe()
         self.accept_join(generation)
@@ -365,3 +368,16 @@ class ConsumerHarness:
         self.core.commit(chosen, lambda error, _now: outcome.append(error), **options)
         self.turn()
         return outcome
+
+
+def manual(**settings: Any) -> ConsumerHarness:
+    """A consumer without auto commit, so that only the group's requests are seen."""
+    return ConsumerHarness(enable_auto_commit=False, **settings)
+
+
+def leave(consumer: ConsumerHarness) -> list[bool]:
+    """Leave the group; the list that gets True once that is done."""
+    left: list[bool] = []
+    consumer.core.unsubscribe(consumer.now, lambda: left.append(True), "the consumer is being closed")
+    consumer.turn()
+    return left

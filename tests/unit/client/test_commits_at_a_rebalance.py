@@ -1,0 +1,148 @@
+"""What is committed before partitions are given up."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.errors import ErrorCode
+from muster.protocol.messages import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    OffsetCommitRequest,
+)
+from muster.protocol.subscription import Subscription
+from tests.support.client_harness import ConsumerHarness, tp, tps
+
+
+def test_an_eager_member_commits_before_it_gives_up():
+    consumer = ConsumerHarness(auto_commit_interval_ms=10**9)
+    consumer.stable()
+    consumer.core.subscription.seek(tp("flights-1"), 5)
+    consumer.tick(3_000)
+    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    assert consumer.events == []
+    assert consumer.core.subscription.state(tp("flights-1")).pending_revocation
+    request = consumer.accept_commit()
+    assert {p.partition_index: p.committed_offset for p in request.topics[0].partitions}[1] == 5
+    assert consumer.finish_callback()[0] == "revoked"
+    assert len(consumer.sent(JoinGroupRequest)) == 1
+
+
+def test_that_commit_is_tried_again_until_the_rebalance_is_out_of_time():
+    consumer = ConsumerHarness(auto_commit_interval_ms=10**9, max_poll_interval_ms=6_000)
+    consumer.stable()
+    consumer.tick(3_000)
+    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    start = consumer.now
+    tries = 0
+    while consumer.sent(OffsetCommitRequest) or consumer.now < start + 5_000:
+        if consumer.sent(OffsetCommitRequest):
+            consumer.accept_commit(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            tries += 1
+        consumer.tick(50)
+    assert tries > 3
+    while not consumer.events:
+        if consumer.sent(OffsetCommitRequest):
+            consumer.accept_commit(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        consumer.tick(50)
+    assert consumer.now - start == pytest.approx(6_000, abs=100)
+    assert consumer.callback()[0] == "revoked"
+
+
+def test_that_commit_is_waited_for_no_longer_though_it_is_not_answered():
+    """Where request_timeout_ms is longer than the rebalance may take."""
+    consumer = ConsumerHarness(auto_commit_interval_ms=10**9, max_poll_interval_ms=6_000)
+    consumer.stable()
+    consumer.tick(3_000)
+    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    assert len(consumer.sent(OffsetCommitRequest)) == 1
+    start = consumer.now
+    while not consumer.events:
+        consumer.tick(50)
+        for _ in consumer.sent(HeartbeatRequest):
+            consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+        assert consumer.now <= start + 6_100
+    assert consumer.now - start == pytest.approx(6_000, abs=100)
+    assert consumer.finish_callback()[0] == "revoked"
+    assert len(consumer.sent(JoinGroupRequest)) == 1
+    consumer.accept_commit()  # too late to mean anything
+    assert len(consumer.sent(JoinGroupRequest)) == 1
+
+
+def test_a_commit_that_cannot_be_does_not_hold_the_join_up():
+    consumer = ConsumerHarness(auto_commit_interval_ms=10**9)
+    consumer.stable()
+    consumer.tick(3_000)
+    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    consumer.accept_commit(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+    assert consumer.callback()[0] == "revoked"
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID])
+def test_offsets_of_a_topic_that_was_deleted_do_not_hold_the_join_up(code):
+    """H6: the leader sees that partitions are gone. Their offsets can never be committed; the others' have been."""
+    consumer = ConsumerHarness(auto_commit_interval_ms=10**9, metadata_max_age_ms=10_000, heartbeat_interval_ms=40_000)
+    consumer.topics["airports"] = 1
+    consumer.subscribe("flights", "airports")
+    consumer.accept_join()
+    consumer.accept_sync(tps("airports-0 flights-0"))
+    consumer.finish_callback()
+    del consumer.topics["airports"]
+    consumer.tick(10_000)
+    consumer.accept_commit(code)
+    assert consumer.finish_callback() == ("revoked", tps("airports-0 flights-0"))
+    assert "airports" in (consumer.join().reason or "")
+
+
+def test_a_topic_that_only_the_coordinator_does_not_know_is_waited_for():
+    """A broker that has just started may not know of all topics yet: that heals."""
+    consumer = ConsumerHarness(auto_commit_interval_ms=10**9)
+    consumer.stable()
+    consumer.tick(3_000)
+    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    consumer.accept_commit(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert consumer.sent(JoinGroupRequest) == []
+    consumer.tick(200)
+    consumer.accept_commit()
+    assert consumer.callback()[0] == "revoked"
+
+
+def test_a_cooperative_member_commits_what_it_releases():
+    consumer = ConsumerHarness(auto_commit_interval_ms=10**9, partition_assignment_strategy="cooperative-sticky")
+    consumer.stable()
+    consumer.tick(3_000)
+    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    consumer.accept_commit()
+    consumer.core.subscription.seek(tp("flights-3"), 9)  # it reads on while the others join
+    consumer.accept_join(2, others={"m2": Subscription(["flights"])})
+    consumer.accept_sync("flights-0 flights-1")
+    assert consumer.events == []
+    request = consumer.accept_commit()
+    assert request.generation_id_or_member_epoch == 2
+    assert {p.partition_index: p.committed_offset for p in request.topics[0].partitions}[3] == 9
+    assert consumer.callback() == ("revoked", tps("flights-2 flights-3"))
+
+
+def test_a_cooperative_member_hands_nothing_out_of_what_it_gives_up_while_that_is_being_committed():
+    """It subscribes to less. Records handed out after the commit would be handled again by the next owner."""
+    consumer = ConsumerHarness(auto_commit_interval_ms=10**9, partition_assignment_strategy="cooperative-sticky")
+    consumer.topics["delays"] = 1
+    consumer.subscribe("flights", "delays")
+    consumer.accept_join()
+    consumer.accept_sync("flights-0 delays-0")
+    consumer.finish_callback()
+    consumer.subscribe("flights")
+    assert consumer.sent(OffsetCommitRequest)
+    pending = {partition: state.pending_revocation for partition, state in consumer.core.subscription.states()}
+    assert pending == {tp("flights-0"): False, tp("delays-0"): True}
+    consumer.accept_commit()
+    assert consumer.callback() == ("revoked", tps("delays-0"))
+
+
+def test_a_reset_member_does_not_commit():
+    consumer = ConsumerHarness(auto_commit_interval_ms=10**9)
+    consumer.stable()
+    consumer.tick(3_000)
+    consumer.heartbeat(ErrorCode.UNKNOWN_MEMBER_ID)
+    assert consumer.sent(OffsetCommitRequest) == []
+    assert consumer.callback()[0] == "lost"
