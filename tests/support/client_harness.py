@@ -370,7 +370,7 @@ class ConsumerHarness:
         return outcome
 
 
-def manual(**settings: Any) -> ConsumerHarness:
+def manual(**settings):
     """A consumer without auto commit, so that only the group's requests are seen."""
     return ConsumerHarness(enable_auto_commit=False, **settings)
 

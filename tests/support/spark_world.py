@@ -305,3 +305,24 @@ class SparkWorld:
 def told(caplog: pytest.LogCaptureFixture, level: int = logging.WARNING) -> list[str]:
     """What the source has said."""
     return [r.getMessage() for r in caplog.records if r.name == "muster.spark" and r.levelno >= level]
+
+
+def begin_batch(world, *queries):
+    """Trigger until each of these has a batch under way."""
+    world.until(
+        lambda: all(query.running is not None for query in queries),
+        lambda: [query.trigger() for query in queries if query.running is None],
+    )
+
+
+def read_all(world, count, *queries):
+    """Trigger those that have not ended until so many records are in the sinks."""
+    running = [query.run for query in queries if not query.ended]
+    world.until(lambda: sum(len(query.sink()) for query in queries) >= count, *running)
+
+
+def drive(world, *queries):
+    """One second, with batches as they come."""
+    for query in queries:
+        query.run()
+    world.run(1_000)

@@ -1,4 +1,4 @@
-"""Joining a group: J5, how a member takes each error of a join, what makes it join again, and answers that come late."""
+"""Joining a group: J5, how a member takes each error of a join, what makes it join again, late answers."""
 
 from __future__ import annotations
 

@@ -1,0 +1,132 @@
+"""One request to muster and to Apache Kafka, and what differs between the answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from muster.errors import UnsupportedVersionError
+from muster.protocol import messages as m
+from muster.protocol.api import ADVERTISED, REQUESTS, ApiKey
+from muster.protocol.primitives import ZERO_UUID, Request, Struct
+from muster.protocol.record_batch import build_batch
+from tests.support.brokers import RawClient
+
+UNKNOWN_ID = b"\x51" * 16
+
+VOLATILE = {"host", "port", "cluster_id", "documentation", "error_message", "batch_index_error_message"}
+"""Fields whose values differ from broker to broker. Messages are compared by whether there is one."""
+
+UNORDERED = {"topics", "responses", "partitions", "results", "configs", "brokers", "synonyms", "groups"}
+"""Lists whose order Kafka does not define."""
+
+
+class World(NamedTuple):
+    """What a case works on: one broker, its connection, a topic with records, names that do not exist."""
+
+    client: RawClient
+    topic: str
+    topic_id: bytes
+    prefix: str
+
+
+Step = tuple[str, Callable[[World], Request[Any]]]
+
+
+def connect(bootstrap: str, prefix: str) -> World:
+    client = RawClient(bootstrap)
+    topic = f"{prefix}-topic"
+    settings = [m.CreatableTopicConfig("retention.ms", "-1")]
+    created = client.ask(m.CreateTopicsRequest([m.CreatableTopic(topic, 2, 1, [], settings)], 20_000), 7)
+    assert created.topics[0].error_code == 0, created
+    world = World(client, topic, created.topics[0].topic_id, prefix)
+    for _ in range(2):
+        batch = bytes(build_batch([(1000, b"k", b"v", []), (3000, None, b"w", []), (2000, b"k", None, [])]))
+        while client.ask(produce(world, batch), 9).responses[0].partition_responses[0].error_code:
+            pass  # the new topic's leader is being made known
+    while client.ask(list_offsets(world, -1, 1), 4).topics[0].partitions[0].error_code:
+        pass
+    return world
+
+
+def until_ready(world: World, request: Request[Any], version: int) -> None:
+    """Ask until the broker has made what it makes when it is first asked."""
+    deadline = time.monotonic() + 30
+    while world.client.ask(request, version).error_code and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def plain(value: Any, world: World, name: str = "") -> Any:
+    """A response as dictionaries and lists that can be compared between brokers."""
+    if isinstance(value, Struct):
+        return {field: plain(getattr(value, field), world, field) for field in value.__slots__}
+    if isinstance(value, list):
+        found = [plain(one, world) for one in value]
+        return sorted(found, key=repr) if name in UNORDERED else found
+    if name in VOLATILE:
+        return f"some {name}" if value else value
+    if name == "topic_id":
+        return {ZERO_UUID: "none", UNKNOWN_ID: "unknown", world.topic_id: "the topic's"}.get(value, "another's")
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    return value
+
+
+def differences(ours: Any, theirs: Any, path: str = "") -> list[str]:
+    """Where two answers differ, a line each."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        return [line for key in ours for line in differences(ours[key], theirs[key], f"{path}.{key}")]
+    if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        pairs = enumerate(zip(ours, theirs, strict=True))
+        return [line for at, (one, other) in pairs for line in differences(one, other, f"{path}[{at}]")]
+    return [] if ours == theirs else [f"{path}: ours {ours!r}, Kafka's {theirs!r}"]
+
+
+def compare(
+    steps: list[Step], worlds: tuple[World, World], versions: Iterable[int], mask: Callable[[Any], None] | None = None
+) -> None:
+    """Ask both brokers each request in each version that can carry it."""
+    wrong = []
+    for version in versions:
+        asked = 0
+        for label, build in steps:
+            try:
+                answers = [plain(world.client.ask(build(world), version), world) for world in worlds]
+            except (UnsupportedVersionError, AttributeError, TypeError):
+                continue  # this version has no place for what is asked
+            asked += 1
+            if mask is not None:
+                for answer in answers:
+                    mask(answer)
+            wrong += [f"v{version}, {label}: {line}" for line in differences(*answers)]
+        assert asked, f"no request fits version {version}"
+    assert not wrong, "\n".join(wrong)
+
+
+def versions(key: ApiKey) -> range:
+    """The versions that both serve."""
+    first, last = ADVERTISED[key]
+    return range(max(first, REQUESTS[key].MIN_VERSION), last + 1)
+
+
+def produce(world: World, records: bytes, partition: int = 0, acks: int = -1, topic: str | None = None) -> Request[Any]:
+    data = m.TopicProduceData(
+        world.topic if topic is None else topic, ZERO_UUID, [m.PartitionProduceData(partition, records)]
+    )
+    return m.ProduceRequest(acks=acks, timeout_ms=10_000, topic_data=[data])
+
+
+def by_id(request: Any, topic_id: bytes) -> Any:
+    """The same request for versions that name topics by id."""
+    topics = request.topic_data if isinstance(request, m.ProduceRequest) else request.topics
+    for topic in topics:
+        topic.topic_id = topic_id
+    return request
+
+
+def list_offsets(
+    world: World, timestamp: int, partition: int = 0, *, topic: str | None = None, epoch: int = -1
+) -> Request[Any]:
+    asked = [m.ListOffsetsPartition(partition, epoch, timestamp)]
+    return m.ListOffsetsRequest(-1, 0, [m.ListOffsetsTopic(topic or world.topic, asked)])

@@ -1,0 +1,230 @@
+"""The runtime with logs that fail, that cannot be read, or hold what nobody understands."""
+
+from typing import Any
+
+import pytest
+
+from muster.errors import ErrorCode
+from muster.protocol.messages import (
+    SyncGroupRequest,
+)
+from muster.protocol.record_batch import build_batch
+from tests.support.memory_log import MemoryLog
+from tests.support.runtime_broker import Broker, code
+
+
+def test_a_failed_write_is_answered_and_the_shard_is_read_again(broker, caplog):
+    broker.commit(offset=1)
+    broker.turn()
+    broker.log_of("g").fails = True
+    answers, fetched = broker.commit(offset=2), broker.fetch("g")
+    broker.turn()
+    assert code(answers) == ErrorCode.NOT_COORDINATOR
+    assert fetched[0].groups[0].error_code == ErrorCode.NOT_COORDINATOR
+    broker.log_of("g").fails = False
+    assert code(broker.commit()) == ErrorCode.NOT_COORDINATOR  # not every request tries to read the log again
+    assert broker.runtime.heartbeat("g", 1, "x") == ErrorCode.NOT_COORDINATOR
+    assert "the disk is gone" in caplog.text
+    broker.now += 1000
+    broker.runtime.on_deadlines(broker.now)
+    assert broker.fetch("g")[0].groups[0].topics[0].partitions[0].committed_offset == 1
+    assert (broker.runtime.next_deadline() or 0) > broker.now
+
+
+def test_a_failed_write_answers_members_that_wait_for_others(broker):
+    """Whoever is parked in a join or a sync when the shard goes."""
+    first, second = broker.join(instance="a"), broker.join(instance="b")
+    broker.turn()
+    a, b = first[0].member_id, second[0].member_id
+    share = broker.send(SyncGroupRequest("g", 1, b), 4)
+    commit = broker.commit()
+    broker.log_of("g").fails = True
+    broker.send(SyncGroupRequest("g", 1, a), 4)
+    assert share == []
+    broker.turn()
+    assert code(share) == ErrorCode.NOT_COORDINATOR
+    assert code(commit) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert broker.runtime.next_deadline() == broker.now + 1000
+
+
+def test_a_failed_sync_is_answered_and_its_records_are_not_served(broker, caplog):
+    """--fsync always, and the disk is gone between the write and its sync: what is parked would wait for ever."""
+    broker.commit(offset=1)
+    broker.turn()
+    log = broker.log_of("g")
+    log.hold()
+    answers, fetched = broker.commit(offset=2), broker.fetch("g")
+    broker.turn()
+    assert (answers, fetched) == ([], [])
+    log.failed = OSError("input/output error")
+    broker.runtime.release_durable()
+    assert code(answers) == ErrorCode.NOT_COORDINATOR
+    assert fetched[0].groups[0].error_code == ErrorCode.NOT_COORDINATOR
+    assert "input/output error" in caplog.text
+    broker.now += 1000
+    broker.runtime.on_deadlines(broker.now)
+    assert broker.fetch("g")[0].groups[0].error_code == ErrorCode.NOT_COORDINATOR
+
+
+def test_what_was_durable_before_a_failed_sync_is_acknowledged(broker):
+    broker.commit(offset=0)
+    broker.turn()
+    log = broker.log_of("g")
+    log.hold()
+    first = broker.commit(offset=1)
+    broker.turn()
+    durable = log.log_end_offset
+    second = broker.commit(offset=2)
+    broker.turn()
+    log._durable = durable
+    assert (first, second) == ([], [])
+    log.failed = OSError("input/output error")
+    broker.runtime.release_durable()
+    assert (code(first), code(second)) == (ErrorCode.NONE, ErrorCode.NOT_COORDINATOR)
+
+
+def test_a_shard_that_was_dropped_is_not_read_before_its_log_is_durable(broker):
+    """--fsync always: an append is under way to the disk when the next one fails. What is read must hold both."""
+    broker.commit(offset=1)
+    broker.turn()
+    log = broker.log_of("g")
+    log.hold()
+    broker.commit(offset=2)
+    broker.turn()
+    log.fails = True
+    broker.commit(offset=3)
+    broker.turn()
+    log.fails = False
+    broker.now += 1000
+    broker.runtime.on_deadlines(broker.now)
+    assert broker.fetch("g")[0].groups[0].error_code == ErrorCode.NOT_COORDINATOR
+    log.sync()
+    broker.now += 1000
+    broker.runtime.on_deadlines(broker.now)
+    assert broker.fetch("g")[0].groups[0].topics[0].partitions[0].committed_offset == 2
+
+
+def test_a_log_that_cannot_be_opened(broker):
+    def refuse(partition: int) -> MemoryLog:
+        raise OSError("no space left on device")
+
+    broker.runtime._open_log = refuse
+    assert code(broker.commit("h")) == ErrorCode.NOT_COORDINATOR
+    broker.now += 1000
+    broker.runtime.on_deadlines(broker.now)
+    assert broker.runtime.next_deadline() == broker.now + 1000
+
+
+def test_a_log_that_cannot_be_read_does_not_keep_the_others(broker, caplog):
+    broker.commit("g")
+    broker.commit("h")
+    broker.turn()
+
+    def refuse(offset: int, max_bytes: int) -> Any:
+        raise OSError("input/output error")
+
+    broker.log_of("g").read = refuse
+    again = Broker(broker.logs).loaded()
+    assert code(again.commit("g")) == ErrorCode.NOT_COORDINATOR
+    assert again.fetch("h")[0].groups[0].topics[0].partitions[0].committed_offset == 1
+    assert f"reading partition {again.runtime.partition_for('g')}" in caplog.text
+
+
+NOT_UNDERSTOOD = {
+    "no key": (None, b"v"),
+    "a key without a kind": (b"\0", b"v"),
+    "a commit without a value's version": (b"\0\1\0\1g\0\1t\0\0\0\0", b"\0"),
+    "a key that is cut short": (b"\0\2\0\x7fg", b"v"),
+    "a group whose members cannot be read": (b"\0\2\0\1g", b"\0\3\0\1c\0\0\0\1"),
+    "a group's id that is no text": (b"\0\2\0\1\xff", None),
+}
+
+UNKNOWN_KINDS = {
+    "a consumer group of KIP-848": (b"\0\3\0\1g", b"\0\0\0\0\0\5"),
+    "a share group": (b"\0\x0f\0\1g", b"\0\0"),
+    "a kind not invented yet": (b"\x7f\xffwhatever", b"whatever"),
+    "a newer version of a commit": (b"\0\1\0\1g\0\1t\0\0\0\0", b"\0\x63whatever"),
+}
+
+
+@pytest.mark.parametrize("where", ["before", "behind"])
+@pytest.mark.parametrize("record", [*NOT_UNDERSTOOD.values(), *UNKNOWN_KINDS.values()])
+def test_a_record_that_is_not_understood_does_not_take_away_the_groups(broker, caplog, record, where):
+    key, value = record
+    log = broker.logs.setdefault(broker.runtime.partition_for("g"), MemoryLog())
+    foreign = build_batch([(broker.now, key, value, []), (broker.now, key, value, [])])
+    if where == "before":
+        log.append(foreign, now=broker.now)
+    broker.loaded()
+    broker.commit("g", 5)
+    broker.turn()
+    if where == "behind":
+        log.append(foreign, now=broker.now)
+    caplog.clear()
+    again = Broker(broker.logs).loaded()
+    assert again.fetch("g")[0].groups[0].topics[0].partitions[0].committed_offset == 5
+    assert caplog.text.count("passed over") == (record in NOT_UNDERSTOOD.values())
+
+
+def test_a_batch_that_is_spoiled_does_not_take_away_the_others(broker, caplog):
+    for partition in range(3):
+        broker.commit("g", 7, partition)
+        broker.turn()
+    log = broker.log_of("g")
+    for at, change in ((0, lambda data: data[:-1] + bytes([data[-1] ^ 1])), (1, lambda data: b"\xff" * len(data))):
+        base, data = log.batches[at]
+        log.batches[at] = base, change(data)
+    again = Broker(broker.logs).loaded()
+    assert [p.partition_index for p in again.fetch("g")[0].groups[0].topics[0].partitions] == [2]
+    assert caplog.text.count("2 record(s) or batch(es) were passed over") == 1
+
+
+def test_an_answer_waits_for_the_offset_that_the_log_gave(broker):
+    """--fsync always, and somebody else has written to the log: the number of our own records says nothing."""
+    broker.commit(offset=1)
+    broker.turn()
+    log = broker.log_of("g")
+    log.hold()
+    log.append(build_batch([(broker.now, b"\x7f\xff", b"", [])] * 3), now=broker.now)
+    log.sync()
+    answers, fetched = broker.commit(offset=2), broker.fetch("g")
+    broker.turn()
+    broker.runtime.release_durable()
+    assert (answers, fetched) == ([], [])
+    log.sync()
+    broker.runtime.release_durable()
+    assert code(answers) == 0
+    assert fetched[0].groups[0].topics[0].partitions[0].committed_offset == 2
+
+
+def test_a_rule_that_raises_costs_its_shard_only(broker, caplog, monkeypatch):
+    """There should be none. If there is, its state is not to be trusted, but the log is."""
+    broker.commit("g", offset=1)
+    broker.commit("h")
+    joining = broker.join("g", instance="a")
+    broker.turn()
+    waiting = broker.join("g", instance="b") + joining[1:]
+    shard = broker.runtime._homes[broker.runtime.partition_for("g")].shard
+    monkeypatch.setattr(type(shard), "_check_commit", lambda *_: 1 // 0)
+    assert code(broker.commit("g")) == ErrorCode.UNKNOWN_SERVER_ERROR
+    monkeypatch.undo()
+    assert waiting == []
+    assert "ZeroDivisionError" in caplog.text
+    assert broker.fetch("h")[0].groups[0].error_code == ErrorCode.NONE
+    broker.now += 1000
+    assert broker.fetch("g")[0].groups[0].topics[0].partitions[0].committed_offset == 1
+
+
+def test_what_a_dropped_shard_had_not_written_is_not_written_any_more(broker, monkeypatch):
+    """Its commits were answered with an error: they must not come up when the log is read again."""
+    broker.commit("g", offset=1)
+    broker.turn()
+    second = broker.commit("g", offset=2)
+    shard = broker.runtime._homes[broker.runtime.partition_for("g")].shard
+    monkeypatch.setattr(type(shard), "_check_commit", lambda *_: 1 // 0)
+    broker.commit("g", offset=3)
+    monkeypatch.undo()
+    assert code(second) == ErrorCode.UNKNOWN_SERVER_ERROR
+    broker.turn()
+    broker.now += 1000
+    assert broker.fetch("g")[0].groups[0].topics[0].partitions[0].committed_offset == 1

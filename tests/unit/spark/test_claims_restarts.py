@@ -1,0 +1,334 @@
+"""A query's part in its group over restarts, trimmed replays, and topics that come and go (rules: claims.py)."""
+
+import pytest
+
+from muster.model import TopicPartition
+from muster.spark.claims import QueryClaims, Replay
+from muster.spark.offsets import (
+    Claim,
+    Topic,
+    from_json,
+)
+from tests.support.claims_query import P0, P1, P2, Query
+
+# --- restarts ---------------------------------------------------------------------------------------------------------
+
+
+def finished_run(**how):
+    """A run whose batch [10, 60) of P0 is done; the group has not heard of it."""
+    query = Query(**how).gains({P0: 10})
+    query.batch(p0=60)
+    return query
+
+
+@pytest.mark.parametrize(
+    ("committed", "next_start", "repaired"),
+    [(10, 60, {0: 60}), (None, 60, {0: 60}), (60, 60, {}), (30, 60, {0: 60}), (80, 80, {}), (5, 5, {})],
+)
+def test_after_a_restart_the_checkpoint_and_the_group_are_joined(committed, next_start, repaired):
+    again = Query(finished_run().offset)
+    assert again.asks() is None
+    again.gains({P0: committed})
+    assert again.commits() == repaired
+    assert again.asks(p0=100) == {0: (next_start, 100)}
+    assert again.end["seq"] == 2
+
+
+@pytest.mark.parametrize("committed", [10, 60, 80, 5])
+def test_it_is_the_same_when_the_group_is_joined_before_spark_asks(committed):
+    after, before = Query(finished_run().offset), Query(finished_run().offset)
+    after.asks()
+    assert after.gains({P0: committed}).asks(p0=100) == before.gains({P0: committed}).asks(p0=100)
+
+
+def test_a_group_that_was_set_back_is_obeyed_to_the_end():
+    again = Query(finished_run().offset)
+    again.asks()
+    again.gains({P0: 5})
+    assert again.batch(limit=10, p0=100) == {0: (5, 15)}
+    again.commits()
+    last = Query(again.offset)
+    last.asks()
+    last.gains({P0: 15})
+    assert last.asks(p0=100) == {0: (15, 100)}
+
+
+def test_a_planned_batch_is_replayed_whole_whatever_the_group_looks_like():
+    query = Query().gains({P0: 10, P1: 0})
+    query.asks(p0=60, p1=7)
+    again = Query()
+    again.end = query.end
+    assert again.plans() == {0: (10, 60), 1: (0, 7)}
+    again.gains({P0: 40})
+    assert again.plans() == {0: (10, 60), 1: (0, 7)}
+    assert again.commits() == {}
+    again.is_done()
+    assert again.commits() == {0: 60}
+    assert again.asks(p0=61, p1=9) == {0: (60, 61)}
+
+
+def test_a_trimmed_replay_reads_what_is_owned_and_not_committed():
+    query = Query().gains({P0: 10, P1: 0, P2: 0})
+    query.asks(p0=60, p1=7, p2=5)
+    again = Query(replay=Replay.TRIM)
+    again.end = query.end
+    again.plans()
+    assert again.claims.to_trim()
+    again.gains({P0: 40, P2: 5})
+    again.claims.trim()
+    assert not again.claims.to_trim()
+    assert again.plans() == again.plans() == {0: (40, 60)}
+    again.is_done()
+    assert again.commits() == {0: 60}
+    again.gains({P1: 3})
+    assert again.asks(p1=7) == {1: (3, 7)}
+
+
+def test_after_a_trimmed_replay_another_restart_believes_the_group():
+    query = Query().gains({P0: 0})
+    query.asks(p0=100)
+    again = Query(replay=Replay.TRIM)
+    again.end = query.end
+    again.plans()
+    again.claims.trim()
+    assert again.plans() == {}
+    again.is_done()
+    last = Query(again.offset, replay=Replay.TRIM)
+    last.asks()
+    last.gains({P0: 50})
+    assert last.asks(p0=100) == {0: (50, 100)}
+
+
+def test_what_was_never_acknowledged_is_carried_over_batches_and_restarts():
+    query = Query().gains({P0: 0, P1: 0})
+    query.batch(p0=10)
+    query.batch(p1=5)
+    query.batch(p0=20)
+    assert from_json(query.offset).uncommitted == {P0: Claim(0, 10), P1: Claim(0, 5)}
+    again = Query(query.offset)
+    again.asks()
+    again.gains({P0: 0, P1: 0})
+    assert again.commits() == {0: 20, 1: 5}
+    assert again.batch(p0=21, p1=6) == {0: (20, 21), 1: (5, 6)}
+    assert "uncommitted" not in again.offset
+
+
+def test_an_acknowledged_part_of_what_is_done_leaves_the_rest_to_be_remembered():
+    query = Query().gains({P0: 0})
+    query.batch(p0=10)
+    epoch = query.claims.epoch(P0)
+    query.batch(p0=20)
+    query.claims.acknowledged(P0, 10, epoch)
+    query.batch(p0=30)
+    assert from_json(query.offset).uncommitted[P0].end == 20
+
+
+# --- whose commit it is -----------------------------------------------------------------------------------------------
+
+
+def test_an_offset_of_an_older_version_is_read():
+    old = {"v": 1, "seq": 2, "gen": 1, "claims": {"flights": {"0": [10, 60]}}}
+    for note, start in (("spark/2", 60), ("spark:q/2", 60), ("", 30), ("spark:p/2", 30)):
+        again = Query(old, name="q")
+        again.asks()
+        again.gains({P0: 30}, note)
+        again.commits()
+        assert again.asks(p0=100) == {0: (start, 100)}
+        assert (again.end["query"], again.end["topics"]) == ("q", {"flights": ["id1", 3]})
+
+
+@pytest.mark.parametrize("where", [10, 30, 60])
+def test_an_operator_s_reset_within_the_last_batch_is_obeyed(where):
+    again = Query(finished_run().offset)
+    again.asks()
+    again.gains({P0: where}, note="")
+    assert again.asks(p0=100) is None
+    assert again.commits() == {0: where}
+    assert again.asks() == {0: (where, 100)}
+
+
+def test_the_names_of_older_versions_count_only_after_an_offset_of_theirs():
+    again = Query(finished_run(name="", notes_first=False).offset | {"query": "q"})
+    again.asks()
+    again.gains({P0: 30}, note="spark/1")
+    assert again.commits() == {0: 30}
+
+
+def test_a_partition_is_not_read_before_the_group_has_its_start_under_the_query_s_name():
+    query = Query(name="q").gains({P0: 10}, "spark:another/4")
+    assert query.asks(p0=15) is None
+    assert query.claims.unnoted() == [P0]
+    assert query.claims.to_commit()[P0].metadata == "spark:q/0"
+    assert query.commits() == {0: 10}
+    assert query.claims.unnoted() == []
+    assert query.asks() == {0: (10, 15)}
+
+
+def test_a_query_that_reads_alone_waits_for_no_commit():
+    assert Query(notes_first=False).gains({P0: 10}, "").asks(p0=15) == {0: (10, 15)}
+
+
+def test_the_name_stays_over_restarts():
+    first = Query(name="one").gains({P0: 0}, "spark:one/0")
+    first.batch(p0=5)
+    again = Query(first.offset, name="two")
+    again.asks()
+    again.gains({P0: 0}, "spark:one/0")
+    assert again.claims.to_commit()[P0].metadata == "spark:one/1"
+    assert again.asks(p0=9) == {0: (5, 9)}
+
+
+# --- topics and partitions that come and go ---------------------------------------------------------------------------
+
+
+def seen(query, topic_id, partitions):
+    query.claims.seen({"flights": Topic(topic_id, partitions)})
+    return query.claims.take_losses()
+
+
+def test_a_partition_that_came_later_is_known_over_restarts():
+    query = Query().gains({P0: 0})
+    query.batch(p0=5)
+    assert not query.claims.is_new(P2)
+    p3 = TopicPartition("flights", 3)
+    assert seen(query, "id1", 4) == []
+    assert query.claims.is_new(p3)
+    query.batch(p0=6)
+    again = Query(query.offset)
+    assert seen(again, "id1", 4) == []
+    assert again.asks() is None
+    assert [again.claims.is_new(p) for p in (P0, P2, p3, TopicPartition("other", 0))] == [False, False, True, True]
+
+
+def test_where_a_partition_begins_is_not_asked_before_it_is_known_whether_it_is_new():
+    query = Query()
+    query.claims = QueryClaims()
+    query.claims.assigned([P0])
+    query.claims.committed(P0, None)
+    assert query.claims.without_start() == []
+    query.claims.seen({"flights": Topic("id1", 1)})
+    assert query.claims.without_start() == []
+    query.asks()
+    assert query.claims.without_start() == [P0]
+
+
+def test_the_first_batch_writes_down_what_was_there():
+    query = Query(records_first=True)
+    assert query.asks() == {}
+    assert query.end["topics"] == {"flights": ["id1", 3]}
+    assert query.plans() == {}
+    assert query.is_done().asks() is None
+    again = Query(query.offset, records_first=True)
+    assert again.asks() is None
+
+
+def test_a_topic_that_was_created_again_while_the_query_was_stopped():
+    again = Query(finished_run().offset)
+    assert seen(again, "id2", 3) == []
+    again.gains({P0: None, P1: 7})
+    assert again.asks(p0=100, p1=9) is None
+    (told,) = again.claims.take_losses()
+    assert told == "topic flights was deleted and created again, and what it had before is gone"
+    for partition in again.claims.unresolved():
+        again.claims.committed(partition, {P0: None, P1: 7}[partition], "")
+    assert again.claims.without_start() == [P0]
+    assert again.claims.is_new(P0)
+    again.claims.reset(P0, 0)
+    again.commits()
+    assert again.asks() == {0: (0, 100), 1: (7, 9)}
+    assert again.end["topics"] == {"flights": ["id2", 0]}
+
+
+def test_a_batch_of_the_former_topic_moves_nothing_in_the_new_one():
+    query = Query().gains({P0: 0})
+    query.asks(p0=50)
+    query.plans()
+    assert len(seen(query, "id2", 3)) == 1
+    query.is_done()
+    query.claims.committed(P0, 50, "spark:/1")  # taken by name, before anybody noticed
+    assert query.claims.without_start() == [P0]
+    query.claims.reset(P0, 0)
+    assert query.commits() == {0: 0}
+    assert query.asks(p0=20) == {0: (0, 20)}
+
+
+def test_a_replayed_batch_of_the_former_topic_is_forgotten_when_it_is_done():
+    query = Query().gains({P0: 10})
+    query.asks(p0=60)
+    again = Query()
+    assert seen(again, "id2", 3) == []
+    again.end = query.end
+    assert again.plans() == {0: (10, 60)}
+    assert len(again.claims.take_losses()) == 1
+    again.is_done().gains({P0: None})
+    assert again.claims.without_start() == [P0]
+
+
+def test_what_is_lost_is_told_once_and_reading_goes_on_where_the_log_starts():
+    query = Query().gains({P0: 100})
+    query.batch(p0=120)
+    query.claims.lost(P0, 30, "gone")
+    query.claims.lost(P1, 30, "not mine")
+    assert query.claims.take_losses() == ["gone"]
+    assert query.claims.take_losses() == []
+    assert query.asks(p0=40) is None
+    assert query.commits() == {0: 30}
+    assert query.asks() == {0: (30, 40)}
+    assert "uncommitted" not in query.end
+
+
+def test_after_a_loss_an_earlier_commit_is_no_longer_the_group_s_offset():
+    query = Query().gains({P0: 100})
+    query.batch(p0=120)
+    sent = query.claims.epoch(P0)
+    query.claims.lost(P0, 30, "gone")
+    query.claims.acknowledged(P0, 120, sent)
+    assert query.claims.unnoted() == [P0]
+    assert query.commits() == {0: 30}
+
+
+def test_a_query_that_fails_at_a_loss_leaves_the_group_s_offset_alone():
+    query = Query(fails_on_loss=True).gains({P0: 100, P1: 0})
+    query.batch(p0=120, p1=5)
+    query.claims.lost(P0, 30, "gone")
+    assert query.commits() == {1: 5}
+    assert query.asks(p0=200, p1=6) == {1: (5, 6)}
+    seen(query, "id2", 3)
+    assert query.commits() == {}
+    assert query.asks(p0=200, p1=9) is None
+
+
+def test_a_topic_that_came_later_is_new():
+    query = Query()
+    query.asks()
+    query.claims.seen({"flights": Topic("id1", 3), "later": Topic("id7", 2)})
+    assert query.claims.is_new(TopicPartition("later", 1))
+    assert not query.claims.is_new(P2)
+    assert query.claims.take_losses() == []
+
+
+def test_a_query_without_a_group_writes_down_where_it_goes_on_after_a_loss():
+    query = Query(keeps_all=True).gains({P0: None})
+    query.asks()
+    query.claims.reset(P0, 50)
+    assert query.asks() == {}
+    query.plans()
+    query.is_done()
+    query.claims.lost(P0, 3, "gone")
+    assert query.asks() == {}
+    assert query.end["uncommitted"] == {"flights": {"0": [3, 3]}}
+
+
+# --- replays that are trimmed -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("committed", "read"), [(0, (10, 60)), (10, (10, 60)), (11, (11, 60)), (60, None), (90, None)])
+def test_a_trimmed_replay_reads_nothing_outside_its_claims(committed, read):
+    query = Query().gains({P0: 10})
+    query.asks(p0=60)
+    again = Query(replay=Replay.TRIM)
+    again.end = query.end
+    again.plans()
+    again.gains({P0: committed})
+    again.claims.trim()
+    assert again.plans() == ({0: read} if read else {})
