@@ -75,6 +75,32 @@ class Unsupported(NamedTuple):
     response: Response
 
 
+class Worker(Protocol):
+    """What does long work a slice at a time (slices.py)."""
+
+    def add(
+        self,
+        work: Generator[None, None, object],
+        *,
+        wanted: Callable[[], bool],
+        over: Callable[[], None] | None = None,
+    ) -> None:
+        """Do the work when its turn comes, if it is `wanted` by then; `over` is called when nothing of it is left."""
+
+
+class Service(NamedTuple):
+    """What the connections of a broker are served with."""
+
+    apis: dict[int, Api]
+    unsupported: Unsupported | None
+    max_request_bytes: int
+    intake: Intake
+    slices: Worker
+    turn_done: Callable[[], None]
+    """Called when requests were handled."""
+    clock: Callable[[], float]
+
+
 class Asker(Protocol):
     """The connection that a request came on (connection_core.py)."""
 

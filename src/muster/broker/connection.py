@@ -14,7 +14,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol, cast
 
-from muster.broker.connection_core import ConnectionCore, Ending, How, Service
+from muster.broker.calls import Service
+from muster.broker.connection_core import ConnectionCore, Ending, How
 from muster.broker.connections import Connections
 
 log = logging.getLogger("muster.broker")

@@ -31,20 +31,19 @@ from enum import Enum
 from functools import partial
 from mmap import mmap
 from struct import Struct
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from muster.broker.calls import (
     SMALL,
-    Api,
     Call,
     CloseConnectionError,
+    Service,
     Sliced,
-    Unsupported,
     encode_answer,
     encode_answer_sliced,
     forgotten,
 )
-from muster.broker.intake import Intake, LargeFrame
+from muster.broker.intake import LargeFrame
 from muster.errors import ProtocolError
 from muster.protocol import codec
 from muster.protocol.framing import check_length, skip_tags
@@ -69,32 +68,6 @@ _BY_PEER = 1  # it does not take its answers
 _BY_MEMORY = 2  # there is no room for more of a large frame
 _BY_REST = 4  # what came before waits for `go_on`
 _BY_END = 8
-
-
-class Worker(Protocol):
-    """What does long work a slice at a time (slices.py)."""
-
-    def add(
-        self,
-        work: Generator[None, None, object],
-        *,
-        wanted: Callable[[], bool],
-        over: Callable[[], None] | None = None,
-    ) -> None:
-        """Do the work when its turn comes, if it is `wanted` by then; `over` is called when nothing of it is left."""
-
-
-class Service(NamedTuple):
-    """What the connections of a broker are served with."""
-
-    apis: dict[int, Api]
-    unsupported: Unsupported | None
-    max_request_bytes: int
-    intake: Intake
-    slices: Worker
-    turn_done: Callable[[], None]
-    """Called when requests were handled."""
-    clock: Callable[[], float]
 
 
 class How(Enum):
@@ -215,8 +188,6 @@ class ConnectionCore:
             return False
         if self._whole is not None:
             self._handle_large()
-            if self.pending:
-                self._next_turn()
         elif self.large is not None:
             self._more_of(self.large)
         elif self.pending:

@@ -14,9 +14,8 @@ import socket
 from collections.abc import Callable
 from time import monotonic
 
-from muster.broker.calls import Api, Unsupported
+from muster.broker.calls import Api, Service, Unsupported
 from muster.broker.connection import Connection, Shared
-from muster.broker.connection_core import Service
 from muster.broker.connections import Connections
 from muster.broker.intake import Intake
 from muster.broker.slices import Slices
