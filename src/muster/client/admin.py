@@ -30,9 +30,10 @@ from muster.client.core.admin import (
     TopicDescription,
     TopicListing,
 )
+from muster.client.core.refusals import GROUPS_AGAIN, LIST_OFFSETS_AGAIN, OFFSETS_AGAIN, TOPICS_AGAIN
 from muster.client.core.sends import LEAST_LOADED
 from muster.client.loop import LoopThread
-from muster.errors import STALE_METADATA, ErrorCode, KafkaError
+from muster.errors import ErrorCode, KafkaError
 from muster.model import Node, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 from muster.protocol.api import READ_COMMITTED, READ_UNCOMMITTED
 from muster.protocol.messages import (
@@ -54,12 +55,6 @@ from muster.protocol.primitives import Response
 I = TypeVar("I")  # noqa: E741
 V = TypeVar("V")
 R = TypeVar("R", bound=Response)
-
-_TOPIC_RETRY = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
-_GROUP_RETRY = frozenset(
-    {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
-)
-_OFFSETS_RETRY = _GROUP_RETRY | {ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.REBALANCE_IN_PROGRESS}
 
 
 class AsyncAdmin(forks.StaysHere):
@@ -107,7 +102,7 @@ class AsyncAdmin(forks.StaysHere):
             answer = await self._calls.ask(await self._calls.controller(), request)
             return {result.name: rules.created_topic(result) for result in answer.topics}
 
-        return await self._calls.settle(wanted, attempt, _TOPIC_RETRY)
+        return await self._calls.settle(wanted, attempt, TOPICS_AGAIN)
 
     async def delete_topics(self, names: Iterable[str]) -> dict[str, KafkaError | None]:
         """Delete topics with all that is in them."""
@@ -125,7 +120,7 @@ class AsyncAdmin(forks.StaysHere):
                 result.name or "": rules.failure(result.error_code, result.error_message) for result in answer.responses
             }
 
-        return await self._calls.settle(names, attempt, _TOPIC_RETRY)
+        return await self._calls.settle(names, attempt, TOPICS_AGAIN)
 
     async def list_topics(self, *, include_internal: bool = False) -> list[TopicListing]:
         """The topics of the cluster, by name."""
@@ -163,7 +158,7 @@ class AsyncAdmin(forks.StaysHere):
                 found |= offset_requests.list_answers(await self._calls.ask(leader, request), owned)
             return found
 
-        return await self._calls.settle(timestamps, attempt, STALE_METADATA - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+        return await self._calls.settle(timestamps, attempt, LIST_OFFSETS_AGAIN)
 
     # --- cluster and settings ----------------------------------------------------------------------------------------
 
@@ -228,7 +223,7 @@ class AsyncAdmin(forks.StaysHere):
             lists = await asyncio.gather(*(one(broker.node_id) for broker in cluster.brokers))
             return {group.group_id: group for groups in lists for group in groups}
 
-        found = await self._calls.retried(everywhere, _GROUP_RETRY)
+        found = await self._calls.retried(everywhere, GROUPS_AGAIN)
         return [found[group_id] for group_id in sorted(found)]
 
     async def describe_consumer_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription | KafkaError]:
@@ -238,7 +233,7 @@ class AsyncAdmin(forks.StaysHere):
             answer = await self._calls.ask(node.node_id, DescribeGroupsRequest(group_ids))
             return {group.group_id: rules.group_description(group, node) for group in answer.groups}
 
-        return await self._calls.for_groups(group_ids, ask, _GROUP_RETRY)
+        return await self._calls.for_groups(group_ids, ask, GROUPS_AGAIN)
 
     async def delete_consumer_groups(self, group_ids: Iterable[str]) -> dict[str, KafkaError | None]:
         """Delete groups and their offsets. A group with members is NON_EMPTY_GROUP."""
@@ -250,7 +245,7 @@ class AsyncAdmin(forks.StaysHere):
                 for result in answer.results
             }
 
-        return await self._calls.for_groups(group_ids, ask, _GROUP_RETRY)
+        return await self._calls.for_groups(group_ids, ask, GROUPS_AGAIN)
 
     async def list_consumer_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
@@ -273,7 +268,7 @@ class AsyncAdmin(forks.StaysHere):
             )
             return {group_id: rules.committed_offsets(answer)}
 
-        found = (await self._calls.for_groups([group_id], ask, _OFFSETS_RETRY))[group_id]
+        found = (await self._calls.for_groups([group_id], ask, OFFSETS_AGAIN))[group_id]
         if isinstance(found, KafkaError):
             raise found
         return found
@@ -300,7 +295,7 @@ class AsyncAdmin(forks.StaysHere):
             answers = offset_requests.commit_answers(answer)
             return {place: rules.failure(code, f"group {group_id}") for place, code in answers.items()}
 
-        return await self._calls.settle(positions, attempt, _OFFSETS_RETRY)
+        return await self._calls.settle(positions, attempt, OFFSETS_AGAIN)
 
 
 class Admin(forks.StaysHere):

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from functools import partial
 
 from muster.client.config import ConsumerConfig
+from muster.client.core.refusals import passes
 from muster.client.core.sends import LEAST_LOADED, Failure, Send
 from muster.client.driver import Driver
-from muster.errors import ErrorCode, KafkaError, KafkaTimeoutError, error_code
+from muster.errors import KafkaError, KafkaTimeoutError, error_code
 from muster.model import Node, PartitionInfo
 from muster.protocol.messages import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
@@ -62,7 +63,7 @@ async def describe(
             codes = [error_code(topic.error_code) for topic in reply.topics if topic.error_code and topics]
             if not codes:
                 return partition_infos(reply)
-            if not codes[0].retriable or codes[0] is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            if not passes(codes[0]):
                 raise KafkaError(codes[0], f"topic {topics}")
             why = f"{codes[0].name}: topic {topics}"
         if driver.now() + config.retry_backoff_ms >= until:

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from muster.client.config import parse_address
 from muster.client.core.offset_requests import fetch_answers, fetch_request, list_answers, list_request
+from muster.client.core.refusals import passes
 from muster.errors import ErrorCode, KafkaConnectionError, KafkaError, MusterError, ProtocolError, error_code
 from muster.model import TopicPartition
 from muster.protocol.messages import (
@@ -265,7 +266,7 @@ def _refuse(code: ErrorCode, what: str) -> None:
     """Raise what an error code means: something that passes, or not."""
     if code is ErrorCode.NONE:
         return
-    if code.retriable and code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+    if passes(code):
         raise RetriableError(f"{what}: {code.name}")
     raise KafkaError(code, what)
 

@@ -31,6 +31,7 @@ from muster.client.core.group.coordinator import CoordinatorLookup
 from muster.client.core.group.member_state import MemberState
 from muster.client.core.group.membership import Membership
 from muster.client.core.metadata import ClusterMetadata
+from muster.client.core.refusals import is_retriable
 from muster.client.core.sends import AnySend
 from muster.client.core.subscription_state import SubscriptionKind, SubscriptionState
 from muster.errors import ConfigError, ErrorCode, IllegalStateError, KafkaError, MusterError
@@ -348,7 +349,7 @@ class ConsumerCore:
 
         def on_done(error: MusterError | None, now: int) -> None:
             self._auto_commit_in_flight = False
-            if isinstance(error, KafkaError) and error.retriable:
+            if is_retriable(error):
                 self._auto_commit_at = min(self._auto_commit_at, now + self.config.retry_backoff_ms)
                 self.events.append(Note(DEBUG, f"auto commit will be tried again: {error}"))
             elif error is not None:

@@ -17,16 +17,6 @@ from muster.protocol.primitives import ZERO_UUID
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 
-SESSION_ERRORS = frozenset(
-    {
-        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-    }
-)
-
 
 class FetchSpec(NamedTuple):
     """What is asked of one partition."""

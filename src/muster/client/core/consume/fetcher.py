@@ -24,13 +24,13 @@ from typing import TypeVar
 from muster.client.config import ConsumerConfig
 from muster.client.core.consume.fetch_session import (
     INITIAL_EPOCH,
-    SESSION_ERRORS,
     FetchSession,
     FetchSpec,
     all_have_ids,
 )
 from muster.client.core.consume.fetched import FetchedData, PartitionQueue, whole_batches
 from muster.client.core.metadata import ClusterMetadata
+from muster.client.core.refusals import SESSION_LOST, may_heal
 from muster.client.core.sends import AnySend, Failure, send
 from muster.client.core.subscription_state import PartitionState, PositionState, SubscriptionState
 from muster.errors import CorruptRecordError, ErrorCode, KafkaError, MusterError, ProtocolError, error_code
@@ -178,7 +178,7 @@ class Fetcher:
         opened = node.session.epoch == INITIAL_EPOCH
         node.session.on_response(error, reply.session_id)
         if error is not ErrorCode.NONE:
-            if opened or error not in SESSION_ERRORS:  # one that does not like a fresh session either is not spun upon
+            if opened or error not in SESSION_LOST:  # one that does not like a fresh session either is not spun upon
                 node.retry_at = now + self._config.retry_backoff_ms
             if error.stale_metadata or error is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR:
                 self._metadata.request_update(now)
@@ -240,7 +240,7 @@ class Fetcher:
         elif error is ErrorCode.CORRUPT_MESSAGE:
             state.retry_at = now + self._config.retry_backoff_max_ms
             self._fail(partition, state, KafkaError(error, f"{partition} is damaged at offset {offset}"))
-        elif error.retriable or error is ErrorCode.UNKNOWN_SERVER_ERROR:
+        elif may_heal(error):
             # UNKNOWN_LEADER_EPOCH is a broker that has not heard of its leader yet; the others have moved, or will.
             self._leave_preferred(state, now)
             self._metadata.request_update(now)

@@ -14,6 +14,7 @@ from muster.client.config import ConsumerConfig
 from muster.client.core.checks import MAX_OFFSET, check_number, check_partition
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.offset_requests import list_answers, list_request
+from muster.client.core.refusals import is_retriable, may_heal
 from muster.client.core.sends import AnySend, Failure, send
 from muster.client.core.subscription_state import OffsetReset, PositionState, SubscriptionState
 from muster.errors import ErrorCode, KafkaError, MusterError
@@ -124,7 +125,7 @@ class OffsetLookup:
                 self._subscription.finish_reset(partition, strategies[partition], answer.offset)
                 return
             state = self._subscription.find(partition)
-            healing = _may_heal(answer)
+            healing = isinstance(answer, KafkaError) and may_heal(answer.code)
             if state is not None:
                 waits = self._config.retry_backoff_ms if healing else self._config.retry_backoff_max_ms
                 state.retry_at = now + waits
@@ -152,7 +153,7 @@ class OffsetLookup:
             elif isinstance(answer, KafkaError) and answer.code is ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT:
                 query.open.pop(partition, None)
                 query.results[partition] = None  # records from before Kafka 0.10 have no timestamps
-            elif _may_heal(answer):
+            elif isinstance(answer, KafkaError) and may_heal(answer.code):
                 query.retry_at = now + self._config.retry_backoff_ms
             else:
                 query.error = answer
@@ -195,11 +196,6 @@ class OffsetLookup:
                 finish(partition, reply.error(), now)
             return
         for partition, answer in list_answers(reply, asked).items():
-            if isinstance(answer, KafkaError) and answer.retriable:
+            if is_retriable(answer):
                 self._metadata.request_update(now)
             finish(partition, answer, now)
-
-
-def _may_heal(error: MusterError) -> bool:
-    """Whether to ask again: as Kafka's own client also where the broker does not say what ails it."""
-    return isinstance(error, KafkaError) and (error.retriable or error.code is ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -9,6 +9,7 @@ from muster.client.config import ConsumerConfig
 from muster.client.core.backoff import Backoff
 from muster.client.core.events import ERROR, Event, Note
 from muster.client.core.metadata import ClusterMetadata
+from muster.client.core.refusals import is_retriable
 from muster.client.core.subscription_state import SubscriptionState
 from muster.errors import ErrorCode, KafkaError, MusterError
 
@@ -77,7 +78,7 @@ class CommitFirst:
     def _on_committed(self, then: Callable[[int], None], error: MusterError | None, now: int) -> None:
         if self._then is not then:
             return
-        may_heal = isinstance(error, KafkaError) and error.retriable and now < self._until
+        may_heal = is_retriable(error) and now < self._until
         if may_heal and not self._is_gone(error, now):
             self._try_at = now + self._backoff.next_wait_ms()
             return

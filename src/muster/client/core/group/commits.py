@@ -40,6 +40,7 @@ from muster.client.core.offset_requests import (
     fetch_answers,
     fetch_request,
 )
+from muster.client.core.refusals import COMMIT_AGAIN, passes
 from muster.client.core.sends import AnySend, Channel, Failure, Send, send
 from muster.client.core.subscription_state import SubscriptionState
 from muster.errors import (
@@ -54,20 +55,6 @@ from muster.protocol.messages import OffsetCommitResponse, OffsetFetchRequest, O
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 Committed = dict[TopicPartition, OffsetAndMetadata | None]
-
-_TRY_AGAIN = frozenset(
-    {
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.NETWORK_EXCEPTION,
-    }
-)
-
-_UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 POLL_FIRST = "the group is rebalancing: poll(), and commit again what is still assigned"
 EXPELLED = (
@@ -304,7 +291,7 @@ class Commits:
         else:
             error = self._judge_commit(commit, sent, epoch, reply, now)
         commit.error = error
-        if isinstance(error, KafkaError) and error.code in _TRY_AGAIN and commit.until is not None:
+        if isinstance(error, KafkaError) and error.code in COMMIT_AGAIN and commit.until is not None:
             self._mind_topics(error, now)
             commit.retry_at = now + commit.backoff.next_wait_ms()
             return
@@ -428,7 +415,7 @@ class Commits:
             if epoch == self._lookup.epoch:
                 self._lookup.refused(code, now)
             result = _judge_fetch(self._group_id, code, fetch.partitions, answers)
-        if isinstance(result, KafkaError) and result.retriable and result.code is not _UNKNOWN:
+        if isinstance(result, KafkaError) and passes(result.code):
             self._mind_topics(result, now)
             fetch.retry_at = now + fetch.backoff.next_wait_ms()
             return
@@ -455,7 +442,7 @@ def _judge_fetch(
             found[partition] = committed
             continue
         error = KafkaError(code, f"the committed offset of {partition} cannot be read")
-        if code is _UNKNOWN:
+        if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return KafkaError(code, f"{partition} does not exist")
         if not error.retriable:
             return error

@@ -14,13 +14,12 @@ from muster.client.core.group import requests
 from muster.client.core.group.coordinator import CoordinatorLookup
 from muster.client.core.group.heartbeat import Heartbeat
 from muster.client.core.group.member_state import NO_GENERATION, Generation, MemberState, Step
+from muster.client.core.refusals import NO_MEMBER
 from muster.client.core.sends import AnySend, Channel, Failure, Send, send
 from muster.client.core.subscription_state import SubscriptionState
 from muster.errors import ErrorCode, KafkaError, MusterError, error_code
 from muster.model import TopicPartition
 from muster.protocol.messages import HeartbeatResponse, LeaveGroupRequest, LeaveGroupResponse
-
-_RESET_ERRORS = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID})
 
 
 class GroupMember:
@@ -211,7 +210,7 @@ class GroupMember:
             if self.state is MemberState.STABLE and self.generation == sent:
                 self.request_rejoin("group is already rebalancing")
             self._heartbeat.received(now)
-        elif code in _RESET_ERRORS:
+        elif code in NO_MEMBER:
             self._on_heartbeat_fenced(code, sent, now)
         else:
             self._heartbeat.failed(now)

@@ -50,6 +50,7 @@ from muster.client.core.group.member import GroupMember
 from muster.client.core.group.member_state import Generation, MemberState, Step
 from muster.client.core.group.topics import GroupTopics
 from muster.client.core.metadata import ClusterMetadata
+from muster.client.core.refusals import JOIN_AT_ONCE
 from muster.client.core.sends import AnySend, Channel, Failure, send
 from muster.client.core.subscription_state import SubscriptionState
 from muster.errors import ErrorCode, KafkaError, MusterError, error_code
@@ -63,16 +64,6 @@ from muster.protocol.subscription import (
     Assignment,
     decode_assignment,
 )
-
-_TRY_AGAIN_AT_ONCE = frozenset(
-    {
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.ILLEGAL_GENERATION,
-        ErrorCode.REBALANCE_IN_PROGRESS,
-        ErrorCode.MEMBER_ID_REQUIRED,
-    }
-)
-
 
 MOST_PARTITIONS_SHOWN = 64
 
@@ -391,7 +382,7 @@ class Membership(GroupMember):
         if code is not ErrorCode.MEMBER_ID_REQUIRED:
             name = code.name if code is not None else type(error).__name__
             self.request_rejoin(f"rebalance failed due to {name}")
-        if code in _TRY_AGAIN_AT_ONCE:
+        if code in JOIN_AT_ONCE:
             self._maybe_rejoin(now)
         elif code is not None and code.retriable:
             self._retry_at = now + self._config.retry_backoff_ms

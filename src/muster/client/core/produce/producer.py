@@ -25,6 +25,7 @@ from muster.client.core.produce.partitioner import Partitioner
 from muster.client.core.produce.placement import Placement
 from muster.client.core.produce.sequences import Sequences
 from muster.client.core.produce.unsettled import Unsettled
+from muster.client.core.refusals import NOT_WRITTEN, PRODUCER_ENDS
 from muster.client.core.sends import LEAST_LOADED, AnySend, Failure, FailureKind, Send
 from muster.errors import (
     ClosedError,
@@ -52,38 +53,6 @@ from muster.protocol.record_batch import HEADER_SIZE
 
 _LAST_VERSION_BY_NAME = 12
 _MAX_INT = 2**31 - 1
-
-_FATAL = frozenset(
-    {
-        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-        ErrorCode.PRODUCER_FENCED,
-        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-        ErrorCode.UNSUPPORTED_VERSION,
-    }
-)
-"""After these an idempotent producer cannot go on."""
-
-_REFUSED = _FATAL | {
-    ErrorCode.CORRUPT_MESSAGE,
-    ErrorCode.INVALID_RECORD,
-    ErrorCode.INVALID_REQUEST,
-    ErrorCode.INVALID_REQUIRED_ACKS,
-    ErrorCode.INVALID_TIMESTAMP,
-    ErrorCode.INVALID_TOPIC_EXCEPTION,
-    ErrorCode.INVALID_PRODUCER_EPOCH,
-    ErrorCode.MESSAGE_TOO_LARGE,
-    ErrorCode.NOT_ENOUGH_REPLICAS,
-    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-    ErrorCode.POLICY_VIOLATION,
-    ErrorCode.RECORD_LIST_TOO_LARGE,
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-    ErrorCode.UNKNOWN_PRODUCER_ID,
-    ErrorCode.UNKNOWN_TOPIC_ID,
-    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-}
-"""A broker finds these before it writes. Others it may also find after it has written: NOT_LEADER_OR_FOLLOWER is told,
-too, of a batch that waited for its replicas while the leader changed."""
 
 
 @dataclass(slots=True)
@@ -450,7 +419,7 @@ class ProducerCore:
             self._metadata.request_update(now)
         if batch.done:
             return
-        batch.maybe_written |= code not in _REFUSED
+        batch.maybe_written |= code not in NOT_WRITTEN
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             # A duplicate whose place the broker has forgotten is written all the same: success without an offset.
             known = code is ErrorCode.NONE
@@ -523,7 +492,7 @@ class ProducerCore:
     ) -> None:
         if self._sequences is not None:
             self._sequences.failed(batch)
-            if code in _FATAL:
+            if code in PRODUCER_ENDS:
                 self.fatal = error
         self._finish(batch, error=error, record_errors=_record_errors(code, answer))
 

@@ -1,0 +1,121 @@
+"""What a refusal means to each request of a client: one table, for consumers, producers, admin and Spark.
+
+A code by itself is classed in `muster.errors` as Kafka classes it: `retriable`, `stale_metadata`, `stale_coordinator`.
+What a client makes of it depends on what it has asked, too: a topic that does not exist is waited for by a producer,
+and is the answer for someone who asks about this topic. Kafka has these differences in the handler of each response;
+here they stand side by side.
+"""
+
+from __future__ import annotations
+
+from muster.errors import STALE_METADATA, ErrorCode, KafkaError
+
+# --- any request -----------------------------------------------------------------------------------------------------
+
+
+def may_heal(code: ErrorCode) -> bool:
+    """Whether to ask again what has to be known: as Kafka's own consumer also where the broker does not say what ails
+    it."""
+    return code.retriable or code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def passes(code: ErrorCode) -> bool:
+    """Whether time gives another answer to a question about a topic by name: that there is none is an answer."""
+    return code.retriable and code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def is_retriable(error: object) -> bool:
+    """Whether what went wrong may go well later: a broker's word or none, but not what is wrong on this side."""
+    return isinstance(error, KafkaError) and error.retriable
+
+
+# --- of a group's member ---------------------------------------------------------------------------------------------
+
+NO_MEMBER = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID})
+"""Heartbeat, OffsetCommit: the membership that it was sent under is over."""
+
+JOIN_AT_ONCE = frozenset(
+    {
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.MEMBER_ID_REQUIRED,
+    }
+)
+"""JoinGroup, SyncGroup: join again without a pause. What is retriable otherwise waits for a backoff."""
+
+COMMIT_AGAIN = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+    }
+)
+"""OffsetCommit of a caller with time left."""
+
+# --- of a reader -----------------------------------------------------------------------------------------------------
+
+SESSION_LOST = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
+"""Fetch: a fresh session is opened at once."""
+
+# --- of a producer ---------------------------------------------------------------------------------------------------
+
+PRODUCER_ENDS = frozenset(
+    {
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.UNSUPPORTED_VERSION,
+    }
+)
+"""After these an idempotent producer cannot go on."""
+
+NOT_WRITTEN = PRODUCER_ENDS | {
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.INVALID_RECORD,
+    ErrorCode.INVALID_REQUEST,
+    ErrorCode.INVALID_REQUIRED_ACKS,
+    ErrorCode.INVALID_TIMESTAMP,
+    ErrorCode.INVALID_TOPIC_EXCEPTION,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.MESSAGE_TOO_LARGE,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ErrorCode.POLICY_VIOLATION,
+    ErrorCode.RECORD_LIST_TOO_LARGE,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.UNKNOWN_PRODUCER_ID,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+}
+"""A broker finds these before it writes. Others it may also find after it has written: NOT_LEADER_OR_FOLLOWER is told,
+too, of a batch that waited for its replicas while the leader changed."""
+
+# --- of an administrator ---------------------------------------------------------------------------------------------
+
+TOPICS_AGAIN = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
+"""CreateTopics, DeleteTopics."""
+
+LIST_OFFSETS_AGAIN = STALE_METADATA - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+"""ListOffsets."""
+
+GROUPS_AGAIN = frozenset(
+    {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
+)
+"""Whatever is asked of a group's coordinator."""
+
+OFFSETS_AGAIN = GROUPS_AGAIN | {ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.REBALANCE_IN_PROGRESS}
+"""OffsetFetch and OffsetCommit for a group that the caller is not in."""
