@@ -17,7 +17,8 @@ class ErrorCode(IntEnum):
 
     What a client makes of one is said here once, with Kafka's own classes: `retriable`, the same request may succeed
     later; `stale_metadata`, by then at another broker, so that the metadata is asked for first; `stale_coordinator`,
-    so that the coordinator is looked up first. Every other one is the caller's.
+    so that the coordinator is looked up first. Every other one is the caller's. What one means to a certain request
+    stands in `client/core/refusals.py`.
     """
 
     UNKNOWN_SERVER_ERROR = -1

@@ -23,7 +23,6 @@ class ArrowReader:
     def __init__(self, config: ConsumerConfig, fetcher: Fetcher, columns: Sequence[str]) -> None:
         arrow_schema(columns)  # raises for a column that there is not
         self.columns = tuple(columns)
-        self._read_committed = config.isolation_level == "read_committed"
         self._check_crcs = config.check_crcs
         self._fetcher = fetcher
         self._decoders: dict[TopicPartition, Decoder] = {}
@@ -53,9 +52,10 @@ class ArrowReader:
         decoder = self._decoders.get(partition)
         if decoder is None:
             decoder = self._decoders[partition] = Decoder(*partition, self.columns)
-        aborted = [(producer, first) for first, producer in data.aborted] if self._read_committed else None
         buffer = memoryview(data.buffer)[:end]
-        return list(decoder.decode(buffer, data.start_offset, aborted=aborted, check_crcs=self._check_crcs).batches)
+        return list(
+            decoder.decode(buffer, data.start_offset, aborted=data.aborted, check_crcs=self._check_crcs).batches
+        )
 
     def _find_damage(self, data: FetchedData, error: ProtocolError) -> tuple[int, int, ProtocolError]:
         """Where the first damaged batch begins, its offset, and what is wrong with it."""

@@ -562,23 +562,45 @@ def test_the_position_has_the_epoch_of_the_batch_before_it_though_that_one_is_hi
     assert broker.subscription.all_consumed() == {P0: OffsetAndMetadata(2, 7)}
 
 
+ABORT, COMMIT = b"\0\0\0\0", b"\0\0\0\1"
+
+
+def transactional(offset: int, producer_id: int, marker: bytes | None = None) -> tuple[int, int, bytes]:
+    """A batch of a transaction with one record, or the marker that ends it."""
+    key, value = (None, str(offset).encode()) if marker is None else (marker, b"\0\0\0\0\0\0")
+    built = build_batch(
+        [(0, key, value, [])],
+        base_offset=offset,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=0 if marker is None else -1,
+        transactional=True,
+        control=marker is not None,
+    )
+    return offset, offset + 1, bytes(built)
+
+
+def test_only_an_abort_marker_ends_an_aborted_transaction() -> None:
+    broker = OneBroker({P0: [1]}, isolation_level="read_committed", max_batches=9)
+    broker.logs[P0] = [
+        transactional(0, 5),
+        transactional(1, 5, COMMIT),
+        transactional(2, 5),
+        transactional(3, 5, ABORT),
+    ]
+    broker.logs[P0].append(transactional(4, 5))
+    [send] = broker.poll()
+    response = broker.answer(send.build(13))
+    response.responses[0].partitions[0].aborted_transactions = [m.AbortedTransaction(5, 0)]
+    send.on_reply(response, 0)
+    assert [r.offset for r in broker.fetcher.collect(500)[P0]] == [4]
+
+
 def test_aborted_and_control_batches_are_hidden_from_read_committed() -> None:
     broker = OneBroker({P0: [1]}, isolation_level="read_committed", max_batches=9)
 
-    def batch(offset: int, producer_id: int, *, control: bool = False) -> tuple[int, int, bytes]:
-        key, value = (b"\0\0\0\0", b"\0\0\0\0\0\0") if control else (None, str(offset).encode())
-        built = build_batch(
-            [(0, key, value, [])],
-            base_offset=offset,
-            producer_id=producer_id,
-            producer_epoch=0,
-            base_sequence=-1 if control else 0,
-            transactional=True,
-            control=control,
-        )
-        return offset, offset + 1, bytes(built)
-
-    broker.logs[P0] = [batch(0, 5), batch(1, 6), batch(2, 5, control=True), batch(3, 5), batch(4, 6, control=True)]
+    batch = transactional
+    broker.logs[P0] = [batch(0, 5), batch(1, 6), batch(2, 5, ABORT), batch(3, 5), batch(4, 6, ABORT)]
     [send] = broker.poll()
     response = broker.answer(send.build(13))
     response.responses[0].partitions[0].aborted_transactions = [m.AbortedTransaction(5, 0)]

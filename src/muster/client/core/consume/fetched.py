@@ -11,11 +11,13 @@ fetched again.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from muster.client.core.subscription_state import PartitionState
 from muster.errors import CorruptRecordError, MusterError, ProtocolError
 from muster.model import NO_LEADER_EPOCH, ConsumerRecord, TopicPartition
+from muster.protocol.aborted import Aborted, AbortedTransactions
 from muster.protocol.primitives import Buffer
 from muster.protocol.record_batch import BatchHeader, check_batch, iter_headers, read_tuples
 
@@ -24,8 +26,7 @@ from muster.protocol.record_batch import BatchHeader, check_batch, iter_headers,
 class FetchedData:
     """Record batches of one partition as one fetch brought them, from `start_offset` on.
 
-    `position` is where in `buffer` the next batch begins. `aborted` holds (first offset, producer id) of transactions
-    that were aborted, ascending; it is empty for read_uncommitted.
+    `position` is where in `buffer` the next batch begins. `aborted` is None for read_uncommitted.
     """
 
     buffer: Buffer
@@ -34,13 +35,22 @@ class FetchedData:
     leader_epoch: int = NO_LEADER_EPOCH
     """Of the last batch."""
     position: int = 0
-    aborted: deque[tuple[int, int]] = field(default_factory=deque)
-    aborted_producers: set[int] = field(default_factory=set)
+    aborted: Sequence[Aborted] | None = None
+    _transactions: AbortedTransactions | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        if self.aborted is not None:
+            self._transactions = AbortedTransactions(self.aborted)
 
     @property
     def waiting_bytes(self) -> int:
         """Bytes not yet handed out."""
         return len(self.buffer) - self.position
+
+    def hides(self, position: int, header: BatchHeader) -> bool:
+        """Whether a batch holds nothing for the user. Ask once for each batch, in order."""
+        dropped = self._transactions is not None and self._transactions.drops(self.buffer, position, header)
+        return dropped or header.is_control
 
 
 class PartitionQueue:
@@ -150,21 +160,11 @@ class PartitionQueue:
         position, header = found
         if self._check_crcs:
             check_batch(data.buffer, position, header)
-        if not _is_hidden(header, data):
+        if not data.hides(position, header):
             self._decoded.extend(_records(self.partition, data.buffer, position, header, state.position))
         data.position = position + header.size
         state.position = self._behind_decoded = max(state.position, header.next_offset)
         state.leader_epoch = header.partition_leader_epoch  # of hidden batches too: it goes with the position
-
-
-def _is_hidden(header: BatchHeader, data: FetchedData) -> bool:
-    """Whether a batch holds nothing for the user: a control batch, or part of an aborted transaction."""
-    while data.aborted and data.aborted[0][0] <= header.last_offset:
-        data.aborted_producers.add(data.aborted.popleft()[1])
-    if header.is_control:
-        data.aborted_producers.discard(header.producer_id)
-        return True
-    return header.is_transactional and header.producer_id in data.aborted_producers
 
 
 def whole_batches(records: Buffer) -> tuple[int, BatchHeader | None, ProtocolError | None]:

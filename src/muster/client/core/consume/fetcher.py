@@ -284,7 +284,9 @@ class Fetcher:
             damage = CorruptRecordError(f"its batches end at offset {last.next_offset}")
             last = None
         if last is not None:
-            aborted = deque(sorted((t.first_offset, t.producer_id) for t in data.aborted_transactions or ()))
+            aborted = None
+            if self._isolation_level == READ_COMMITTED:
+                aborted = [(entry.producer_id, entry.first_offset) for entry in data.aborted_transactions or ()]
             whole = records if damage is None else memoryview(records)[:end]
             fetched = FetchedData(whole, offset, last.next_offset, last.partition_leader_epoch, aborted=aborted)
             self._queue(partition, state).add(fetched)
