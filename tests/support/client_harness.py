@@ -13,7 +13,7 @@ from muster.client.config import ConsumerConfig
 from muster.client.core.consumer import ConsumerCore
 from muster.client.core.events import CallbackKind, Event, Fatal, Note, RebalanceCallback
 from muster.client.core.sends import AnySend, Channel, Failure, FailureKind
-from muster.errors import ErrorCode, MusterError
+from muster.errors import ErrorCode, KafkaError, MusterError
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.protocol import codec
 from muster.protocol.messages import (
@@ -381,3 +381,24 @@ def leave(consumer: ConsumerHarness) -> list[bool]:
     consumer.core.unsubscribe(consumer.now, lambda: left.append(True), "the consumer is being closed")
     consumer.turn()
     return left
+
+
+def by_hand(**settings):
+    """A consumer that was assigned by hand, whose group has no members."""
+    consumer = ConsumerHarness(enable_auto_commit=False, **settings)
+    consumer.core.assign(tps("flights-0 flights-1"))
+    consumer.enter_poll()
+    return consumer
+
+
+def code_of(error):
+    """The code of an error that must be Kafka's."""
+    assert isinstance(error, KafkaError)
+    return error.code
+
+
+def fetch_committed(consumer, partitions, **options):
+    found: list[Any] = []
+    consumer.core.fetch_committed(tps(partitions), lambda result, _now: found.append(result), **options)
+    consumer.turn()
+    return found

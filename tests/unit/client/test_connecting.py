@@ -23,9 +23,9 @@ from muster.protocol.messages import (
     ListGroupsResponse,
     ProduceRequest,
 )
+from tests.support.driver_client import client, failed, scripted
 from tests.support.peers import free_ports
 from tests.support.scripted_server import ScriptedServer, answering
-from tests.unit.client.test_driver import client, failed, scripted
 
 LONG_MS = 600_000
 NOW = 10_000

@@ -17,8 +17,8 @@ from muster.model import TopicPartition
 from muster.protocol import messages as m
 from muster.protocol.api import READ_COMMITTED
 from muster.protocol.record_batch import build_batch
+from tests.support.one_broker import P0, P1, OneBroker
 from tests.unit.client.test_consumer_faces import NOWHERE, ZERO
-from tests.unit.client.test_fetcher import P0, P1, OneBroker
 
 
 def reader_of(broker, columns=COLUMNS):

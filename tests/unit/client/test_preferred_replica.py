@@ -10,7 +10,7 @@ from muster.client.core.sends import AnySend, Failure, FailureKind
 from muster.errors import ErrorCode
 from muster.model import Node
 from muster.protocol import messages as m
-from tests.unit.client.test_fetcher import P0, P1, TOPIC_ID, OneBroker
+from tests.support.one_broker import P0, P1, TOPIC_ID, OneBroker
 
 
 class TwoNodes(OneBroker):

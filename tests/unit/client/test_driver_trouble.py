@@ -1,0 +1,294 @@
+"""The driver against a scripted broker: what goes wrong on connections, and what it makes of that."""
+
+import asyncio
+import copy
+import logging
+import struct
+import time
+from itertools import pairwise
+
+import pytest
+
+from muster.client import Consumer
+from muster.client.config import ClientConfig
+from muster.client.core.sends import Channel, Failure, FailureKind
+from muster.client.driver import _Address
+from muster.errors import ErrorCode
+from muster.model import Node
+from muster.protocol.messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from tests.support.driver_client import client, failed, scripted
+from tests.support.peers import free_ports
+from tests.support.scripted_server import ScriptedServer, answering
+
+# --- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+async def test_no_answer_in_time_closes_the_connection():
+    async def then(peer):
+        if peer.header.request_api_key == ListGroupsRequest.API_KEY:
+            await asyncio.Event().wait()  # never
+        await peer.reply(HeartbeatResponse())
+
+    async with scripted(then) as (server, made):
+        await made.know(1)
+        first = made.begin(ListGroupsRequest(), 1, timeout_ms=50)
+        second = made.begin(HeartbeatRequest(), 1)
+        assert "did not answer ListGroupsRequest in time" in failed(await first, FailureKind.TIMEOUT)
+        failed(await second, FailureKind.DISCONNECTED)
+        before = server.connections
+        assert not isinstance(await made.ask(HeartbeatRequest(), 1), Failure)
+        assert server.connections > before
+
+
+async def test_each_request_has_its_own_time_wherever_it_waits():
+    """One timer looks at all of them: at the earliest next, whichever came first, and then at those that are left."""
+
+    async def never(peer):
+        await asyncio.Event().wait()
+
+    async with scripted(never) as (_, made):
+        await made.know(1)
+        late = made.begin(HeartbeatRequest(), 1, timeout_ms=12_000)
+        soon = made.begin(HeartbeatRequest(), 1, channel=Channel.COORDINATOR, timeout_ms=50)
+        failed(await soon)  # whether it was sent by then is the machine's affair
+        assert not late.done()
+
+
+async def test_a_connection_that_is_left_alone_is_looked_at_as_long_as_something_waits_there():
+    async def never(peer):
+        await asyncio.Event().wait()
+
+    async with scripted(never) as (_, made):
+        await made.know(1)
+        first = made.begin(HeartbeatRequest(), 1, channel=Channel.COORDINATOR, timeout_ms=50)
+        second = made.begin(HeartbeatRequest(), 1, timeout_ms=500)
+        failed(await first, FailureKind.TIMEOUT)
+        async with asyncio.timeout(20):  # other timeouts are after half a minute
+            failed(await second, FailureKind.TIMEOUT)
+
+
+async def test_an_impatient_request_behind_a_patient_one_waits_for_it():
+    """A heartbeat's timeout must not break the connection on which a join is parked."""
+    release = asyncio.Event()
+
+    async def then(peer):
+        if peer.header.request_api_key == ListGroupsRequest.API_KEY:
+            await release.wait()
+            await peer.reply(ListGroupsResponse())
+        else:
+            await peer.reply(HeartbeatResponse())
+
+    async with scripted(then) as (_, made):
+        await made.know(1)
+        patient = made.begin(ListGroupsRequest(), 1, timeout_ms=60_000)
+        hasty = made.begin(HeartbeatRequest(), 1, timeout_ms=30)
+        await made.ask(HeartbeatRequest(), 1, channel=Channel.COORDINATOR)
+        await asyncio.sleep(0.1)
+        assert not hasty.done()
+        release.set()
+        assert not isinstance(await patient, Failure)
+        assert not isinstance(await hasty, Failure)
+
+
+async def test_a_connection_that_breaks_answers_everything_on_it():
+    async def then(peer):
+        if peer.number <= 2:
+            peer.writer.close()
+
+    async with scripted(then) as (_, made):
+        await made.know(1)
+        answers = await asyncio.gather(*(made.begin(ListGroupsRequest(), 1) for _ in range(3)))
+        for answer in answers:
+            assert "closed the connection" in failed(answer, FailureKind.DISCONNECTED)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        struct.pack(">ii", -5, 0),
+        struct.pack(">ii", 4, 12345),
+        struct.pack(">i", 2) + b"\0\0",
+    ],
+)
+async def test_what_is_no_kafka_protocol_is_garbled(garbage):
+    async def script(peer):
+        await peer.send(garbage)
+        await peer.reader.read()
+
+    async with scripted(script=script) as (_, made):
+        answer = made.begin(ListGroupsRequest())
+        assert await made.loop.wait_for(lambda: made.metadata.last_error is not None, 20_000)
+        assert "no answer of a Kafka broker" in str(made.metadata.last_error)
+        assert isinstance(await answer, Failure)
+
+
+async def test_an_answer_that_is_cut_short_is_garbled():
+    async def then(peer):
+        await peer.send(struct.pack(">iiB", 5, peer.header.correlation_id, 0))
+
+    async with scripted(then) as (_, made):
+        await made.know(1)
+        first, second = made.begin(ListGroupsRequest(), 1), made.begin(ListGroupsRequest(), 1)
+        failed(await first, FailureKind.GARBLED)
+        failed(await second, FailureKind.DISCONNECTED)
+
+
+async def test_a_handshake_that_is_refused_is_told():
+    async def script(peer):
+        await peer.read()
+        await peer.reply(peer.api_versions(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+
+    async with scripted(script=script) as (_, made):
+        text = failed(await made.ask(ListGroupsRequest()), FailureKind.UNSUPPORTED_VERSION)
+        assert "CLUSTER_AUTHORIZATION_FAILED" in text
+
+
+async def test_a_broker_that_speaks_no_version_of_the_handshake_is_asked_twice_and_no_more():
+    asked = 0
+
+    async def script(peer):
+        nonlocal asked
+        while True:
+            await peer.read()
+            asked += 1
+            await peer.reply(peer.api_versions(ErrorCode.UNSUPPORTED_VERSION), version=0)
+
+    async with scripted(script=script) as (server, made):
+        text = failed(await made.ask(ListGroupsRequest()), FailureKind.UNSUPPORTED_VERSION)
+        assert "UNSUPPORTED_VERSION" in text
+        assert asked == 2 * server.connections
+
+
+async def test_a_broker_that_says_nothing_at_all_times_out():
+    async def script(peer):
+        await peer.reader.read()
+
+    async with scripted(script=script, request_timeout_ms=50) as (_, made):
+        answer = await made.ask(ListGroupsRequest(), timeout_ms=20_000)
+        assert "the version handshake in time" in failed(answer, FailureKind.UNREACHABLE)
+
+
+async def test_nobody_listens():
+    (port,) = free_ports(1)
+    async with client(f"127.0.0.1:{port}") as made:
+        text = failed(await made.ask(ListGroupsRequest()), FailureKind.UNREACHABLE)
+        assert text == f"no connection to 127.0.0.1:{port}: refused; is a broker listening there?"
+
+
+async def test_a_name_that_nobody_knows():
+    async with client("no-such-host.invalid:9092") as made:
+        text = failed(await made.ask(ListGroupsRequest()), FailureKind.UNREACHABLE)
+        assert "no connection to no-such-host.invalid:9092: its host name cannot be resolved" in text
+
+
+def told(caplog, level):
+    return [record.getMessage() for record in caplog.records if record.levelno == level]
+
+
+async def test_that_nobody_listens_is_told_once_and_so_is_that_it_has_changed(caplog):
+    caplog.set_level(logging.INFO)
+    (port,) = free_ports(1)
+    refused = f"no connection to 127.0.0.1:{port}: refused; is a broker listening there?"
+    async with client(f"127.0.0.1:{port}") as made:
+        for _ in range(3):
+            await made.ask(ListGroupsRequest())
+        assert told(caplog, logging.WARNING) == [refused]
+
+        async def rude(peer):
+            await peer.read()
+
+        async with ScriptedServer(rude, port=port).running():
+            for _ in range(3):
+                await made.ask(ListGroupsRequest())
+        closed = f"no connection to 127.0.0.1:{port}: 127.0.0.1:{port} (id -2) closed the connection"
+        assert told(caplog, logging.WARNING)[:2] == [refused, closed]
+
+        server = ScriptedServer(answering(lambda: server.metadata()), port=port)
+        async with server.running():
+            await made.know(1)
+            assert f"connected to 127.0.0.1:{port} again" in told(caplog, logging.INFO)
+        for _ in range(3):
+            await made.ask(ListGroupsRequest(), 1)
+    warnings = told(caplog, logging.WARNING)
+    assert warnings[-1] == refused
+    assert all(before != after for before, after in pairwise(warnings))
+
+
+def test_the_same_trouble_is_told_again_after_five_minutes(caplog):
+    address = _Address(ClientConfig(), Node(1, "h", 9))
+    for now in (0, 1, 299_999, 300_000, 300_001):
+        address.failed("refused", now)
+    assert told(caplog, logging.WARNING) == ["no connection to h:9: refused"] * 2
+
+
+def test_a_consumer_without_a_broker_says_so(caplog):
+    with Consumer(bootstrap_servers="127.0.0.1:1", group_id="g") as consumer:
+        consumer.subscribe(["t"])
+        deadline = time.monotonic() + 60
+        while not caplog.records and time.monotonic() < deadline:
+            consumer.poll(50)
+        for _ in range(10):
+            consumer.poll(50)
+        consumer.close(timeout_ms=100)
+    [text] = told(caplog, logging.WARNING)
+    assert text == "no connection to 127.0.0.1:1: refused; is a broker listening there?"
+
+
+async def test_a_broker_that_the_metadata_does_not_know():
+    async with scripted() as (_, made):
+        assert "broker 77 is not known" in failed(await made.ask(ListGroupsRequest(), 77), FailureKind.UNREACHABLE)
+
+
+# --- the end ---------------------------------------------------------------------------------------------------------
+
+
+async def test_an_answer_to_another_request_than_the_next_is_garbled():
+    async def then(peer):
+        other = copy.copy(peer.header)
+        other.correlation_id += 1
+        await peer.reply(HeartbeatResponse(), other)
+
+    async with scripted(then) as (_, made):
+        await made.know(1)
+        assert "is next" in failed(await made.ask(HeartbeatRequest(), 1), FailureKind.GARBLED)
+
+
+async def test_nothing_overtakes_what_could_not_be_sent_in_time():
+    async def script(peer):
+        await peer.reader.read()
+
+    async with scripted(script=script) as (_, made):
+        first = made.begin(ListGroupsRequest(), timeout_ms=20)
+        second = made.begin(ListGroupsRequest(), timeout_ms=60_000)
+        for answer in await asyncio.gather(first, second):
+            assert "could not be sent" in failed(answer, FailureKind.UNREACHABLE)
+
+
+async def test_a_request_behind_a_patient_one_has_its_time_once_that_is_answered():
+    """Though one in front of both was hasty: the deadline is that of the request right before."""
+    release = asyncio.Event()
+
+    async def then(peer):
+        if peer.header.request_api_key == ListGroupsRequest.API_KEY:
+            await release.wait()
+            await peer.reply(ListGroupsResponse())
+        else:
+            await peer.reply(HeartbeatResponse())
+
+    async with scripted(then) as (_, made):
+        await made.know(1)
+        await made.ask(HeartbeatRequest(), 1)
+        first = made.begin(HeartbeatRequest(), 1, timeout_ms=20_000)
+        patient = made.begin(ListGroupsRequest(), 1, timeout_ms=120_000)
+        made.begin(HeartbeatRequest(), 1, timeout_ms=20_000)
+        assert not isinstance(await first, Failure)
+        (link,) = [link for link in made.driver._connections.values() if link.node.node_id == 1]
+        assert [waiting.deadline > made.driver.now() + 60_000 for waiting in link._in_flight] == [True, True]
+        release.set()
+        await patient
