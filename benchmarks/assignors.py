@@ -75,7 +75,7 @@ class Cell:
             layout = Layout(self.counts, [group[member].topics for member in order])
             claims = assignor.claims(layout, [group[member] for member in order])
             start = time.perf_counter()
-            share(layout, layout.settle(claims))
+            share(layout, layout.settle(claims), claims)
             times[f"inside {which}"].append((time.perf_counter() - start) * 1e3)
             del layout, claims
         start = time.perf_counter()

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from muster.assignors.base import Assignor, MemberAssignment, MemberSubscription, RebalanceProtocol
 from muster.assignors.layout import FREE, Claim, Layout, places_of
@@ -60,8 +61,9 @@ class StickyAssignor(Assignor):
         """Share out as the head of the file says."""
         order = sorted(members)
         layout = Layout(partitions_per_topic, [members[member_id].topics for member_id in order])
-        owner = layout.settle(self.claims(layout, [members[member_id] for member_id in order]))
-        shares = share(layout, owner)
+        claims = self.claims(layout, [members[member_id] for member_id in order])
+        owner = layout.settle(claims)
+        shares = share(layout, owner, claims)
         return {
             member_id: MemberAssignment.of_places(layout, self.granted(member, places, owner))
             for member, (member_id, places) in enumerate(zip(order, shares, strict=True))
@@ -111,9 +113,9 @@ def _generation(said: MemberSubscription) -> int:
     return said.generation_id
 
 
-def share(layout: Layout, owner: list[int]) -> list[list[int]]:
+def share(layout: Layout, owner: list[int], claims: list[Claim]) -> list[list[int]]:
     """Give every place of the layout to a member that subscribes to its topic; `owner` is what `settle` found."""
-    shares, free = _kept(layout, owner)
+    shares, free = _kept(layout, owner, claims)
     active = [member for member, topics in enumerate(layout.wanted) if topics]
     if len(set(layout.wanted) - {frozenset()}) <= 1:
         _share_equally(layout, shares, active, free)
@@ -122,23 +124,38 @@ def share(layout: Layout, owner: list[int]) -> list[list[int]]:
     return shares
 
 
-def _kept(layout: Layout, owner: list[int]) -> tuple[list[list[int]], Sequence[int]]:
+def _kept(layout: Layout, owner: list[int], claims: list[Claim]) -> tuple[list[list[int]], Sequence[int]]:
     """Leave every place with its rightful owner if that still subscribes; the rest is free. All in order."""
-    # Behind the members' lists stand those of CONTESTED and FREE, which are -2 and -1.
-    shares: list[list[int]] = [[] for _ in range(len(layout.wanted) + 2)]
-    if owner.count(FREE) == layout.total:
-        return shares[:-2], range(layout.total)
-    for place, member in enumerate(owner):
-        shares[member].append(place)
-    free = shares.pop() + shares.pop()
+    shares = [sorted(places) for _, places in claims]
+    claimed = sum(map(len, shares))
+    if not claimed:
+        return shares, range(layout.total)
+    if claimed == layout.total - owner.count(FREE):  # no place is claimed twice, so that everybody is right
+        free = _places_of(FREE, owner)
+    else:
+        rightful = [sorted(set(places)) for places in shares]
+        shares = [[place for place in places if owner[place] == member] for member, places in enumerate(rightful)]
+        free = [place for place, member in enumerate(owner) if member < 0]
+    unwanted: list[int] = []
     for member, topics in enumerate(layout.wanted):
         if len(topics) < len(layout.topics) and shares[member]:
             topic_of = layout.topic_of
-            unwanted = [place for place in shares[member] if topic_of[place] not in topics]
-            if unwanted:
-                free += unwanted
+            lost = [place for place in shares[member] if topic_of[place] not in topics]
+            if lost:
+                unwanted += lost
                 shares[member] = [place for place in shares[member] if topic_of[place] in topics]
-    return shares, sorted(free)
+    return shares, sorted(free + unwanted) if unwanted else free
+
+
+def _places_of(member: int, owner: list[int]) -> list[int]:
+    """All places of one member in order, as fast as the list is searched: it holds few of them."""
+    found: list[int] = []
+    place = -1
+    with suppress(ValueError):
+        while True:
+            place = owner.index(member, place + 1)
+            found.append(place)
+    return found
 
 
 def _share_equally(layout: Layout, shares: list[list[int]], active: list[int], free: Sequence[int]) -> None:

@@ -112,6 +112,11 @@ def test_two_claims_of_one_generation_cancel_each_other():
     assert StickyAssignor().assign({"t": 4}, members) == StickyAssignor().assign({"t": 4}, fresh)
 
 
+def test_what_a_member_claims_twice_is_its_own_once():
+    members = {"a": member("t", "t:0 t:0 t:1 t:0"), "b": member("t")}
+    assert given(StickyAssignor().assign({"t": 4}, members)) == {"a": partitions("t:0-1"), "b": partitions("t:2-3")}
+
+
 def test_a_third_claim_of_a_higher_generation_still_counts():
     members = {"a": member("t", "t:3", 5), "b": member("t", "t:3", 5), "c": member("t", "t:3", 6)}
     assert partitions("t:3")[0] in given(StickyAssignor().assign({"t": 6}, members))["c"]
