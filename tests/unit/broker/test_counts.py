@@ -1,0 +1,228 @@
+"""What a request costs, in numbers that no machine's load moves: calls of functions, writes of the log, sends, lines.
+
+Time is measured by `make bench`; here a change that makes a hot path longer is seen at once. A bound is the number as
+it was last; where one has to grow, put the new number (the failure tells it) into the table, and into the commit's
+message why. Where it has shrunk, lower it: a bound with room below it notices nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from struct import unpack_from
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import muster
+from muster.broker import connection_core
+from muster.broker.broker import Broker
+from muster.broker.connection import Connection
+from muster.protocol import codec, framing
+from muster.protocol import messages as m
+from tests.support.brokers import running
+
+MOST_CALLS = {
+    "a heartbeat alone": 44,
+    "each of 64 heartbeats at once": 30,
+    "a join that is told its id": 117,
+    "joins and syncs for each of 50 members of a group": 298,
+    "a commit of one partition": 198,
+    "a commit of ten partitions": 351,
+    "a look-up of one offset": 127,
+}
+"""Calls of functions of muster, and of C functions by them, in CPython 3.11; later ones count less."""
+
+OURS = (str(Path(muster.__file__).parent), "<muster codec ")
+RUNS = 3
+"""Of each; the fewest calls count, for a timer of the broker may come into one."""
+
+MEMBERS = 50
+SUBSCRIPTION = b"\0\0" + codec.encode(m.ConsumerProtocolSubscription(["t"]), 0)
+
+
+class Peer(asyncio.Transport):
+    """The far end of a connection: takes what is sent, and counts how often."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1)})
+        self.sent: list[bytes] = []
+        self.connection = Connection(broker._server.shared)
+        self.connection.connection_made(self)
+
+    def write(self, data: Any) -> None:
+        self.sent.append(bytes(data))
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def close(self) -> None:
+        self.connection.connection_lost(None)
+
+    abort = close
+
+    def pause_reading(self) -> None:
+        raise AssertionError("the connection stops reading")
+
+    def say(self, *requests: Any, version: int) -> None:
+        """Send requests in one packet."""
+        data = b"".join(b"".join(framing.encode_request(request, version, 1, "c")) for request in requests)
+        view = self.connection.get_buffer(-1)
+        view[: len(data)] = data
+        with Counted() as counted:
+            self.connection.buffer_updated(len(data))
+        self.calls = counted.calls
+
+    def heard(self, response: type[Any], version: int, header: int = 9) -> Any:
+        data = b"".join(self.sent)
+        self.sent.clear()
+        assert len(data) == 4 + unpack_from(">i", data)[0], "one answer"
+        return codec.decode(response, version, data, header)
+
+
+class Counted:
+    """Calls within `with`, those that asyncio makes for itself left out."""
+
+    calls = 0
+
+    def __enter__(self) -> Counted:
+        sys.setprofile(self._count)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _count(self, frame: FrameType, event: str, _: Any) -> None:
+        if event in ("call", "c_call") and frame.f_code.co_filename.startswith(OURS):
+            self.calls += 1
+
+
+@pytest.fixture
+async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
+    monkeypatch.setattr(connection_core, "SLICE_S", 60)  # frames of one read are handled in one turn, however slowly
+    async with running(tmp_path, {"group.initial.rebalance.delay.ms": "0"}) as broker:
+        broker.create_topic("t", 10, {})
+        broker.open_groups()
+        yield broker
+
+
+async def answered(*peers: Peer) -> int:
+    """Turns of the loop until all have an answer; the calls in them."""
+    with Counted() as counted:
+        while not all(peer.sent for peer in peers):
+            await asyncio.sleep(0.001)
+    return counted.calls
+
+
+def check(what: str, calls: int) -> None:
+    assert calls <= MOST_CALLS[what], f"{what} takes {calls} calls"
+
+
+def commit(partitions: int) -> m.OffsetCommitRequest:
+    offsets = [m.OffsetCommitRequestPartition(number, 7) for number in range(partitions)]
+    return m.OffsetCommitRequest("g", topics=[m.OffsetCommitRequestTopic("t", partitions=offsets)])
+
+
+LOOKED_UP = [m.OffsetFetchRequestGroup("g", topics=[m.OffsetFetchRequestTopics("t", partition_indexes=[0])])]
+
+
+def join(member_id: str, group_id: str = "g") -> m.JoinGroupRequest:
+    protocols = [m.JoinGroupRequestProtocol("range", SUBSCRIPTION)]
+    return m.JoinGroupRequest(group_id, 60_000, 60_000, member_id, None, "consumer", protocols)
+
+
+async def form(group_id: str, peers: list[Peer]) -> tuple[list[str], int]:
+    """The members' ids once each has its share, and the calls that it took."""
+    for peer in peers:
+        peer.say(join("", group_id), version=9)
+    await answered(*peers)
+    ids = [peer.heard(m.JoinGroupResponse, 9).member_id for peer in peers]
+    calls = 0
+    for peer, member_id in zip(peers, ids, strict=True):
+        peer.say(join(member_id, group_id), version=9)
+        calls += peer.calls
+    calls += await answered(*peers)
+    joined = [peer.heard(m.JoinGroupResponse, 9) for peer in peers]
+    for peer, answer in zip(peers, joined, strict=True):
+        share = [m.SyncGroupRequestAssignment(member.member_id, b"share") for member in answer.members]
+        peer.say(m.SyncGroupRequest(group_id, 1, answer.member_id, None, "consumer", "range", share), version=5)
+        calls += peer.calls
+    calls += await answered(*peers)
+    assert {peer.heard(m.SyncGroupResponse, 5).assignment for peer in peers} == {b"share"}
+    return ids, calls
+
+
+async def test_calls_of_a_group(broker: Broker) -> None:
+    calls = []
+    for group_id in ["g", *map(str, range(RUNS - 1))]:
+        ids, some = await form(group_id, [Peer(broker) for _ in range(MEMBERS)])
+        calls.append(some // MEMBERS)
+    check("joins and syncs for each of 50 members of a group", min(calls))
+    check("a join that is told its id", min(asked(Peer(broker), join(""), 9) for _ in range(RUNS)))
+    heartbeat = m.HeartbeatRequest(group_id, 1, ids[0])
+    check("a heartbeat alone", min(asked(Peer(broker), heartbeat, 4) for _ in range(RUNS)))
+    peer = Peer(broker)
+    peer.say(*[heartbeat] * 64, version=4)
+    check("each of 64 heartbeats at once", peer.calls // 64)
+    assert len(peer.sent) == 1, "answers of one read are sent together"
+
+
+def asked(peer: Peer, request: Any, version: int) -> int:
+    """The calls for a request that is answered at once."""
+    peer.say(request, version=version)
+    assert len(peer.sent) == 1
+    return peer.calls
+
+
+@pytest.mark.parametrize(
+    ("what", "request_of_one"),
+    [
+        ("a commit of one partition", (m.OffsetCommitResponse, commit(1))),
+        ("a commit of ten partitions", (m.OffsetCommitResponse, commit(10))),
+        ("a look-up of one offset", (m.OffsetFetchResponse, m.OffsetFetchRequest(groups=LOOKED_UP))),
+    ],
+)
+async def test_calls_of_offsets(broker: Broker, what: str, request_of_one: tuple[type[Any], Any]) -> None:
+    response, request = request_of_one
+    peer = Peer(broker)
+    calls = []
+    for _ in range(RUNS + 1):  # the first compiles codecs, and opens the shard
+        peer.say(request, version=9)
+        calls.append(peer.calls + await answered(peer))
+        peer.heard(response, 9)
+    check(what, min(calls))
+
+
+async def test_commits_of_one_read_are_one_write_and_one_send(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Peer(broker)
+    peer.say(commit(1), version=9)
+    await answered(peer)
+    peer.sent.clear()
+    log = broker.runtime._homes[broker.runtime.partition_for("g")].log
+    writes: list[int] = []
+    append = type(log).append
+
+    def counted(self: Any, data: bytearray, **rest: Any) -> Any:
+        writes.append(len(data))
+        return append(self, data, **rest)
+
+    monkeypatch.setattr(type(log), "append", counted)
+    peer.say(*[commit(1)] * 64, version=9)
+    await answered(peer)
+    assert (len(writes), len(peer.sent)) == (1, 1)
+
+
+async def test_a_group_that_forms_is_a_few_lines_of_the_log(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "muster.groups"):
+        await form("g", [Peer(broker) for _ in range(MEMBERS)])
+    assert len([record for record in caplog.records if record.name == "muster.groups"]) == 4
