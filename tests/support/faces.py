@@ -184,3 +184,12 @@ def until(condition: Callable[[], bool], step: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it never came to pass"
         step()
+
+
+def public(cls: type) -> dict[str, Callable[..., Any]]:
+    """The methods of a face that its users call."""
+    return {
+        name: method
+        for name, method in vars(cls).items()
+        if (callable(method) and not name.startswith("_")) or name == "__init__"
+    }

@@ -22,17 +22,10 @@ from muster.errors import (
     WakeupError,
 )
 from muster.model import OffsetAndMetadata, TopicPartition
+from tests.support.faces import public
 
 NOWHERE = "127.0.0.1:1"
 ZERO = TopicPartition("flights", 0)
-
-
-def public(cls):
-    return {
-        name: method
-        for name, method in vars(cls).items()
-        if (callable(method) and not name.startswith("_")) or name == "__init__"
-    }
 
 
 def test_the_faces_have_the_same_methods_with_the_same_parameters():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -16,25 +16,11 @@ from muster.client import AsyncConsumer, Consumer
 from muster.client.listener import RebalanceListener
 from muster.errors import ClosedError, IllegalStateError, WakeupError
 from muster.model import ConsumerRecord, TopicPartition
-from tests.support.brokers import beside
 from tests.support.faces import until
-from tests.unit.client.test_handed_out import World, first
+from tests.support.numbered_records import World, first
 
 NOWHERE = "127.0.0.1:1"
 ZERO = TopicPartition("flights", 0)
-
-
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with beside(tmp_path_factory.mktemp("broker") / "data") as address:
-        yield address
-
-
-@pytest.fixture
-def world(bootstrap: str) -> Iterator[World]:
-    found = World(bootstrap)
-    with found.admin:
-        yield found
 
 
 def in_thread(function: Callable[[], Any]) -> tuple[threading.Thread, list[BaseException]]:

@@ -18,7 +18,9 @@ from muster.protocol import messages as m
 from muster.protocol.api import READ_COMMITTED
 from muster.protocol.record_batch import build_batch
 from tests.support.one_broker import P0, P1, OneBroker
-from tests.unit.client.test_consumer_faces import NOWHERE, ZERO
+
+NOWHERE = "127.0.0.1:1"
+ZERO = TopicPartition("flights", 0)
 
 
 def reader_of(broker, columns=COLUMNS):

@@ -23,8 +23,8 @@ from muster.errors import (
     KafkaTimeoutError,
     MusterError,
 )
+from tests.support.faces import public
 from tests.support.peers import free_ports
-from tests.unit.client.test_consumer_faces import public
 
 NOWHERE = "127.0.0.1:1"
 

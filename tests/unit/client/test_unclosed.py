@@ -9,31 +9,18 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from muster.client import Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, Consumer, Producer
 from muster.model import TopicPartition
-from tests.support.brokers import BrokerProcess, beside
+from tests.support.brokers import BrokerProcess
 from tests.support.faces import until
-from tests.unit.client.test_handed_out import World, first
+from tests.support.numbered_records import World, first
 
 NOWHERE = "127.0.0.1:1"
-
-
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with beside(tmp_path_factory.mktemp("broker") / "data") as address:
-        yield address
-
-
-@pytest.fixture
-def world(bootstrap: str) -> Iterator[World]:
-    found = World(bootstrap)
-    with found.admin:
-        yield found
 
 
 def a_consumer(bootstrap: str) -> Consumer:

@@ -1,0 +1,23 @@
+"""What the tests of clients share here: a broker for each file, and a topic with a group for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.brokers import beside
+from tests.support.numbered_records import World
+
+
+@pytest.fixture(scope="module")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with beside(tmp_path_factory.mktemp("broker") / "data") as address:
+        yield address
+
+
+@pytest.fixture
+def world(bootstrap: str) -> Iterator[World]:
+    found = World(bootstrap)
+    with found.admin:
+        yield found
