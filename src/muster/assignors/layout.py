@@ -148,14 +148,15 @@ class Layout:
         in the same highest generation are a contradiction, and neither has it (as in Kafka's AbstractStickyAssignor).
         """
         owner = [FREE] * self.total
-        clashes: dict[int, set[int]] = {}
         for member, (_, places) in enumerate(claims):
             for place in places:
-                other = owner[place]
-                if other == FREE:
-                    owner[place] = member
-                elif other != member:
-                    clashes.setdefault(place, {other}).add(member)
+                owner[place] = member
+        clashes: dict[int, set[int]] = {}
+        if sum(len(places) for _, places in claims) > self.total - owner.count(FREE):
+            for member, (_, places) in enumerate(claims):
+                for place in places:
+                    if owner[place] != member:  # but the last who claimed it
+                        clashes.setdefault(place, {owner[place]}).add(member)
         for place, claimants in clashes.items():
             highest = max(claims[member][0] for member in claimants)
             winners = [member for member in claimants if claims[member][0] == highest]
