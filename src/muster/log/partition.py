@@ -39,20 +39,19 @@ from typing import Literal
 from muster.errors import ErrorCode
 from muster.log import compaction, recovery
 from muster.log.config import (
-    MAX_OFFSETS_OF_A_SEGMENT,
     FsyncPolicy,
     LogConfig,
     LogError,
     LogFailedError,
     TimestampType,
 )
+from muster.log.due import deletable, is_dirty, is_full
 from muster.log.files import DISK, Files, put_whole
 from muster.log.placing import place, writable
 from muster.log.positions import Positions, readable
 from muster.log.producer_state import ProducedBatch, ProducerState
 from muster.log.record_walk import first_of_time
 from muster.log.results import AppendResult, ReadResult, Sealed
-from muster.log.retention import deletable, is_dirty
 from muster.log.segment import FileCutError, Segment, segment_name
 from muster.log.validation import Examined, examine
 from muster.model import TopicPartition
@@ -258,15 +257,7 @@ class PartitionLog:
             self._files.make_folders(self.directory)
             return self._add_segment(placed[0].base_offset, now)
         active = self._segments[-1]
-        latest = max(header.max_timestamp for header in placed)
-        waited = latest - active.first_timestamp if active.first_timestamp >= 0 else now - active.created_ms
-        if active.size and (
-            active.size + size > self.config.segment_bytes
-            or waited > self.config.segment_ms
-            or placed[-1].last_offset - active.base_offset > MAX_OFFSETS_OF_A_SEGMENT
-        ):
-            return self._roll(now)
-        return active
+        return self._roll(now) if is_full(active, size, placed, self.config, now) else active
 
     def _roll(self, now: int) -> Segment:
         """Seals the active segment and begins the next at the log's end. Raises OSError; then nothing has changed."""

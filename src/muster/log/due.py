@@ -1,11 +1,23 @@
-"""Which segments of a log are due to go, and when compaction is: rules without files."""
+"""When a segment is full, when it is due to go, and when compaction is due: rules without files."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from muster.log.config import NO_LIMIT, LogConfig
+from muster.log.config import MAX_OFFSETS_OF_A_SEGMENT, NO_LIMIT, LogConfig
 from muster.log.segment import Segment
+from muster.protocol.record_batch import BatchHeader
+
+
+def is_full(active: Segment, size: int, placed: Sequence[BatchHeader], config: LogConfig, now: int) -> bool:
+    """Whether batches of `size` bytes begin the next segment, by Kafka's rules of size, age and offsets."""
+    latest = max(header.max_timestamp for header in placed)
+    waited = latest - active.first_timestamp if active.first_timestamp >= 0 else now - active.created_ms
+    return active.size > 0 and (
+        active.size + size > config.segment_bytes
+        or waited > config.segment_ms
+        or placed[-1].last_offset - active.base_offset > MAX_OFFSETS_OF_A_SEGMENT
+    )
 
 
 def deletable(
