@@ -52,6 +52,14 @@ def test_what_two_members_claim_in_one_generation_is_revoked_from_both():
     }
 
 
+def test_what_two_members_claim_is_revoked_even_where_one_of_them_could_keep_it():
+    members = {"a": member("t", "t:0-1"), "b": member("t", "t:1-2")}
+    assert given(CooperativeStickyAssignor().assign({"t": 4}, members)) == {
+        "a": partitions("t:0"),
+        "b": partitions("t:2-3"),
+    }
+
+
 def test_the_claim_of_the_higher_generation_stays_where_it_is():
     members = {"a": member("t", "t:0-1", 4), "b": member("t", "t:1-2", 5)}
     assert given(CooperativeStickyAssignor().assign({"t": 3}, members))["b"] == partitions("t:1-2")
