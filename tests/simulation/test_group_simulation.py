@@ -13,22 +13,14 @@ import sys
 
 import pytest
 
-from muster.testing import InvariantError, simulate
-from tests.support.scale import fresh_seeds, seeds
-
-PER_TEST = 20
-CHUNKS = [part[at : at + PER_TEST] for part in (seeds(400), fresh_seeds(100)) for at in range(0, len(part), PER_TEST)]
+from muster.testing import simulate
+from tests.support.lives import chunks, live, name
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("chunk", CHUNKS, ids=lambda chunk: f"{chunk[0]}-{chunk[-1]}")
+@pytest.mark.parametrize("chunk", chunks(fixed=400, fresh=100, per_test=20), ids=name)
 def test_whatever_happens_the_group_keeps_its_promises(chunk: range) -> None:
-    for seed in chunk:
-        try:
-            simulate(seed)
-        except InvariantError as error:
-            again = f"MUSTER_FIRST_SEED={seed} MUSTER_SEEDS=1 python -m pytest {os.path.relpath(__file__)} -k promises"
-            pytest.fail(f"{error}\nrun it again: {again}", pytrace=False)
+    live(simulate, chunk, __file__, "promises")
 
 
 def test_a_seed_tells_the_same_story_again() -> None:

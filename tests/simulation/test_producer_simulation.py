@@ -5,29 +5,19 @@ What is checked is told in `muster.testing.producer`. A failure names its seed, 
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from muster.client.core.produce.sequences import Sequences
 from muster.client.core.produce.unsettled import Unsettled
 from muster.testing import InvariantError
 from muster.testing.producer import simulate_producers
-from tests.support.scale import fresh_seeds, seeds
-
-PER_TEST = 50
-CHUNKS = [part[at : at + PER_TEST] for part in (seeds(100), fresh_seeds(50)) for at in range(0, len(part), PER_TEST)]
+from tests.support.lives import chunks, live, name
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("chunk", CHUNKS, ids=lambda chunk: f"{chunk[0]}-{chunk[-1]}")
+@pytest.mark.parametrize("chunk", chunks(fixed=100, fresh=50, per_test=50), ids=name)
 def test_nothing_acknowledged_is_lost_nothing_is_written_twice_and_the_order_is_kept(chunk: range) -> None:
-    for seed in chunk:
-        try:
-            simulate_producers(seed)
-        except InvariantError as error:
-            again = f"MUSTER_FIRST_SEED={seed} MUSTER_SEEDS=1 python -m pytest {os.path.relpath(__file__)} -k nothing"
-            pytest.fail(f"{error}\nrun it again: {again}", pytrace=False)
+    live(simulate_producers, chunk, __file__, "nothing")
 
 
 def test_a_seed_tells_the_same_story_again() -> None:
