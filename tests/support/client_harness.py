@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from muster.client.config import ConsumerConfig
 from muster.client.core.consumer import ConsumerCore
-from muster.client.core.events import CallbackKind, Event, Fatal, Note, RebalanceCallback
+from muster.client.core.events import CallbackKind, Disconnect, Event, Fatal, Note, RebalanceCallback
 from muster.client.core.sends import AnySend, Channel, Failure, FailureKind
 from muster.errors import ErrorCode, KafkaError, MusterError
 from muster.model import OffsetAndMetadata, TopicPartition
@@ -116,10 +116,11 @@ class ConsumerHarness:
         """Poll the cores until they have nothing more to say."""
         for _ in range(50):
             sends = [*self.core.metadata.poll(self.now), *self.core.poll(self.now)]
-            self.disconnected += self.core.take_given_up()
             for event in self.core.take_events():
                 if isinstance(event, Note):
                     self.notes.append(event.text)
+                elif isinstance(event, Disconnect):
+                    self.disconnected.append(event.node_id)
                 else:
                     self.events.append(event)
             if not sends:

@@ -6,6 +6,7 @@ from typing import Any
 
 from muster.client.config import ConsumerConfig
 from muster.client.core.consume.fetcher import Fetcher
+from muster.client.core.events import EventStream
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import AnySend
 from muster.client.core.subscription_state import SubscriptionState
@@ -26,7 +27,8 @@ class OneBroker:
         self.config = ConsumerConfig.of(config)
         self.metadata = ClusterMetadata(self.config)
         self.subscription = SubscriptionState(self.config.auto_offset_reset)
-        self.fetcher = Fetcher(self.config, self.subscription, self.metadata)
+        self.events = EventStream()
+        self.fetcher = Fetcher(self.config, self.subscription, self.metadata, self.events)
         self.logs = {p: self._log(sizes) for p, sizes in batch_sizes.items()}
         self.max_batches = max_batches
         self.session: dict[TopicPartition, m.FetchPartition] = {}

@@ -218,7 +218,7 @@ class ProducerHarness:
         self._collect()
 
     def _collect(self) -> None:
-        for completion in self.core.take_completions():
+        for completion in self.core.take_events():
             for index, receipt in enumerate(completion.receipts):
                 assert receipt not in self.done, f"{receipt} was completed twice"
                 outcome = Outcome(completion.partition, timestamp=completion.log_append_time_ms)

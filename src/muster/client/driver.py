@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from muster.client.config import ClientConfig, parse_address
 from muster.client.connection import Connection, ConnectionState
 from muster.client.core.backoff import Backoff
+from muster.client.core.events import Disconnect, Event, Note
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import LEAST_LOADED, AnySend, Channel, Failure, FailureKind
 from muster.errors import ClosedError, MusterError
@@ -390,6 +391,13 @@ class CoreLoop:
         if not self._scheduled and self._loop is not None and not self._closed:
             self._scheduled = True
             self._loop.call_soon(self._turn)
+
+    def attend(self, event: Event, lines: logging.Logger) -> None:
+        """Do what an event of a core says that the user need not know of."""
+        if isinstance(event, Note):
+            lines.log(event.level, "%s", event.text)
+        elif isinstance(event, Disconnect):
+            self.driver.disconnect(event.node_id, Channel.COORDINATOR)
 
     async def wait_for(self, predicate: Callable[[], bool], timeout_ms: int | None = None) -> bool:
         """Wait until the predicate holds after some round; False if the time is over before."""

@@ -213,7 +213,7 @@ class Engine:
             self._tell_all()
 
     def _tell_all(self) -> None:
-        completions = self.core.take_completions()
+        completions = self.core.take_events()
         if not completions:
             return
         for completion in completions:

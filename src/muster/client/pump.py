@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from muster.client.core.consumer import ConsumerCore
 from muster.client.core.events import CallbackKind, Fatal, RebalanceCallback
-from muster.client.core.sends import Channel
 from muster.client.driver import CoreLoop, Driver
 from muster.client.listener import RebalanceListener
 from muster.errors import ErrorCode, KafkaError, MusterError
@@ -70,10 +69,8 @@ class ConsumerPump:
         self.loop.wakeup()
 
     def _on_turn(self, now: int) -> None:
-        for note in self.core.take_notes():
-            log.log(note.level, "%s", note.text)
-        for node_id in self.core.take_given_up():
-            self.driver.disconnect(node_id, Channel.COORDINATOR)
+        for event in self.core.take_events(for_user=False):
+            self.loop.attend(event, log)
 
     @property
     def has_news(self) -> bool:
@@ -93,7 +90,7 @@ class ConsumerPump:
                 ran = True
                 await self._tell_listener(event)
             else:
-                log.log(event.level, "%s", event.text)
+                self.loop.attend(event, log)
         return ran
 
     async def _tell_listener(self, event: RebalanceCallback) -> None:
@@ -170,7 +167,7 @@ class ConsumerPump:
     @property
     def has_fatal(self) -> bool:
         """Whether there is an error for the user."""
-        return any(isinstance(event, Fatal) for event in self.core.events)
+        return self.core.events.has_fatal
 
     def raise_fatal(self) -> None:
         """Raise the first error there is for the user."""

@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 
 from muster.client.config import ConsumerConfig
 from muster.client.core.events import WARNING
-from muster.client.core.sends import Channel
 from muster.client.driver import CoreLoop, Driver
 from muster.client.loop import LoopThread
 from muster.errors import ConfigError, KafkaConnectionError, KafkaTimeoutError, MusterError
@@ -257,11 +256,8 @@ class Member:
     # --- at every turn -----------------------------------------------------------------------------------------------
 
     def _on_turn(self, now: int) -> None:
-        notes, self._core.notes = self._core.notes, []
-        for note in notes:
-            log.log(note.level, "%s", note.text)
-        for node_id in self._core.consumer.take_given_up():
-            self._driver.disconnect(node_id, Channel.COORDINATOR)
+        for event in self._core.take_events():
+            self._loop.attend(event, log)
         if self._claims.draining and self._claims.batch_in_flight is not None and now >= self._look_at:
             self._look_at = now + CHECKPOINT_EVERY_MS
             asyncio.get_running_loop().call_later(CHECKPOINT_EVERY_MS / 1000, self._loop.wakeup)

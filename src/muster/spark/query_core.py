@@ -22,7 +22,18 @@ from collections.abc import Callable, Iterable, Mapping
 
 from muster.client.config import ConsumerConfig
 from muster.client.core.consumer import ConsumerCore
-from muster.client.core.events import DEBUG, INFO, WARNING, CallbackKind, Event, Fatal, Note, RebalanceCallback
+from muster.client.core.events import (
+    DEBUG,
+    INFO,
+    WARNING,
+    CallbackKind,
+    Disconnect,
+    Event,
+    EventStream,
+    Fatal,
+    Note,
+    RebalanceCallback,
+)
 from muster.client.core.group.member_state import MemberState, Step
 from muster.client.core.sends import AnySend
 from muster.errors import ConfigError, ErrorCode, KafkaError, MusterError
@@ -61,7 +72,7 @@ class QueryCore:
         self.consumer = ConsumerCore(config, fetch=False)
         self.bounds = Bounds(self.consumer.offsets, claims, self.consumer.metadata)
         self.fatal: MusterError | None = None
-        self.notes: list[Note] = []
+        self.events = EventStream()
         self.fence: dict[TopicPartition, int] = {}
         self._config = config
         self._token: int | None = None
@@ -96,7 +107,7 @@ class QueryCore:
             alone = (
                 "__consumer_offsets is read, so nothing is committed: the checkpoint alone knows how far the query is"
             )
-            self.notes.append(Note(WARNING, endless if options.commits else alone))
+            self.events.append(Note(WARNING, endless if options.commits else alone))
         if not options.grouped:
             if options.partitions:
                 self._take_all(list(options.partitions))
@@ -198,7 +209,7 @@ class QueryCore:
 
     def take_losses(self) -> None:
         """What was lost ends the query or is told. Also for the face, which may learn of a loss between two turns."""
-        self.notes += self.bounds.notes
+        self.events += self.bounds.notes
         self.bounds.notes = []
         error = self.bounds.error or self._resets.error
         for what in self.claims.take_losses():
@@ -206,16 +217,20 @@ class QueryCore:
                 error = error or data_loss(what)
             else:
                 told = f"{what}; what is there is read from its start, since failOnDataLoss is false"
-                self.notes.append(Note(WARNING, told))
+                self.events.append(Note(WARNING, told))
         self.fatal = self.fatal or error
+
+    def take_events(self) -> list[Event]:
+        """What has happened since the last call: nothing of it is for the user, who learns of `fatal`."""
+        return [*self.events.take(), *self.consumer.take_events(for_user=False)]
 
     # --- the group's events ------------------------------------------------------------------------------------------
 
     def _on_event(self, event: Event, now: int) -> None:
         if isinstance(event, Fatal):
             self.fatal = event.error
-        elif isinstance(event, Note):
-            self.notes.append(event)
+        elif isinstance(event, Note | Disconnect):
+            self.events.append(event)
         elif event.kind is CallbackKind.ASSIGNED:
             self._gain(list(event.partitions))
             self.consumer.callback_done(event.token, now)
@@ -242,7 +257,7 @@ class QueryCore:
             return
         token, self._token = self._token, None
         if self.claims.batch_reads(self._revoking):
-            self.notes.append(
+            self.events.append(
                 Note(
                     WARNING,
                     "partitions are given up while a batch still reads them, since drain.timeout has passed: that "
@@ -296,7 +311,7 @@ class QueryCore:
         missing = {n for n in self.options.named_topics if metadata.topic_error(n) in _NO_TOPIC}
         for name in sorted(missing - self._missing.keys()):
             waits = f"for {MISSING_TOPIC_MS // 1000} s" if self._beginning else "until it is there again"
-            self.notes.append(Note(WARNING, f"topic {name} does not exist; it is waited for, {waits}"))
+            self.events.append(Note(WARNING, f"topic {name} does not exist; it is waited for, {waits}"))
         self._missing = {name: self._missing.get(name, now) for name in missing}
         for partition in self.options.partitions if self._beginning else ():
             if partition.topic in metadata.topics and partition.partition not in metadata.partitions(partition.topic):
@@ -308,7 +323,7 @@ class QueryCore:
         error = self.consumer.metadata.last_error
         if error is not None and not self._no_broker_told and now >= self._began_at + NO_BROKER_WARNING_MS:
             self._no_broker_told = True
-            self.notes.append(Note(WARNING, f"{self.no_broker()}; it goes on being tried"))
+            self.events.append(Note(WARNING, f"{self.no_broker()}; it goes on being tried"))
         late = sorted(name for name, since in self._missing.items() if now >= since + MISSING_TOPIC_MS)
         if late and self.fatal is None:
             self.fatal = KafkaError(
@@ -351,7 +366,7 @@ class QueryCore:
                 first, self._fetches_apart = not self._fetches_apart, True
                 self._fetch_at = now + LOOKUP_RETRY_MS
                 level = WARNING if first else DEBUG
-                self.notes.append(Note(level, f"committed offsets could not be had and are asked for again: {found}"))
+                self.events.append(Note(level, f"committed offsets could not be had and are asked for again: {found}"))
                 return
             for partition, committed in found.items():
                 # Lost and regained since it was asked: another member may have committed in between.
@@ -377,7 +392,7 @@ class QueryCore:
             times[partition] = offset
             if offset == LATEST_TIMESTAMP and self.claims.restarted and not self._resets.under_way(partition):
                 told = f"the group has no committed offset for {partition}, which is begun at its end (startingOffsets)"
-                self.notes.append(Note(WARNING, told))
+                self.events.append(Note(WARNING, told))
         self._resets.ask(times, now)
 
     def _starting_offset(self, partition: TopicPartition) -> int:
@@ -434,7 +449,7 @@ class QueryCore:
         self._commits_apart = False
         if self._commits_told:
             self._commits_told = False
-            self.notes.append(Note(INFO, f"offsets of group {self.options.group_id} are committed again"))
+            self.events.append(Note(INFO, f"offsets of group {self.options.group_id} are committed again"))
 
     def _on_commit_failed(self, error: MusterError, offsets: Iterable[TopicPartition], now: int) -> None:
         """What is still owned under the same epoch is committed again, a little later each time."""
@@ -445,9 +460,9 @@ class QueryCore:
         told = f"offsets of group {self.options.group_id} could not be committed, which is tried again: {error}"
         if not passes and not self._commits_told:
             self._commits_told = True
-            self.notes.append(Note(WARNING, f"{told}. Until then the checkpoint alone knows what is done"))
+            self.events.append(Note(WARNING, f"{told}. Until then the checkpoint alone knows what is done"))
         else:
-            self.notes.append(Note(DEBUG, told))
+            self.events.append(Note(DEBUG, told))
         self._commit_failures += 1
 
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from muster.client.config import ConsumerConfig
 from muster.client.core.consumer import ConsumerCore
+from muster.client.core.events import Disconnect, Event, Note
 from muster.client.core.group.member_state import MemberState, Step
 from muster.client.core.sends import Channel
 from muster.errors import MusterError
@@ -269,11 +270,16 @@ class SimMember:
         now = self.clock.now
         self._driver.dispatch(self.core.metadata.poll(now))
         self._driver.dispatch(self.core.poll(now))
-        for note in self.core.take_notes():
-            self.trace(note.text)
-            self.could_not_commit = self.could_not_commit or note.text.startswith("offsets could not be committed")
-        for node_id in self.core.take_given_up():
-            self._driver.disconnect(node_id, Channel.COORDINATOR)
+        for event in self.core.take_events(for_user=False):
+            self.attend(event)
+
+    def attend(self, event: Event) -> None:
+        """Do what an event says that the user need not know of."""
+        if isinstance(event, Note):
+            self.trace(event.text)
+            self.could_not_commit = self.could_not_commit or event.text.startswith("offsets could not be committed")
+        elif isinstance(event, Disconnect):
+            self._driver.disconnect(event.node_id, Channel.COORDINATOR)
 
     def _resume(self) -> None:
         try:

@@ -121,7 +121,7 @@ class SimProducer:
         now = self._clock.now
         self._driver.dispatch(self._metadata.poll(now))
         self._driver.dispatch(self._core.poll(now))
-        for completion in self._core.take_completions():
+        for completion in self._core.take_events():
             self._settle(completion)
         self._end_flushes()
         times = [self._metadata.next_deadline(now), self._core.next_deadline(now)]

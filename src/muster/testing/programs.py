@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from muster.client.core.events import CallbackKind, Event, Fatal, Note, RebalanceCallback
+from muster.client.core.events import CallbackKind, Event, Fatal, RebalanceCallback
 from muster.client.core.group.member_state import MemberState
 from muster.client.core.subscription_state import OffsetReset, PositionState
 from muster.errors import ErrorCode, KafkaError, MusterError
@@ -65,8 +65,8 @@ class Application:
             if not self.member.is_closing:
                 yield from self.sleep(1_000)
                 self.core.enter_poll(self.clock.now)
-        elif isinstance(event, Note):
-            self.member.trace(event.text)
+        else:
+            self.member.attend(event)
 
     def _on_error(self, error: MusterError) -> None:
         member = self.member

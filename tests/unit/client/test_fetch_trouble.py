@@ -18,8 +18,8 @@ def test_a_failure_that_does_not_heal_is_told_once() -> None:
     for kind, told in (FailureKind.DISCONNECTED, 0), (FailureKind.UNSUPPORTED_VERSION, 1):
         [send] = broker.poll()
         send.on_reply(Failure(kind, "no"), broker.now)
-        assert len(broker.fetcher.take_errors()) == told
-        assert broker.fetcher.take_errors() == []
+        assert len(broker.events.take()) == told
+        assert broker.events.take() == []
         broker.now += broker.config.retry_backoff_ms
 
 
@@ -83,7 +83,7 @@ def test_an_offset_out_of_range_is_reset_by_policy() -> None:
     broker.subscription.seek(P0, 9)
     broker.exchange()
     assert broker.subscription.needs_reset() == [P0]
-    assert broker.fetcher.take_errors() == []
+    assert broker.events.take() == []
 
 
 def test_an_offset_out_of_range_is_told_where_there_is_no_policy() -> None:

@@ -60,7 +60,7 @@ def test_a_flush_waits_until_the_outcomes_were_handed_out():
     p.open.remove(request)
     request.send.on_reply(p.response(request, [p.part(request.batches[0], ErrorCode.NONE, 0)]), p.now)
     assert not flushed()
-    assert len(p.core.take_completions()) == 1
+    assert len(p.core.take_events()) == 1
     assert flushed()
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from muster.client.config import ConsumerConfig
 from muster.client.core.consume.validation import PositionValidation
-from muster.client.core.events import Event, Note
+from muster.client.core.events import EventStream, Fatal, Note
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import AnySend, Failure, FailureKind
 from muster.client.core.subscription_state import OffsetReset, PositionState, SubscriptionState
-from muster.errors import ErrorCode, KafkaError, LogTruncationError, UnsupportedVersionError
+from muster.errors import ErrorCode, KafkaError, LogTruncationError, MusterError, UnsupportedVersionError
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.protocol import messages as m
 
@@ -26,12 +26,16 @@ class Readers:
         self.config = ConsumerConfig(auto_offset_reset=reset)
         self.metadata = ClusterMetadata(self.config)
         self.subscription = SubscriptionState(reset)
-        self.notes: list[Event] = []
-        self.validation = PositionValidation(self.config, self.subscription, self.metadata, self.notes)
+        self.events = EventStream()
+        self.validation = PositionValidation(self.config, self.subscription, self.metadata, self.events)
         self.now = 0
         self.metadata.set_interest({"t"})
         self.leads(1, 3)
         self.subscription.assign([P0, P1])
+
+    def take_errors(self) -> list[MusterError]:
+        """What the user is told, once."""
+        return [event.error for event in self.events.take() if isinstance(event, Fatal)]
 
     def leads(self, node_id: int, epoch: int, topic_id: bytes = b"t" * 16) -> None:
         """The metadata tells who leads."""
@@ -102,14 +106,14 @@ def test_a_committed_offset_with_its_epoch_is_validated_before_anything_is_fetch
     assert readers.poll() == []
     readers.reply(send, 10, 2)
     assert readers.subscription.position(P0) == 10
-    assert (readers.poll(), readers.notes) == ([], [])
+    assert (readers.poll(), readers.events) == ([], [])
 
 
 def test_a_log_that_ends_at_the_position_was_not_cut_back() -> None:
     readers = Readers("none")
     readers.subscription.set_position(P0, 10, 2)
     readers.reply(readers.only(), 10, 2)
-    assert (readers.subscription.position(P0), readers.validation.take_errors()) == (10, [])
+    assert (readers.subscription.position(P0), readers.take_errors()) == (10, [])
 
 
 def test_a_new_leader_names_its_own_nearest_replica(readers: Readers) -> None:
@@ -188,11 +192,11 @@ def test_without_a_policy_a_topic_made_anew_is_the_users_affair() -> None:
     readers.leads(1, 3, b"u" * 16)
     for _ in range(2):
         assert readers.poll() == []
-        [error] = readers.validation.take_errors()
+        [error] = readers.take_errors()
         assert isinstance(error, LogTruncationError)
         assert readers.subscription.position(P0) is None
         assert readers.poll() == []
-        assert readers.validation.take_errors() == []
+        assert readers.take_errors() == []
         readers.now += readers.config.retry_backoff_max_ms
     readers.subscription.seek(P0, 0)
     assert readers.poll() == []
@@ -214,7 +218,7 @@ def test_a_log_that_was_cut_back_is_read_from_where_the_logs_part(readers: Reade
     assert readers.state() is PositionState.FETCHING
     assert readers.subscription.all_consumed() == {P0: OffsetAndMetadata(7, 2)}
     assert readers.poll() == []  # the leader has just said so
-    [note] = readers.notes
+    [note] = readers.events
     assert isinstance(note, Note)
     assert "t-0 was cut back at offset 7, this consumer has read up to offset 10" in note.text
 
@@ -233,7 +237,7 @@ def test_without_a_policy_the_user_is_told_until_it_seeks(end: int, divergent: O
     readers.leads(2, 4)
     for _ in range(2):
         readers.reply(readers.only(), end, 2 if divergent else -1)
-        [error] = readers.validation.take_errors()
+        [error] = readers.take_errors()
         assert isinstance(error, LogTruncationError)
         assert error.divergent == divergent
         assert error.code is ErrorCode.OFFSET_OUT_OF_RANGE
@@ -267,7 +271,7 @@ def test_what_is_no_answer_is_asked_again_after_a_backoff(readers: Readers, code
     readers.now += readers.config.retry_backoff_ms
     readers.reply(readers.only(), 10, 2)
     assert readers.state() is PositionState.FETCHING
-    assert readers.validation.take_errors() == []
+    assert readers.take_errors() == []
     assert readers.validation.next_deadline(readers.now) is None
 
 
@@ -282,7 +286,7 @@ def test_an_answer_that_leaves_a_partition_out_is_none(readers: Readers) -> None
 def test_what_is_not_allowed_is_told(readers: Readers) -> None:
     readers.subscription.set_position(P0, 10, 2)
     readers.reply(readers.only(), code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    [error] = readers.validation.take_errors()
+    [error] = readers.take_errors()
     assert isinstance(error, KafkaError)
     assert error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
@@ -302,7 +306,7 @@ def test_a_broker_that_cannot_be_asked_is_trusted(readers: Readers) -> None:
         send.build(2)
     send.on_reply(Failure(FailureKind.UNSUPPORTED_VERSION, "too old"), readers.now)
     assert readers.subscription.position(P0) == 10
-    assert readers.validation.take_errors() == []
+    assert readers.take_errors() == []
 
 
 @pytest.mark.parametrize("meanwhile", ["seek", "lost", "leader"])

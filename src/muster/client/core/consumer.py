@@ -25,7 +25,7 @@ from muster.client.core.checks import check_offsets, check_partitions
 from muster.client.core.consume.fetcher import Fetcher
 from muster.client.core.consume.offsets import OffsetLookup
 from muster.client.core.consume.validation import PositionValidation
-from muster.client.core.events import DEBUG, WARNING, Event, Fatal, Note
+from muster.client.core.events import DEBUG, WARNING, Event, EventStream, Fatal, Note
 from muster.client.core.group.commits import Commits, Committed, Offsets
 from muster.client.core.group.coordinator import CoordinatorLookup
 from muster.client.core.group.member_state import MemberState
@@ -50,15 +50,15 @@ class ConsumerCore:
 
     def __init__(self, config: ConsumerConfig, *, fetch: bool = True, seed: int = 0) -> None:
         self.config = config
-        self.events: list[Event] = []
+        self.events = EventStream()
         self.in_poll = False
         self.unhandled: Callable[[], Offsets] = dict
         """Where commits end in partitions of which a face has records that the user has not handled."""
         allow = config.allow_auto_create_topics
         self.metadata = ClusterMetadata(config, allow_auto_topic_creation=allow, seed=seed)
         self.subscription = SubscriptionState(config.auto_offset_reset)
-        self.offsets = OffsetLookup(config, self.subscription, self.metadata)
-        self.fetcher = Fetcher(config, self.subscription, self.metadata) if fetch else None
+        self.offsets = OffsetLookup(config, self.subscription, self.metadata, self.events)
+        self.fetcher = Fetcher(config, self.subscription, self.metadata, self.events) if fetch else None
         self.validation = PositionValidation(config, self.subscription, self.metadata, self.events)
         self._group = _Group(config, self, seed) if config.group_id is not None else None
         self._auto_commits = self._group is not None and config.enable_auto_commit and fetch
@@ -161,7 +161,7 @@ class ConsumerCore:
     def enter_poll(self, now: int) -> None:
         """The user is back: all records handed out before are handled, errors raised before are seen."""
         self.in_poll = True
-        seen = not any(isinstance(event, Fatal) for event in self.events)
+        seen = not self.events.has_fatal
         if seen:
             self._no_offset_told = False
         if self._group is not None:
@@ -197,7 +197,7 @@ class ConsumerCore:
         if self.fetcher is not None:
             sends += self.validation.poll(now)
             sends += self.fetcher.poll(now)
-        self._collect_errors()
+        self._tell_of_topics()
         return sends
 
     def next_deadline(self, now: int) -> int | None:
@@ -217,56 +217,30 @@ class ConsumerCore:
         known = [time for time in times if time is not None]
         return min(known) if known else None
 
-    def take_events(self) -> list[Event]:
-        """What has happened since the last call, in order."""
-        events = self.events[:]
-        self.events.clear()
-        return events
-
-    def take_notes(self) -> list[Note]:
-        """Only the lines for the log: the rest waits for the user."""
-        notes = [event for event in self.events if isinstance(event, Note)]
-        if notes:
-            self.events[:] = [event for event in self.events if not isinstance(event, Note)]
-        return notes
+    def take_events(self, *, for_user: bool = True) -> list[Event]:
+        """What has happened since the last call, in order; without `for_user` only what the face does by itself."""
+        return self.events.take(for_user=for_user)
 
     def callback_done(self, token: int, now: int) -> None:
         """The listener has been told what the event of that token said, and has returned."""
         if self._group is not None:
             self._group.membership.callback_done(token, now)
 
-    def take_given_up(self) -> list[int]:
-        """Nodes whose coordinator connection is to be closed: what is parked there is void."""
-        if self._group is None:
-            return []
-        given_up = self._group.lookup.given_up[:]
-        self._group.lookup.given_up.clear()
-        return given_up
-
     def _take_lookup_error(self, group: _Group, now: int) -> None:
         error, group.lookup.error = group.lookup.error, None
         if error is None:
             return
         told = group.commits.fail_all(error, now)
-        waiting = any(isinstance(event, Fatal) for event in self.events)
-        if not waiting and (not told or self.subscription.group_managed):
+        if not self.events.has_fatal and (not told or self.subscription.group_managed):
             self.events.append(Fatal(error))
 
-    def _collect_errors(self) -> None:
-        errors = self.offsets.take_errors() + self.validation.take_errors()
-        if self.fetcher is not None:
-            errors += self.fetcher.take_errors()
+    def _tell_of_topics(self) -> None:
         if self._seen_refresh != self.metadata.refreshes:
             self._seen_refresh = self.metadata.refreshes
             for topic in sorted(self.subscription.topics):
                 code = self.metadata.topic_error(topic)
                 if code in _TELL_THE_USER:
-                    errors.append(KafkaError(code, f"topic {topic} cannot be read"))
-        waiting = {str(event.error) for event in self.events if isinstance(event, Fatal)}
-        for error in errors:
-            if str(error) not in waiting:  # the user may be long in coming
-                waiting.add(str(error))
-                self.events.append(Fatal(error))
+                    self.events.fail(KafkaError(code, f"topic {topic} cannot be read"))
 
     def _reset_new_partitions(self) -> None:
         """Without a group nothing is committed anywhere: start where `auto_offset_reset` says."""

@@ -29,6 +29,7 @@ from muster.client.core.consume.fetch_session import (
     all_have_ids,
 )
 from muster.client.core.consume.fetched import FetchedData, PartitionQueue, whole_batches
+from muster.client.core.events import EventStream
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.refusals import SESSION_LOST, may_heal
 from muster.client.core.sends import AnySend, Failure, send
@@ -66,7 +67,9 @@ _Sent = dict[TopicPartition, tuple[int, int]]
 class Fetcher:
     """Fetches the assigned partitions and hands their records out."""
 
-    def __init__(self, config: ConsumerConfig, subscription: SubscriptionState, metadata: ClusterMetadata) -> None:
+    def __init__(
+        self, config: ConsumerConfig, subscription: SubscriptionState, metadata: ClusterMetadata, events: EventStream
+    ) -> None:
         self._config = config
         self._subscription = subscription
         self._metadata = metadata
@@ -75,7 +78,7 @@ class Fetcher:
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._turn: deque[TopicPartition] = deque()
         """Whose records are handed out next: partitions take turns, as they came in."""
-        self._errors: list[MusterError] = []
+        self._events = events
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
@@ -172,7 +175,7 @@ class Fetcher:
             self._metadata.request_update(now)
             self._leave_replica(node_id, now)
             if not reply.retriable:
-                self._errors.append(reply.error())
+                self._events.fail(reply.error())
             return
         error = error_code(reply.error_code)
         opened = node.session.epoch == INITIAL_EPOCH
@@ -312,11 +315,6 @@ class Fetcher:
         self._queue(partition, state).fail(error, lasting=lasting)
 
     # --- handing out -------------------------------------------------------------------------------------------------
-
-    def take_errors(self) -> list[MusterError]:
-        """What the user has to be told of brokers, once."""
-        errors, self._errors = self._errors, []
-        return errors
 
     @property
     def has_records(self) -> bool:

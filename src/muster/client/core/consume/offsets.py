@@ -12,6 +12,7 @@ from functools import partial
 
 from muster.client.config import ConsumerConfig
 from muster.client.core.checks import MAX_OFFSET, check_number, check_partition
+from muster.client.core.events import EventStream
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.offset_requests import list_answers, list_request
 from muster.client.core.refusals import is_retriable, may_heal
@@ -52,14 +53,16 @@ _OnPartition = Callable[[TopicPartition, _Answer, int], None]
 class OffsetLookup:
     """Resets positions, and answers questions about offsets."""
 
-    def __init__(self, config: ConsumerConfig, subscription: SubscriptionState, metadata: ClusterMetadata) -> None:
+    def __init__(
+        self, config: ConsumerConfig, subscription: SubscriptionState, metadata: ClusterMetadata, events: EventStream
+    ) -> None:
         self._config = config
         self._subscription = subscription
         self._metadata = metadata
         self._isolation_level = READ_COMMITTED if config.isolation_level == "read_committed" else READ_UNCOMMITTED
         self._resets_in_flight: set[TopicPartition] = set()
         self._queries: list[OffsetQuery] = []
-        self._errors: list[MusterError] = []
+        self._events = events
 
     def query(self, timestamps: Mapping[TopicPartition, int], isolation_level: int | None = None) -> OffsetQuery:
         """Ask for the first offset at or after each timestamp (or `LATEST_TIMESTAMP`, `EARLIEST_TIMESTAMP`).
@@ -80,11 +83,6 @@ class OffsetLookup:
         """Stop working on a question."""
         if query in self._queries:
             self._queries.remove(query)
-
-    def take_errors(self) -> list[MusterError]:
-        """What the user has to be told, once."""
-        errors, self._errors = self._errors, []
-        return errors
 
     def poll(self, now: int) -> list[AnySend]:
         """The requests that are due."""
@@ -130,7 +128,7 @@ class OffsetLookup:
                 waits = self._config.retry_backoff_ms if healing else self._config.retry_backoff_max_ms
                 state.retry_at = now + waits
             if not healing:
-                self._errors.append(answer)
+                self._events.fail(answer)
 
         for request, partitions in self._requests(due, finish, now, self._isolation_level):
             self._resets_in_flight.update(partitions)

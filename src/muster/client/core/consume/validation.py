@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from muster.client.config import ConsumerConfig
-from muster.client.core.events import INFO, Event, Note
+from muster.client.core.events import INFO, EventStream, Note
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import AnySend, Failure, FailureKind, Send
 from muster.client.core.subscription_state import OffsetReset, PartitionState, PositionState, SubscriptionState
@@ -30,7 +30,6 @@ from muster.errors import (
     ErrorCode,
     KafkaError,
     LogTruncationError,
-    MusterError,
     UnsupportedVersionError,
     error_code,
 )
@@ -58,19 +57,13 @@ class PositionValidation:
     """Validates the positions of the assigned partitions."""
 
     def __init__(
-        self, config: ConsumerConfig, subscription: SubscriptionState, metadata: ClusterMetadata, notes: list[Event]
+        self, config: ConsumerConfig, subscription: SubscriptionState, metadata: ClusterMetadata, events: EventStream
     ) -> None:
         self._config = config
         self._subscription = subscription
         self._metadata = metadata
-        self._notes = notes
+        self._events = events
         self._in_flight: dict[TopicPartition, int] = {}
-        self._errors: list[MusterError] = []
-
-    def take_errors(self) -> list[MusterError]:
-        """What the user has to be told, once."""
-        errors, self._errors = self._errors, []
-        return errors
 
     def poll(self, now: int) -> list[AnySend]:
         """Compare the leaders with those that the positions are good for; the questions that are due."""
@@ -128,7 +121,7 @@ class PositionValidation:
     def _begin_anew(self, partition: TopicPartition, state: PartitionState, now: int) -> None:
         text = f"the topic of {partition} was deleted and created anew"
         if self._subscription.default_reset is not OffsetReset.NONE:
-            self._notes.append(Note(INFO, f"{text}; it is read from its beginning"))
+            self._events.append(Note(INFO, f"{text}; it is read from its beginning"))
             self._subscription.request_reset(partition, OffsetReset.EARLIEST)
             return
         if state.state is PositionState.FETCHING:
@@ -136,7 +129,7 @@ class PositionValidation:
             state.leader = None
         if state.retry_at <= now:
             state.retry_at = now + self._config.retry_backoff_max_ms
-            self._errors.append(LogTruncationError(f"{text}, and auto_offset_reset is none: seek() to go on"))
+            self._events.fail(LogTruncationError(f"{text}, and auto_offset_reset is none: seek() to go on"))
 
     def _is_behind(self, state: PartitionState, epoch: int, now: int) -> bool:
         """Whether the metadata is older than the position: its leader may be one that nobody else follows any more.
@@ -203,7 +196,7 @@ class PositionValidation:
             self._metadata.request_update(now)
             if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 state.retry_at = now + self._config.retry_backoff_max_ms
-                self._errors.append(KafkaError(code, f"topic {partition.topic} cannot be read"))
+                self._events.fail(KafkaError(code, f"topic {partition.topic} cannot be read"))
 
     def _on_failure(self, waiting: Iterable[PartitionState], failure: Failure, now: int) -> None:
         if failure.kind is FailureKind.UNSUPPORTED_VERSION:
@@ -214,7 +207,7 @@ class PositionValidation:
             state.retry_at = now + self._config.retry_backoff_ms
         self._metadata.request_update(now)
         if not failure.retriable:
-            self._errors.append(failure.error())
+            self._events.fail(failure.error())
 
     def _judge(self, partition: TopicPartition, state: PartitionState, answer: EpochEnd, now: int) -> None:
         known = answer.end_offset >= 0 and answer.leader_epoch >= 0
@@ -226,11 +219,9 @@ class PositionValidation:
         if self._subscription.default_reset is OffsetReset.NONE:
             state.retry_at = now + self._config.retry_backoff_max_ms
             divergent = OffsetAndMetadata(answer.end_offset, answer.leader_epoch) if known else None
-            self._errors.append(
-                LogTruncationError(f"{text}, and auto_offset_reset is none: seek() to go on", divergent)
-            )
+            self._events.fail(LogTruncationError(f"{text}, and auto_offset_reset is none: seek() to go on", divergent))
             return
-        self._notes.append(Note(INFO, f"{text}; it goes on from there"))
+        self._events.append(Note(INFO, f"{text}; it goes on from there"))
         if known:
             leader, version = state.leader, state.seen_version
             state.move_to(answer.end_offset, answer.leader_epoch)

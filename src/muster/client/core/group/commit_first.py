@@ -7,7 +7,7 @@ from functools import partial
 
 from muster.client.config import ConsumerConfig
 from muster.client.core.backoff import Backoff
-from muster.client.core.events import ERROR, Event, Note
+from muster.client.core.events import ERROR, EventStream, Note
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.refusals import is_retriable
 from muster.client.core.subscription_state import SubscriptionState
@@ -26,7 +26,7 @@ class CommitFirst:
         config: ConsumerConfig,
         subscription: SubscriptionState,
         metadata: ClusterMetadata,
-        notes: list[Event],
+        notes: EventStream,
         seed: int,
     ) -> None:
         self.commit: CommitConsumed | None = None

@@ -25,7 +25,7 @@ from functools import partial
 
 from muster.client.config import ConsumerConfig
 from muster.client.core.backoff import Backoff
-from muster.client.core.events import Event, Fatal
+from muster.client.core.events import EventStream, Fatal
 from muster.client.core.group.coordinator import CoordinatorLookup
 from muster.client.core.group.member_state import NO_GENERATION, Generation, MemberState
 from muster.client.core.group.membership import Membership
@@ -105,7 +105,7 @@ class Commits:
         metadata: ClusterMetadata,
         lookup: CoordinatorLookup,
         membership: Membership,
-        events: list[Event],
+        events: EventStream,
         seed: int = 0,
     ) -> None:
         self._group_id = membership.group_id

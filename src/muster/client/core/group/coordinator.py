@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from muster.client.config import ConsumerConfig
 from muster.client.core.backoff import Backoff
-from muster.client.core.events import INFO, Event, Note
+from muster.client.core.events import INFO, Disconnect, EventStream, Note
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import LEAST_LOADED, AnySend, Failure, Send
 from muster.errors import ErrorCode, KafkaError, MusterError, error_code
@@ -26,16 +26,14 @@ class CoordinatorLookup:
     """Who coordinates the group, as far as is known."""
 
     def __init__(
-        self, group_id: str, config: ConsumerConfig, metadata: ClusterMetadata, notes: list[Event], seed: int = 0
+        self, group_id: str, config: ConsumerConfig, metadata: ClusterMetadata, events: EventStream, seed: int = 0
     ) -> None:
         self._group_id = group_id
         self._metadata = metadata
-        self._notes = notes
+        self._events = events
         self.node_id: int | None = None
         self.epoch = 0
         """Goes up whenever a coordinator is given up."""
-        self.given_up: list[int] = []
-        """Nodes whose coordinator connection is to be closed: a join may be parked there, and block what follows."""
         self.error: MusterError | None = None
         """What trying again does not mend. Whoever reports it sets it back to None."""
         self.failures = 0
@@ -85,7 +83,7 @@ class CoordinatorLookup:
             self._metadata.learn_node(Node(found.node_id, found.host, found.port))
             self.node_id = found.node_id
             self._wanted = False
-            self._notes.append(Note(INFO, f"the coordinator of group {self._group_id} is {found.host}:{found.port}"))
+            self._events.append(Note(INFO, f"the coordinator of group {self._group_id} is {found.host}:{found.port}"))
             return
         self.failures += 1
         self._back_off(now)
@@ -98,8 +96,8 @@ class CoordinatorLookup:
         """Give the coordinator up; the next one is looked up when somebody needs it."""
         if self.node_id is None:
             return
-        self._notes.append(Note(INFO, f"the coordinator of group {self._group_id} is given up: {cause}"))
-        self.given_up.append(self.node_id)
+        self._events.append(Note(INFO, f"the coordinator of group {self._group_id} is given up: {cause}"))
+        self._events.append(Disconnect(self.node_id))
         self.node_id = None
         self.epoch += 1
         if self._gave_up_since_answer:

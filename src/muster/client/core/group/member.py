@@ -9,7 +9,17 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from muster.client.config import ConsumerConfig
-from muster.client.core.events import DEBUG, INFO, WARNING, CallbackKind, Event, Fatal, Note, RebalanceCallback
+from muster.client.core.events import (
+    DEBUG,
+    INFO,
+    WARNING,
+    CallbackKind,
+    Disconnect,
+    EventStream,
+    Fatal,
+    Note,
+    RebalanceCallback,
+)
 from muster.client.core.group import requests
 from muster.client.core.group.coordinator import CoordinatorLookup
 from muster.client.core.group.heartbeat import Heartbeat
@@ -31,7 +41,7 @@ class GroupMember:
         config: ConsumerConfig,
         subscription: SubscriptionState,
         lookup: CoordinatorLookup,
-        events: list[Event],
+        events: EventStream,
         seed: int,
     ) -> None:
         self.group_id = group_id
@@ -265,7 +275,7 @@ class GroupMember:
             # Closed only now, when the request to leave is made: a heartbeat under way on this connection fails with
             # it, and its failure gives the coordinator up. Done before, while the listener is told, it would have left
             # nobody to send the request to.
-            self._lookup.given_up.append(node_id)
+            self._events.append(Disconnect(node_id))
         self._reset("consumer pro-actively leaving the group", forget_member=True)
 
     def _on_leave(self, on_left: Callable[[], None] | None, reply: LeaveGroupResponse | Failure, now: int) -> None:

@@ -41,7 +41,7 @@ from functools import partial
 from muster.assignors import Assignor, MemberAssignment, RebalanceProtocol
 from muster.client.config import ConsumerConfig
 from muster.client.core.backoff import Backoff
-from muster.client.core.events import INFO, WARNING, CallbackKind, Event, Fatal
+from muster.client.core.events import INFO, WARNING, CallbackKind, EventStream, Fatal
 from muster.client.core.group import requests
 from muster.client.core.group.assignment import Assignors, Leading
 from muster.client.core.group.commit_first import CommitFirst
@@ -79,7 +79,7 @@ class Membership(GroupMember):
         subscription: SubscriptionState,
         metadata: ClusterMetadata,
         lookup: CoordinatorLookup,
-        events: list[Event],
+        events: EventStream,
         seed: int = 0,
     ) -> None:
         super().__init__(group_id, config, subscription, lookup, events, seed)

@@ -4,7 +4,7 @@ Life of a record. `append` gives it to its partition's open batch; while its top
 most `max.block.ms`. A batch is ready when it is full, when it has lingered, when room is short or when a flush is
 under way. `poll` collects the ready batches of each broker that may be sent to into one Produce request. The answer
 ends a batch, or sends it back to the head of its queue for another attempt, or splits it. `delivery.timeout.ms` after
-its first record came a batch is given up, wherever it is. What is done is handed out by `take_completions`.
+its first record came a batch is given up, wherever it is. What is done is handed out by `take_events`.
 
 The order of records within a partition is kept: always with idempotence (see `sequences`), and without it when
 `max.in.flight.requests.per.connection` is 1.
@@ -216,7 +216,7 @@ class ProducerCore:
     def begin_flush(self) -> Callable[[], bool]:
         """Send all that waits without lingering; returns whether what was taken before this moment is settled by now.
 
-        A record is settled when `take_completions` has handed it out.
+        A record is settled when `take_events` has handed it out.
         """
         self._flushing += 1
         return self._unsettled.begin_flush()
@@ -528,7 +528,7 @@ class ProducerCore:
             self.metrics.records_failed += len(completion.receipts)
         self._completions.append(completion)
 
-    def take_completions(self) -> list[Completion]:
+    def take_events(self) -> list[Completion]:
         """What is done since the last call, in order for each partition."""
         completions, self._completions = self._completions, []
         for completion in completions:
