@@ -20,7 +20,7 @@ HEIGHT = {
     **dict.fromkeys(("cli",), 7),
 }
 PURE = ("model", "errors", "protocol.", "assignors.", "coordinator.", "client.core.")
-NOT_PURE = ("coordinator.runtime", "protocol.codegen")
+NOT_PURE = ("coordinator.runtime", "coordinator.shards", "protocol.codegen")
 IMPURE = {"asyncio", "concurrent", "logging", "multiprocessing", "os", "random", "secrets"}
 IMPURE |= {"selectors", "socket", "subprocess", "threading", "time", "uuid"}
 MODULES = sorted(path.relative_to(SOURCE / "muster") for path in (SOURCE / "muster").rglob("*.py"))

@@ -14,7 +14,7 @@ import pytest
 
 from muster.client.core.group.commits import Commits
 from muster.client.core.subscription_state import SubscriptionState
-from muster.coordinator import classic, classic_join, offsets, runtime
+from muster.coordinator import classic, classic_join, offsets, shard
 from muster.coordinator.group import ClassicGroup
 from muster.coordinator.home import Home
 from muster.errors import ErrorCode
@@ -40,7 +40,7 @@ def assert_caught(pattern: str, **like: Any) -> None:
 def test_an_offset_is_told_before_it_is_durable(monkeypatch):
     real = Home.answer
 
-    def hasty(home: Home, replies: Any) -> None:
+    def hasty(home: Home[Any], replies: Any) -> None:
         now = [reply for reply in replies if isinstance(reply.response, OffsetFetchResponseGroup)]
         for reply in now:
             reply.ticket(reply.response)
@@ -51,7 +51,7 @@ def test_an_offset_is_told_before_it_is_durable(monkeypatch):
 
 
 def test_commits_are_acknowledged_that_could_not_be_written(monkeypatch):
-    monkeypatch.setattr(runtime, "spoiled", lambda answer, error: answer)
+    monkeypatch.setattr(shard, "spoiled", lambda answer, error: answer)
     assert_caught("was acknowledged for|which is not durable|is none any more acknowledged|is not durable")
 
 

@@ -248,9 +248,10 @@ def finish_frame(parts: list[Buffer], call: Call) -> list[Buffer]:
     size = sum(map(len, parts))
     if response_header_version(call.api.request, call.version):
         parts[0] = _FLEXIBLE_RESPONSE_HEADER.pack(size + 5, call.correlation_id, 0)
+        call.size = size + 9
     else:
         parts[0] = _RESPONSE_HEADER.pack(size + 4, call.correlation_id)
-    call.size = size + len(parts[0])
+        call.size = size + 8
     return parts if len(parts) <= _JOIN_PARTS else join_small(parts)
 
 

@@ -4,17 +4,73 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
-from muster.coordinator.effects import Reply
-from muster.coordinator.loading import GroupLog
-from muster.coordinator.shard import GroupShard
+from muster.coordinator.effects import Effects, Reply
+from muster.errors import ErrorCode
+from muster.protocol.primitives import Struct
 from muster.protocol.record_batch import BatchBuilder
 
 Answer = Callable[[Any], None]
 
 
-class Home:
+class GroupLog(Protocol):
+    """What is needed of a partition's log; `muster.log.PartitionLog` is one."""
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+    @property
+    def log_end_offset(self) -> int: ...
+
+    @property
+    def high_watermark(self) -> int:
+        """Records before it are durable."""
+
+    @property
+    def failed(self) -> Exception | None:
+        """Set once writing or syncing has failed: what is not durable by then never will be."""
+
+    def append(self, batches: bytearray, *, now: int, leader_epoch: int = 0, origin: Any = "coordinator") -> Any:
+        """An object with `last_offset`, of the last record. Others may have appended meanwhile."""
+
+    def read(self, offset: int, max_bytes: int) -> Any:
+        """An object with `data` (whole batches, perhaps none) and `next_offset`."""
+
+
+class Shard(Protocol):
+    """What is needed of a shard to keep it in a log."""
+
+    def replay(self, key: bytes | None, value: bytes | None, shift: int) -> None:
+        """Take in a record of the log, its times moved by so many milliseconds. Raises what no record raises."""
+
+    def write_down(self, records: list[Any], batch: BatchBuilder, timestamp: int, shift: int) -> None:
+        """Put what it has decided to write into a batch, its times moved by so many milliseconds."""
+
+    def loaded(self, now: int) -> Effects:
+        """All records are taken in."""
+
+    def unload(self, error: ErrorCode) -> Effects:
+        """The shard goes: whoever waits in it is answered."""
+
+    def spoiled(self, answer: Any, error: ErrorCode) -> Struct:
+        """What to say in place of an answer whose records were lost."""
+
+    @property
+    def first_alarm(self) -> int:
+        """A time that is not after the next deadline."""
+
+    def next_deadline(self) -> int | None:
+        """When to call `on_deadline`; None for never."""
+
+    def on_deadline(self, now: int) -> Effects:
+        """Do all that is due."""
+
+
+S = TypeVar("S", bound=Shard)
+
+
+class Home(Generic[S]):
     """A shard with its log, its open batch, and the answers that wait for the log.
 
     `decided` are answers that wait for the open batch to be written, `parked` those that wait for what was written to
@@ -23,7 +79,7 @@ class Home:
 
     __slots__ = ("batch", "batch_time", "decided", "log", "parked", "partition", "shard", "written")
 
-    def __init__(self, partition: int, shard: GroupShard, log: GroupLog) -> None:
+    def __init__(self, partition: int, shard: S, log: GroupLog) -> None:
         self.partition = partition
         self.shard = shard
         self.log = log

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Generic
 
-from muster.coordinator.shard import GroupShard
-from muster.coordinator.wall_time import shifted
+from muster.coordinator.home import GroupLog, S
 from muster.errors import CorruptRecordError
-from muster.protocol.group_records import decode_record
 from muster.protocol.primitives import Buffer
 from muster.protocol.record_batch import check_batch, iter_headers, read_tuples
 
@@ -17,31 +15,7 @@ MAX_BATCH_BYTES = 16 * 1024 * 1024
 """A batch that would be larger when decompressed is not the coordinator's, and is passed over."""
 
 
-class GroupLog(Protocol):
-    """What is needed of a partition's log; `muster.log.PartitionLog` is one."""
-
-    @property
-    def log_start_offset(self) -> int: ...
-
-    @property
-    def log_end_offset(self) -> int: ...
-
-    @property
-    def high_watermark(self) -> int:
-        """Records before it are durable."""
-
-    @property
-    def failed(self) -> Exception | None:
-        """Set once writing or syncing has failed: what is not durable by then never will be."""
-
-    def append(self, batches: bytearray, *, now: int, leader_epoch: int = 0, origin: Any = "coordinator") -> Any:
-        """An object with `last_offset`, of the last record. Others may have appended meanwhile."""
-
-    def read(self, offset: int, max_bytes: int) -> Any:
-        """An object with `data` (whole batches, perhaps none) and `next_offset`."""
-
-
-class Loading:
+class Loading(Generic[S]):
     """A fresh shard, and how far its log has been applied to it.
 
     What cannot be understood is passed over and counted: a record that somebody else wrote, or that the disk has
@@ -52,7 +26,7 @@ class Loading:
         shift: milliseconds to add to the rules' time to have the time of day, which the records tell.
     """
 
-    def __init__(self, partition: int, log: GroupLog, shard: GroupShard, shift: int = 0) -> None:
+    def __init__(self, partition: int, log: GroupLog, shard: S, shift: int = 0) -> None:
         self.partition = partition
         self.log = log
         self.shard = shard
@@ -96,7 +70,7 @@ class Loading:
 
     def _apply(self, offset: int, key: bytes | None, value: bytes | None) -> None:
         try:
-            self.shard.apply(shifted(decode_record(key, value), self._shift))
+            self.shard.replay(key, value, self._shift)
         except Exception as error:
             self._pass_over(offset, error)
 

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from heapq import heappop, heappush
+from typing import Any
 
 from muster.coordinator import classic, offsets
 from muster.coordinator.classic_join import join
 from muster.coordinator.config import GroupConfig
 from muster.coordinator.effects import Cause, Effects, Origin
+from muster.coordinator.failures import spoiled
 from muster.coordinator.group import NEVER, ClassicGroup, GroupState
 from muster.coordinator.offsets import OffsetStore
 from muster.coordinator.topics import TopicResolver
+from muster.coordinator.wall_time import shifted
 from muster.errors import NONE, ErrorCode
 from muster.protocol.group_records import (
     GroupMetadataRecord,
     OffsetCommitRecord,
     OffsetCommits,
     Written,
+    append_records,
+    decode_record,
 )
 from muster.protocol.messages import (
     DeletableGroupResult,
@@ -40,6 +45,8 @@ from muster.protocol.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from muster.protocol.primitives import Struct
+from muster.protocol.record_batch import BatchBuilder
 
 GROUP_TYPE = "classic"
 
@@ -218,6 +225,19 @@ class GroupShard:
         self._write(GroupMetadataRecord(GroupMetadataKey(group.group_id), None), effects)
 
     # -------------------------------------------------------------------------------------------- records and loading
+
+    def replay(self, key: bytes | None, value: bytes | None, shift: int) -> None:
+        """Take in a record of the log, its times moved by so many milliseconds."""
+        self.apply(shifted(decode_record(key, value), shift))
+
+    def write_down(self, records: list[Written], batch: BatchBuilder, timestamp: int, shift: int) -> None:
+        """Put records into a batch, their times moved by so many milliseconds."""
+        for record in records:
+            append_records(batch, timestamp, shifted(record, shift) if shift else record)
+
+    def spoiled(self, answer: Any, error: ErrorCode) -> Struct:
+        """What to say in place of an answer whose records were lost."""
+        return spoiled(answer, error)
 
     def apply(self, record: Written) -> None:
         """Take in a record: live, right when it is written, and when the log is read again."""

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from muster.broker.calls import at_once
-from muster.coordinator.runtime import LOAD_RECORDS, RELOAD_AFTER_MS, Client, CoordinatorRuntime, GroupConfig
+from muster.coordinator.runtime import Client, CoordinatorRuntime, GroupConfig
+from muster.coordinator.shards import LOAD_RECORDS, RELOAD_AFTER_MS
 from muster.errors import ErrorCode, KafkaError
 from muster.protocol import messages as m
 from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord, decode_record
