@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-import muster
 from muster.client.core.sends import AnySend, Channel, Failure, FailureKind
 from muster.client.frames import FrameReader
-from muster.errors import ErrorCode, ProtocolError, UnsupportedVersionError, error_code
+from muster.client.handshake import Handshake
+from muster.errors import ErrorCode, ProtocolError, UnsupportedVersionError
 from muster.model import Node
 from muster.protocol import framing
-from muster.protocol.api import newest_common, version_ranges
+from muster.protocol.api import newest_common
 from muster.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 from muster.protocol.primitives import Buffer, Request
 
@@ -89,7 +89,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unwritten: deque[Waiting] = deque()
         """Requests without an answer (acks=0) that the socket has not taken as a whole: closing now would lose them."""
         self._correlation_id = 0
-        self._versions: dict[int, tuple[int, int]] = {}
+        self._handshake = Handshake()
         self._muted_until = 0
 
     # --- for the driver ----------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         transport.set_write_buffer_limits(high=0)  # `resume_writing` comes when all is written
         self.state = ConnectionState.HANDSHAKE
-        self._ask_versions(ApiVersionsRequest.MAX_VERSION)
+        self._ask_versions()
 
     def resume_writing(self) -> None:
         unwritten, self._unwritten = self._unwritten, deque()
@@ -217,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
         send = waiting.send
         try:
             key = send.request_type.API_KEY
-            waiting.version = newest_common(send.request_type, self._versions.get(key), send.newest_version)
+            waiting.version = newest_common(send.request_type, self._handshake.ranges.get(key), send.newest_version)
             parts += self._frame(waiting, send.build(waiting.version))
         except UnsupportedVersionError as error:
             text = f"{self.node} cannot be asked that: {error}"
@@ -242,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
         if found != waiting.correlation_id:
             raise ProtocolError(f"an answer to request {found}, where {waiting.correlation_id} is next")
         if self.state is ConnectionState.HANDSHAKE:
-            answer = _decode_versions(frame, waiting.version)
+            answer = self._handshake.decode(frame)
         else:
             answer = framing.decode_response(frame, waiting.send.request_type, waiting.version)
         self._in_flight.popleft()
@@ -253,10 +253,8 @@ class Connection(asyncio.BufferedProtocol):
             self._muted_until = now + throttle
         self._owner.deliver(waiting.send, answer)
 
-    def _ask_versions(self, version: int) -> None:
-        request = ApiVersionsRequest(client_software_name="muster", client_software_version=muster.__version__)
-        if version < 3:
-            request = ApiVersionsRequest()
+    def _ask_versions(self) -> None:
+        request, version = self._handshake.request(), self._handshake.version
         on_reply: Callable[[Any, int], None] = self._on_versions
         send: AnySend = AnySend(self.node.node_id, ApiVersionsRequest, lambda _: request, on_reply)
         waiting = Waiting(send, self._owner.now() + self._handshake_ms, version=version)
@@ -267,25 +265,13 @@ class Connection(asyncio.BufferedProtocol):
     def _on_versions(self, answer: ApiVersionsResponse | Failure, now: int) -> None:
         if isinstance(answer, Failure):
             return
-        versions = version_ranges(answer.api_keys)
-        code = error_code(answer.error_code)
-        if code is ErrorCode.UNSUPPORTED_VERSION and not self._versions:
-            # The broker is older than the newest ApiVersions; it says in v0 what it speaks (KIP-511).
-            newest = versions.get(ApiVersionsRequest.API_KEY, (0, 0))[1]
-            self._versions = {-1: (0, 0)}
-            self._ask_versions(max(0, min(newest, ApiVersionsRequest.MAX_VERSION)))
-        elif code is not ErrorCode.NONE:
+        code = self._handshake.take(answer)
+        if code is not ErrorCode.NONE:
             text = f"{self.node} refused the version handshake: {code.name}"
             self.close(Failure(FailureKind.UNSUPPORTED_VERSION, text))
-        else:
-            self._versions = versions
+        elif self._handshake.done:
             self.state = ConnectionState.READY
             self.was_ready = True
             self._owner.on_ready(self)
-
-
-def _decode_versions(frame: Buffer, version: int) -> ApiVersionsResponse:
-    """An ApiVersions answer; a broker that does not speak the version asked for answers in v0."""
-    if bytes(frame[4:6]) == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big"):
-        version = 0
-    return framing.decode_response(frame, ApiVersionsRequest, version)
+        else:
+            self._ask_versions()

@@ -20,6 +20,7 @@ from muster.client.core.backoff import Backoff
 from muster.client.core.events import Disconnect, Event, Note
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import LEAST_LOADED, AnySend, Channel, Failure, FailureKind
+from muster.client.handshake import set_options
 from muster.errors import ClosedError, MusterError
 from muster.model import Node
 
@@ -226,7 +227,8 @@ class Driver:
         except (OSError, TimeoutError, ValueError, OverflowError, RuntimeError) as error:
             connection.close(Failure(FailureKind.UNREACHABLE, _why_unreachable(node, error)))
             return
-        self._set_options(transport)
+        config = self._config
+        set_options(transport.get_extra_info("socket"), config.send_buffer_bytes, config.receive_buffer_bytes)
 
     async def _open(self, connection: Connection) -> asyncio.BaseTransport:
         loop, node = self._event_loop(), connection.node
@@ -242,17 +244,6 @@ class Driver:
             except OSError as error:
                 failure = error
         raise failure
-
-    def _set_options(self, transport: asyncio.BaseTransport) -> None:
-        # TCP_NODELAY is set by asyncio itself.
-        found = transport.get_extra_info("socket")
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, size in (
-            (socket.SO_SNDBUF, self._config.send_buffer_bytes),
-            (socket.SO_RCVBUF, self._config.receive_buffer_bytes),
-        ):
-            if size > 0:
-                found.setsockopt(socket.SOL_SOCKET, option, size)
 
     # --- for connections ---------------------------------------------------------------------------------------------
 

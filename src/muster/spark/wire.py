@@ -11,10 +11,10 @@ import struct
 from collections import deque
 from typing import Any, TypeVar
 
-from muster.errors import ProtocolError
-from muster.protocol.api import newest_common, version_ranges
+from muster.client.handshake import Handshake, set_options
+from muster.errors import ErrorCode, ProtocolError
+from muster.protocol.api import newest_common
 from muster.protocol.framing import check_length, correlation_id, decode_response, encode_request
-from muster.protocol.messages import ApiVersionsRequest
 from muster.protocol.primitives import Buffer, Request, Response
 
 R = TypeVar("R", bound=Response)
@@ -33,12 +33,20 @@ class Connection:
         self._waiting: deque[tuple[int, type[Request[Any]], int]] = deque()
         self._socket = socket.create_connection((host, port), timeout_s)
         try:
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._send(ApiVersionsRequest(), _API_VERSIONS)
-            self._ranges = version_ranges(self.receive().api_keys)
+            set_options(self._socket)
+            self._ranges = self._shake_hands()
         except BaseException:
             self._socket.close()
             raise
+
+    def _shake_hands(self) -> dict[int, tuple[int, int]]:
+        handshake = Handshake(_API_VERSIONS)
+        while not handshake.done:
+            self._send(handshake.request(), handshake.version)
+            code = handshake.take(handshake.decode(self._next_frame()))
+            if code is not ErrorCode.NONE:
+                raise ProtocolError(f"the broker refused the version handshake: {code.name}")
+        return handshake.ranges
 
     @property
     def idle(self) -> bool:
@@ -61,18 +69,22 @@ class Connection:
 
     def receive(self) -> Any:
         """The answer to the oldest request that has none yet."""
-        expected, request, version = self._waiting[0]
-        frame = self._read_frame()
-        if correlation_id(frame) != expected:
-            raise ProtocolError(f"an answer to request {correlation_id(frame)} came where {expected} was due")
-        self._waiting.popleft()
-        return decode_response(frame, request, version)
+        _, request, version = self._waiting[0]
+        return decode_response(self._next_frame(), request, version)
 
     def ask(self, request: Request[R], newest: int | None = None) -> R:
         """Send a request and wait for its answer."""
         self.send(request, newest)
         found: R = self.receive()
         return found
+
+    def _next_frame(self) -> Buffer:
+        expected = self._waiting[0][0]
+        frame = self._read_frame()
+        if correlation_id(frame) != expected:
+            raise ProtocolError(f"an answer to request {correlation_id(frame)} came where {expected} was due")
+        self._waiting.popleft()
+        return frame
 
     def _read_frame(self) -> Buffer:
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size))

@@ -1,0 +1,62 @@
+"""How every connection to a broker begins, asyncio's or a blocking one: options of its socket, versions of the broker.
+
+What is to come between the two for all connections, such as TLS and SASL, has its place here.
+"""
+
+from __future__ import annotations
+
+import socket
+
+import muster
+from muster.errors import ErrorCode, error_code
+from muster.protocol import framing
+from muster.protocol.api import version_ranges
+from muster.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
+from muster.protocol.primitives import Buffer
+
+_FIRST_WITH_SOFTWARE = 3
+
+
+def set_options(link: socket.socket, send_buffer_bytes: int = -1, receive_buffer_bytes: int = -1) -> None:
+    """Set what a fresh socket needs; -1 leaves a buffer to the operating system."""
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, size in (socket.SO_SNDBUF, send_buffer_bytes), (socket.SO_RCVBUF, receive_buffer_bytes):
+        if size > 0:
+            link.setsockopt(socket.SOL_SOCKET, option, size)
+
+
+class Handshake:
+    """Asks a broker which versions it speaks (KIP-35): send `request` in `version`, `take` the answer, until `done`."""
+
+    def __init__(self, newest: int = ApiVersionsRequest.MAX_VERSION) -> None:
+        self.version = newest
+        self.done = False
+        self.ranges: dict[int, tuple[int, int]] = {}
+        """Of each API that the broker has, once it is done."""
+        self._lowered = False
+
+    def request(self) -> ApiVersionsRequest:
+        """The question, with the name of this software where the version has room for it (KIP-511)."""
+        if self.version < _FIRST_WITH_SOFTWARE:
+            return ApiVersionsRequest()
+        return ApiVersionsRequest(client_software_name="muster", client_software_version=muster.__version__)
+
+    def decode(self, frame: Buffer) -> ApiVersionsResponse:
+        """An answer; a broker that does not speak the version asked for answers in v0."""
+        refused = bytes(frame[4:6]) == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
+        return framing.decode_response(frame, ApiVersionsRequest, 0 if refused else self.version)
+
+    def take(self, answer: ApiVersionsResponse) -> ErrorCode:
+        """Take the answer. NONE: it is done, or to be asked again; else the broker wants nothing of it."""
+        code = error_code(answer.error_code)
+        ranges = version_ranges(answer.api_keys)
+        if code is ErrorCode.UNSUPPORTED_VERSION and not self._lowered:
+            # The broker is older than the version asked for; it says in v0 what it speaks.
+            self._lowered = True
+            newest = ranges.get(ApiVersionsRequest.API_KEY, (0, 0))[1]
+            self.version = max(0, min(newest, ApiVersionsRequest.MAX_VERSION))
+            return ErrorCode.NONE
+        if code is ErrorCode.NONE:
+            self.done, self.ranges = True, ranges
+        return code

@@ -1,0 +1,61 @@
+"""The blocking connection of executors: how it begins with brokers of any age."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+
+from muster.errors import ErrorCode, ProtocolError
+from muster.protocol.framing import decode_request_header, encode_response
+from muster.protocol.messages import ApiVersion, ApiVersionsRequest, ApiVersionsResponse, MetadataRequest
+from muster.spark.wire import Connection
+
+KEY = ApiVersionsRequest.API_KEY
+SPOKEN = [ApiVersion(MetadataRequest.API_KEY, 0, 4)]
+
+
+def answers(listener: socket.socket, told: list[tuple[ErrorCode, list[ApiVersion]]], asked: list[int]) -> None:
+    """Answer one question after the other as a broker that speaks ApiVersions v1 at most."""
+    link, _ = listener.accept()
+    with link, link.makefile("rb") as stream:
+        for code, spoken in told:
+            frame = stream.read(int.from_bytes(stream.read(4), "big"))
+            header, _ = decode_request_header(frame)
+            asked.append(header.request_api_version)
+            version = 0 if code is ErrorCode.UNSUPPORTED_VERSION else header.request_api_version
+            parts = encode_response(
+                ApiVersionsResponse(int(code), spoken), ApiVersionsRequest, version, header.correlation_id
+            )
+            link.sendall(b"".join(parts))
+
+
+@pytest.mark.parametrize(
+    ("told", "asked"),
+    [
+        ([(ErrorCode.NONE, SPOKEN)], [2]),
+        ([(ErrorCode.UNSUPPORTED_VERSION, [ApiVersion(KEY, 0, 1)]), (ErrorCode.NONE, SPOKEN)], [2, 1]),
+        ([(ErrorCode.UNSUPPORTED_VERSION, []), (ErrorCode.NONE, SPOKEN)], [2, 0]),
+        ([(ErrorCode.UNSUPPORTED_VERSION, [])] * 2, [2, 0]),
+        ([(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, [])], [2]),
+    ],
+)
+def test_a_connection_asks_again_in_a_version_that_the_broker_has_named(
+    told: list[tuple[ErrorCode, list[ApiVersion]]], asked: list[int]
+) -> None:
+    seen: list[int] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        broker = threading.Thread(target=answers, args=(listener, told, seen))
+        broker.start()
+        try:
+            if told[-1][0] is ErrorCode.NONE:
+                connection = Connection("127.0.0.1", listener.getsockname()[1], "test", 20)
+                assert connection.idle
+                connection.close()
+            else:
+                with pytest.raises(ProtocolError, match=told[-1][0].name):
+                    Connection("127.0.0.1", listener.getsockname()[1], "test", 20)
+        finally:
+            broker.join(20)
+    assert seen == asked
