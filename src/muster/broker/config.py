@@ -35,7 +35,9 @@ _SETTINGS = (
     S("max.connections", K.INT, INT_MAX, "Connections at one time; further ones are closed at once.", 0),
     S("connections.max.idle.ms", K.LONG, 600_000, "A connection without a request for this long is closed.", -1),
     S("socket.request.max.bytes", K.INT, 104_857_600, "The largest request; a larger one ends its connection.", 1),
-    S("socket.listen.backlog.size", K.INT, 50, "Connections that may wait to be accepted.", 1),
+    # Kafka's 50 are for a thread that does nothing but accept. What comes beyond them is dropped by the kernel, and its
+    # client tries again after a second, and two, and four: a thousand members that start at once would take a minute.
+    S("socket.listen.backlog.size", K.INT, 1_024, "Connections that may wait to be accepted (Kafka's default: 50).", 1),
     S("queued.max.request.bytes", K.LONG, 268_435_456,
       "Bytes of large requests being received or handled at one time, over all connections; more wait in their "
       "sockets. -1 is no limit (Kafka's default).", -1),

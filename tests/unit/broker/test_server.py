@@ -11,6 +11,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from muster.protocol.messages import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from tests.support.brokers import running
 
 VERSION = 12
 TEXT = "x" * 30_000
@@ -408,3 +410,12 @@ def test_lines_that_say_the_same_are_few(caplog: pytest.LogCaptureFixture) -> No
         "no descriptors",
         "no descriptors (3 such lines were left out)",
     ]
+
+
+async def test_many_connections_wait_to_be_accepted_while_the_loop_is_busy(tmp_path: Path) -> None:
+    """Nothing is awaited meanwhile, so the kernel alone takes them; those beyond the backlog it would drop."""
+    async with running(tmp_path) as broker:
+        host, port = broker.bootstrap.rsplit(":", 1)
+        with contextlib.ExitStack() as stack:
+            for _ in range(100):
+                stack.enter_context(socket.create_connection((host, int(port)), timeout=0.9))
