@@ -12,10 +12,10 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from muster.client.aio import AsyncConsumer
+from muster.client.async_consumer import AsyncConsumer
+from muster.client.consumer import Consumer
 from muster.client.listener import RebalanceListener
 from muster.client.loop import LoopThread
-from muster.client.sync import Consumer
 from muster.model import ConsumerRecord, TopicPartition
 
 PATIENCE_S = 60.0

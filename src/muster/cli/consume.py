@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from muster.cli.common import add_connection, client_settings, reaching, set_up_log
 from muster.client.config import ConsumerConfig
-from muster.client.sync import Consumer
+from muster.client.consumer import Consumer
 from muster.errors import ConfigError, ErrorCode, KafkaConnectionError, KafkaError, KafkaTimeoutError, MusterError
 from muster.model import ConsumerRecord, TopicPartition
 

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from muster.client.admin import Admin, AsyncAdmin
-    from muster.client.aio import AsyncConsumer
+    from muster.client.async_consumer import AsyncConsumer
+    from muster.client.consumer import Consumer
     from muster.client.core.admin import NewTopic
     from muster.client.listener import RebalanceListener
     from muster.client.producer import AsyncProducer, Producer
-    from muster.client.sync import Consumer
 
 _HOMES = {
     "Admin": "muster.client.admin",
     "AsyncAdmin": "muster.client.admin",
-    "AsyncConsumer": "muster.client.aio",
+    "AsyncConsumer": "muster.client.async_consumer",
     "AsyncProducer": "muster.client.producer",
-    "Consumer": "muster.client.sync",
+    "Consumer": "muster.client.consumer",
     "NewTopic": "muster.client.core.admin",
     "Producer": "muster.client.producer",
     "RebalanceListener": "muster.client.listener",

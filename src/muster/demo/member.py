@@ -16,9 +16,9 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
+from muster.client.consumer import Consumer
 from muster.client.driver import wall_clock_ms
 from muster.client.listener import RebalanceListener
-from muster.client.sync import Consumer
 from muster.errors import KafkaError
 from muster.model import OffsetAndMetadata, TopicPartition
 

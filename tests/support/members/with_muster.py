@@ -8,7 +8,7 @@ import signal
 import sys
 from types import SimpleNamespace
 
-from muster.client.sync import Consumer
+from muster.client.consumer import Consumer
 from muster.errors import CommitFailedError
 
 told = SimpleNamespace(to_stop=False)

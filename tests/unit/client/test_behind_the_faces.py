@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from muster.client.aio import AsyncConsumer
+from muster.client.async_consumer import AsyncConsumer
 from muster.client.config import ConsumerConfig, ProducerConfig
+from muster.client.consumer import Consumer
 from muster.client.core.consumer import ConsumerCore
 from muster.client.core.produce.accumulator import Completion
 from muster.client.delivery import DeliveryFuture
@@ -17,7 +18,6 @@ from muster.client.handout import Handout
 from muster.client.listener import RebalanceListener
 from muster.client.producer_engine import Engine, Receipt, _outcomes
 from muster.client.pump import ConsumerPump, call_here, settle
-from muster.client.sync import Consumer
 from muster.errors import ClosedError, ErrorCode, IllegalStateError, KafkaError, MusterError
 from muster.model import ConsumerRecord, RecordMetadata, TopicPartition
 

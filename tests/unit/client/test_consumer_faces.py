@@ -10,9 +10,9 @@ import threading
 
 import pytest
 
-from muster.client.aio import AsyncConsumer
+from muster.client.async_consumer import AsyncConsumer
+from muster.client.consumer import Consumer
 from muster.client.listener import RebalanceListener
-from muster.client.sync import Consumer
 from muster.errors import (
     ClosedError,
     ConfigError,

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from muster.arrow import COLUMNS
-from muster.client.aio import AsyncConsumer
 from muster.client.arrow import ArrowReader
-from muster.client.sync import Consumer
+from muster.client.async_consumer import AsyncConsumer
+from muster.client.consumer import Consumer
 from muster.errors import ConfigError, CorruptRecordError, IllegalStateError
 from muster.model import TopicPartition
 from muster.protocol import messages as m

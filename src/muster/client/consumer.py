@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from muster.client import forks
-from muster.client.aio import DEFAULT_CLOSE_TIMEOUT_MS, AsyncConsumer, OffsetsToCommit
+from muster.client.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS, AsyncConsumer, OffsetsToCommit
 from muster.client.handout import Records
 from muster.client.listener import RebalanceListener
 from muster.client.loop import Call, LoopThread, in_caller
