@@ -31,7 +31,7 @@ def many(count: int = MANY, *, codec: int = 4, **fields: Any) -> bytes:
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     async with brokers.running(tmp_path / "data") as found:
-        found.create_topic("t", 1, {"cleanup.policy": "compact"})
+        found.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
         yield found
 
 
@@ -96,7 +96,7 @@ async def test_more_than_is_looked_into_is_too_large(broker: Broker, codec: int)
     """Java's producer divides a batch of which it is told so."""
     bomb = batch(record(value=bytes(MAX_DECOMPRESSED_SIZE)), codec=codec)
     if len(bomb) > 1_000_000:
-        broker.create_topic("large", 1, {"max.message.bytes": str(2 * len(bomb))})
+        broker.changes.create_topic("large", 1, {"max.message.bytes": str(2 * len(bomb))})
         request = produce(bomb)
         request.topic_data[0].name = "large"
     else:

@@ -122,6 +122,6 @@ async def test_it_may_be_made_by_hand(tmp_path: Path) -> None:
         await on(broker, look)
         assert (
             broker.topics.partition_count(GROUP_METADATA_TOPIC)
-            == broker.runtime.config.offsets_topic_num_partitions
+            == broker.groups.runtime.config.offsets_topic_num_partitions
             == 50
         )

@@ -93,12 +93,12 @@ def test_the_port_is_taken(muster_process: BrokerProcess, tmp_path: Path) -> Non
 
 async def test_the_partitions_of_the_groups_cannot_be_changed(tmp_path: Path) -> None:
     async with brokers.running(tmp_path / "data", {"offsets.topic.num.partitions": 3}) as broker:
-        broker.open_groups()
+        broker.groups.open_topic()
     with pytest.raises(MusterError, match="has 3 partitions"):
         async with brokers.running(tmp_path / "data", {"offsets.topic.num.partitions": 4}):
             pass
     async with brokers.running(tmp_path / "data") as broker:
-        assert broker.open_groups().partitions == 3
+        assert broker.groups.open_topic().partitions == 3
 
 
 @pytest.mark.parametrize("fsync", ["interval", "always", "never"])

@@ -70,7 +70,7 @@ class Asked:
         self.blocks = False
         self.answer: Any = None
         self._answered = asyncio.Event()
-        api = handlers.table(broker)[type(request).API_KEY]
+        api = handlers.table(broker.rooms())[type(request).API_KEY]
         answer = api.handle(request, self)  # type: ignore[arg-type]
         if answer is not None:
             self.reply(answer)

@@ -143,4 +143,4 @@ def _hung_up() -> None:
 def ready_line(broker: Broker) -> str:
     """What is printed when clients may come."""
     folder = broker.config.data_dir
-    return f"muster {__version__} ready on {broker.bootstrap} (cluster {broker.cluster_id}, data in {folder})"
+    return f"muster {__version__} ready on {broker.bootstrap} (cluster {broker.cluster.cluster_id}, data in {folder})"

@@ -77,7 +77,7 @@ async def test_a_member_is_not_expelled_for_what_the_broker_did_not_read(
             member_id, generation_id = await in_thread(join, client)
             for _ in range(steps):
                 time.pass_ms(step_ms)
-                broker._on_deadline()
+                broker.groups._on_deadline()
             beat = await in_thread(client.ask, m.HeartbeatRequest("g", generation_id, member_id), 4)
             assert (beat.error_code == ErrorCode.NONE) is kept
             await asyncio.sleep(0)

@@ -111,8 +111,8 @@ class Counted:
 async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
     monkeypatch.setattr(connection_core, "SLICE_S", 60)  # frames of one read are handled in one turn, however slowly
     async with running(tmp_path, {"group.initial.rebalance.delay.ms": "0"}) as broker:
-        broker.create_topic("t", 10, {})
-        broker.open_groups()
+        broker.changes.create_topic("t", 10, {})
+        broker.groups.open_topic()
         yield broker
 
 
@@ -208,7 +208,7 @@ async def test_commits_of_one_read_are_one_write_and_one_send(broker: Broker, mo
     peer.say(commit(1), version=9)
     await answered(peer)
     peer.sent.clear()
-    log = broker.runtime._homes[broker.runtime.partition_for("g")].log
+    log = broker.groups.runtime._homes[broker.groups.runtime.partition_for("g")].log
     writes: list[int] = []
     append = type(log).append
 

@@ -14,7 +14,8 @@ import pytest
 
 from muster.broker.broker import Broker
 from muster.broker.calls import at_once
-from muster.broker.handlers.create_topics import _creating, create_topics
+from muster.broker.handlers.create_topics import Needs, _creating, create_topics
+from muster.broker.handlers.metadata import Needs as Described
 from muster.broker.handlers.metadata import metadata
 from muster.broker.slices import Slices, Work
 from muster.broker.topics import FILE, NewTopic
@@ -30,6 +31,11 @@ from tests.support.held_disk import Asked
 
 RECORD = bytes(build_batch([(1_700_000_000_000, b"k", b"v", [])]))
 TWO = [NewTopic("a", 1, {}), NewTopic("b", 1, {})]
+
+
+def admin(broker: Broker) -> Needs:
+    """What the handlers of creations are given."""
+    return Needs(broker.config, broker.cluster, broker.topics, broker.changes)
 
 
 class StuckDisk(FaultyDisk):
@@ -57,54 +63,54 @@ async def broker(tmp_path: Path, disk: StuckDisk) -> AsyncIterator[Broker]:
 def delete(broker: Broker, name: str) -> None:
     topic = broker.topics.get(name)
     assert topic is not None
-    broker.delete_topic(topic)
+    broker.changes.delete_topic(topic)
 
 
 async def test_a_topic_deleted_before_its_turn_gets_no_partitions(broker: Broker) -> None:
-    creating = broker.creating(TWO)
+    creating = broker.changes.creating(TWO)
     next(creating)
     delete(broker, "b")
     at_once(creating)
-    assert broker.partition("a", 0) is not None
-    assert broker.partition("b", 0) is None
+    assert broker.partitions.get("a", 0) is not None
+    assert broker.partitions.get("b", 0) is None
     assert not (broker.config.data_dir / "b-0").exists()
 
 
 async def test_a_topic_created_anew_before_its_turn_keeps_its_own_log(broker: Broker) -> None:
-    creating = broker.creating(TWO)
+    creating = broker.changes.creating(TWO)
     next(creating)
     delete(broker, "b")
-    broker.create_topic("b", 1, {"max.message.bytes": "77"})
+    broker.changes.create_topic("b", 1, {"max.message.bytes": "77"})
     at_once(creating)
-    found = broker.partition("b", 0)
+    found = broker.partitions.get("b", 0)
     assert found is not None
     assert found.config.max_message_bytes == 77
 
 
 async def test_groups_are_not_served_from_a_topic_that_is_deleted_while_it_is_made(broker: Broker) -> None:
-    creating = broker.creating([NewTopic(GROUP_METADATA_TOPIC, 2, {})])
+    creating = broker.changes.creating([NewTopic(GROUP_METADATA_TOPIC, 2, {})])
     next(creating)
     delete(broker, GROUP_METADATA_TOPIC)
     at_once(creating)
-    assert not broker.has_groups
+    assert not broker.groups.serving
 
 
 async def test_no_topic_takes_the_place_of_one_that_is_still_to_be_removed(tmp_path: Path) -> None:
     """The next start removes what it is told was being deleted: records of a new topic of that name as well."""
     disk = StuckDisk()
     async with brokers.running(tmp_path / "data", files=disk) as broker:
-        broker.create_topic("t", 1, {})
+        broker.changes.create_topic("t", 1, {})
         disk.stuck = ("t-0",)
         delete(broker, "t")
         with pytest.raises(OSError, match="not removed yet"):
-            broker.create_topic("t", 1, {})
+            broker.changes.create_topic("t", 1, {})
         disk.stuck = ()
-        broker.create_topic("t", 1, {})
-        log = broker.partition("t", 0)
+        broker.changes.create_topic("t", 1, {})
+        log = broker.partitions.get("t", 0)
         assert log is not None
         log.append(RECORD, now=1_700_000_000_000)
     async with brokers.running(tmp_path / "data") as broker:
-        log = broker.partition("t", 0)
+        log = broker.partitions.get("t", 0)
         assert log is not None
         assert log.log_end_offset == 1
 
@@ -121,7 +127,7 @@ async def test_one_request_for_many_topics_writes_the_catalogue_once(broker: Bro
     with RawClient(broker.bootstrap) as client:
         assert await brokers.in_thread(ask_for, client, *names) == dict.fromkeys(names, 0)
     assert disk.syncs - before < 10
-    assert all(broker.partition(name, 0) is not None for name in names)
+    assert all(broker.partitions.get(name, 0) is not None for name in names)
 
 
 async def test_many_partitions_are_made_between_what_others_ask(
@@ -140,7 +146,7 @@ async def test_many_partitions_are_made_between_what_others_ask(
         assert not added
         assert await brokers.in_thread(partial(ask_for, partitions=51), client, "many") == {"many": 0}
     assert added
-    assert broker.partition("many", 50) is not None
+    assert broker.partitions.get("many", 50) is not None
 
 
 async def test_many_topics_are_deleted_between_what_others_ask(
@@ -160,7 +166,7 @@ async def test_many_topics_are_deleted_between_what_others_ask(
         return [(each.name, each.error_code) for each in answer.responses]
 
     names = [f"t{number}" for number in range(300)]
-    broker.create_topics([NewTopic(name, 1, {}) for name in names])
+    broker.changes.create_topics([NewTopic(name, 1, {}) for name in names])
     unknown, twice = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_REQUEST
     before = disk.syncs
     with RawClient(broker.bootstrap) as client:
@@ -178,20 +184,20 @@ def commit(group_id: str, *topics: str, partitions: int = 1) -> m.OffsetCommitRe
 
 def committed(broker: Broker, topic: str) -> int:
     """Offsets of a topic, of all groups."""
-    homes = broker.runtime._homes.values()
+    homes = broker.groups.runtime._homes.values()
     return sum(name == topic for home in homes for _, name, _, _ in home.shard.offsets)
 
 
 async def test_a_topic_with_many_partitions_and_groups_is_deleted_a_little_at_a_time(broker: Broker) -> None:
     """At each step go some offsets or a folder at most: others are served in between."""
-    topic, _ = broker.create_topics([NewTopic("t", 300, {}), NewTopic("u", 1, {})])
+    topic, _ = broker.changes.create_topics([NewTopic("t", 300, {}), NewTopic("u", 1, {})])
     for number in range(10):
         Asked(broker, commit(f"g{number}", "t", partitions=300), 8)
         Asked(broker, commit(f"g{number}", "u"), 8)
     folder = broker.config.data_dir
     before = (300 * 10, 300)
-    for _ in broker.deleting([topic]):
-        assert broker.partition("t", 0) is None
+    for _ in broker.changes.deleting([topic]):
+        assert broker.partitions.get("t", 0) is None
         left = committed(broker, "t"), sum(path.name[2:].isdigit() for path in folder.glob("t-*"))
         assert before[0] - left[0] <= 100
         assert before[1] - left[1] <= 1
@@ -203,17 +209,17 @@ async def test_a_topic_with_many_partitions_and_groups_is_deleted_a_little_at_a_
 
 async def test_a_topic_made_anew_while_its_former_self_goes_is_left_alone(broker: Broker) -> None:
     """A large topic is being deleted in slices when another request, in one go, makes one of that name."""
-    broker.create_topics([NewTopic("t", 30, {}), NewTopic("u", 30, {})])
+    broker.changes.create_topics([NewTopic("t", 30, {}), NewTopic("u", 30, {})])
     Asked(broker, commit("g", "t"), 8)
-    deleting = broker.deleting([topic for topic in broker.topics if not topic.internal])
+    deleting = broker.changes.deleting([topic for topic in broker.topics if not topic.internal])
     next(deleting)
-    broker.create_topic("t", 1, {})
-    log = broker.partition("t", 0)
+    broker.changes.create_topic("t", 1, {})
+    log = broker.partitions.get("t", 0)
     assert log is not None
     log.append(RECORD, now=1_700_000_000_000)
     Asked(broker, commit("g", "t"), 8)
     at_once(deleting)
-    assert broker.partition("t", 0) is log
+    assert broker.partitions.get("t", 0) is log
     assert not log.closed
     assert not (broker.config.data_dir / "t-1").exists()
     assert committed(broker, "t") == 1
@@ -221,12 +227,16 @@ async def test_a_topic_made_anew_while_its_former_self_goes_is_left_alone(broker
 
 
 async def test_who_wants_the_name_of_a_large_topic_waits_in_slices(broker: Broker) -> None:
-    broker.create_topic("t", 300, {})
-    deleting = broker.deleting(list(broker.topics))
+    broker.changes.create_topic("t", 300, {})
+    deleting = broker.changes.deleting(list(broker.topics))
     next(deleting)
     call: Any = SimpleNamespace(version=7)
-    create = create_topics(broker, m.CreateTopicsRequest([m.CreatableTopic("t", 1, 1)], 20_000), call)
-    ask = metadata(broker, m.MetadataRequest([m.MetadataRequestTopic(name="t")], True), call)
+    create = create_topics(admin(broker), m.CreateTopicsRequest([m.CreatableTopic("t", 1, 1)], 20_000), call)
+    ask = metadata(
+        Described(broker.cluster, broker.topics, broker.changes),
+        m.MetadataRequest([m.MetadataRequestTopic(name="t")], True),
+        call,
+    )
     assert isinstance(create, Generator)
     assert isinstance(ask, Generator)
     assert sum(1 for _ in ask) > 300, "it removes what is left, and makes the topic"
@@ -234,19 +244,19 @@ async def test_who_wants_the_name_of_a_large_topic_waits_in_slices(broker: Broke
     assert isinstance(answer, m.CreateTopicsResponse)
     assert [topic.error_code for topic in answer.topics] == [ErrorCode.TOPIC_ALREADY_EXISTS]
     at_once(deleting)
-    assert broker.partition("t", 0) is not None
+    assert broker.partitions.get("t", 0) is not None
 
 
 async def test_only_the_topic_with_the_stuck_folder_is_left_for_the_next_start(broker: Broker, disk: StuckDisk) -> None:
-    topics = broker.create_topics(TWO)
+    topics = broker.changes.create_topics(TWO)
     disk.stuck = ("a-0",)
-    at_once(broker.deleting(topics))
+    at_once(broker.changes.deleting(topics))
     assert [topic.name for topic in broker.topics.deleting] == ["a"]
     assert not (broker.config.data_dir / "b-0").exists()
 
 
 async def test_topics_that_cannot_be_deleted_are_all_still_there(broker: Broker, disk: StuckDisk) -> None:
-    broker.create_topics(TWO)
+    broker.changes.create_topics(TWO)
     disk.stuck = (f"{FILE}.tmp",)
     with RawClient(broker.bootstrap) as client:
         request = m.DeleteTopicsRequest([], ["a", "b", "c"], 20_000)
@@ -254,7 +264,7 @@ async def test_topics_that_cannot_be_deleted_are_all_still_there(broker: Broker,
     codes = [(each.name, each.error_code) for each in answer.responses]
     storage = ErrorCode.KAFKA_STORAGE_ERROR
     assert codes == [("a", storage), ("b", storage), ("c", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
-    assert all(broker.partition(name, 0) is not None for name in "ab")
+    assert all(broker.partitions.get(name, 0) is not None for name in "ab")
     assert not broker.topics.deleting
 
 
@@ -270,9 +280,9 @@ async def test_one_by_one_a_topic_that_another_request_made_is_left_alone(broker
     """Two requests, each with a name that cannot be had, so that both try one topic after another."""
     (broker.config.data_dir / "b-0").write_text("of somebody else")
     request = m.CreateTopicsRequest([m.CreatableTopic(name, 1, 1) for name in ("b", "a")], 20_000)
-    slow = _creating(broker, request, 7)
+    slow = _creating(admin(broker), request, 7)
     next(slow)
-    first = broker.create_topic("a", 1, {})
+    first = broker.changes.create_topic("a", 1, {})
     answer = at_once(slow)
     assert [topic.error_code for topic in answer.topics] == [
         ErrorCode.KAFKA_STORAGE_ERROR,

@@ -20,7 +20,7 @@ from tests.support.logs import NOW, batch, read_all
 
 
 async def put(broker: Broker, topic: str, value: bytes, index: int = 0) -> None:
-    log = broker.partition(topic, index)
+    log = broker.partitions.get(topic, index)
     assert log is not None
     log.append(batch((b"k", value)), now=NOW)
 
@@ -29,12 +29,12 @@ async def make(folder: Path, *topics: str) -> None:
     """A data folder with a record in each topic."""
     async with running(folder) as broker:
         for topic in topics:
-            broker.create_topic(topic, 1, {})
+            broker.changes.create_topic(topic, 1, {})
             await put(broker, topic, topic.encode())
 
 
 def values(broker: Broker, topic: str) -> list[bytes | None]:
-    log = broker.partition(topic, 0)
+    log = broker.partitions.get(topic, 0)
     assert log is not None
     return [value for _, _, value in read_all(log)]
 
@@ -48,10 +48,10 @@ async def test_the_longest_names_can_be_deleted(tmp_path: Path, length: int):
     name = "t" * length
     async with running(tmp_path) as broker:
         for _ in range(2):
-            topic = broker.create_topic(name, 12, {})
+            topic = broker.changes.create_topic(name, 12, {})
             await put(broker, name, b"v", index=11)
-            broker.delete_topic(topic)
-            assert broker.partition(name, 11) is None
+            broker.changes.delete_topic(topic)
+            assert broker.partitions.get(name, 11) is None
     async with running(tmp_path) as broker:
         assert broker.topics.get(name) is None
     assert folders(tmp_path) == set()
@@ -110,7 +110,7 @@ async def test_a_partition_that_no_topic_has_is_set_aside(tmp_path: Path, caplog
     data = (tmp_path / ("n" * 249 + "-0") / f"{0:020d}.log").read_bytes()
     async with running(tmp_path) as broker:
         assert values(broker, "known") == [b"known"]
-        broker.create_topic("n" * 249, 1, {})
+        broker.changes.create_topic("n" * 249, 1, {})
         assert values(broker, "n" * 249) == []
     [stray] = [tmp_path / name for name in folders(tmp_path) if name.endswith("-stray")]
     assert (stray / f"{0:020d}.log").read_bytes() == data
@@ -129,8 +129,8 @@ async def test_the_catalogue_is_read_under_the_lock(tmp_path: Path, monkeypatch:
     def late(root: Path) -> FolderLock:
         # The loop belongs to the test: what `stop` would do for the folder is closing the store.
         monkeypatch.setattr(FolderLock, "take", take)
-        old.create_topic("second", 1, {})
-        log = old.partition("second", 0)
+        old.changes.create_topic("second", 1, {})
+        log = old.partitions.get("second", 0)
         assert log is not None
         log.append(batch((b"k", b"second")), now=NOW)
         old._store.close()
@@ -165,7 +165,7 @@ async def test_an_interrupted_deletion_is_finished_at_the_next_start(tmp_path: P
     async with running(tmp_path) as broker:
         assert broker.topics.get("t") is None
         assert folders(tmp_path) == {"other-0"}
-        broker.create_topic("t", 1, {})
+        broker.changes.create_topic("t", 1, {})
         assert values(broker, "t") == []
         await put(broker, "t", b"anew")
     async with running(tmp_path) as broker:
@@ -188,21 +188,21 @@ async def test_a_deletion_that_is_held_up_neither_fails_nor_lets_old_records_int
     disk = Stubborn()
     broker = Broker(broker_config(tmp_path), disk)
     await broker.start()
-    topic = broker.create_topic("t", 2, {})
+    topic = broker.changes.create_topic("t", 2, {})
     await put(broker, "t", b"old")
-    broker.delete_topic(topic)
+    broker.changes.delete_topic(topic)
     assert broker.topics.get("t") is None
-    assert broker.partition("t", 0) is None
+    assert broker.partitions.get("t", 0) is None
     with pytest.raises(OSError, match="has the name of its folder"):
-        broker.create_topic("t", 2, {})
+        broker.changes.create_topic("t", 2, {})
     await broker.stop()
 
     broker = Broker(broker_config(tmp_path), disk)
     await broker.start()
     with pytest.raises(OSError, match="has the name of its folder"):
-        broker.create_topic("t", 2, {})
+        broker.changes.create_topic("t", 2, {})
     disk.stubborn = False
-    broker.create_topic("t", 2, {})
+    broker.changes.create_topic("t", 2, {})
     assert values(broker, "t") == []
     await broker.stop()
 
@@ -213,24 +213,24 @@ async def test_a_topic_does_not_move_into_somebody_elses_folder(tmp_path: Path):
     (tmp_path / "backup-1" / "precious.txt").write_text("x")
     async with running(tmp_path) as broker:
         with pytest.raises(OSError, match="has the name of its folder"):
-            broker.create_topic("backup", 2, {})
+            broker.changes.create_topic("backup", 2, {})
         assert broker.topics.get("backup") is None
         assert not (tmp_path / "backup-0").exists()
-        broker.create_topic("backup", 1, {})
+        broker.changes.create_topic("backup", 1, {})
 
 
 async def test_nothing_is_known_of_a_topic_that_had_the_name_before(tmp_path: Path):
     """Checkpoints speak by name: a start taken from the old topic's would hide the new one's first records."""
     async with running(tmp_path) as broker:
-        topic = broker.create_topic("t", 1, {"cleanup.policy": "compact"})
-        log = broker.partition("t", 0)
+        topic = broker.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
+        log = broker.partitions.get("t", 0)
         assert log is not None
         for at in range(20):
             await put(broker, "t", b"%d" % at)
         log.delete_records(15)
         broker._store.housekeeping(NOW)
-        broker.delete_topic(topic)
-        broker.create_topic("t", 1, {})
+        broker.changes.delete_topic(topic)
+        broker.changes.create_topic("t", 1, {})
         for at in range(20):
             await put(broker, "t", b"new %d" % at)
         broker._store.close(clean=False)
@@ -240,12 +240,12 @@ async def test_nothing_is_known_of_a_topic_that_had_the_name_before(tmp_path: Pa
 
 async def test_the_offsets_of_a_deleted_topic_are_deleted(tmp_path: Path):
     async with running(tmp_path) as broker:
-        deleted = broker.create_topic("t", 1, {})
+        deleted = broker.changes.create_topic("t", 1, {})
         topic = m.OffsetCommitRequestTopic("t", partitions=[m.OffsetCommitRequestPartition(0, 5)])
         await Asked(broker, m.OffsetCommitRequest("g", topics=[topic]), 8).answered()
-        broker.delete_topic(deleted)
-        broker.runtime.flush()
-        log = broker.partition("__consumer_offsets", broker.runtime.partition_for("g"))
+        broker.changes.delete_topic(deleted)
+        broker.groups.runtime.flush()
+        log = broker.partitions.get("__consumer_offsets", broker.groups.runtime.partition_for("g"))
         assert log is not None
         *_, (_, key, value) = read_all(log)
         assert key is not None
@@ -255,14 +255,14 @@ async def test_the_offsets_of_a_deleted_topic_are_deleted(tmp_path: Path):
 async def test_a_topic_that_is_deleted_while_it_is_created_leaves_nothing(tmp_path: Path):
     """Its partitions are made a slice at a time, and others are served in between."""
     async with running(tmp_path) as broker:
-        creating = broker.creating([NewTopic("t", 5, {})])
+        creating = broker.changes.creating([NewTopic("t", 5, {})])
         next(creating)
         next(creating)
         topic = broker.topics.get("t")
         assert topic is not None
-        broker.delete_topic(topic)
+        broker.changes.delete_topic(topic)
         at_once(creating)
-        assert [broker.partition("t", index) for index in range(5)] == [None] * 5
+        assert [broker.partitions.get("t", index) for index in range(5)] == [None] * 5
         assert folders(tmp_path) == set()
 
 

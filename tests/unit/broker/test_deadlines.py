@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.broker import broker as module
+from muster.broker import groups as module
 from muster.broker.broker import Broker
 from muster.errors import ErrorCode
 from muster.protocol import messages as m
@@ -39,7 +39,7 @@ async def commit(broker: Broker) -> int:
 
 def waits(broker: Broker) -> bool:
     """Whether it will wake up for what comes next."""
-    return broker._deadline is not None and broker._deadline_at == broker.runtime.next_deadline()
+    return broker.groups._deadline is not None and broker.groups._deadline_at == broker.groups.runtime.next_deadline()
 
 
 async def test_a_timer_that_comes_early_is_set_again(tmp_path: Path) -> None:
@@ -47,9 +47,9 @@ async def test_a_timer_that_comes_early_is_set_again(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await join(broker)
         assert waits(broker)
-        before = broker._deadline_at
-        broker._on_deadline()
-        assert broker._deadline_at == before
+        before = broker.groups._deadline_at
+        broker.groups._on_deadline()
+        assert broker.groups._deadline_at == before
         assert waits(broker)
 
 
@@ -60,30 +60,30 @@ async def test_sessions_are_watched_that_were_read_after_the_start(
         await join(broker)
     monkeypatch.setattr(module, "LOAD_BEFORE_START_S", -1.0)
     async with running(tmp_path) as broker:
-        while broker.runtime.is_loading:
+        while broker.groups.runtime.is_loading:
             await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert waits(broker)
-        assert broker._deadline_at is not None
-        assert broker._deadline_at <= broker._clock() + SESSION_MS
+        assert broker.groups._deadline_at is not None
+        assert broker.groups._deadline_at <= broker._clock() + SESSION_MS
 
 
 async def test_a_shard_whose_log_failed_is_read_again_by_itself(tmp_path: Path) -> None:
     disk = FaultyDisk()
     async with running(tmp_path, files=disk) as broker:
-        broker.create_topic("t", 1, {})
+        broker.changes.create_topic("t", 1, {})
         assert await commit(broker) == 0
         disk.fill_up()
         assert await commit(broker) == ErrorCode.NOT_COORDINATOR
         disk.mend()
-        assert broker.runtime._away
+        assert broker.groups.runtime._away
         assert waits(broker)
 
 
 async def test_a_search_that_goes_wrong_is_answered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with running(tmp_path) as broker:
-        broker.create_topic("t", 1, {})
-        log = broker.partition("t", 0)
+        broker.changes.create_topic("t", 1, {})
+        log = broker.partitions.get("t", 0)
         assert log is not None
         log._segments = (object(),)  # type: ignore[assignment]
         asked = m.ListOffsetsRequest(-1, 0, [m.ListOffsetsTopic("t", [m.ListOffsetsPartition(0, -1, 5)])])

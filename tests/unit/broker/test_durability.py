@@ -19,8 +19,8 @@ async def test_a_failed_sync_is_told(tmp_path: Path) -> None:
     """Nothing that was not synced before is acknowledged, and whoever runs the broker learns that it has to end."""
     disk = FaultyDisk()
     async with running(tmp_path, {"fsync": "always"}, files=disk) as broker:
-        broker.create_topic("t", 1, {})
-        log = broker.partition("t", 0)
+        broker.changes.create_topic("t", 1, {})
+        log = broker.partitions.get("t", 0)
         assert log is not None
         log.append(batch((b"k", b"v")), now=NOW)
         disk.fail_syncs()
@@ -34,8 +34,8 @@ async def test_a_failed_sync_is_told(tmp_path: Path) -> None:
 async def test_what_could_not_be_synced_for_want_of_a_descriptor_is_synced_later(tmp_path: Path) -> None:
     disk = FaultyDisk()
     async with running(tmp_path, {"fsync": "always"}, files=disk) as broker:
-        broker.create_topic("t", 1, {})
-        log = broker.partition("t", 0)
+        broker.changes.create_topic("t", 1, {})
+        log = broker.partitions.get("t", 0)
         assert log is not None
         log.append(batch((b"k", b"v")), now=NOW)
         disk.use_up_descriptors()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from muster.broker import fetches as module
 from muster.broker.broker import Broker
-from muster.broker.handlers import fetch as handler
 from muster.errors import ErrorCode
 from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
@@ -24,8 +24,8 @@ LONG_MS = 600_000
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     """A broker with a topic of three partitions and one of one."""
     async with brokers.running(tmp_path / "data") as found:
-        found.create_topic("t", 3, {})
-        found.create_topic("u", 1, {})
+        found.changes.create_topic("t", 3, {})
+        found.changes.create_topic("u", 1, {})
         yield found
 
 
@@ -106,8 +106,8 @@ async def test_a_fetch_whose_connection_ends_is_forgotten(broker: Broker) -> Non
 
 async def test_readers_of_the_groups_topic_hear_of_commits(broker: Broker) -> None:
     """The coordinator writes without a produce request."""
-    broker.open_groups()
-    index = broker.runtime.partition_for("g")
+    broker.groups.open_topic()
+    index = broker.groups.runtime.partition_for("g")
     asked = fetch(broker, "__consumer_offsets", partitions=index + 1)
     topic = m.OffsetCommitRequestTopic("t", partitions=[m.OffsetCommitRequestPartition(0, 5)])
     Asked(broker, m.OffsetCommitRequest("g", topics=[topic]), 8)
@@ -119,7 +119,7 @@ async def test_readers_of_the_groups_topic_hear_of_commits(broker: Broker) -> No
 @pytest.mark.parametrize("many", [2, 1_000])
 async def test_what_ends_the_wait(broker: Broker, monkeypatch: pytest.MonkeyPatch, many: int, by_id: bool) -> None:
     """Of a fetch of few partitions, and of one of so many that each is not known by its key."""
-    monkeypatch.setattr(handler, "MANY", many)
+    monkeypatch.setattr(module, "MANY", many)
     grows, goes = fetch(broker, "t", by_id=by_id), fetch(broker, "t", by_id=by_id)
     put(broker, "u")
     assert waits(grows, goes)
@@ -131,7 +131,7 @@ async def test_what_ends_the_wait(broker: Broker, monkeypatch: pytest.MonkeyPatc
     assert waits(goes)
     topic = broker.topics.get("t")
     assert topic is not None
-    broker.delete_topic(topic)
+    broker.changes.delete_topic(topic)
     gone = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert shown(goes) == [(gone, 0)] * 3
     assert len(broker.fetches) == 0
@@ -140,8 +140,8 @@ async def test_what_ends_the_wait(broker: Broker, monkeypatch: pytest.MonkeyPatc
 async def test_what_waiting_fetches_keep_is_bounded_and_given_back(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handler, "MANY", 2)
-    monkeypatch.setattr(handler, "MOST_KEPT", 6)
+    monkeypatch.setattr(module, "MANY", 2)
+    monkeypatch.setattr(module, "MOST_KEPT", 6)
     for _ in range(3):
         first, second = fetch(broker, "t"), fetch(broker, "t")
         assert waits(first, second)

@@ -25,7 +25,7 @@ EXIST = 2 * SHARE
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     async with brokers.running(tmp_path / "data", {"offsets.topic.num.partitions": 1}) as found:
-        found.create_topics([NewTopic(name, EXIST, {}) for name in "abcd"])
+        found.changes.create_topics([NewTopic(name, EXIST, {}) for name in "abcd"])
         yield found
 
 
@@ -50,7 +50,7 @@ def look_up(version: int) -> m.OffsetFetchRequest:
 def counted(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Partitions of each request that the coordinator gets."""
     seen: list[int] = []
-    submit = broker.runtime.submit
+    submit = broker.groups.runtime.submit
 
     def note(request: Any, *rest: Any) -> None:
         for each in getattr(request, "groups", None) or [request]:
@@ -58,7 +58,7 @@ def counted(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
             seen.append(sum(len(getattr(topic, field)) for topic in each.topics or ()))
         submit(request, *rest)
 
-    monkeypatch.setattr(broker.runtime, "submit", note)
+    monkeypatch.setattr(broker.groups.runtime, "submit", note)
     return seen
 
 
@@ -99,8 +99,8 @@ async def test_all_is_committed_and_found(broker: Broker, version: int, monkeypa
 
 @pytest.mark.parametrize("version", [1, 2, 7, 8])
 async def test_a_coordinator_that_is_away_is_told_for_the_whole(broker: Broker, version: int) -> None:
-    broker.open_groups()
-    broker.runtime.unload_all()
+    broker.groups.open_topic()
+    broker.groups.runtime.unload_all()
     answer = await ask(broker, look_up(version), version)
     away = ErrorCode.NOT_COORDINATOR
     if version == 1:
@@ -120,7 +120,7 @@ async def test_what_comes_behind_a_large_commit_is_handled_behind_it(
 ) -> None:
     """On its connection; other connections are served in between."""
     order: list[str] = []
-    submit = broker.runtime.submit
+    submit = broker.groups.runtime.submit
     topics = [m.OffsetCommitRequestTopic("a", partitions=[m.OffsetCommitRequestPartition(0, 1, -1, "")])]
     with RawClient(broker.bootstrap) as client, RawClient(broker.bootstrap) as other:
 
@@ -131,7 +131,7 @@ async def test_what_comes_behind_a_large_commit_is_handled_behind_it(
             submit(request, *rest)
 
         await brokers.in_thread(other.ask, m.ApiVersionsRequest(), 0)
-        monkeypatch.setattr(broker.runtime, "submit", note)
+        monkeypatch.setattr(broker.groups.runtime, "submit", note)
         broker._server.slices._clock = count().__next__  # each look at the clock is the end of a slice
         client.send(commit(), 8)
         client.send(m.OffsetCommitRequest("behind", topics=topics), 8)
@@ -147,14 +147,14 @@ async def test_a_coordinator_that_goes_away_between_two_shares_is_told_for_the_w
 ) -> None:
     await ask(broker, commit(), 8)
     seen = counted(broker, monkeypatch)
-    submit = broker.runtime.submit
+    submit = broker.groups.runtime.submit
 
     def lose(*arguments: Any) -> None:
         submit(*arguments)
         if len(seen) == 3:
-            broker.runtime.unload_all()
+            broker.groups.runtime.unload_all()
 
-    monkeypatch.setattr(broker.runtime, "submit", lose)
+    monkeypatch.setattr(broker.groups.runtime, "submit", lose)
     answer = await ask(broker, look_up(version), version)
     whole = answer if version < 8 else answer.groups[1]
     assert (whole.error_code, whole.topics) == (ErrorCode.NOT_COORDINATOR, [])

@@ -63,7 +63,7 @@ class Life:
         for _ in range(2):
             broker = Broker(broker_config(self.root, self.settings), self.disk)
             await broker.start()
-            self.note(cluster_id=broker.cluster_id)
+            self.note(cluster_id=broker.cluster.cluster_id)
             for _ in range(steps):
                 self.step(broker, rng)
             await broker.stop()
@@ -76,15 +76,15 @@ class Life:
             self.note(producer_id=taken[-1])
         elif topic is None:
             self.note(unsure=frozenset({name}))
-            made = broker.create_topic(name, 2, {"retention.ms": "-1"})
+            made = broker.changes.create_topic(name, 2, {"retention.ms": "-1"})
             self.note(topics={**self.facts[-1].topics, name: made.topic_id})
         elif rng.random() < 0.3:
             self.delete(broker, [topic, *(other for other in broker.topics if other is not topic)][: rng.randint(1, 3)])
             if rng.random() < 0.7:
-                at_once(broker.cleaning_up(NAMES))
+                at_once(broker.changes.cleaning_up(NAMES))
         else:
             self.count += 1
-            log = broker.partition(name, 1)
+            log = broker.partitions.get(name, 1)
             assert log is not None
             value = b"%d" % self.count
             self.written.setdefault(topic.topic_id, set()).add(value)
@@ -102,7 +102,7 @@ class Life:
         names = frozenset(topic.name for topic in topics)
         left = {name: topic_id for name, topic_id in self.facts[-1].topics.items() if name not in names}
         self.note(topics=left, unsure=names)
-        self.deleting = broker.deleting(topics)  # kept: a generator that nobody has is closed
+        self.deleting = broker.changes.deleting(topics)  # kept: a generator that nobody has is closed
         next(self.deleting)
         self.note()
 
@@ -111,13 +111,13 @@ class Life:
         broker = Broker(broker_config(root, SETTINGS), Unsynced())
         broker._open_folder()
         try:
-            assert fact.cluster_id in ("", broker.cluster_id)
+            assert fact.cluster_id in ("", broker.cluster.cluster_id)
             assert broker.producer_ids.take() > fact.producer_id
             there = {topic.name: topic.topic_id for topic in broker.topics}
             for name in {*there, *fact.topics} - fact.unsure:
                 assert there.get(name) == fact.topics.get(name), f"topic {name[:5]}"
             for name, topic_id in there.items():
-                log = broker.partition(name, 1)
+                log = broker.partitions.get(name, 1)
                 assert log is not None
                 values = [row[2] for row in read_all(log)]
                 assert set(values) <= self.written.get(topic_id, set()), "records of another topic"

@@ -18,7 +18,7 @@ from tests.support.held_disk import Asked
 
 def short(broker: Broker, request: m.HeartbeatRequest, version: int) -> int:
     """The error code of the short way, read from the bytes that it would send."""
-    answer = fast_heartbeat(broker)(codec.encode(request, version), 0, version, 77)
+    answer = fast_heartbeat(broker.groups)(codec.encode(request, version), 0, version, 77)
     assert answer is not None
     assert int.from_bytes(answer[:4], "big") == len(answer) - 4
     return framing.decode_response(answer[4:], m.HeartbeatRequest, version).error_code

@@ -134,7 +134,7 @@ async def test_a_broker_stops_though_requests_are_queued(tmp_path: Path, caplog:
     caplog.set_level(logging.WARNING)
     many = [NewTopic(f"t{number}", 1, {}) for number in range(300)]
     async with brokers.running(tmp_path / "data") as broker:
-        broker.create_topics(many)
+        broker.changes.create_topics(many)
         with RawClient(broker.bootstrap) as first, RawClient(broker.bootstrap) as second:
             slices = broker._server.slices
             slices._clock = count().__next__  # each look at the clock is the end of a slice

@@ -29,8 +29,8 @@ NOW = 1_700_000_000_000
 async def broker(tmp_path: Path, disk: HeldDisk) -> AsyncIterator[Broker]:
     """A broker with two topics of one partition, on a disk that is held."""
     async with brokers.running(tmp_path / "data", {"fsync": "always"}) as found:
-        found.create_topic("t", 1, {})
-        found.create_topic("u", 1, {})
+        found.changes.create_topic("t", 1, {})
+        found.changes.create_topic("u", 1, {})
         disk.hold()
         yield found
         disk.release()
@@ -105,7 +105,7 @@ async def test_a_fetch_that_waits_hears_of_records_whose_sync_comes_later(broker
     """Append to t; a fetch of t is parked; a sync that began before the append ends; the sync of t ends."""
     appended = produce(broker)
     parked = fetch(broker, max_wait_ms=600_000)
-    broker.fetches.wake(broker.partition)
+    broker.fetches.wake(broker.partitions.get)
     assert parked.answer is None
     disk.release()
     [shown] = (await parked.answered()).responses[0].partitions

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from muster.broker.calls import Api, Unsupported
+from muster.broker.cluster_view import ClusterView
+from muster.broker.config import BrokerConfig
+from muster.broker.durability import Durability
+from muster.broker.fetch_sessions import FetchSessions
+from muster.broker.fetches import Loop, ParkedFetches
+from muster.broker.groups import Groups
 from muster.broker.handlers import (
     api_versions,
-    cluster,
     configs,
     coordinators,
     create_topics,
@@ -20,30 +25,67 @@ from muster.broker.handlers import (
     produce,
     producer_ids,
 )
+from muster.broker.handlers import cluster as cluster_apis
+from muster.broker.partitions import Partitions
+from muster.broker.producer_ids import ProducerIds
+from muster.broker.reading import Reader
+from muster.broker.side_thread import SideThread
+from muster.broker.topic_changes import TopicChanges
+from muster.broker.topics import TopicCatalogue
 from muster.protocol.api import ADVERTISED, REQUESTS, ApiKey
 
-if TYPE_CHECKING:
-    from muster.broker.broker import Broker
 
-_HANDLERS: dict[ApiKey, Callable[..., Any]] = {
-    ApiKey.PRODUCE: produce.produce,
-    ApiKey.FETCH: fetch.fetch,
-    ApiKey.LIST_OFFSETS: list_offsets.list_offsets,
-    ApiKey.METADATA: metadata.metadata,
-    ApiKey.FIND_COORDINATOR: coordinators.find_coordinator,
-    ApiKey.API_VERSIONS: api_versions.api_versions,
-    ApiKey.CREATE_TOPICS: create_topics.create_topics,
-    ApiKey.DELETE_TOPICS: create_topics.delete_topics,
-    ApiKey.INIT_PRODUCER_ID: producer_ids.init_producer_id,
-    ApiKey.OFFSET_COMMIT: offsets.offset_commit,
-    ApiKey.OFFSET_FETCH: offsets.offset_fetch,
-    ApiKey.DESCRIBE_GROUPS: coordinators.describe_groups,
-    ApiKey.DELETE_GROUPS: coordinators.delete_groups,
-    ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
-    ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster,
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: cluster.describe_topic_partitions,
-}
-"""Everything else that is advertised goes to the group coordinator."""
+class Rooms(NamedTuple):
+    """What the handlers of a broker are made of; each is given what it needs."""
+
+    config: BrokerConfig
+    cluster: ClusterView
+    topics: TopicCatalogue
+    changes: TopicChanges
+    partitions: Partitions
+    reader: Reader
+    groups: Groups
+    durability: Durability
+    fetches: ParkedFetches
+    sessions: FetchSessions
+    loop: Loop
+    side_thread: SideThread
+    producer_ids: ProducerIds
+
+
+def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
+    """Which function serves a request. Everything else that is advertised goes to the group coordinator."""
+    cluster, topics, changes, partitions, groups = (
+        rooms.cluster,
+        rooms.topics,
+        rooms.changes,
+        rooms.partitions,
+        rooms.groups,
+    )
+    produced = produce.Needs(topics, partitions, rooms.durability, rooms.fetches, rooms.side_thread)
+    fetched = fetch.Needs(rooms.sessions, rooms.reader, rooms.fetches, rooms.loop)
+    listed = list_offsets.Needs(cluster, partitions, rooms.side_thread)
+    described = cluster_apis.Needs(cluster, topics)
+    admin = create_topics.Needs(rooms.config, cluster, topics, changes)
+    return {
+        ApiKey.PRODUCE: partial(produce.produce, produced),
+        ApiKey.FETCH: partial(fetch.fetch, fetched),
+        ApiKey.LIST_OFFSETS: partial(list_offsets.list_offsets, listed),
+        ApiKey.METADATA: partial(metadata.metadata, metadata.Needs(cluster, topics, changes)),
+        ApiKey.FIND_COORDINATOR: partial(coordinators.find_coordinator, coordinators.Needs(cluster, groups)),
+        ApiKey.API_VERSIONS: api_versions.api_versions,
+        ApiKey.CREATE_TOPICS: partial(create_topics.create_topics, admin),
+        ApiKey.DELETE_TOPICS: partial(create_topics.delete_topics, admin),
+        ApiKey.INIT_PRODUCER_ID: partial(producer_ids.init_producer_id, rooms.producer_ids),
+        ApiKey.OFFSET_COMMIT: partial(offsets.offset_commit, groups),
+        ApiKey.OFFSET_FETCH: partial(offsets.offset_fetch, groups),
+        ApiKey.DESCRIBE_GROUPS: partial(coordinators.describe_groups, groups),
+        ApiKey.DELETE_GROUPS: partial(coordinators.delete_groups, groups),
+        ApiKey.DESCRIBE_CONFIGS: partial(configs.describe_configs, configs.Needs(rooms.config, cluster, topics)),
+        ApiKey.DESCRIBE_CLUSTER: partial(cluster_apis.describe_cluster, described),
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS: partial(cluster_apis.describe_topic_partitions, described),
+    }
+
 
 _PIPELINED = frozenset({ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.HEARTBEAT})
 """Requests that wait for the disk at most: those behind them may go on."""
@@ -72,13 +114,15 @@ in one go, the number bounds its time to that of some ten thousand partitions; w
 _MOST_OF_OTHERS = 2_000
 
 
-def table(broker: Broker) -> dict[int, Api]:
-    """Who serves each request."""
+def table(rooms: Rooms) -> dict[int, Api]:
+    """What serves each request."""
     apis = {}
+    serve = _handlers(rooms)
+    group_request = partial(coordinators.group_request, rooms.groups)
     for key in ADVERTISED:
         request = REQUESTS[key]
-        handle = partial(_HANDLERS.get(key, coordinators.group_request), broker)
-        fast = coordinators.fast_heartbeat(broker) if key is ApiKey.HEARTBEAT else None
+        handle = serve.get(key, group_request)
+        fast = coordinators.fast_heartbeat(rooms.groups) if key is ApiKey.HEARTBEAT else None
         first, last = max(ADVERTISED[key][0], request.MIN_VERSION), ADVERTISED[key][1]
         most = _MOST_ELEMENTS.get(key, _MOST_OF_OTHERS)
         apis[int(key)] = Api(request, first, last, handle, key in _PIPELINED, fast, most)

@@ -7,20 +7,16 @@ where the version asked for is not known (KIP-511).
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from muster.broker.calls import Call
 from muster.errors import ErrorCode
 from muster.protocol.api import ADVERTISED, ApiKey
 from muster.protocol.messages import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 
-if TYPE_CHECKING:
-    from muster.broker.broker import Broker
-
 _NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
 
 
-def api_versions(broker: Broker, request: ApiVersionsRequest, call: Call) -> ApiVersionsResponse:
+def api_versions(request: ApiVersionsRequest, call: Call) -> ApiVersionsResponse:
     """Names and version ranges of all requests."""
     if call.version >= 3 and not (
         _NAME.match(request.client_software_name) and _NAME.match(request.client_software_version)

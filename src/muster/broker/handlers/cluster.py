@@ -6,11 +6,12 @@ DescribeTopicPartitions v0: topics a page at a time, with a cursor (KIP-966).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from muster.broker.calls import Call
-from muster.broker.handlers.metadata import CLUSTER_OPERATIONS, LEADER_EPOCH, NOT_ASKED, TOPIC_OPERATIONS
-from muster.broker.topics import Topic, invalid_name
+from muster.broker.cluster_view import ClusterView
+from muster.broker.handlers.metadata import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from muster.broker.topics import Topic, TopicCatalogue, invalid_name
 from muster.errors import ErrorCode
 from muster.protocol.messages import (
     DescribeClusterBroker,
@@ -23,16 +24,20 @@ from muster.protocol.messages import (
     DescribeTopicPartitionsResponseTopic,
 )
 
-if TYPE_CHECKING:
-    from muster.broker.broker import Broker
-
 _BROKERS = 1
 _CONTROLLERS = 2
 _MAX_PARTITIONS = 2_000
 
 
-def describe_cluster(broker: Broker, request: DescribeClusterRequest, call: Call) -> DescribeClusterResponse:
-    """The one broker of the cluster."""
+class Needs(NamedTuple):
+    """What is told of a cluster and its topics."""
+
+    cluster: ClusterView
+    topics: TopicCatalogue
+
+
+def describe_cluster(here: Needs, request: DescribeClusterRequest, call: Call) -> DescribeClusterResponse:
+    """The brokers of the cluster."""
     if request.endpoint_type == _CONTROLLERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
@@ -44,23 +49,23 @@ def describe_cluster(broker: Broker, request: DescribeClusterRequest, call: Call
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message=f"Unsupported endpoint type {request.endpoint_type}",
         )
-    node = broker.node
+    cluster = here.cluster
     asked = request.include_cluster_authorized_operations
     return DescribeClusterResponse(
-        cluster_id=broker.cluster_id,
-        controller_id=node.node_id,
-        brokers=[DescribeClusterBroker(node.node_id, node.host, node.port, node.rack)],
+        cluster_id=cluster.cluster_id,
+        controller_id=cluster.controller_id,
+        brokers=[DescribeClusterBroker(node.node_id, node.host, node.port, node.rack) for node in cluster.nodes],
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked else NOT_ASKED,
     )
 
 
 def describe_topic_partitions(
-    broker: Broker, request: DescribeTopicPartitionsRequest, call: Call
+    here: Needs, request: DescribeTopicPartitionsRequest, call: Call
 ) -> DescribeTopicPartitionsResponse:
     """Topics in order of their names from the cursor on, until the limit of partitions is reached."""
     cursor = request.cursor
     start = cursor.partition_index if cursor is not None else 0
-    asked = sorted({topic.name for topic in request.topics}) or [topic.name for topic in broker.topics]
+    asked = sorted({topic.name for topic in request.topics}) or [topic.name for topic in here.topics]
     if cursor is not None:
         asked = [name for name in asked if name >= cursor.topic_name]
         if not asked or asked[0] != cursor.topic_name:
@@ -71,7 +76,7 @@ def describe_topic_partitions(
         if room == 0:
             response.next_cursor = DescribeTopicPartitionsResponseCursor(name, 0)
             break
-        topic = broker.topics.get(name)
+        topic = here.topics.get(name)
         if topic is None:
             code = ErrorCode.INVALID_TOPIC_EXCEPTION if invalid_name(name) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             unknown = DescribeTopicPartitionsResponseTopic(code, name, topic_authorized_operations=TOPIC_OPERATIONS)
@@ -79,7 +84,7 @@ def describe_topic_partitions(
             start = 0
             continue
         end = min(topic.partitions, start + room)
-        response.topics.append(_described(broker, topic, range(start, end)))
+        response.topics.append(_described(here, topic, range(start, end)))
         if end < topic.partitions:
             response.next_cursor = DescribeTopicPartitionsResponseCursor(name, end)
             break
@@ -88,10 +93,9 @@ def describe_topic_partitions(
     return response
 
 
-def _described(broker: Broker, topic: Topic, indexes: range) -> DescribeTopicPartitionsResponseTopic:
-    node = broker.node.node_id
+def _described(here: Needs, topic: Topic, indexes: range) -> DescribeTopicPartitionsResponseTopic:
     partitions = [
-        DescribeTopicPartitionsResponsePartition(0, index, node, LEADER_EPOCH, [node], [node], [], [])
+        DescribeTopicPartitionsResponsePartition(0, index, *here.cluster.leadership(topic.name, index), [], [])
         for index in indexes
     ]
     return DescribeTopicPartitionsResponseTopic(

@@ -6,13 +6,15 @@ v1: synonyms. v3: types and documentation.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from muster.broker import config as broker_config
 from muster.broker import topic_settings
 from muster.broker.calls import Call, Sliced, at_once
+from muster.broker.cluster_view import ClusterView
+from muster.broker.config import BrokerConfig
 from muster.broker.settings import Setting, show
-from muster.broker.topics import Topic, invalid_name
+from muster.broker.topics import Topic, TopicCatalogue, invalid_name
 from muster.errors import ErrorCode, KafkaError
 from muster.protocol.messages import (
     DescribeConfigsRequest,
@@ -22,9 +24,6 @@ from muster.protocol.messages import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
-
-if TYPE_CHECKING:
-    from muster.broker.broker import Broker
 
 TOPIC = 2
 BROKER = 4
@@ -50,20 +49,28 @@ def source_of(value: topic_settings.Effective) -> int:
     return STATIC_BROKER_CONFIG if value.of_broker else DEFAULT_CONFIG
 
 
-def describe_configs(broker: Broker, request: DescribeConfigsRequest, call: Call) -> DescribeConfigsResponse | Sliced:
+class Needs(NamedTuple):
+    """Whose settings are described."""
+
+    config: BrokerConfig
+    cluster: ClusterView
+    topics: TopicCatalogue
+
+
+def describe_configs(here: Needs, request: DescribeConfigsRequest, call: Call) -> DescribeConfigsResponse | Sliced:
     """All settings of each resource, or those asked for."""
-    steps = _describe_all(broker, request)
+    steps = _describe_all(here, request)
     return steps if len(request.resources) > _FEW else at_once(steps)
 
 
-def _describe_all(broker: Broker, request: DescribeConfigsRequest) -> Generator[None, None, DescribeConfigsResponse]:
+def _describe_all(here: Needs, request: DescribeConfigsRequest) -> Generator[None, None, DescribeConfigsResponse]:
     results = []
     for asked in request.resources:
         result = DescribeConfigsResult(
             error_message="", resource_type=asked.resource_type, resource_name=asked.resource_name
         )
         try:
-            result.configs = _describe(broker, asked, request)
+            result.configs = _describe(here, asked, request)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.message or ""
         results.append(result)
@@ -72,31 +79,31 @@ def _describe_all(broker: Broker, request: DescribeConfigsRequest) -> Generator[
 
 
 def _describe(
-    broker: Broker, asked: DescribeConfigsResource, request: DescribeConfigsRequest
+    here: Needs, asked: DescribeConfigsResource, request: DescribeConfigsRequest
 ) -> list[DescribeConfigsResourceResult]:
     if asked.resource_type == TOPIC:
         if why := invalid_name(asked.resource_name):
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, why)
-        topic = broker.topics.get(asked.resource_name)
+        topic = here.topics.get(asked.resource_name)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return _of_topic(broker, topic, asked.configuration_keys, request)
+        return _of_topic(here, topic, asked.configuration_keys, request)
     if asked.resource_type == BROKER:
-        _check_broker_name(broker, asked.resource_name)
+        _check_broker_name(here, asked.resource_name)
         # An empty name asks for what is set for all brokers at run time: there is no such thing here.
-        return _of_broker(broker, asked.configuration_keys, request) if asked.resource_name else []
+        return _of_broker(here, asked.configuration_keys, request) if asked.resource_name else []
     raise KafkaError(ErrorCode.INVALID_REQUEST, MALFORMED)
 
 
-def _check_broker_name(broker: Broker, name: str) -> None:
+def _check_broker_name(here: Needs, name: str) -> None:
     if not name:
         return
     if not name.removeprefix("-").isdecimal():
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
-    if int(name) != broker.node.node_id:
+    if int(name) != here.cluster.node.node_id:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"Unexpected broker id, expected {broker.node.node_id} or empty string, but received {name}",
+            f"Unexpected broker id, expected {here.cluster.node.node_id} or empty string, but received {name}",
         )
 
 
@@ -105,42 +112,42 @@ def _wanted(names: list[str] | None, name: str) -> bool:
 
 
 def _of_topic(
-    broker: Broker, topic: Topic, names: list[str] | None, request: DescribeConfigsRequest
+    here: Needs, topic: Topic, names: list[str] | None, request: DescribeConfigsRequest
 ) -> list[DescribeConfigsResourceResult]:
     found = []
     for name, setting in topic_settings.SETTINGS.items():
         if not _wanted(names, name):
             continue
-        value = topic_settings.effective(name, topic.settings, broker.config)
+        value = topic_settings.effective(name, topic.settings, here.config)
         synonyms = []
         if request.include_synonyms:
             if value.of_topic:
                 synonyms.append(DescribeConfigsSynonym(name, show(value.value), TOPIC_CONFIG))
-            synonyms += _synonyms(broker, setting.synonym)
+            synonyms += _synonyms(here, setting.synonym)
         found.append(_result(setting, show(value.value), False, source_of(value), synonyms, request))
     return found
 
 
 def _of_broker(
-    broker: Broker, names: list[str] | None, request: DescribeConfigsRequest
+    here: Needs, names: list[str] | None, request: DescribeConfigsRequest
 ) -> list[DescribeConfigsResourceResult]:
     found = []
     for name, setting in broker_config.SETTINGS.items():
         if not _wanted(names, name):
             continue
-        source = STATIC_BROKER_CONFIG if broker.config.is_set(name) else DEFAULT_CONFIG
-        synonyms = _synonyms(broker, name) if request.include_synonyms else []
-        found.append(_result(setting, show(broker.config[name]), True, source, synonyms, request))
+        source = STATIC_BROKER_CONFIG if here.config.is_set(name) else DEFAULT_CONFIG
+        synonyms = _synonyms(here, name) if request.include_synonyms else []
+        found.append(_result(setting, show(here.config[name]), True, source, synonyms, request))
     return found
 
 
-def _synonyms(broker: Broker, name: str | None) -> list[DescribeConfigsSynonym]:
+def _synonyms(here: Needs, name: str | None) -> list[DescribeConfigsSynonym]:
     """What a value would fall back to, the strongest first. A setting without a value has none."""
     if name is None:
         return []
     found = []
-    if broker.config.is_set(name):
-        found.append(DescribeConfigsSynonym(name, show(broker.config[name]), STATIC_BROKER_CONFIG))
+    if here.config.is_set(name):
+        found.append(DescribeConfigsSynonym(name, show(here.config[name]), STATIC_BROKER_CONFIG))
     default = broker_config.SETTINGS[name].default
     if default is not None:
         found.append(DescribeConfigsSynonym(name, show(default), DEFAULT_CONFIG))

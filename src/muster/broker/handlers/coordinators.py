@@ -11,13 +11,14 @@ import re
 from collections.abc import Callable, Generator
 from functools import lru_cache
 from struct import Struct
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from muster.broker.calls import Call, Fast, Sliced, at_once
+from muster.broker.cluster_view import ClusterView
+from muster.broker.groups import Groups
 from muster.broker.handlers.configs import MALFORMED
 from muster.coordinator.runtime import Client
-from muster.errors import ErrorCode, MusterError
-from muster.model import GROUP_METADATA_TOPIC
+from muster.errors import ErrorCode
 from muster.protocol import codec
 from muster.protocol.messages import (
     Coordinator,
@@ -33,9 +34,6 @@ from muster.protocol.messages import (
 )
 from muster.protocol.primitives import Request
 
-if TYPE_CHECKING:
-    from muster.broker.broker import Broker
-
 log = logging.getLogger("muster.broker")
 
 GROUP = 0
@@ -46,26 +44,33 @@ _AT_ONCE = 200
 """Groups that one request asks about in one go."""
 
 
-def find_coordinator(broker: Broker, request: FindCoordinatorRequest, call: Call) -> FindCoordinatorResponse | Sliced:
+class Needs(NamedTuple):
+    """What groups are asked by."""
+
+    cluster: ClusterView
+    groups: Groups
+
+
+def find_coordinator(here: Needs, request: FindCoordinatorRequest, call: Call) -> FindCoordinatorResponse | Sliced:
     """This broker, for groups; share groups have no coordinator here.
 
     Also for transactions, which it then refuses (`producer_ids`): to be told of no coordinator makes clients ask again
     until their time-out, and hides the reason.
     """
     if call.version >= 4:
-        steps = _coordinators(broker, request, call.version)
+        steps = _coordinators(here, request, call.version)
         return steps if len(request.coordinator_keys) > _AT_ONCE else at_once(steps)
-    found = _coordinator(broker, request.key, request.key_type, call.version)
+    found = _coordinator(here, request.key, request.key_type, call.version)
     message = _MESSAGES[ErrorCode(found.error_code)]
     return FindCoordinatorResponse(0, found.error_code, message, found.node_id, found.host, found.port)
 
 
 def _coordinators(
-    broker: Broker, request: FindCoordinatorRequest, version: int
+    here: Needs, request: FindCoordinatorRequest, version: int
 ) -> Generator[None, None, FindCoordinatorResponse]:
     found = []
     for key in request.coordinator_keys:
-        found.append(_coordinator(broker, key, request.key_type, version))
+        found.append(_coordinator(here, key, request.key_type, version))
         yield
     return FindCoordinatorResponse(coordinators=found)
 
@@ -80,11 +85,11 @@ _MESSAGES = {
 _SHARE_KEY = re.compile(r"[^:]+:[A-Za-z0-9_-]{22}:\d+\Z")
 
 
-def _coordinator(broker: Broker, key: str, key_type: int, version: int) -> Coordinator:
+def _coordinator(here: Needs, key: str, key_type: int, version: int) -> Coordinator:
     if key_type in (GROUP, TRANSACTION):
-        if key_type == GROUP and not _open_groups(broker):
+        if key_type == GROUP and not here.groups.ensure_topic():
             return Coordinator(key, -1, "", -1, ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
-        node = broker.node
+        node = here.cluster.coordinator(key)
         return Coordinator(key, node.node_id, node.host, node.port, 0, "")
     if key_type == SHARE and version >= 6 and _SHARE_KEY.match(key):
         return Coordinator(key, -1, "", -1, ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
@@ -96,7 +101,7 @@ GROUP_OPERATIONS = 0b110101001000
 """Read, delete, describe, describe and alter configs: all that there are for a group."""
 
 
-def describe_groups(broker: Broker, request: DescribeGroupsRequest, call: Call) -> Sliced | None:
+def describe_groups(groups: Groups, request: DescribeGroupsRequest, call: Call) -> Sliced | None:
     """DescribeGroups (15): the coordinator's answer, with what one may do with each group (v3) if that is asked for."""
 
     def reply(found: list[DescribedGroup]) -> None:
@@ -106,19 +111,19 @@ def describe_groups(broker: Broker, request: DescribeGroupsRequest, call: Call) 
         call.reply(DescribeGroupsResponse(groups=found))
 
     def part(group_ids: list[str], take: Callable[[list[DescribedGroup]], None]) -> None:
-        submit(broker, DescribeGroupsRequest(group_ids), call, lambda response: take(response.groups))
+        submit(groups, DescribeGroupsRequest(group_ids), call, lambda response: take(response.groups))
 
     return _in_parts(request.groups, part, reply)
 
 
-def delete_groups(broker: Broker, request: DeleteGroupsRequest, call: Call) -> Sliced | None:
+def delete_groups(groups: Groups, request: DeleteGroupsRequest, call: Call) -> Sliced | None:
     """DeleteGroups (42): a group that is named twice is answered once, as in Kafka."""
 
     def reply(found: list[DeletableGroupResult]) -> None:
         call.reply(DeleteGroupsResponse(results=found))
 
     def part(group_ids: list[str], take: Callable[[list[DeletableGroupResult]], None]) -> None:
-        submit(broker, DeleteGroupsRequest(group_ids), call, lambda response: take(response.results))
+        submit(groups, DeleteGroupsRequest(group_ids), call, lambda response: take(response.results))
 
     return _in_parts(list(dict.fromkeys(request.groups_names)), part, reply)
 
@@ -158,30 +163,20 @@ def _in_parts(
     return None
 
 
-def group_request(broker: Broker, request: Request[Any], call: Call) -> None:
+def group_request(groups: Groups, request: Request[Any], call: Call) -> None:
     """Hand a request to the coordinator, which answers it now or when its group is ready."""
-    submit(broker, request, call, call.reply)
+    submit(groups, request, call, call.reply)
 
 
-def submit(broker: Broker, request: Request[Any], call: Call, reply: Callable[[Any], None]) -> None:
+def submit(groups: Groups, request: Request[Any], call: Call, reply: Callable[[Any], None]) -> None:
     """Hand a request to the coordinator; `reply` is called once with the answer, now or later."""
-    if not broker.has_groups:
-        _open_groups(broker)
-    broker.runtime.submit(request, _client(call.client_id, call.client_host, call.version), reply)
+    if not groups.serving:
+        groups.ensure_topic()
+    groups.runtime.submit(request, _client(call.client_id, call.client_host, call.version), reply)
 
 
 _client = lru_cache(maxsize=1024)(Client)
 """The same few ask again and again."""
-
-
-def _open_groups(broker: Broker) -> bool:
-    """Whether the topic of the groups is there: made now if it was not. Without it the coordinator sends all away."""
-    try:
-        broker.open_groups()
-    except (OSError, MusterError) as error:
-        log.error("%s could not be created: %s", GROUP_METADATA_TOPIC, error)
-        return False
-    return True
 
 
 _ANSWER_V0 = Struct(">iih")
@@ -189,13 +184,13 @@ _ANSWER_V1 = Struct(">iiih")
 _ANSWER_V4 = Struct(">iibihb")
 
 
-def fast_heartbeat(broker: Broker) -> Fast:
+def fast_heartbeat(groups: Groups) -> Fast:
     """The short way of a heartbeat: decode, one question to the coordinator's rule, a literal answer."""
-    heartbeat = broker.runtime.heartbeat
+    heartbeat = groups.runtime.heartbeat
     decode = codec.decode
 
     def answer(frame: bytes, position: int, version: int, correlation_id: int) -> bytes | None:
-        if not broker.has_groups:
+        if not groups.serving:
             return None
         request = decode(HeartbeatRequest, version, frame, position)
         error = heartbeat(request.group_id, request.generation_id, request.member_id, request.group_instance_id)

@@ -9,14 +9,17 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Generator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from muster.broker import topic_settings
 from muster.broker.calls import Call, Sliced, at_once
+from muster.broker.cluster_view import ClusterView
+from muster.broker.config import BrokerConfig
 from muster.broker.handlers.configs import source_of
 from muster.broker.identity import random_uuid
 from muster.broker.settings import show
-from muster.broker.topics import NewTopic, Topic, invalid_name
+from muster.broker.topic_changes import TopicChanges
+from muster.broker.topics import NewTopic, Topic, TopicCatalogue, invalid_name
 from muster.errors import ConfigError, ErrorCode, KafkaError
 from muster.protocol.messages import (
     CreatableReplicaAssignment,
@@ -31,9 +34,6 @@ from muster.protocol.messages import (
     DeleteTopicState,
 )
 from muster.protocol.primitives import ZERO_UUID
-
-if TYPE_CHECKING:
-    from muster.broker.broker import Broker
 
 log = logging.getLogger("muster.broker")
 
@@ -55,31 +55,38 @@ class Plan(NamedTuple):
     settings: dict[str, str]
 
 
-def create_topics(broker: Broker, request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse | Sliced:
+class Needs(NamedTuple):
+    """What topics are created and deleted by."""
+
+    config: BrokerConfig
+    cluster: ClusterView
+    topics: TopicCatalogue
+    changes: TopicChanges
+
+
+def create_topics(here: Needs, request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse | Sliced:
     """Create topics, each on its own; with validate_only say what would happen. Too many are refused together."""
-    few = len(request.topics) <= _FEW and sum(_asked_partitions(broker, asked) for asked in request.topics) <= _FEW
-    few = few and not any(broker.is_cleaning_up(asked.name) for asked in request.topics)
-    return at_once(_creating(broker, request, call.version)) if few else _creating(broker, request, call.version)
+    few = len(request.topics) <= _FEW and sum(_asked_partitions(here, asked) for asked in request.topics) <= _FEW
+    few = few and not any(here.changes.is_cleaning_up(asked.name) for asked in request.topics)
+    return at_once(_creating(here, request, call.version)) if few else _creating(here, request, call.version)
 
 
-def _creating(
-    broker: Broker, request: CreateTopicsRequest, version: int
-) -> Generator[None, None, CreateTopicsResponse]:
+def _creating(here: Needs, request: CreateTopicsRequest, version: int) -> Generator[None, None, CreateTopicsResponse]:
     times = Counter(topic.name for topic in request.topics)
     single = [asked for asked in request.topics if times[asked.name] == 1]
-    if sum(_asked_partitions(broker, asked) for asked in single) > MAX_PER_REQUEST:
+    if sum(_asked_partitions(here, asked) for asked in single) > MAX_PER_REQUEST:
         return _too_many(request, "Excessively large number of partitions per request.")
-    yield from broker.cleaning_up(asked.name for asked in single)
-    plans = [_plan(broker, asked) for asked in single]
+    yield from here.changes.cleaning_up(asked.name for asked in single)
+    plans = [_plan(here, asked) for asked in single]
     if sum(1 + p.partitions + len(p.settings) for p in plans if isinstance(p, Plan)) > MAX_PER_REQUEST:
         return _too_many(request, "Unable to perform excessively large batch operation.")
     # Nobody else has a turn between the checks above and the first step of this.
     wanted = [] if request.validate_only else [plan for plan in plans if isinstance(plan, Plan)]
-    created = (yield from _create_all(broker, wanted)) if wanted else {}
+    created = (yield from _create_all(here, wanted)) if wanted else {}
     response = CreateTopicsResponse()
     for one in plans:
         if isinstance(one, Plan):
-            one = _result(broker, one, created.get(one.asked.name) or random_uuid(), version)
+            one = _result(here, one, created.get(one.asked.name) or random_uuid(), version)
         response.topics.append(one)
         yield
     for name, count in times.items():
@@ -88,10 +95,10 @@ def _creating(
     return response
 
 
-def _asked_partitions(broker: Broker, asked: CreatableTopic) -> int:
+def _asked_partitions(here: Needs, asked: CreatableTopic) -> int:
     if asked.assignments:
         return len(asked.assignments)
-    return broker.config.integer("num.partitions") if asked.num_partitions == -1 else max(asked.num_partitions, 0)
+    return here.config.integer("num.partitions") if asked.num_partitions == -1 else max(asked.num_partitions, 0)
 
 
 def _too_many(request: CreateTopicsRequest, message: str) -> CreateTopicsResponse:
@@ -100,9 +107,9 @@ def _too_many(request: CreateTopicsRequest, message: str) -> CreateTopicsRespons
     )
 
 
-def _plan(broker: Broker, asked: CreatableTopic) -> Plan | CreatableTopicResult:
+def _plan(here: Needs, asked: CreatableTopic) -> Plan | CreatableTopicResult:
     try:
-        partitions = _check_partitions(broker, asked)
+        partitions = _check_partitions(here, asked)
         settings = topic_settings.check((config.name, config.value) for config in asked.configs)
     except KafkaError as error:
         return _failed(asked.name, error.code, error.message)
@@ -111,12 +118,12 @@ def _plan(broker: Broker, asked: CreatableTopic) -> Plan | CreatableTopicResult:
     return Plan(asked, partitions, settings)
 
 
-def _create_all(broker: Broker, plans: list[Plan]) -> Generator[None, None, dict[str, bytes | CreatableTopicResult]]:
+def _create_all(here: Needs, plans: list[Plan]) -> Generator[None, None, dict[str, bytes | CreatableTopicResult]]:
     """Create topics with one write of the catalogue; if they cannot be had together, each on its own. What has become
     of each: its id, or why there is none."""
     wanted = [NewTopic(plan.asked.name, plan.partitions, plan.settings) for plan in plans]
     try:
-        topics = yield from broker.creating(wanted)
+        topics = yield from here.changes.creating(wanted)
         return {topic.name: topic.topic_id for topic in topics}
     except OSError as error:
         if len(plans) == 1:
@@ -127,33 +134,33 @@ def _create_all(broker: Broker, plans: list[Plan]) -> Generator[None, None, dict
     found: dict[str, bytes | CreatableTopicResult] = {}
     for plan in plans:
         yield
-        again = _plan(broker, plan.asked)  # another request may have had it made in between
-        found |= (yield from _create_all(broker, [again])) if isinstance(again, Plan) else {again.name: again}
+        again = _plan(here, plan.asked)  # another request may have had it made in between
+        found |= (yield from _create_all(here, [again])) if isinstance(again, Plan) else {again.name: again}
     return found
 
 
-def _result(broker: Broker, plan: Plan, created: bytes | CreatableTopicResult, version: int) -> CreatableTopicResult:
+def _result(here: Needs, plan: Plan, created: bytes | CreatableTopicResult, version: int) -> CreatableTopicResult:
     if isinstance(created, CreatableTopicResult):
         return created
     result = CreatableTopicResult(plan.asked.name, created, error_message=None)
     if version >= 5:
         result.num_partitions, result.replication_factor = plan.partitions, 1
-        result.configs = _all_settings(broker, plan.settings)
+        result.configs = _all_settings(here, plan.settings)
     return result
 
 
-def _check_partitions(broker: Broker, asked: CreatableTopic) -> int:
+def _check_partitions(here: Needs, asked: CreatableTopic) -> int:
     """How many partitions the topic gets. Raises KafkaError in the order of Kafka's checks."""
     if why := invalid_name(asked.name):
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, why)
-    if broker.topics.get(asked.name) is not None:
+    if here.topics.get(asked.name) is not None:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{asked.name}' already exists.")
-    if other := broker.topics.colliding(asked.name):
+    if other := here.topics.colliding(asked.name):
         raise KafkaError(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{asked.name}' collides with existing topic: {other}"
         )
     if asked.assignments:
-        return _check_assignments(broker, asked)
+        return _check_assignments(here, asked)
     if asked.replication_factor < -1 or asked.replication_factor == 0:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -167,10 +174,10 @@ def _check_partitions(broker: Broker, asked: CreatableTopic) -> int:
             f"Unable to replicate the partition {asked.replication_factor} time(s): The target replication factor of "
             f"{asked.replication_factor} cannot be reached because only 1 broker(s) are registered.",
         )
-    return asked.num_partitions if asked.num_partitions > 0 else broker.config.integer("num.partitions")
+    return asked.num_partitions if asked.num_partitions > 0 else here.config.integer("num.partitions")
 
 
-def _check_assignments(broker: Broker, asked: CreatableTopic) -> int:
+def _check_assignments(here: Needs, asked: CreatableTopic) -> int:
     if asked.replication_factor != -1:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
@@ -188,18 +195,18 @@ def _check_assignments(broker: Broker, asked: CreatableTopic) -> int:
                 f"Found multiple manual partition assignments for partition {assignment.partition_index}"
             )
         seen.add(assignment.partition_index)
-        _check_replicas(broker, assignment)
+        _check_replicas(here, assignment)
     if seen != set(range(len(seen))):
         raise _bad_assignment("partitions should be a consecutive 0-based integer sequence")
     return len(seen)
 
 
-def _check_replicas(broker: Broker, assignment: CreatableReplicaAssignment) -> None:
+def _check_replicas(here: Needs, assignment: CreatableReplicaAssignment) -> None:
     if not assignment.broker_ids:
         raise _bad_assignment("The manual partition assignment includes an empty replica list.")
     seen = set()
     for broker_id in sorted(assignment.broker_ids):
-        if broker_id != broker.node.node_id:
+        if not here.cluster.is_registered(broker_id):
             raise _bad_assignment(
                 f"The manual partition assignment includes broker {broker_id}, but no such broker is registered."
             )
@@ -216,18 +223,18 @@ def _failed(name: str, code: ErrorCode, message: str | None) -> CreatableTopicRe
     return CreatableTopicResult(name, ZERO_UUID, code, message)
 
 
-def _all_settings(broker: Broker, settings: dict[str, str]) -> list[CreatableTopicConfigs]:
+def _all_settings(here: Needs, settings: dict[str, str]) -> list[CreatableTopicConfigs]:
     found = []
     for name in topic_settings.SETTINGS:
-        value = topic_settings.effective(name, settings, broker.config)
+        value = topic_settings.effective(name, settings, here.config)
         found.append(CreatableTopicConfigs(name, show(value.value), False, source_of(value), False))
     return found
 
 
-def delete_topics(broker: Broker, request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse | Sliced:
+def delete_topics(here: Needs, request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse | Sliced:
     """Delete topics: with one write of the catalogue for all that can be, and a slice at a time."""
     asked = [DeleteTopicState(name) for name in request.topic_names] if call.version < 6 else request.topics
-    if not broker.config.flag("delete.topic.enable"):
+    if not here.config.flag("delete.topic.enable"):
         code = ErrorCode.INVALID_REQUEST if call.version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
         return DeleteTopicsResponse(
             responses=[DeletableTopicResult(topic.name, topic.topic_id, code) for topic in asked]
@@ -239,18 +246,18 @@ def delete_topics(broker: Broker, request: DeleteTopicsRequest, call: Call) -> D
     ]
     twice = [_undeleted(name, ZERO_UUID, "Duplicate topic name.") for name, count in names.items() if count > 1]
     twice += [_undeleted(None, topic_id, "Duplicate topic id.") for topic_id, count in ids.items() if count > 1]
-    return _deleting(broker, single, twice)
+    return _deleting(here, single, twice)
 
 
 def _deleting(
-    broker: Broker, asked: list[DeleteTopicState], twice: list[DeletableTopicResult]
+    here: Needs, asked: list[DeleteTopicState], twice: list[DeletableTopicResult]
 ) -> Generator[None, None, DeleteTopicsResponse]:
     found: dict[str, Topic] = {}
-    results = [_to_delete(broker, each, found) for each in asked]
+    results = [_to_delete(here, each, found) for each in asked]
     # Nobody else has a turn between the checks above and the first step of this.
     try:
         if found:
-            yield from broker.deleting(list(found.values()))
+            yield from here.changes.deleting(list(found.values()))
     except OSError as error:
         log.error("%d topic(s), %s the first, could not be deleted: %s", len(found), next(iter(found)), error)
         for result in results:
@@ -265,18 +272,18 @@ def _undeleted(
     return DeletableTopicResult(name, topic_id, code, message)
 
 
-def _to_delete(broker: Broker, asked: DeleteTopicState, found: dict[str, Topic]) -> DeletableTopicResult:
+def _to_delete(here: Needs, asked: DeleteTopicState, found: dict[str, Topic]) -> DeletableTopicResult:
     """What a good end would be for a topic, which is added to `found`; or why it cannot be deleted."""
     if asked.name is not None and asked.topic_id != ZERO_UUID:
         return _undeleted(asked.name, asked.topic_id, "You may not specify both topic name and topic id.")
     if asked.name is None and asked.topic_id == ZERO_UUID:
         return _undeleted(None, ZERO_UUID, "Neither topic name nor id were specified.")
     if asked.name is not None:
-        topic = broker.topics.get(asked.name)
+        topic = here.topics.get(asked.name)
         if topic is None or topic.name in found:
             return _undeleted(asked.name, ZERO_UUID, UNKNOWN_NAME, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     else:
-        topic = broker.topics.by_id(asked.topic_id)
+        topic = here.topics.by_id(asked.topic_id)
         if topic is None or topic.name in found:
             return _undeleted(None, asked.topic_id, UNKNOWN_ID, ErrorCode.UNKNOWN_TOPIC_ID)
     found[topic.name] = topic

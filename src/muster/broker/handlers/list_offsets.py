@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from muster.broker.calls import Call
-from muster.broker.handlers.fetch import check_leader_epoch
-from muster.broker.handlers.metadata import LEADER_EPOCH
+from muster.broker.cluster_view import ClusterView
+from muster.broker.partitions import Partitions
+from muster.broker.side_thread import SideThread
 from muster.errors import CorruptRecordError, ErrorCode, KafkaError
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from muster.protocol.messages import (
@@ -25,7 +26,6 @@ from muster.protocol.messages import (
 )
 
 if TYPE_CHECKING:
-    from muster.broker.broker import Broker
     from muster.log import PartitionLog
 
 MAX_TIMESTAMP = -3
@@ -48,7 +48,15 @@ Search = Callable[[], None]
 """Looks into batches for a time, and fills in a result."""
 
 
-def list_offsets(broker: Broker, request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse | None:
+class Needs(NamedTuple):
+    """What offsets are found by."""
+
+    cluster: ClusterView
+    partitions: Partitions
+    side_thread: SideThread
+
+
+def list_offsets(here: Needs, request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse | None:
     """The offset for each partition's timestamp.
 
     To find a time, batches are looked into, which may take long: that is done by a thread.
@@ -66,7 +74,7 @@ def list_offsets(broker: Broker, request: ListOffsetsRequest, call: Call) -> Lis
             try:
                 if times[topic.name, asked.partition_index] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST)
-                search = _find(broker, topic.name, asked, request.isolation_level, call.version, result)
+                search = _find(here, topic.name, asked, request.isolation_level, call.version, result)
                 if search is not None:
                     searches.append(search)
             except KafkaError as error:
@@ -79,12 +87,12 @@ def list_offsets(broker: Broker, request: ListOffsetsRequest, call: Call) -> Lis
             search()
             yield
 
-    broker.side_thread.run(call, search_all(), lambda: call.reply(response))
+    here.side_thread.run(call, search_all(), lambda: call.reply(response))
     return None
 
 
 def _find(
-    broker: Broker,
+    here: Needs,
     topic: str,
     asked: ListOffsetsPartition,
     isolation_level: int,
@@ -94,23 +102,24 @@ def _find(
     """Fill in what is known, or give back the search for it. Raises KafkaError."""
     if asked.timestamp < 0 and version < _SINCE.get(asked.timestamp, 1 << 15):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-    log = broker.partition(topic, asked.partition_index)
+    log = here.partitions.get(topic, asked.partition_index)
     if log is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    check_leader_epoch(asked.current_leader_epoch)
+    here.cluster.check_leader_epoch(topic, asked.partition_index, asked.current_leader_epoch)
+    epoch = here.cluster.leadership(topic, asked.partition_index).leader_epoch if version >= 4 else -1
     if asked.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return None
     if asked.timestamp == LATEST_TIMESTAMP:
-        _fill_in(result, (log.readable_end(isolation_level), -1), version)
+        _fill_in(result, (log.readable_end(isolation_level), -1), epoch)
     elif asked.timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL):
-        _fill_in(result, (log.log_start_offset, -1), version)
+        _fill_in(result, (log.log_start_offset, -1), epoch)
     else:
-        return partial(_search, log, asked.timestamp, isolation_level, version, result)
+        return partial(_search, log, asked.timestamp, isolation_level, epoch, result)
     return None
 
 
 def _search(
-    log: PartitionLog, timestamp: int, isolation_level: int, version: int, result: ListOffsetsPartitionResponse
+    log: PartitionLog, timestamp: int, isolation_level: int, epoch: int, result: ListOffsetsPartitionResponse
 ) -> None:
     result.error_code = ErrorCode.UNKNOWN_SERVER_ERROR  # until it is known: the answer goes out whatever happens
     try:
@@ -124,12 +133,11 @@ def _search(
         result.error_code = ErrorCode.CORRUPT_MESSAGE
     else:
         result.error_code = ErrorCode.NONE
-        _fill_in(result, found, version)
+        _fill_in(result, found, epoch)
 
 
-def _fill_in(result: ListOffsetsPartitionResponse, found: tuple[int, int] | None, version: int) -> None:
+def _fill_in(result: ListOffsetsPartitionResponse, found: tuple[int, int] | None, epoch: int) -> None:
     """Offset and timestamp, which is -1 for the special offsets."""
     if found is not None:
         result.offset, result.timestamp = found
-        if version >= 4:
-            result.leader_epoch = LEADER_EPOCH
+        result.leader_epoch = epoch

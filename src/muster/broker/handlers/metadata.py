@@ -7,10 +7,12 @@ operations of the cluster. v10: topic ids in the answer; v12: in the request, wi
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from muster.broker.calls import SMALL, Call, Sliced, at_once
-from muster.broker.topics import Topic, invalid_name
+from muster.broker.cluster_view import ClusterView
+from muster.broker.topic_changes import TopicChanges
+from muster.broker.topics import Topic, TopicCatalogue, invalid_name
 from muster.errors import ErrorCode
 from muster.model import GROUP_METADATA_TOPIC
 from muster.protocol.messages import (
@@ -23,9 +25,6 @@ from muster.protocol.messages import (
 )
 from muster.protocol.primitives import ZERO_UUID
 
-if TYPE_CHECKING:
-    from muster.broker.broker import Broker
-
 NOT_ASKED = -(2**31)
 TOPIC_OPERATIONS = 0b110111111000
 """Read, write, create, delete, alter, describe, describe and alter configs: all that there are for a topic."""
@@ -33,36 +32,43 @@ TOPIC_OPERATIONS = 0b110111111000
 CLUSTER_OPERATIONS = 0b1111110100000
 """Create, alter, describe, cluster action, configs, idempotent write: all that there are for a cluster."""
 
-LEADER_EPOCH = 0
 
 _FEW = 200
 """Topics that are described in one go."""
 
 
-def metadata(broker: Broker, request: MetadataRequest, call: Call) -> MetadataResponse | Sliced:
-    """The one broker, and the topics asked for."""
+class Needs(NamedTuple):
+    """What is told of a cluster and its topics."""
+
+    cluster: ClusterView
+    topics: TopicCatalogue
+    changes: TopicChanges
+
+
+def metadata(here: Needs, request: MetadataRequest, call: Call) -> MetadataResponse | Sliced:
+    """The brokers, and the topics asked for."""
     asked = request.topics
     if asked and call.version < 12 and any(topic.name is None or topic.topic_id != ZERO_UUID for topic in asked):
         return _refused(asked, ErrorCode.INVALID_REQUEST)
     if asked is not None and any(topic.name is None and topic.topic_id == ZERO_UUID for topic in asked):
         return _refused(asked, ErrorCode.INVALID_REQUEST)
     if asked is None or (not asked and call.version == 0):
-        asked = [MetadataRequestTopic(name=topic.name) for topic in broker.topics]
-    steps = _metadata(broker, request, asked)
-    few = len(asked) <= _FEW and sum(_partitions(broker, topic) for topic in asked) <= SMALL
+        asked = [MetadataRequestTopic(name=topic.name) for topic in here.topics]
+    steps = _metadata(here, request, asked)
+    few = len(asked) <= _FEW and sum(_partitions(here, topic) for topic in asked) <= SMALL
     return at_once(steps) if few else steps
 
 
-def _partitions(broker: Broker, asked: MetadataRequestTopic) -> int:
+def _partitions(here: Needs, asked: MetadataRequestTopic) -> int:
     """Its partitions; many, if another topic of its name has to go first."""
-    if asked.name and broker.is_cleaning_up(asked.name):
+    if asked.name and here.changes.is_cleaning_up(asked.name):
         return SMALL + 1
-    topic = broker.topics.get(asked.name) if asked.name else broker.topics.by_id(asked.topic_id)
+    topic = here.topics.get(asked.name) if asked.name else here.topics.by_id(asked.topic_id)
     return topic.partitions if topic is not None else 0
 
 
 def _metadata(
-    broker: Broker, request: MetadataRequest, asked: list[MetadataRequestTopic]
+    here: Needs, request: MetadataRequest, asked: list[MetadataRequestTopic]
 ) -> Generator[None, None, MetadataResponse]:
     topics: list[MetadataResponseTopic] = []
     seen: set[tuple[str | None, bytes]] = set()
@@ -70,19 +76,19 @@ def _metadata(
     for one in asked:
         if (one.name, one.topic_id) not in seen:
             seen.add((one.name, one.topic_id))
-            topics.append(_asked_for(broker, one, unknown))
+            topics.append(_asked_for(here, one, unknown))
         yield
     if request.allow_auto_topic_creation and unknown:
-        yield from broker.auto_create(unknown)
+        yield from here.changes.auto_create(unknown)
     if request.include_topic_authorized_operations:
         for found in topics:
             if found.error_code == 0:
                 found.topic_authorized_operations = TOPIC_OPERATIONS
-    node = broker.node
+    cluster = here.cluster
     return MetadataResponse(
-        brokers=[MetadataResponseBroker(node.node_id, node.host, node.port, node.rack)],
-        cluster_id=broker.cluster_id,
-        controller_id=node.node_id,
+        brokers=[MetadataResponseBroker(node.node_id, node.host, node.port, node.rack) for node in cluster.nodes],
+        cluster_id=cluster.cluster_id,
+        controller_id=cluster.controller_id,
         topics=topics,
         cluster_authorized_operations=CLUSTER_OPERATIONS
         if request.include_cluster_authorized_operations
@@ -90,15 +96,15 @@ def _metadata(
     )
 
 
-def _asked_for(broker: Broker, asked: MetadataRequestTopic, unknown: list[str]) -> MetadataResponseTopic:
+def _asked_for(here: Needs, asked: MetadataRequestTopic, unknown: list[str]) -> MetadataResponseTopic:
     """What is told of a topic; the name of one that could be created is added to `unknown`."""
     if asked.topic_id != ZERO_UUID:
-        topic = broker.topics.by_id(asked.topic_id)
+        topic = here.topics.by_id(asked.topic_id)
         if topic is None:
             return MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_ID, None, asked.topic_id)
-        return _described(broker, topic)
+        return _described(here, topic)
     name = asked.name or ""
-    topic = broker.topics.get(name)
+    topic = here.topics.get(name)
     if topic is None:
         if invalid_name(name):
             return MetadataResponseTopic(ErrorCode.INVALID_TOPIC_EXCEPTION, name)
@@ -108,17 +114,17 @@ def _asked_for(broker: Broker, asked: MetadataRequestTopic, unknown: list[str]) 
         return MetadataResponseTopic(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name, is_internal=name == GROUP_METADATA_TOPIC
         )
-    return _described(broker, topic)
+    return _described(here, topic)
 
 
-def _described(broker: Broker, topic: Topic) -> MetadataResponseTopic:
-    node = [broker.node.node_id]
+def _described(here: Needs, topic: Topic) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
         partitions=[
-            MetadataResponsePartition(0, index, node[0], LEADER_EPOCH, node, node) for index in range(topic.partitions)
+            MetadataResponsePartition(0, index, *here.cluster.leadership(topic.name, index))
+            for index in range(topic.partitions)
         ],
     )
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from muster.broker.calls import Call, Sliced
+from muster.broker.groups import Groups
 from muster.broker.handlers.coordinators import group_request, submit
 from muster.coordinator.parts import Gather
 from muster.protocol.messages import (
@@ -19,9 +20,6 @@ from muster.protocol.messages import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-
-if TYPE_CHECKING:
-    from muster.broker.broker import Broker
 
 SHARE = 1_000
 """Partitions that the coordinator is asked about in one go."""
@@ -71,46 +69,46 @@ class Shared:
         return whole
 
 
-def offset_commit(broker: Broker, request: OffsetCommitRequest, call: Call) -> Sliced | None:
+def offset_commit(groups: Groups, request: OffsetCommitRequest, call: Call) -> Sliced | None:
     """Have offsets committed."""
     if sum(len(topic.partitions) + 1 for topic in request.topics) <= SHARE:
-        group_request(broker, request, call)
+        group_request(groups, request, call)
         return None
     shared = Shared(request.topics, "partitions")
 
     def reply(answers: list[OffsetCommitResponse]) -> None:
         call.reply(shared.joined(answers))
 
-    return _ask(broker, shared.parts(request), call, reply)
+    return _ask(groups, shared.parts(request), call, reply)
 
 
-def offset_fetch(broker: Broker, request: OffsetFetchRequest, call: Call) -> Sliced | None:
+def offset_fetch(groups: Groups, request: OffsetFetchRequest, call: Call) -> Sliced | None:
     """Have committed offsets looked up."""
     asked_for = [request] if call.version < _GROUPS_SINCE else request.groups
     if sum(len(topic.partition_indexes) + 1 for each in asked_for for topic in each.topics or ()) <= SHARE:
-        group_request(broker, request, call)
+        group_request(groups, request, call)
         return None
     if call.version < _GROUPS_SINCE:
         shared = Shared(request.topics, "partition_indexes")
-        return _ask(broker, shared.parts(request), call, lambda answers: call.reply(shared.joined(answers)))
-    groups = [Shared(group.topics, "partition_indexes") for group in request.groups]
-    asked = [of.parts(group) for of, group in zip(groups, request.groups, strict=True)]
+        return _ask(groups, shared.parts(request), call, lambda answers: call.reply(shared.joined(answers)))
+    shares = [Shared(group.topics, "partition_indexes") for group in request.groups]
+    asked = [of.parts(group) for of, group in zip(shares, request.groups, strict=True)]
     parts = [
         OffsetFetchRequest(groups=[part], require_stable=request.require_stable) for some in asked for part in some
     ]
 
     def reply(answers: list[OffsetFetchResponse]) -> None:
         left = iter([answer.groups[0] for answer in answers])
-        found = [of.joined([next(left) for _ in some]) for of, some in zip(groups, asked, strict=True)]
+        found = [of.joined([next(left) for _ in some]) for of, some in zip(shares, asked, strict=True)]
         call.reply(OffsetFetchResponse(groups=found))
 
-    return _ask(broker, parts, call, reply)
+    return _ask(groups, parts, call, reply)
 
 
-def _ask(broker: Broker, parts: list[Any], call: Call, reply: Callable[[list[Any]], None]) -> Sliced:
+def _ask(groups: Groups, parts: list[Any], call: Call, reply: Callable[[list[Any]], None]) -> Sliced:
     """Ask the coordinator for one part after the other; `reply` with all answers, in order, when the last has come."""
     gather = Gather(len(parts), reply)
     for number, part in enumerate(parts):
-        submit(broker, part, call, gather.part(number))
+        submit(groups, part, call, gather.part(number))
         yield
     return None

@@ -14,6 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from muster.broker.calls import NO_RESPONSE, Call, CloseConnectionError
 from muster.broker.clock import now_ms
+from muster.broker.durability import Durability
+from muster.broker.fetches import ParkedFetches
+from muster.broker.partitions import Partitions
+from muster.broker.side_thread import SideThread
+from muster.broker.topics import TopicCatalogue
 from muster.errors import ErrorCode, KafkaError
 from muster.log import LogError, validation
 from muster.model import INTERNAL_TOPICS
@@ -31,7 +36,6 @@ from muster.protocol.primitives import Buffer
 from muster.protocol.record_batch import HEADER_SIZE, LOG_OVERHEAD
 
 if TYPE_CHECKING:
-    from muster.broker.broker import Broker
     from muster.log import PartitionLog
 
 log = logging.getLogger("muster.broker")
@@ -94,7 +98,17 @@ class Append:
             self.examined = LogError(ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
-def produce(broker: Broker, request: ProduceRequest, call: Call) -> ProduceResponse | None:
+class Needs(NamedTuple):
+    """What records are written by."""
+
+    topics: TopicCatalogue
+    partitions: Partitions
+    durability: Durability
+    fetches: ParkedFetches
+    side_thread: SideThread
+
+
+def produce(here: Needs, request: ProduceRequest, call: Call) -> ProduceResponse | None:
     """Append each partition's batch; answer when they are durable.
 
     A batch that takes long to look into is looked into by a thread. The connection waits for it as it would with Kafka:
@@ -103,19 +117,19 @@ def produce(broker: Broker, request: ProduceRequest, call: Call) -> ProduceRespo
     appends: list[Append] = []
     response = ProduceResponse()
     for asked in request.topic_data:
-        name = _topic_name(broker, asked, call.version)
-        results = [_accept(broker, name, partition, request, call, appends) for partition in asked.partition_data]
+        name = _topic_name(here, asked, call.version)
+        results = [_accept(here, name, partition, request, call, appends) for partition in asked.partition_data]
         response.responses.append(TopicProduceResponse(asked.name, bytes(asked.topic_id), results))
     for append in appends:
         append.examine(at_once=True)
     if all(append.examined is not None for append in appends):
-        return _write(broker, request, call, response, appends)
-    _examine_beside(broker, request, call, response, appends)
+        return _write(here, request, call, response, appends)
+    _examine_beside(here, request, call, response, appends)
     return None
 
 
 def _examine_beside(
-    broker: Broker, request: ProduceRequest, call: Call, response: ProduceResponse, appends: list[Append]
+    here: Needs, request: ProduceRequest, call: Call, response: ProduceResponse, appends: list[Append]
 ) -> None:
     """Have the thread look into what was not looked into yet, and then write all."""
     call.blocks = True
@@ -128,31 +142,31 @@ def _examine_beside(
 
     def write() -> None:
         try:
-            answer = _write(broker, request, call, response, appends)
+            answer = _write(here, request, call, response, appends)
         except CloseConnectionError as error:
             call.close(str(error))
         else:
             if answer is not None:
                 call.reply(answer)
 
-    broker.side_thread.run(call, examine(), write, unanswered=request.acks == 0)
+    here.side_thread.run(call, examine(), write, unanswered=request.acks == 0)
 
 
 def _write(
-    broker: Broker, request: ProduceRequest, call: Call, response: ProduceResponse, appends: list[Append]
+    here: Needs, request: ProduceRequest, call: Call, response: ProduceResponse, appends: list[Append]
 ) -> ProduceResponse | None:
     waits: list[Wait] = []
     for append in appends:
-        _append(broker, append, request, waits)
+        _append(here, append, request, waits)
     if request.acks == 0:
         # Nobody waits for these records, but with fsync=always they cannot be read before they are synced.
-        broker.durability.want()
+        here.durability.want()
         if any(result.error_code for topic in response.responses for result in topic.partition_responses):
             raise CloseConnectionError("a produce with acks=0 failed; closing is the only way to tell")
         return NO_RESPONSE  # type: ignore[return-value]
     if all(wait.over for wait in waits):
         return response
-    broker.durability.wait(waits, lambda: _durable(waits, response, call))
+    here.durability.wait(waits, lambda: _durable(waits, response, call))
     return None
 
 
@@ -168,13 +182,13 @@ def _durable(waits: list[Wait], response: ProduceResponse, call: Call) -> None:
     call.reply(response)
 
 
-def _topic_name(broker: Broker, asked: TopicProduceData, version: int) -> str | None:
+def _topic_name(here: Needs, asked: TopicProduceData, version: int) -> str | None:
     """The topic's name, None for an id that no topic has."""
-    return asked.name if version < 13 else broker.topics.topic_name(bytes(asked.topic_id))
+    return asked.name if version < 13 else here.topics.topic_name(bytes(asked.topic_id))
 
 
 def _accept(
-    broker: Broker,
+    here: Needs,
     name: str | None,
     asked: PartitionProduceData,
     request: ProduceRequest,
@@ -186,7 +200,7 @@ def _accept(
     if request.acks not in ACKS:
         result.error_code = ErrorCode.INVALID_REQUIRED_ACKS
         return result
-    found = broker.partition(name, asked.index) if name is not None else None
+    found = here.partitions.get(name, asked.index) if name is not None else None
     if found is None:
         result.error_code = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return result
@@ -207,7 +221,7 @@ def _accept(
     return result
 
 
-def _append(broker: Broker, append: Append, request: ProduceRequest, waits: list[Wait]) -> None:
+def _append(here: Needs, append: Append, request: ProduceRequest, waits: list[Wait]) -> None:
     partition_log, result = append.log, append.result
     try:
         if isinstance(append.examined, LogError):
@@ -217,7 +231,7 @@ def _append(broker: Broker, append: Append, request: ProduceRequest, waits: list
         _refused(result, error, partition_log, request.transactional_id)
         return
     end = appended.last_offset + 1
-    broker.fetches.appended(partition_log.topic_partition.topic, result.index, len(append.batch), end)
+    here.fetches.appended(partition_log.topic_partition.topic, result.index, len(append.batch), end)
     result.base_offset = appended.base_offset
     result.log_append_time_ms = appended.log_append_time
     result.log_start_offset = partition_log.log_start_offset

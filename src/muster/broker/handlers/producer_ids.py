@@ -8,19 +8,16 @@ aiokafka give up at once; librdkafka reports it and tries again until its time-o
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from muster.broker.calls import Call
+from muster.broker.producer_ids import ProducerIds
 from muster.errors import ErrorCode
 from muster.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
-
-if TYPE_CHECKING:
-    from muster.broker.broker import Broker
 
 log = logging.getLogger("muster.broker")
 
 
-def init_producer_id(broker: Broker, request: InitProducerIdRequest, call: Call) -> InitProducerIdResponse:
+def init_producer_id(producer_ids: ProducerIds, request: InitProducerIdRequest, call: Call) -> InitProducerIdResponse:
     """A new id with epoch 0. A producer without transactions that asks again gets a new id too, as in Kafka."""
     if request.transactional_id is not None:
         code = ErrorCode.UNSUPPORTED_VERSION if request.transactional_id else ErrorCode.INVALID_REQUEST
@@ -28,7 +25,7 @@ def init_producer_id(broker: Broker, request: InitProducerIdRequest, call: Call)
     if (request.producer_id == -1) != (request.producer_epoch == -1):
         return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_id=-1, producer_epoch=-1)
     try:
-        return InitProducerIdResponse(producer_id=broker.producer_ids.take(), producer_epoch=0)
+        return InitProducerIdResponse(producer_id=producer_ids.take(), producer_epoch=0)
     except OSError as error:
         log.error("no block of producer ids could be reserved: %s", error)
         return InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, producer_id=-1, producer_epoch=-1)

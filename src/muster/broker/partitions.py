@@ -1,0 +1,95 @@
+"""The logs of the topics' partitions, and the settings that each is kept by."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from typing import Any
+
+from muster.broker import topic_settings
+from muster.broker.config import BrokerConfig
+from muster.broker.settings import Value
+from muster.broker.topics import Topic, TopicCatalogue
+from muster.log import CleanupPolicy, LogConfig, LogStore, PartitionLog, TimestampType
+from muster.model import TopicPartition
+
+
+class Partitions:
+    """The partitions of this broker that are open, by topic and index."""
+
+    def __init__(self, config: BrokerConfig, topics: TopicCatalogue, store: LogStore) -> None:
+        self._config = config
+        self._topics = topics
+        self._store = store
+        self._open: dict[str, dict[int, PartitionLog]] = {}
+
+    def get(self, topic: str, index: int) -> PartitionLog | None:
+        """The log of a partition, None if there is no such partition."""
+        found = self._open.get(topic)
+        return found.get(index) if found is not None else None
+
+    def make_room(self, wanted: Iterable[TopicPartition]) -> None:
+        """Set folders aside that are in the way of partitions to be created. OSError: it cannot be done."""
+        self._store.make_room(wanted)
+
+    def opening(self, topic: Topic) -> Generator[None, None, None]:
+        """Open a topic's partitions, or create them, one after the other, until it is deleted."""
+        config = log_config(topic.settings, self._config)
+        for index in range(topic.partitions):
+            if not self.is_there(topic):
+                return
+            log = self._store.create(TopicPartition(topic.name, index), config)
+            self._open.setdefault(topic.name, {})[index] = log
+            yield
+
+    def is_there(self, topic: Topic) -> bool:
+        """Whether a topic was not deleted meanwhile."""
+        return self._topics.get(topic.name) is topic
+
+    def forget(self, topic: Topic) -> None:
+        """A topic is gone: its partitions are not found any more."""
+        self._open.pop(topic.name, None)
+
+    def deleting(self, topics: Iterable[Topic]) -> Generator[None, None, set[TopicPartition]]:
+        """Remove the folders of topics, a slice at a time; which ones could not be removed."""
+        return (yield from self._store.deleting(each for topic in topics for each in topic.topic_partitions))
+
+    def delete(self, topic: Topic) -> set[TopicPartition]:
+        """The same in one go."""
+        return self._store.delete_all(topic.topic_partitions)
+
+
+def log_config(settings: dict[str, str], config: BrokerConfig) -> LogConfig:
+    """How the log of a topic with these settings is kept."""
+    values = topic_settings.values(settings, config)
+    return LogConfig(
+        segment_bytes=_number(values["segment.bytes"]),
+        segment_ms=_number(values["segment.ms"]),
+        retention_ms=_number(values["retention.ms"]),
+        retention_bytes=_number(values["retention.bytes"]),
+        max_message_bytes=_number(values["max.message.bytes"]),
+        cleanup_policy=_cleanup_policy(str(values["cleanup.policy"])),
+        delete_retention_ms=_number(values["delete.retention.ms"]),
+        min_cleanable_dirty_ratio=float(values["min.cleanable.dirty.ratio"] or 0),
+        min_compaction_lag_ms=_number(values["min.compaction.lag.ms"]),
+        index_interval_bytes=_number(values["index.interval.bytes"]),
+        message_timestamp_type=_timestamp_type(values["message.timestamp.type"]),
+        message_timestamp_after_max_ms=_number(values["message.timestamp.after.max.ms"]),
+        message_timestamp_before_max_ms=_number(values["message.timestamp.before.max.ms"]),
+        producer_id_expiration_ms=config.integer("producer.id.expiration.ms"),
+    )
+
+
+def _number(value: Value) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def _cleanup_policy(text: str) -> CleanupPolicy:
+    words = {word.strip() for word in text.split(",") if word.strip()}
+    if words == {"compact", "delete"}:
+        return CleanupPolicy.COMPACT_AND_DELETE
+    return CleanupPolicy.COMPACT if words == {"compact"} else CleanupPolicy.DELETE
+
+
+def _timestamp_type(value: Any) -> TimestampType:
+    return TimestampType.LOG_APPEND_TIME if value == "LogAppendTime" else TimestampType.CREATE_TIME

@@ -1,0 +1,93 @@
+"""What a fetch is given: records of its partitions, as they are in the log.
+
+How much (KIP-74): at most max_bytes in all and partition_max_bytes of each partition, but the first partition that has
+anything gives at least one batch, however large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from muster.broker.cluster_view import ClusterView
+from muster.broker.fetch_sessions import SLICE, FetchedPartition, FetchPlan
+from muster.broker.partitions import Partitions
+from muster.broker.topics import TopicCatalogue
+from muster.errors import ErrorCode, KafkaError
+from muster.log import PartitionLog
+from muster.protocol.api import READ_COMMITTED
+from muster.protocol.messages import FetchRequest, PartitionData
+from muster.protocol.primitives import ZERO_UUID
+
+Result = tuple[FetchedPartition, PartitionData]
+
+
+class Reader:
+    """Reads partitions for fetches, no more than `max_bytes` for one."""
+
+    def __init__(self, cluster: ClusterView, topics: TopicCatalogue, partitions: Partitions, max_bytes: int) -> None:
+        self._cluster = cluster
+        self._topics = topics
+        self._partitions = partitions
+        self._max_bytes = max_bytes
+
+    def topic_name(self, partition: FetchedPartition) -> str | None:
+        """The name of a partition's topic, which may be given by its id."""
+        if partition.topic_id == ZERO_UUID:
+            return partition.topic
+        return self._topics.topic_name(partition.topic_id)
+
+    def topic_id(self, topic: str) -> bytes:
+        """The id of a topic."""
+        return self._topics.topic_id(topic)
+
+    def log_of(self, partition: FetchedPartition) -> PartitionLog | None:
+        """The log of a partition, None if there is no such partition."""
+        name = self.topic_name(partition)
+        return self._partitions.get(name, partition.asked.partition) if name is not None else None
+
+    def read(self, plan: FetchPlan, request: FetchRequest) -> Generator[None, None, tuple[list[Result], int, bool]]:
+        """What each partition has now, their bytes, and whether one of them failed."""
+        room = min(request.max_bytes, self._max_bytes)
+        aborted: list[object] | None = [] if request.isolation_level == READ_COMMITTED else None
+        results: list[Result] = []
+        size, failed = 0, False
+        for count, partition in enumerate(list(plan.partitions.values()), 1):
+            data = PartitionData(partition.asked.partition, high_watermark=-1, records=b"")
+            data.aborted_transactions = aborted  # type: ignore[assignment]
+            results.append((partition, data))
+            try:
+                got = self._read_one(partition, data, max(room - size, 0), size == 0, request.isolation_level)
+            except KafkaError as error:
+                data.error_code = error.code
+                failed = True
+            else:
+                size += got
+            if not count % SLICE:
+                yield
+        return results, size, failed
+
+    def _read_one(
+        self,
+        partition: FetchedPartition,
+        data: PartitionData,
+        room: int,
+        at_least_one: bool,
+        isolation_level: int,
+    ) -> int:
+        """Fill in what the partition has; returns its bytes. Raises KafkaError with what is wrong."""
+        asked = partition.asked
+        name = self.topic_name(partition)
+        log = self._partitions.get(name, asked.partition) if name is not None else None
+        if name is None or log is None:
+            data.aborted_transactions = []
+            by_id = name is None and partition.topic_id != ZERO_UUID
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        self._cluster.check_leader_epoch(name, asked.partition, asked.current_leader_epoch)
+        limit = min(asked.partition_max_bytes, room)
+        found = log.read(asked.fetch_offset, limit, min_one=at_least_one, isolation_level=isolation_level)
+        data.high_watermark = found.high_watermark
+        # A sync may have ended meanwhile.
+        data.last_stable_offset = min(log.readable_end(READ_COMMITTED), found.high_watermark)
+        data.log_start_offset = found.log_start_offset
+        data.records = found.data
+        return len(found.data)

@@ -1,0 +1,168 @@
+"""How topics come and go: the catalogue, the folders of their partitions, and what is told of it to others."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Generator, Iterable, Sequence
+from typing import Protocol
+
+from muster.broker.calls import at_once
+from muster.broker.config import BrokerConfig
+from muster.broker.fetches import ParkedFetches
+from muster.broker.partitions import Partitions
+from muster.broker.topics import NewTopic, Topic, TopicCatalogue
+from muster.errors import MusterError
+from muster.model import GROUP_METADATA_TOPIC, TopicPartition
+
+log = logging.getLogger("muster.broker")
+
+MOST_CREATED_PARTITIONS = 10_000
+"""Partitions that one request creates by asking for topics: what Kafka's controller takes at once."""
+
+
+class GroupsOfTopics(Protocol):
+    """What the groups are told of topics (groups.py)."""
+
+    def open_topic(self) -> Topic:
+        """Create the topic of the groups, if it is not there."""
+
+    def serve(self, topic: Topic, written: list[int]) -> None:
+        """The topic of the groups is there; those partitions of it were ever written."""
+
+    def leave(self) -> None:
+        """The topic of the groups is gone."""
+
+    def topics_deleted(self, names: Sequence[str]) -> Generator[None, None, None]:
+        """Topics are gone: their committed offsets go too, a slice at a time."""
+
+
+class TopicChanges:
+    """Creates and deletes topics. `groups` is set before the first change."""
+
+    def __init__(
+        self, config: BrokerConfig, topics: TopicCatalogue, partitions: Partitions, fetches: ParkedFetches
+    ) -> None:
+        self.groups: GroupsOfTopics
+        self._config = config
+        self._topics = topics
+        self._partitions = partitions
+        self._fetches = fetches
+        self._clean_ups: dict[str, Generator[None, None, None]] = {}
+        """What is under way to remove the rest of topics that are gone, by their names."""
+
+    def open_all(self) -> None:
+        """At the start: finish the deletions that a crash interrupted, and open every topic's partitions."""
+        for topic in self._topics.deleting:
+            self._finish_deletion(topic)
+        for topic in self._topics:
+            at_once(self._partitions.opening(topic))
+
+    def create_topic(self, name: str, partitions: int, settings: dict[str, str]) -> Topic:
+        """Create a topic that does not exist. OSError: it could not be stored."""
+        return self.create_topics([NewTopic(name, partitions, settings)])[0]
+
+    def create_topics(self, wanted: Sequence[NewTopic]) -> list[Topic]:
+        """Create topics that do not exist, all or none. OSError: they could not be stored."""
+        return at_once(self.creating(wanted))
+
+    def creating(self, wanted: Sequence[NewTopic]) -> Generator[None, None, list[Topic]]:
+        """The same a slice at a time. The topics exist from the first slice on, their partitions appear. Each may be
+        deleted, and even be created anew, before its turn comes."""
+        at_once(self.cleaning_up(new.name for new in wanted))
+        for new in wanted:
+            if (former := self._topics.deleting_of(new.name)) is not None:
+                self._finish_deletion(former)
+        self._partitions.make_room(TopicPartition(new.name, index) for new in wanted for index in range(new.partitions))
+        if any(self._topics.deleting_of(new.name) for new in wanted):
+            # The next start would finish it, and take the new topic's records for the former's.
+            raise OSError(errno.EBUSY, "the former topic of that name is not removed yet")
+        topics = self._topics.create_all(wanted)
+        for topic in topics:
+            yield from self._partitions.opening(topic)
+            log.info("created topic %s with %d partition(s)", topic.name, topic.partitions)
+            if topic.name == GROUP_METADATA_TOPIC and self._partitions.is_there(topic):
+                self.groups.serve(topic, [])
+        return topics
+
+    def auto_create(self, names: Iterable[str]) -> Generator[None, None, None]:
+        """Create topics because they were asked for, as far as the settings allow it: with one write of the catalogue
+        for all of them, a slice at a time."""
+        if not self._config.flag("auto.create.topics.enable"):
+            return
+        names = list(names)
+        yield from self.cleaning_up(names)
+        partitions = self._config.integer("num.partitions")
+        wanted: dict[str, NewTopic] = {}  # by what would collide: metrics know no difference between '.' and '_'
+        for name in names:
+            if name == GROUP_METADATA_TOPIC:
+                self.groups.open_topic()
+            elif (len(wanted) + 1) * partitions <= MOST_CREATED_PARTITIONS and not self._taken(name):
+                wanted.setdefault(name.replace(".", "_"), NewTopic(name, partitions, {}))
+        if not wanted:
+            return
+        try:
+            yield from self.creating(list(wanted.values()))
+        except (OSError, MusterError) as error:
+            some = next(iter(wanted.values())).name
+            log.error("%d topic(s), %s the first, could not be created: %s", len(wanted), some, error)
+
+    def _taken(self, name: str) -> bool:
+        return self._topics.get(name) is not None or self._topics.colliding(name) is not None
+
+    def delete_topic(self, topic: Topic) -> None:
+        """Delete a topic, as `deleting` does, in one go."""
+        at_once(self.deleting([topic]))
+
+    def deleting(self, topics: Sequence[Topic]) -> Generator[None, None, None]:
+        """Delete topics, their records and the offsets committed for them, a slice at a time. OSError: they are still
+        there, all of them. From the first slice on they are gone, also after a crash; the rest is removed by and by,
+        and before a topic of such a name can be created.
+
+        With the topic of the groups all groups go at once, and their members are sent away: to the coordinator that
+        comes with the new topic.
+        """
+        self._topics.delete_all(topics)
+        for topic in topics:
+            self._partitions.forget(topic)
+        groups = [topic for topic in topics if topic.name == GROUP_METADATA_TOPIC]
+        if groups:
+            self.groups.leave()
+        # The topic of the groups by itself: its next request creates it anew, and should not wait for the others.
+        for some in (groups, [topic for topic in topics if topic not in groups]):
+            clean_up = self._clean_up(some)
+            self._clean_ups |= {topic.name: clean_up for topic in some}
+        yield from self.cleaning_up(topic.name for topic in topics)
+
+    def cleaning_up(self, names: Iterable[str]) -> Generator[None, None, None]:
+        """Remove what is left of topics of these names that are gone, if that is under way, a slice at a time. Several
+        requests may do so in turn: each goes on where another one is."""
+        for clean_up in dict.fromkeys(self._clean_ups[name] for name in names if name in self._clean_ups):
+            yield from clean_up
+
+    def is_cleaning_up(self, name: str) -> bool:
+        """Whether the rest of a topic of that name is still being removed."""
+        return name in self._clean_ups
+
+    def _clean_up(self, topics: list[Topic]) -> Generator[None, None, None]:
+        names = [topic.name for topic in topics]
+        try:
+            yield from self._fetches.topics_deleted(names)
+            yield from self.groups.topics_deleted(names)
+            left = yield from self._partitions.deleting(topics)
+            for topic in topics:
+                self._deleted(topic, left)
+                log.info("deleted topic %s", topic.name)
+                yield
+        finally:
+            for name in names:
+                del self._clean_ups[name]
+
+    def _finish_deletion(self, topic: Topic) -> None:
+        """Remove the folders of a topic that is gone. What cannot be done now is logged, and done at the next start, or
+        when a topic of that name is to be created."""
+        self._deleted(topic, self._partitions.delete(topic))
+
+    def _deleted(self, topic: Topic, left: set[TopicPartition]) -> None:
+        if not left or left.isdisjoint(topic.topic_partitions):
+            self._topics.deleted(topic)
