@@ -121,6 +121,10 @@ class Offsets:
 
     def _check_commit(self, ticket: Ticket, partition: TopicPartition, value: Committed, known: _Offsets) -> None:
         goes_back = value.offset < known.acknowledged.offset and not known.may_go_back
+        if ticket.request.generation_id_or_member_epoch < 0 and (ticket.connection.identity, partition) in self._stale:
+            # A consumer of no group began where a deposed coordinator said, and commits to its successor: a commit
+            # without a generation is fenced by nobody, with Kafka neither.
+            known.late, goes_back = True, False
         if goes_back and not ticket.connection.is_closed:
             raise InvariantError(
                 f"{ticket.request.member_id} moved the offset of {partition} back from {known.acknowledged.offset} "

@@ -191,8 +191,9 @@ class Sessions:
         """The coordinator is well, and says that the group is so: nobody may be in it that died long ago."""
         for member in group.members:
             seen = self._seen.setdefault(member.member_id, now)  # at the latest
-            # A static member that has not joined a generation has its session anew all the same, as with Kafka.
-            since = 0 if member.group_instance_id is None else self._joined_at
+            # When a rebalance has its members the session of each begins anew, as with Kafka: also of a static one that
+            # has not joined, and of one that has crashed while its JoinGroup waited.
+            since = self._joined_at
             silent_for = now - max(seen, since, self._last_sign(member.member_id))
             is_waiting = member.member_id in waiting or member.member_id in self._new
             if silent_for > self._session_timeout_ms + _GRACE_MS and not is_waiting:
