@@ -139,6 +139,25 @@ def test_a_cooperative_member_hands_nothing_out_of_what_it_gives_up_while_that_i
     assert consumer.callback() == ("revoked", tps("delays-0"))
 
 
+def test_what_is_given_up_by_subscribing_anew_amid_that_commit_is_committed_too():
+    """The user wants other topics while the commit for the last change is under way, and was handed records since."""
+    consumer = ConsumerHarness(auto_commit_interval_ms=10**9, partition_assignment_strategy="cooperative-sticky")
+    consumer.topics["delays"] = 1
+    consumer.subscribe("flights", "delays")
+    consumer.accept_join()
+    consumer.accept_sync("flights-0 delays-0")
+    consumer.finish_callback()
+    consumer.subscribe("flights")
+    assert len(consumer.sent(OffsetCommitRequest)) == 1
+    consumer.core.subscription.seek(tp("flights-0"), 9)
+    consumer.core.subscribe(["delays"])
+    consumer.accept_commit()
+    assert consumer.events == []
+    request = consumer.accept_commit()
+    assert {p.committed_offset for topic in request.topics for p in topic.partitions} >= {9}
+    assert consumer.callback() == ("revoked", tps("flights-0"))
+
+
 def test_a_reset_member_does_not_commit():
     consumer = ConsumerHarness(auto_commit_interval_ms=10**9)
     consumer.stable()

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from muster.client import Admin, Consumer, NewTopic, Producer, handout, loop, outbox, sync
+from muster.client import Admin, Consumer, NewTopic, Producer, handout, loop, outbox
+from muster.client import consumer as consumer_face
 from muster.client import producer as producer_module
 from muster.errors import ClosedError
 from muster.model import OffsetAndMetadata, TopicPartition
@@ -90,7 +91,7 @@ def test_reading(bootstrap: str, how: str, then: str) -> None:
     calls = number = 0
     while calls < 6:  # of iteration, each third goes to the loop's thread
         number += 1
-        interrupt = InterruptAt(number, sync, loop, handout)
+        interrupt = InterruptAt(number, consumer_face, loop, handout)
         try:
             reader.seen += interrupt.run(lambda: read(reader))
         except KeyboardInterrupt:
@@ -120,7 +121,7 @@ def test_commit_callbacks_are_called_once_and_in_order(bootstrap: str) -> None:
         for _ in range(2):
             consumer.commit_async({ZERO: 1}, partial(lambda n, *_: called.append(n), asked))
             asked += 1
-        interrupt = InterruptAt(number, sync, loop)
+        interrupt = InterruptAt(number, consumer_face, loop)
         with suppress(KeyboardInterrupt):
             interrupt.run(lambda: consumer.commit({ZERO: 1}))
         consumer.commit({ZERO: 1})
@@ -146,7 +147,7 @@ def test_the_first_call() -> None:
     while True:
         number += 1
         consumer = Consumer(bootstrap_servers="127.0.0.1:1")
-        interrupt = InterruptAt(number, sync, loop)
+        interrupt = InterruptAt(number, consumer_face, loop)
         with suppress(KeyboardInterrupt):
             interrupt.run(consumer.start)
         assert consumer.assignment() == set(), interrupt.where
@@ -186,7 +187,7 @@ def test_closing(bootstrap: str) -> None:
         number += 1
         reader = Reader(bootstrap, f"closing-{number}")
         reader.seen += reader.poll()
-        interrupt = InterruptAt(number, sync, loop)
+        interrupt = InterruptAt(number, consumer_face, loop)
         with suppress(KeyboardInterrupt):
             interrupt.run(reader.consumer.close)
         reader.consumer.close()
@@ -205,7 +206,7 @@ def test_leaving_by_an_interrupt_whose_farewell_is_interrupted(bootstrap: str) -
         number += 1
         reader = Reader(bootstrap, f"leaving-{number}")
         reader.seen += reader.poll()
-        interrupt = InterruptAt(number, sync, loop)
+        interrupt = InterruptAt(number, consumer_face, loop)
         with suppress(KeyboardInterrupt):
             interrupt.run(partial(leave, reader.consumer))
         leave(reader.consumer)

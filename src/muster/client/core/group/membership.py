@@ -162,9 +162,22 @@ class Membership(GroupMember):
         if self.commit_first.commit is None or self.generation_if_stable is None:
             self._give_up_before_join(now)
             return
+        self._commit_before_join(now)
+
+    def _commit_before_join(self, now: int) -> None:
+        given_up = self._to_give_up_before_join()
         # Nothing more is handed out, or the position would run ahead of what is being committed.
-        self._subscription.mark_pending_revocation(self._to_give_up_before_join())
-        self._commit_then(Step.COMMITTING, self._give_up_before_join, now)
+        self._subscription.mark_pending_revocation(given_up)
+        self._commit_then(Step.COMMITTING, partial(self._committed_before_join, given_up), now)
+
+    def _committed_before_join(self, stopped: list[TopicPartition], now: int) -> None:
+        """Give up what is not wanted. If the user subscribed anew while the commit was under way there is more of it,
+        and records of that were handed out since: they are committed too."""
+        changed = any(partition not in stopped for partition in self._to_give_up_before_join())
+        if changed and self.generation_if_stable is not None:
+            self._commit_before_join(now)
+        else:
+            self._give_up_before_join(now)
 
     def _commit_then(self, step: Step, then: Callable[[int], None], now: int) -> None:
         self.step = step
