@@ -16,6 +16,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
@@ -125,17 +126,25 @@ def run_tests(root: Path, tests: Iterable[str], env: dict[str, str]) -> tuple[in
         "PYTHONDONTWRITEBYTECODE": "1",
         **env,
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *tests],
-        cwd=root,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    return done.returncode, done.stdout
+    command = [sys.executable, "-m", "pytest", *options, *tests]
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        running = subprocess.Popen(
+            command,
+            cwd=root,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        try:
+            code = running.wait()
+        finally:
+            # A bug that hangs a test leaves brokers and children behind.
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+        output.seek(0)
+        return code, output.read()
 
 
 def try_one(mutant: Mutant, root: Path) -> Outcome:
