@@ -107,8 +107,10 @@ class GroupShard:
         group = self.groups.get(request.group_id)
         if origin.api_version >= 5 and None in (request.protocol_type, request.protocol_name):
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        elif not request.group_id:  # there may be such a group: of consumers that only commit
+            error = ErrorCode.INVALID_GROUP_ID
         elif group is None:
-            error = ErrorCode.UNKNOWN_MEMBER_ID if request.group_id else ErrorCode.INVALID_GROUP_ID
+            error = ErrorCode.UNKNOWN_MEMBER_ID
         else:
             effects = classic.sync(group, request, origin, now)
             self._arm(group)
@@ -119,9 +121,11 @@ class GroupShard:
         self, group_id: str, generation_id: int, member_id: str, group_instance_id: str | None, now: int
     ) -> ErrorCode:
         """The short way: no request, no effects."""
+        if not group_id:
+            return ErrorCode.INVALID_GROUP_ID
         group = self.groups.get(group_id)
         if group is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
+            return ErrorCode.UNKNOWN_MEMBER_ID
         error = classic.heartbeat(group, generation_id, member_id, group_instance_id, now)
         if group.wake_at < group.armed_at:
             self._arm(group)

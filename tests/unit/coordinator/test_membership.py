@@ -279,6 +279,17 @@ def test_leaving_a_group_that_is_not_there(group):
     assert GroupHarness(group_id="").leave_many(MemberIdentity("x")).left() == [ErrorCode.INVALID_GROUP_ID]
 
 
+def test_the_group_without_a_name_takes_commits_and_no_members():
+    """A commit of a consumer that is in no group makes it (J7); members are told that this is no name, as by Kafka."""
+    group = GroupHarness(group_id="")
+    assert group.commit(None, {("t", 0): 7}) == [0]
+    assert "" in group.shard.groups
+    group.ids["reader"] = "m1"
+    assert group.heartbeat("reader") == ErrorCode.INVALID_GROUP_ID
+    assert group.sync("reader").error("reader") == ErrorCode.INVALID_GROUP_ID
+    assert group.join("reader").error("reader") == ErrorCode.INVALID_GROUP_ID
+
+
 def test_who_leaves_while_its_join_waits_is_answered(group):
     group.stable_with("a", "b").join("b", protocols={"range": b"\0\0changed"})
     waiting = group.last_ticket["b"]
