@@ -15,10 +15,10 @@ from muster.model import OffsetAndMetadata
 class ErrorCode(IntEnum):
     """Error codes as Apache Kafka 4.2 numbers them.
 
-    What a client makes of one is said here once, with Kafka's own classes: `retriable`, the same request may succeed
-    later; `stale_metadata`, by then at another broker, so that the metadata is asked for first; `stale_coordinator`,
-    so that the coordinator is looked up first. Every other one is the caller's. What one means to a certain request
-    stands in `client/core/refusals.py`.
+    How a client reacts to a code is said here once, with Kafka's own classes. `retriable`: the same request may succeed
+    later. `stale_metadata`: it may succeed at another broker, so metadata is fetched first. `stale_coordinator`: the
+    coordinator is looked up first. Every other error goes to the caller. What a code means to one kind of request is
+    in `client/core/refusals.py`.
     """
 
     UNKNOWN_SERVER_ERROR = -1
@@ -164,7 +164,7 @@ class ErrorCode(IntEnum):
 
     @property
     def stale_metadata(self) -> bool:
-        """Whether the client has asked the wrong broker, or knows too little (`InvalidMetadataException`)."""
+        """Whether the client asked the wrong broker because its metadata is old (`InvalidMetadataException`)."""
         return self in STALE_METADATA
 
     @property
@@ -174,7 +174,7 @@ class ErrorCode(IntEnum):
 
 
 NONE = ErrorCode.NONE
-"""For what looks at it all the time: Python 3.11 needs 0.1 µs to find a member in an enum."""
+"""For code that runs for every request: Python 3.11 needs 0.1 µs to find a member in an enum."""
 
 
 def error_code(value: int) -> ErrorCode:
@@ -229,11 +229,11 @@ _RETRIABLE = STALE_METADATA | frozenset(
 
 
 class MusterError(Exception):
-    """Whatever muster raises on purpose.
+    """The base of all that muster raises on purpose.
 
-    What Kafka, or the way to it, did not do is a `KafkaError`, with the error code that Kafka has for it:
-    `KafkaTimeoutError` and `KafkaConnectionError` are two of them. What is wrong on this side, in the call, the
-    settings or the state of the client, is not.
+    When Kafka or the network fails, the error is a `KafkaError` with Kafka's own error code; `KafkaTimeoutError` and
+    `KafkaConnectionError` are two of them. When the call, the settings or the state of the client is wrong, the error
+    is another subclass.
     """
 
 
@@ -271,7 +271,7 @@ class KafkaError(MusterError):
 
 
 class _NoAnswerError(KafkaError):
-    """An error that no broker told: its text is the message alone."""
+    """An error that did not come from a broker: its text is the message alone."""
 
     _CODE = ErrorCode.UNKNOWN_SERVER_ERROR
 
@@ -298,8 +298,8 @@ class KafkaConnectionError(_NoAnswerError):
 class LogTruncationError(KafkaError):
     """The log lost records that this consumer has read: a leader without them was elected (KIP-320).
 
-    Raised where `auto_offset_reset` is "none"; `divergent` is where the logs part, None where nobody knows. Seek to go
-    on.
+    Raised where `auto_offset_reset` is "none". `divergent` is the offset where the logs part, None if it is unknown.
+    The caller goes on with `seek`.
     """
 
     def __init__(self, message: str, divergent: OffsetAndMetadata | None = None) -> None:
@@ -313,7 +313,7 @@ class LogTruncationError(KafkaError):
 class CommitFailedError(KafkaError):
     """Offsets could not be committed because the group gave the partitions to another member in the meantime.
 
-    The records since the last commit will be handled again by whoever owns their partitions now.
+    The members that own the partitions now will handle the records since the last commit again.
     """
 
 
@@ -322,7 +322,7 @@ class ClosedError(MusterError):
 
 
 class IllegalArgumentError(MusterError, ValueError):
-    """A value that no request can carry, whatever the broker: a negative offset, text that is no UTF-8."""
+    """A value that no request can carry to any broker: a negative offset, text that is not valid UTF-8."""
 
 
 class WakeupError(MusterError):

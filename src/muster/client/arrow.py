@@ -1,4 +1,4 @@
-"""Arrow tables of what a consumer has fetched. Imported where they are asked for: pyarrow is an extra."""
+"""Arrow tables of fetched records. Imported only when `poll_arrow` is called, because pyarrow is an extra."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Tables = dict[TopicPartition, pa.Table]
 
 
 class ArrowReader:
-    """Decodes what a `Fetcher` has, into tables with the given columns."""
+    """Decodes the batches of a `Fetcher` into tables with the given columns."""
 
     def __init__(self, config: ConsumerConfig, fetcher: Fetcher, columns: Sequence[str]) -> None:
-        arrow_schema(columns)  # raises for a column that there is not
+        arrow_schema(columns)  # raises for a column that does not exist
         self.columns = tuple(columns)
         self._check_crcs = config.check_crcs
         self._fetcher = fetcher
         self._decoders: dict[TopicPartition, Decoder] = {}
         self.starts: dict[TopicPartition, int] = {}
-        """Where the partitions stood before the last `collect` took from them."""
+        """The positions of the partitions before the last `collect`."""
 
     def collect(self) -> Tables:
-        """All records that wait; the positions move behind them. What stands before a damaged batch is still good."""
+        """All records that wait; the positions move behind them. Records before a damaged batch are included."""
         tables: Tables = {}
         self.starts = {}
         for partition, fetched in self._fetcher.collect_raw().items():

@@ -79,7 +79,7 @@ class AsyncConsumer(forks.StaysHere):
         self._polling = False
         self._woken = False
         self._reader: asyncio.Task[Any] | None = None
-        """The task that records were handed out to last."""
+        """The task to which records were handed out last."""
         self._closing = False
         self._closed = False
         self._gone = asyncio.Event()
@@ -88,7 +88,7 @@ class AsyncConsumer(forks.StaysHere):
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin to turn in the running event loop. Every method that waits does this by itself."""
+        """Begin to work in the running event loop. Every method that waits does this by itself."""
         if self._forks != forks.count:
             if self._started:
                 raise forks.orphaned("consumer")
@@ -100,20 +100,20 @@ class AsyncConsumer(forks.StaysHere):
             await self._loop.start()
 
     async def close(self, timeout_ms: int = DEFAULT_CLOSE_TIMEOUT_MS) -> None:
-        """Commit if auto commit is on, tell the listener, leave the group, close the connections.
+        """Commit if auto commit is on, call the listener, leave the group, close the connections.
 
-        Closing says that what was handed out is handled: it is committed, but what iteration had not come to is not.
-        That does not hold while the task that has the records is still at work, or failed, or was cancelled: then what
-        was handed out to it last is not committed. Nor is it when `async with` is left by an exception.
+        With `close` the caller says that records handed out are handled: they are committed. Records that iteration had
+        not reached are not. If the task that has the records is still at work, failed or was cancelled, the records
+        handed out to it last are not committed either; nor when `async with` is left by an exception.
 
         A static member (`group_instance_id`) does not leave: its place is kept for `session_timeout_ms`.
         """
         await self._close(timeout_ms, handled=_has_ended_well(self._reader))
 
     async def _close(self, timeout_ms: int, *, handled: bool) -> bool:
-        """Whether the consumer is closed now; it is not where a callback calls this while it is being closed."""
+        """Close. Returns whether the consumer is closed now; it is not if a callback of its close calls this."""
         if self._started and self._forks != forks.count:
-            return True  # what there is to close is the parent's
+            return True  # the connections belong to the parent process
         if self._closing:
             if not self._pump.in_callback:
                 await self._gone.wait()
@@ -133,7 +133,7 @@ class AsyncConsumer(forks.StaysHere):
         return True
 
     async def _hang_up(self) -> None:
-        """End without the user, if that is still to do: nothing is committed, the group is told, for a moment."""
+        """End a consumer that was dropped: nothing is committed; leaving the group is tried for a moment."""
         if self._gone.is_set():
             return
         self._closing = True
@@ -213,7 +213,7 @@ class AsyncConsumer(forks.StaysHere):
         self._loop.wakeup()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Take partitions by hand, in place of those assigned by hand before. No group is joined (J7).
+        """Assign partitions manually; replaces an earlier manual assignment. No group is joined (J7).
 
         Raises:
             IllegalStateError: subscribed to topics; `unsubscribe` comes first.
@@ -224,7 +224,7 @@ class AsyncConsumer(forks.StaysHere):
         self._loop.wakeup()
 
     async def unsubscribe(self) -> None:
-        """Give up all partitions, by telling the listener, and leave the group."""
+        """Give up all partitions, call the listener, and leave the group."""
         self._check_open()
         await self.start()
         await self._pump.leave("the consumer unsubscribed from all topics", self._pump.until(None))
@@ -242,11 +242,11 @@ class AsyncConsumer(forks.StaysHere):
     async def poll(self, timeout_ms: int = 1_000, *, max_records: int | None = None) -> Records:
         """Wait for records, `timeout_ms` at most, and return up to `max_poll_records` of them, or none.
 
-        Coming back for more says that the records handed out before are handled: auto commit and rebalances rely on
-        it. A poll that is cancelled loses nothing.
+        With the next poll the caller says that the records handed out before are handled: auto commit and rebalances
+        rely on it. A poll that is cancelled loses nothing.
 
         Raises:
-            KafkaError: the group or a partition cannot be read, and trying again does not help.
+            KafkaError: the group or a partition cannot be read, and the error is not retriable.
             IllegalStateError: nothing is subscribed or assigned, or another task is polling.
             WakeupError: `wakeup` was called.
         """
@@ -264,11 +264,12 @@ class AsyncConsumer(forks.StaysHere):
         """`poll` that makes no object for each record: all that has arrived, as one `pyarrow.Table` for each partition.
 
         `columns` are some of key, value, topic, partition, offset, timestamp, timestampType (all of them by default)
-        and headers, with the types that Spark's Kafka source gives them; what is not asked for is not copied. How much
-        comes is bounded by the fetch settings; `max_poll_records` has no say. Everything else is as with `poll`.
+        and headers, with the types that Spark's Kafka source gives them. Other columns are not copied. The fetch
+        settings bound how much comes; `max_poll_records` does not count here. Everything else is as with `poll`.
 
-        Needs `pip install 'muster-kafka[arrow]'`. Where numba is installed too, it decodes several times as fast; it is
-        loaded after the first 50,000 records, for which everything waits: `muster.arrow.warm()` does that beforehand.
+        Needs `pip install 'muster-kafka[arrow]'`. With numba installed it decodes several times as fast. numba is
+        loaded after the first 50,000 records, and the consumer waits for that; `muster.arrow.warm()` loads it
+        beforehand.
 
         Raises:
             ConfigError: pyarrow is not installed.
@@ -298,7 +299,7 @@ class AsyncConsumer(forks.StaysHere):
         return self._arrow
 
     async def _poll(self, timeout_ms: int, hand_out: Callable[[], T]) -> T:
-        """The caller has come back for more: wait until there is something to hand out, for a time."""
+        """The caller has come back for more: wait, for `timeout_ms` at most, until there is something to hand out."""
         self._check_open()
         if self._polling:
             raise IllegalStateError("another poll of this consumer is under way")
@@ -328,13 +329,13 @@ class AsyncConsumer(forks.StaysHere):
             try:
                 found = hand_out()
             except BaseException:
-                self._handout.take_back()  # it is nobody's
+                self._handout.take_back()  # the caller does not get the records
                 raise
             if found or not await self._pump.wait(self._has_news, deadline):
                 return found
 
     def _take(self, limit: int) -> bool:
-        """Have something to hand out, if there is anything; whether there is."""
+        """Take records from the core if none are left. Returns whether there are records to hand out."""
         if not self._handout.has_records:
             self._handout.take(self._core.collect(limit))
         return self._handout.has_records
@@ -343,9 +344,10 @@ class AsyncConsumer(forks.StaysHere):
         return self._woken or self._pump.has_news
 
     def wakeup(self) -> None:
-        """Have the poll under way raise a WakeupError, or else the next one. Nothing is lost by it.
+        """Have the poll under way raise a WakeupError, or else the next one. No record is lost by it.
 
-        From the event loop's own thread; `Consumer.wakeup` may be called from any thread and from a signal's handler.
+        To be called from the event loop's thread; `Consumer.wakeup` may be called from any thread and from a signal
+        handler.
         """
         self._woken = True
         self._loop.wakeup()
@@ -373,23 +375,23 @@ class AsyncConsumer(forks.StaysHere):
     # --- where to read -----------------------------------------------------------------------------------------------
 
     def seek(self, partition: TopicPartition, offset: OffsetAndMetadata | int) -> None:
-        """Read on from an offset. Raises IllegalStateError where the partition is not assigned."""
+        """Read on from an offset. Raises IllegalStateError if the partition is not assigned."""
         self._core.subscription.seek(partition, offset)
-        self._handout.drop([partition])  # once the position is another
+        self._handout.drop([partition])  # only after the position has changed
         self._loop.wakeup()
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read the oldest records there are; of all assigned partitions by default."""
+        """Read from the oldest record on; of all assigned partitions by default."""
         self._reset(partitions, OffsetReset.EARLIEST)
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read what comes from now on; of all assigned partitions by default."""
+        """Read only records that come from now on; of all assigned partitions by default."""
         self._reset(partitions, OffsetReset.LATEST)
 
     def _reset(self, partitions: Iterable[TopicPartition] | None, strategy: OffsetReset) -> None:
         chosen = self._core.subscription.assignment() if partitions is None else list(partitions)
         for partition in chosen:
-            self._core.subscription.state(partition)  # raises where it is not assigned
+            self._core.subscription.state(partition)  # raises if it is not assigned
         self._handout.drop(chosen)
         for partition in chosen:
             self._core.subscription.request_reset(partition, strategy)
@@ -407,7 +409,7 @@ class AsyncConsumer(forks.StaysHere):
         if held is not None:
             return held
         subscription, pump = self._core.subscription, self._pump
-        # The partition may be given up meanwhile: then this raises, as it would have before.
+        # The partition may be given up meanwhile: then this raises IllegalStateError.
         await pump.wait(lambda: subscription.position(partition) is not None or pump.has_fatal, pump.until(timeout_ms))
         found = subscription.position(partition)
         if found is None:
@@ -416,7 +418,7 @@ class AsyncConsumer(forks.StaysHere):
         return found
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these partitions until they are resumed. They stay this consumer's."""
+        """Hand out nothing of these partitions until `resume`. They stay assigned to this consumer."""
         self._core.subscription.pause(partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
@@ -436,11 +438,11 @@ class AsyncConsumer(forks.StaysHere):
     # --- committing --------------------------------------------------------------------------------------------------
 
     async def commit(self, offsets: OffsetsToCommit | None = None, timeout_ms: int | None = None) -> None:
-        """Commit offsets, by default where the user stands in all partitions; failures that may heal are tried again.
+        """Commit offsets, by default the caller's position in every partition. Retriable failures are tried again.
 
         Raises:
             CommitFailedError: the group has moved on. With code REBALANCE_IN_PROGRESS the next polls complete the
-                rebalance, after which what is still assigned can be committed.
+                rebalance; after that the partitions that are still assigned can be committed.
             KafkaTimeoutError: not done in `timeout_ms` (`default_api_timeout_ms` if None).
         """
         await self.start()
@@ -452,7 +454,8 @@ class AsyncConsumer(forks.StaysHere):
             raise error
 
     def commit_async(self, offsets: OffsetsToCommit | None = None, callback: CommitCallback | None = None) -> None:
-        """Commit without waiting, one try. The callback gets the offsets and None, or what went wrong, in order."""
+        """Commit without waiting, in one try. The callback gets the offsets and an error or None; callbacks come in
+        the order of the commits."""
         self._check_open()
         chosen = self._to_commit(offsets)
         self._commit(chosen, lambda error, _now: self._pump.commit_ended(callback, chosen, error), None)
@@ -460,7 +463,7 @@ class AsyncConsumer(forks.StaysHere):
     async def committed(
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed; None for a partition of which nothing is."""
+        """The group's committed offsets; None for a partition without one."""
         await self.start()
         outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._core.fetch_committed(partitions, partial(settle, outcome), until=self._pump.until(timeout_ms))
@@ -477,7 +480,7 @@ class AsyncConsumer(forks.StaysHere):
 
     def _to_commit(self, offsets: OffsetsToCommit | None) -> Offsets:
         if offsets is None:
-            self._handout.come_back()  # so says the caller
+            self._handout.come_back()  # with this call the caller says that all is handled
             return self._core.consumed()
         return {
             TopicPartition(*partition): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
@@ -564,5 +567,5 @@ def _has_ended_well(task: asyncio.Task[Any] | None) -> bool:
     """Whether records that were handed out to a task are handled, when the running task closes the consumer."""
     if task is None or task is asyncio.current_task():
         return True
-    # Not `exception()`: asking it would keep asyncio from telling that nobody has asked.
+    # Not `exception()`: that would keep asyncio from reporting an exception that was never retrieved.
     return task.done() and not task.cancelled() and getattr(task, "_exception", None) is None

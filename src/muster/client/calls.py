@@ -1,7 +1,7 @@
-"""One-off questions to brokers, for asyncio: sent to the right broker, tried again while time may heal what is wrong.
+"""Single requests to brokers, for asyncio: sent to the right broker, and tried again after retriable errors.
 
-The clients with a core (producer, consumer) decide in the core when to try again. An administrator's call is a
-question and an answer, and reads best as such.
+Producers and consumers decide in their cores when to try again. An admin call is one request and one answer, so it is
+simpler as a coroutine.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class BrokerCalls:
         build: Callable[[int], Request[R]],
         newest_version: int | None = None,
     ) -> R:
-        """One request, once. Raises KafkaConnectionError or UnsupportedVersionError where there is no answer."""
+        """Send one request, once. Raises KafkaConnectionError or UnsupportedVersionError if there is no answer."""
         await self.start()
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
 
@@ -94,7 +94,7 @@ class BrokerCalls:
         return await self.send(node_id, type(request), lambda _: request)
 
     async def describe(self, names: list[str] | None) -> MetadataResponse:
-        """Metadata of topics, of all with None; no topic comes into being by it."""
+        """Metadata of topics; None means all. No topic is created by it."""
         topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
 
         def build(version: int) -> MetadataRequest:
@@ -108,7 +108,7 @@ class BrokerCalls:
         return answer
 
     async def controller(self) -> int:
-        """The node that creates and deletes topics: the controller, or any broker of a cluster that does not tell."""
+        """The node that creates and deletes topics: the controller, or any broker if the cluster does not name it."""
         await self.start()
         await self._loop.wait_for(lambda: self._metadata.version > 0, self._config.request_timeout_ms)
         known = self._metadata.controller_id
@@ -169,7 +169,7 @@ class BrokerCalls:
         attempt: Callable[[list[I]], Awaitable[dict[I, V]]],
         retry: frozenset[ErrorCode],
     ) -> dict[I, V]:
-        """Ask for items until none of them is refused for a reason that time heals, or the time is over."""
+        """Ask for items until none of them is refused with an error of `retry`, or the time is over."""
         order = list(dict.fromkeys(items))
         found: dict[I, V] = {}
 
@@ -192,7 +192,7 @@ class BrokerCalls:
         return {item: found[item] for item in order}
 
     async def retried(self, attempt: Callable[[], Awaitable[V]], retry: frozenset[ErrorCode] = frozenset()) -> V:
-        """Attempt something again and again while it fails for lack of a connection or with an error of `retry`."""
+        """Repeat an attempt while it fails for lack of a connection or with an error of `retry`."""
         limit = self._config.default_api_timeout_ms
         deadline = self._driver.now() + limit
         waits = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, random.getrandbits(31))

@@ -1,7 +1,7 @@
 """Settings of the clients: Kafka's names in snake_case, Kafka's units, Kafka 4.2's defaults.
 
-Each class is used by keywords, or by `of`, which also takes Kafka's own dotted keys and text values (a properties
-file, a command line). What two settings have to agree on is checked when the object is made.
+Each class takes keywords; `of` also takes Kafka's dotted keys and values as text (from a properties file or a command
+line). Settings that have to agree with each other are checked when the object is made.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ClientConfig:
         self._check()
 
     def _check(self) -> None:
-        """What settings have to agree on."""
+        """Raise ConfigError for settings that do not agree with each other."""
         return
 
     @classmethod
@@ -242,7 +242,7 @@ _MAXIMUM = {"compression_gzip_level": 9, "compression_zstd_level": 22} | dict.fr
 
 
 def _check_range(name: str, value: Any) -> None:
-    """Whether a value fits where it is used; text is sent as UTF-8, numbers that are sent have 32 bits."""
+    """Raise ConfigError for a value that does not fit into the protocol: text is UTF-8, numbers have 32 bits."""
     if isinstance(value, str):
         try:
             size = len(value.encode())

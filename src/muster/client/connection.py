@@ -1,9 +1,9 @@
 """One connection to one broker: handshake, requests in order, their timeouts.
 
-Life of a connection: CONNECTING, then HANDSHAKE (ApiVersions, which tells the versions that the broker speaks), then
-READY, then CLOSED, from wherever it was. Requests wait in a queue until it is READY and while as many as are allowed
-are under way; answers come in the order of the requests. Whatever ends the connection answers every request that it
-holds, each exactly once.
+The states of a connection: CONNECTING, then HANDSHAKE (ApiVersions, which tells the versions that the broker speaks),
+then READY; any state may turn to CLOSED. Requests wait in a queue until the connection is READY, and while
+`MAX_IN_FLIGHT` are under way. Answers come in the order of the requests. When the connection ends, every request that
+it holds is answered with a failure, exactly once.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from muster.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 from muster.protocol.primitives import Buffer, Request
 
 MAX_IN_FLIGHT = 100
-"""How many requests may be under way on one connection; what a core bounds tighter it bounds itself."""
+"""How many requests may be under way on one connection. A core may keep a lower bound of its own."""
 
 MAX_FRAME_BYTES = 512 * 1024 * 1024
-"""The largest answer that is taken. Text that is no Kafka protocol ("HTTP") reads as a length above it."""
+"""The largest answer that is accepted. The length in text of another protocol ("HTTP") is above it."""
 
 
 class ConnectionState(Enum):
-    """Where a connection stands in its life."""
+    """The state of a connection."""
 
     CONNECTING = "connecting"
     HANDSHAKE = "handshake"
@@ -52,7 +52,7 @@ class Waiting:
 
 
 class Owner(Protocol):
-    """What a connection needs of its driver."""
+    """What a connection needs from its driver."""
 
     def now(self) -> int:
         """The driver's clock, in milliseconds."""
@@ -87,7 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         self._queue: deque[Waiting] = deque()
         self._in_flight: deque[Waiting] = deque()
         self._unwritten: deque[Waiting] = deque()
-        """Requests without an answer (acks=0) that the socket has not taken as a whole: closing now would lose them."""
+        """Requests without an answer (acks=0) that the socket has not taken whole: closing now would lose them."""
         self._correlation_id = 0
         self._handshake = Handshake()
         self._muted_until = 0
@@ -96,7 +96,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def load(self) -> int:
-        """Requests that it holds."""
+        """The number of requests that it holds."""
         return len(self._queue) + len(self._in_flight) + len(self._unwritten)
 
     def submit(self, send: AnySend, deadline: int) -> None:
@@ -118,8 +118,8 @@ class Connection(asyncio.BufferedProtocol):
                 continue
             if waiting.send.expects_reply:
                 if self._in_flight:
-                    # Answers come in order: none can come before those of the requests ahead, and a join ahead may
-                    # rightly take minutes. Giving up on this one alone would break the connection under the join.
+                    # Answers come in order, and a JoinGroup ahead may rightly take minutes. A timeout of this request
+                    # would close the connection under the join.
                     waiting.deadline = max(waiting.deadline, self._in_flight[-1].deadline)
                 self._in_flight.append(waiting)
             else:
@@ -132,7 +132,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.resume_writing()
 
     def expire(self, now: int) -> int | None:
-        """Give up on requests whose time is over; the next time to look, None if there is nothing to wait for."""
+        """Give up requests whose time is over. Returns the next time to look, None if there is nothing to wait for."""
         heads = [under_way[0] for under_way in (self._in_flight, self._unwritten) if under_way]
         late = next((head.send for head in heads if head.deadline <= now), None)
         if late is not None:
@@ -141,7 +141,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close(Failure(FailureKind.TIMEOUT, text))
             return None
         if any(waiting.deadline <= now for waiting in self._queue):
-            # What stands behind it must not overtake it: batches of a producer are in order.
+            # Requests behind it are given up too: they must not overtake it, as a producer's batches are in order.
             queue, self._queue = self._queue, deque()
             for waiting in queue:
                 text = f"{waiting.send.request_type.__name__} could not be sent to {self.node} in time"
@@ -151,7 +151,7 @@ class Connection(asyncio.BufferedProtocol):
         return min(deadlines, default=None)
 
     def close(self, failure: Failure) -> None:
-        """End the connection. The oldest request under way gets `failure`, what it means for the others they get."""
+        """End the connection. The oldest request under way gets `failure`; the others get what it means for them."""
         if self.state is ConnectionState.CLOSED:
             return
         self.state = ConnectionState.CLOSED
@@ -213,7 +213,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- requests and answers ----------------------------------------------------------------------------------------
 
     def _encode(self, waiting: Waiting, parts: list[Buffer]) -> bool:
-        """Append a request's bytes. One that this broker cannot be sent is answered with why."""
+        """Append a request's bytes. A request that cannot be sent to this broker is answered with the reason."""
         send = waiting.send
         try:
             key = send.request_type.API_KEY
@@ -223,7 +223,7 @@ class Connection(asyncio.BufferedProtocol):
             text = f"{self.node} cannot be asked that: {error}"
             self._owner.deliver(send, Failure(FailureKind.UNSUPPORTED_VERSION, text))
             return False
-        except Exception as error:  # what a caller passed in may be anything; others share this connection
+        except Exception as error:  # what a caller passed in may be anything; other requests share this connection
             text = f"a value in {send.request_type.__name__} cannot be sent: {type(error).__name__}: {error}"
             self._owner.deliver(send, Failure(FailureKind.UNENCODABLE, text))
             return False
@@ -249,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
         self.last_used = now = self._owner.now()
         throttle = getattr(answer, "throttle_time_ms", 0)
         if throttle > 0:
-            # The broker has answered at once and expects the client to be quiet for this long (KIP-219).
+            # The broker has answered at once, and expects the client to send nothing for this long (KIP-219).
             self._muted_until = now + throttle
         self._owner.deliver(waiting.send, answer)
 

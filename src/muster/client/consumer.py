@@ -1,11 +1,11 @@
 """`Consumer`: the consumer for code that blocks.
 
-It is an `AsyncConsumer` on a loop thread. A call is handed to that thread and waited for; heartbeats, fetches and
-joins go on there whatever the caller does. The user's callbacks run in the caller's thread, inside the call, as in
-Kafka's own client. Records come over a batch at a time.
+It is an `AsyncConsumer` on a loop thread. Each call is handed to that thread, and the caller waits for it. Heartbeats,
+fetches and joins go on in the loop thread while the caller does other things. The user's callbacks run in the caller's
+thread, inside the call, as in Kafka's own client. Records come over a batch at a time.
 
-A poll may be interrupted (Ctrl-C) when its records have left the core already. Then they are handed out by the next
-poll: before anything else is done in the loop's thread, `_settle` takes back what the caller did not get.
+A poll may be interrupted (Ctrl-C) after its records have left the core. Then the next poll hands them out: before
+anything else is done in the loop's thread, `_settle` takes back what the caller did not get.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Consumer(forks.StaysHere):
             for record in consumer:
                 ...
 
-    One thread uses it at a time, but for `close` and `wakeup`, which end another thread's poll. After a fork the child
-    makes a consumer of its own.
+    One thread uses it at a time, except for `close` and `wakeup`, which end another thread's poll. After a fork the
+    child process makes a consumer of its own.
     """
 
     def __init__(self, settings: Mapping[str, Any] | None = None, /, **more: Any) -> None:
@@ -62,20 +62,20 @@ class Consumer(forks.StaysHere):
         self._reading: Call[Any] = _returned()
         """The last call that hands out records. The loop's thread writes it."""
         self._reader: int | None = None
-        """The thread that made it."""
+        """The thread that made this call."""
 
     # --- life --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to turn. Every method that waits does this by itself."""
+        """Start the loop thread. Every method that waits does this by itself."""
         self._run(self._consumer.start)
 
     def close(self, timeout_ms: int = DEFAULT_CLOSE_TIMEOUT_MS) -> None:
-        """Commit if auto commit is on, tell the listener, leave the group, close the connections.
+        """Commit if auto commit is on, call the listener, leave the group, close the connections.
 
-        Closing says that what was handed out is handled: it is committed, but what iteration had not come to is not.
-        Another thread than the one that has the records cannot say so: if it closes, or if `with` is left by an
-        exception, what was handed out last is not committed.
+        With `close` the caller says that records handed out are handled: they are committed. Records that iteration had
+        not reached are not. If another thread than the one that has the records calls `close`, or if `with` is left by
+        an exception, the records handed out last are not committed.
         """
         self._close(timeout_ms, handled=True)
 
@@ -119,11 +119,11 @@ class Consumer(forks.StaysHere):
         self._do(self._consumer.subscribe, topics, pattern=pattern, listener=listener)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Take partitions by hand, in place of those assigned by hand before."""
+        """Assign partitions manually; replaces an earlier manual assignment."""
         self._do(self._consumer.assign, partitions)
 
     def unsubscribe(self) -> None:
-        """Give up all partitions, by telling the listener, and leave the group."""
+        """Give up all partitions, call the listener, and leave the group."""
         self._run(self._consumer.unsubscribe)
 
     def subscription(self) -> set[str]:
@@ -154,8 +154,8 @@ class Consumer(forks.StaysHere):
         return self._read(self._consumer.poll, timeout_ms, max_records=max_records)
 
     def wakeup(self) -> None:
-        """Have the poll under way raise a WakeupError, or else the next one. Any thread may call it, and a signal's
-        handler."""
+        """Have the poll under way raise a WakeupError, or else the next one. It may be called from any thread and from
+        a signal handler."""
         with suppress(ClosedError):
             self._thread.call_soon(self._consumer.wakeup)
 
@@ -186,11 +186,11 @@ class Consumer(forks.StaysHere):
         self._do(self._consumer.seek, partition, offset)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read the oldest records there are; of all assigned partitions by default."""
+        """Read from the oldest record on; of all assigned partitions by default."""
         self._do(self._consumer.seek_to_beginning, partitions)
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read what comes from now on; of all assigned partitions by default."""
+        """Read only records that come from now on; of all assigned partitions by default."""
         self._do(self._consumer.seek_to_end, partitions)
 
     def position(self, partition: TopicPartition, timeout_ms: int | None = None) -> int:
@@ -198,7 +198,7 @@ class Consumer(forks.StaysHere):
         return self._run(self._consumer.position, partition, timeout_ms)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these partitions until they are resumed."""
+        """Hand out nothing of these partitions until `resume`."""
         self._do(self._consumer.pause, partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
@@ -216,17 +216,17 @@ class Consumer(forks.StaysHere):
     # --- committing --------------------------------------------------------------------------------------------------
 
     def commit(self, offsets: OffsetsToCommit | None = None, timeout_ms: int | None = None) -> None:
-        """Commit offsets, by default where the user stands in all partitions."""
+        """Commit offsets, by default the caller's position in every partition."""
         self._run(self._consumer.commit, offsets, timeout_ms)
 
     def commit_async(self, offsets: OffsetsToCommit | None = None, callback: CommitCallback | None = None) -> None:
-        """Commit without waiting, one try."""
+        """Commit without waiting, in one try."""
         self._do(self._consumer.commit_async, offsets, callback)
 
     def committed(
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed; None for a partition of which nothing is."""
+        """The group's committed offsets; None for a partition without one."""
         return self._run(self._consumer.committed, partitions, timeout_ms)
 
     # --- asking ------------------------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ class Consumer(forks.StaysHere):
     # --- to the loop thread and back ---------------------------------------------------------------------------------
 
     def _do(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Call something that does not wait, in the loop's thread."""
+        """Call a plain function in the loop's thread."""
 
         async def call() -> T:
             return function(*arguments, **named)
@@ -278,12 +278,12 @@ class Consumer(forks.StaysHere):
         return self._run(call)
 
     def _run(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any, **named: Any) -> T:
-        """Call something that waits, in the loop's thread."""
+        """Run a coroutine function in the loop's thread."""
         work: Callable[[], Coroutine[Any, Any, T]] = partial(function, *arguments, **named)
         return self._thread.perform(Call(lambda: self._after_reading(work)))
 
     def _read(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any, **named: Any) -> T:
-        """Call what hands out records, in the loop's thread: one call at a time."""
+        """Run, in the loop's thread, a coroutine function that hands out records: one call at a time."""
         work: Callable[[], Coroutine[Any, Any, T]] = partial(function, *arguments, **named)
         reader = threading.get_ident()
         call: Call[T] = Call(lambda: self._read_in_turn(call, work, reader))
@@ -301,7 +301,7 @@ class Consumer(forks.StaysHere):
         return await work()
 
     async def _settle(self) -> None:
-        """If the last call that hands out records was interrupted, end it, and take back what nobody has got."""
+        """If the last call that hands out records was interrupted, end it and take back its records."""
         last = self._reading
         if not last.abandoned:
             return

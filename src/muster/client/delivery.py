@@ -12,7 +12,7 @@ from muster.client import forks
 from muster.model import RecordMetadata
 
 _making = threading.Lock()
-"""Held for an instant by whoever makes a DeliveryFuture's condition, or settles one that has none."""
+"""Held for an instant while a DeliveryFuture's condition is made, or one without a condition is settled."""
 
 
 def _in_child() -> None:
@@ -24,18 +24,18 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 class DeliveryFuture(Future[RecordMetadata]):
-    """A `concurrent.futures.Future` whose condition and lists are made when somebody needs them.
+    """A `concurrent.futures.Future` whose condition and lists are made only when they are needed.
 
-    Most are looked at when they are done, or never. Made at once, a dozen objects for each record under way cost more
-    time than all else of `send`, much of it in the garbage collector.
+    Most futures are looked at when they are done, or never. Making a dozen objects at once for each record would cost
+    more time than all the rest of `send`, much of it in the garbage collector.
 
-    `result` and `exception` do without the condition: an interrupt in the middle of `Condition.__enter__` leaves it
+    `result` and `exception` do not use the condition: an interrupt in the middle of `Condition.__enter__` leaves it
     locked, and the thread that settles the future would wait for it for ever. They wait for a lock of their own, which
     that thread releases. The race that `_making` decides: either the waiting thread has added its lock before the
     future is settled, or it finds it settled.
 
-    In a forked child nobody will settle what the parent's producer has under way: there such a future fails with
-    IllegalStateError as soon as somebody looks at it.
+    In a forked child no thread will settle the futures of the parent's producer: there such a future fails with
+    IllegalStateError as soon as it is looked at.
     """
 
     def __init__(self) -> None:
@@ -44,13 +44,13 @@ class DeliveryFuture(Future[RecordMetadata]):
         self._result: RecordMetadata | None = None
         self._exception: BaseException | None = None
         self.seen = False
-        """Whether anybody has asked for the outcome, or waits for it."""
+        """Whether the caller has asked for the outcome, or waits for it."""
         self._locks: list[Any] | None = None
         self._made: threading.Condition | None = None
         self._forks = forks.count
 
     def _get_condition(self) -> threading.Condition:
-        """What every other method of a future begins with."""
+        """The condition, which every other method of a future asks for first; made here."""
         self.seen = True
         with _making:
             self._look_for_fork()
@@ -67,7 +67,7 @@ class DeliveryFuture(Future[RecordMetadata]):
         if self._forks == forks.count:
             return
         self._forks = forks.count
-        self._made = None  # a thread that is not here may hold it
+        self._made = None  # a thread of the parent may have held it
         if self._state in (PENDING, RUNNING):
             self._exception = forks.orphaned("future")
             self._state = FINISHED
@@ -78,7 +78,7 @@ class DeliveryFuture(Future[RecordMetadata]):
         return self._state not in (PENDING, RUNNING)
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Where the record is; waits `timeout` seconds at most, for ever if None."""
+        """Where the record was written; waits `timeout` seconds at most, for ever if None."""
         self._wait(timeout)
         if self._state == FINISHED and self._result is not None:
             return self._result
@@ -90,14 +90,14 @@ class DeliveryFuture(Future[RecordMetadata]):
         return super().exception(0)
 
     def cancel(self) -> bool:
-        """Take no interest in the outcome any more. The record is sent all the same."""
+        """Ignore the outcome from now on. The record is sent all the same."""
         try:
             return super().cancel()
         finally:
             self._release()
 
     def set_result(self, result: RecordMetadata) -> None:
-        """Settle it: for the producer alone."""
+        """Settle the future; only the producer calls it."""
         with _making:
             settled = self._made is None and self._state == PENDING
             if settled:
@@ -111,7 +111,7 @@ class DeliveryFuture(Future[RecordMetadata]):
                 self._release()
 
     def set_exception(self, exception: BaseException | None) -> None:
-        """Settle it: for the producer alone."""
+        """Settle the future; only the producer calls it."""
         with _making:
             settled = self._made is None and self._state == PENDING
             if settled:

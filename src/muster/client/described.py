@@ -1,4 +1,4 @@
-"""The user's own questions about topics: asked apart from the metadata that a consumer keeps for itself."""
+"""Topics and partitions that the user asks for: requested apart from the metadata that a consumer keeps for itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIRST_WITHOUT_CREATION = 4
 
 
 def metadata_request(topics: Iterable[str] | None, may_create: bool, version: int) -> MetadataRequest:
-    """Metadata of these topics, of all for None. Before v4 a topic that is asked for is always created."""
+    """Metadata of these topics; None means all. Before v4 a topic that is asked for is always created."""
     named = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
     if named is None and version == 0:
         named = []

@@ -1,7 +1,7 @@
-"""Moves the bytes of the client's cores, and turns the cores: the only part of a client that waits.
+"""Moves the bytes of the client's cores, and polls the cores: the only part of a client that waits.
 
-`Driver` keeps at most one connection for each node and channel, opened when first needed. `CoreLoop` polls cores
-whenever something arrived or a deadline of theirs has come. All of it runs in one event loop and needs no locks.
+`Driver` keeps at most one connection for each node and channel, opened when first needed. `CoreLoop` polls the cores
+when an answer has arrived or one of their deadlines has come. Both run in one event loop and need no locks.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def wall_clock_ms() -> int:
 
 
 class _Address:
-    """What is remembered of an address between connections: when it may be tried again, how patiently, what was told.
+    """What is kept of an address between connections: when to try it again, with which timeout, what was logged.
 
-    A client may wait for its cluster in silence as long as it likes, but not without having said so: the first failure
-    to connect is a warning, and so is one for another reason; the same reason again only every five minutes.
+    A client may wait for its cluster for ever, but it says so: the first failure to connect is logged as a warning, and
+    so is a failure for another reason. The same reason is logged again only every five minutes.
     """
 
     __slots__ = ("backoff", "place", "retry_at", "setup_timeout", "told", "told_at")
@@ -53,7 +53,7 @@ class _Address:
     def __init__(self, config: ClientConfig, node: Node) -> None:
         self.place = f"{node.host}:{node.port}"
         self.told: str | None = None
-        """Why there is no connection, as it was told last; None while that is no trouble."""
+        """Why there is no connection, as it was logged last; None while the address is fine."""
         self.told_at = 0
         seed = random.getrandbits(31)
         self.backoff = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, seed)
@@ -72,7 +72,7 @@ class _Address:
             self.told = None
 
     def failed(self, why: str, now: int) -> None:
-        """No connection came about."""
+        """A connection could not be made."""
         if self.told == why and now < self.told_at + _TELL_AGAIN_MS:
             log.debug("%s", why)
             return
@@ -145,7 +145,7 @@ class Driver:
         await asyncio.sleep(0)  # lets the transports close their sockets
 
     def disconnect(self, node_id: int, channel: Channel) -> None:
-        """Close one connection, if there is one: what is parked on it is void, and would hold up what comes after."""
+        """Close one connection, if there is one: a request parked on it is void, and would hold up later ones."""
         connection = self._connections.get((node_id, channel))
         if connection is not None:
             self._retire(connection)
@@ -235,8 +235,8 @@ class Driver:
         try:
             return (await loop.create_connection(lambda: connection, node.host, node.port))[0]
         except RuntimeError as error:
-            # At the end of the interpreter asyncio has no thread any more to look up a name in, and what is left to be
-            # sent may need it still: nothing is in the way of looking it up here.
+            # At the end of the interpreter asyncio has no thread left to resolve a host name in, but records may still
+            # have to be sent. Blocking here does no harm then, so the name is resolved in this thread.
             failure: OSError | RuntimeError = error
         for *_, address in socket.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM):
             try:
@@ -259,17 +259,17 @@ class Driver:
         self.deliver(send, answer)
 
     def on_ready(self, connection: Connection) -> None:
-        """The handshake is done: the address is good, and what waited for it can go out."""
+        """The handshake is done: the address is good, and requests that waited for it can go out."""
         address = self._addresses[connection.node.host, connection.node.port]
         address.connected()
         connection.flush()
         self._drop_bootstrap()
 
     def on_closed(self, connection: Connection, failure: Failure) -> None:
-        """The connection broke: the next one to its address waits, longer each time that none comes about."""
+        """The connection broke: the next one to its address waits for a backoff, which grows with each failure."""
         key = (connection.node.node_id, connection.channel)
         if self._connections.get(key) is not connection:
-            return  # it was retired
+            return  # this connection was retired
         del self._connections[key]
         if self._closed:
             return
@@ -280,7 +280,7 @@ class Driver:
             log.info("connection to %s ended: %s", connection.node, failure.message)
         else:
             address.failed(failure.message, now)
-        self._metadata.request_update(now)  # leaders have perhaps moved away from a broker that is gone
+        self._metadata.request_update(now)  # the broker may be gone, and its partitions may have other leaders
         self.wakeup()
 
     def _drop_bootstrap(self) -> None:
@@ -355,7 +355,7 @@ class CoreLoop:
     """Polls cores and dispatches what they send: after each arrival, at their deadlines, and when asked to (`wakeup`).
 
     `on_turn` is called after each round, for the face to look at what has changed; it calls `wakeup` if it changed a
-    core. An exception out of a core is a defect: the loop stops, `error` holds it, and whoever waits gets it raised.
+    core. An exception out of a core is a defect: the loop stops, `error` holds it, and callers that wait get it raised.
     """
 
     def __init__(self, driver: Driver, cores: Sequence[Core], on_turn: Callable[[int], None] | None = None) -> None:
@@ -370,7 +370,7 @@ class CoreLoop:
         self._timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        """Begin to turn, in the running event loop."""
+        """Begin to poll the cores, in the running event loop."""
         self._loop = asyncio.get_running_loop()
         self.driver.wakeup = self.wakeup
         self.driver.on_error = self._stop
@@ -378,20 +378,20 @@ class CoreLoop:
         self.wakeup()
 
     def wakeup(self) -> None:
-        """Poll the cores soon. Only from the event loop's thread."""
+        """Poll the cores soon. To be called from the event loop's thread only."""
         if not self._scheduled and self._loop is not None and not self._closed:
             self._scheduled = True
             self._loop.call_soon(self._turn)
 
     def attend(self, event: Event, lines: logging.Logger) -> None:
-        """Do what an event of a core says that the user need not know of."""
+        """Handle an event of a core that is not for the user."""
         if isinstance(event, Note):
             lines.log(event.level, "%s", event.text)
         elif isinstance(event, Disconnect):
             self.driver.disconnect(event.node_id, Channel.COORDINATOR)
 
     async def wait_for(self, predicate: Callable[[], bool], timeout_ms: int | None = None) -> bool:
-        """Wait until the predicate holds after some round; False if the time is over before."""
+        """Wait until the predicate holds after a round. Returns False if the time is over before."""
         if predicate():
             return True
         if self.error is not None:
@@ -411,7 +411,7 @@ class CoreLoop:
         return True
 
     async def close(self) -> None:
-        """Stop turning and close the connections."""
+        """Stop polling the cores and close the connections."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -440,7 +440,7 @@ class CoreLoop:
             try:
                 if predicate():
                     waiter.set_result(None)
-            except Exception as error:  # the waiter's own affair: what it waits for cannot be any more
+            except Exception as error:  # only this waiter's: what it waits for can no longer happen
                 waiter.set_exception(error)
 
     def _arm(self) -> None:
@@ -460,7 +460,7 @@ class CoreLoop:
         self._fail_waiters(self._failure())
 
     def _failure(self) -> MusterError:
-        """Why nothing works any more."""
+        """The error of every call after the loop has stopped."""
         failure = MusterError(f"the client has stopped at an error inside it, and has to be made anew: {self.error!r}")
         failure.__cause__ = self.error
         return failure

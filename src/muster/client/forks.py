@@ -1,4 +1,4 @@
-"""Clients stay in the process that made them: threads and sockets come along with no fork, pickle or copy."""
+"""Clients stay in the process that made them: threads and sockets cannot be forked, pickled or copied."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NoReturn, SupportsIndex
 from muster.errors import IllegalStateError
 
 count = 0
-"""Forks between the first process and this one. An object that notes it when made can tell that it is in a child."""
+"""How often this process's line was forked. An object that stores it when made can tell later that it is in a child."""
 
 
 def _in_child() -> None:
@@ -20,7 +20,7 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def orphaned(what: str) -> IllegalStateError:
-    """What a child is told that uses its parent's `what`."""
+    """The error for a child process that uses its parent's `what`."""
     return IllegalStateError(f"this {what} belongs to the process that forked: make a new one in the child process")
 
 

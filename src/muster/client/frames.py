@@ -1,8 +1,8 @@
-"""Cuts what a socket brings into frames, without copying the large ones.
+"""Cuts the bytes that a socket brings into frames, without copying large ones.
 
-The transport reads straight into the buffer that `get_buffer` offers. A frame that fits into the shared buffer is
-copied out of it, being small. For one that does not, memory of its exact size is taken as soon as its length is known,
-and the rest is read into that: a fetch of 50 MB is written once, by the kernel, and decoded where it lies.
+The transport reads straight into the buffer that `get_buffer` offers. A small frame is copied out of the shared buffer.
+For a frame that does not fit there, memory of its exact size is taken as soon as its length is known, and the rest is
+read into that: a fetch of 50 MB is written once, by the kernel, and decoded where it lies.
 """
 
 from __future__ import annotations

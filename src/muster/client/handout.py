@@ -1,21 +1,21 @@
-"""What a consumer's face has taken from the core, what of that the caller was given, and what the caller has handled.
+"""The hand-out: records that a face has taken from the core, has handed out to the caller, and the caller has handled.
 
-Theory. A record passes three marks on its way. It is *taken* from the core, whose position is behind it then; it is
-*handed out*, returned to the caller by a poll or by iteration; it is *handled* when the caller comes back for more, or
-says so by a commit. Only what is handled is committed, so that a crash, an exception or an interrupt on the way costs
-no record: what was not handled is read again.
+Theory. A record passes three marks on its way. It is *taken* from the core, whose position is behind it then. It is
+*handed out* when a poll or an iteration returns it to the caller. It is *handled* when the caller comes back for more,
+or commits it. Only handled records are committed, so a crash, an exception or an interrupt on the way costs no record:
+records that were not handled are read again.
 
 A `_Run` holds the records of one partition in the order of their offsets, and two numbers that divide them:
 
     records   0 ......... handled ......... index ......... len
                 handled   |   handed out    |   taken      |
 
-Handing out moves `index` and nothing else, in one step. So an interrupt finds the record before or behind the mark,
-and whatever was handed out to nobody is taken back by moving `index` to `handled` again. Tables are handed out as a
-whole; of them only the first position is kept, to which the partition goes back.
+Handing out moves `index` and nothing else, in one step. So an interrupt finds the record before or behind the mark, and
+records that never reached the caller are taken back by moving `index` to `handled` again. Tables are handed out as a
+whole; only their first position is kept, to which the partition goes back.
 
 A run is void once its partition was given up, even if the partition has come back since (`PartitionState.assigned`), or
-when the user has sought. It stays good when the broker has lost the offsets behind it meanwhile.
+once the user has called `seek`. It stays good when the broker has lost the offsets behind it meanwhile.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class Handout:
         self._subscription = subscription
         self._runs: list[_Run] = []
         self._current: _Run | None = None
-        """Of which iteration hands out the next record."""
+        """The run from which iteration hands out the next record."""
         self._tables: dict[TopicPartition, tuple[PartitionState, OffsetAndMetadata]] = {}
-        """Where the tables begin that were handed out and are not handled."""
+        """Where tables begin that were handed out and are not handled yet."""
         self._ended = False
 
     # --- taking and handing out --------------------------------------------------------------------------------------
@@ -89,10 +89,10 @@ class Handout:
         return records
 
     def next(self) -> ConsumerRecord | None:
-        """The next record, for iteration; None when all are handed out. Asking says that the last one is handled.
+        """The next record, for iteration; None when all are handed out. The record before it counts as handled.
 
-        No instruction behind the move of `index` is one at which the interpreter looks for signals (those are calls,
-        jumps backwards and the beginnings of functions): once it has moved, the caller gets the record.
+        The interpreter looks for signals at calls, at jumps backwards and at the beginning of functions. There is none
+        of these behind the move of `index`: once it has moved, the caller gets the record.
         """
         run = self._current
         if run is not None:
@@ -124,7 +124,7 @@ class Handout:
     # --- what the caller says ----------------------------------------------------------------------------------------
 
     def come_back(self) -> None:
-        """The caller has come back: what was handed out is handled."""
+        """The caller has come back for more: all that was handed out is handled."""
         self._current = None
         for run in self._runs:
             run.handled = run.index
@@ -132,7 +132,7 @@ class Handout:
         self._tables = {}
 
     def handled_up_to(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """The caller commits these offsets: what was handed out in front of them is handled."""
+        """The caller commits these offsets: records handed out before them are handled."""
         for run in self._runs:
             end = offsets.get(run.partition)
             while end is not None and run.handled < run.index and run.records[run.handled].offset < end.offset:
@@ -143,7 +143,7 @@ class Handout:
                 self._tables[partition] = state, end
 
     def take_back(self) -> None:
-        """The caller was interrupted before it got what was handed out last: it is handed out again."""
+        """The caller was interrupted before it got the last records: they are handed out again."""
         self._current = None
         for run in self._runs:
             run.index = run.handled
@@ -160,7 +160,7 @@ class Handout:
         self._tables = {partition: found for partition, found in self._tables.items() if partition not in gone}
 
     def give_back(self) -> None:
-        """Have what was taken and not handed out fetched again, if it is to be read at all."""
+        """Set positions back to the records that were taken and not handed out, so that they can be fetched again."""
         for partition, place in self._places(handled=False).items():
             self._subscription.seek(partition, place)
         self._current = None
@@ -169,7 +169,7 @@ class Handout:
             run.size = run.index
 
     def end(self, *, handled: bool) -> None:
-        """Hand out no more. What was handed out last is handled, or will be handed out to another consumer."""
+        """Hand out no more. Records handed out last are handled, or will be read again by another consumer."""
         self._ended = True
         if handled:
             self.come_back()
@@ -194,11 +194,11 @@ class Handout:
         return sum(run.size - run.index for run in self._valid() if run.partition == partition)
 
     def unhandled(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Where a commit ends, in partitions where that is not the core's position."""
+        """The offset to commit, for partitions where it is not the core's position."""
         tables = {partition: place for partition, (state, place) in self._tables.items() if state.assigned}
         places = self._places(handled=True) | tables
         stands = self._subscription.all_consumed()
-        # The position is behind what was taken, unless the log was found to have lost its end.
+        # The position is behind what was taken, except after the log has lost its end.
         return {p: place for p, place in places.items() if p not in stands or place.offset < stands[p].offset}
 
     def _places(self, *, handled: bool) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -1,6 +1,6 @@
-"""How every connection to a broker begins, asyncio's or a blocking one: options of its socket, versions of the broker.
+"""How every connection to a broker begins, asyncio's or a blocking one: socket options, then the broker's versions.
 
-What is to come between the two for all connections, such as TLS and SASL, has its place here.
+TLS and SASL, which would come between the two on every connection, have their place here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FIRST_WITH_SOFTWARE = 3
 
 
 def set_options(link: socket.socket, send_buffer_bytes: int = -1, receive_buffer_bytes: int = -1) -> None:
-    """Set what a fresh socket needs; -1 leaves a buffer to the operating system."""
+    """Set the options of a new socket; -1 leaves a buffer size to the operating system."""
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, size in (socket.SO_SNDBUF, send_buffer_bytes), (socket.SO_RCVBUF, receive_buffer_bytes):
@@ -33,11 +33,11 @@ class Handshake:
         self.version = newest
         self.done = False
         self.ranges: dict[int, tuple[int, int]] = {}
-        """Of each API that the broker has, once it is done."""
+        """The version range of each API of the broker, once the handshake is done."""
         self._lowered = False
 
     def request(self) -> ApiVersionsRequest:
-        """The question, with the name of this software where the version has room for it (KIP-511)."""
+        """The ApiVersions request; newer versions carry the name of this software (KIP-511)."""
         if self.version < _FIRST_WITH_SOFTWARE:
             return ApiVersionsRequest()
         return ApiVersionsRequest(client_software_name="muster", client_software_version=muster.__version__)
@@ -48,7 +48,7 @@ class Handshake:
         return framing.decode_response(frame, ApiVersionsRequest, 0 if refused else self.version)
 
     def take(self, answer: ApiVersionsResponse) -> ErrorCode:
-        """Take the answer. NONE: it is done, or to be asked again; else the broker wants nothing of it."""
+        """Take the answer. NONE: the handshake is done, or `request` has to be sent again. Else it was refused."""
         code = error_code(answer.error_code)
         ranges = version_ranges(answer.api_keys)
         if code is ErrorCode.UNSUPPORTED_VERSION and not self._lowered:

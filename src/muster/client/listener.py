@@ -8,7 +8,7 @@ from muster.model import TopicPartition
 
 
 class RebalanceListener:
-    """Told when partitions come and go. Derive from it, and override what matters.
+    """Its methods are called when partitions are assigned or given up. Derive a class, and override what you need.
 
     The methods are called from within `poll`, `unsubscribe` and `close` of the consumer, in the caller's thread or
     task; those of an `AsyncConsumer`'s listener may be coroutines. They may call the consumer: a revoked partition is
@@ -19,11 +19,11 @@ class RebalanceListener:
     """
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
-        """These partitions are new here; a `seek` now decides where reading starts. Called after each rebalance."""
+        """These partitions are new here; `seek` sets where reading starts. Called after each rebalance."""
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
         """These partitions are about to be given up in good order."""
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
-        """These partitions are gone, and may have new owners: it is too late to commit. By default as if revoked."""
+        """These partitions may have new owners already: it is too late to commit. By default as if revoked."""
         return self.on_partitions_revoked(partitions)

@@ -1,14 +1,14 @@
 """The background thread behind the blocking faces, and the bridge over which their calls go.
 
-Theory. A blocking call is a coroutine in the loop's thread and a wait in the caller's. While it waits, the caller also
-runs what the coroutine wants run in the caller's thread (`in_caller`): the user's callbacks.
+Theory. A blocking call is a coroutine in the loop's thread and a wait in the caller's thread. While the caller waits,
+it also runs the user's callbacks, which the coroutine hands to it (`in_caller`).
 
-What ends the wait early, such as Ctrl-C, may be raised between any two instructions of the caller's thread, also right
-after a queue has given up its item or a function its result. So nothing is kept in the caller's thread alone. What has
-become of a call stands in its `Call`, written by the loop's thread; the queue that the caller waits at only says "look
-again", and losing such a word loses nothing. A caller that is interrupted notes `abandoned`, has the coroutine
-cancelled and goes: it waits for nothing, so it cannot hang. Whether the call came to a result all the same is looked at
-in the loop's thread, by a face that cares (`Consumer`, about records), before its next call.
+An exception that ends the wait early, such as Ctrl-C, may be raised between any two instructions of the caller's
+thread, even right after a queue has given up its item or a function its result. So nothing is kept in the caller's
+thread alone. The loop's thread writes the outcome of a call into its `Call`. The queue at which the caller waits only
+says "look again", and losing such an item loses nothing. A caller that is interrupted sets `abandoned`, has the
+coroutine cancelled, and leaves without waiting, so it cannot hang. The call may have come to a result all the same: the
+face that needs to know (`Consumer`, about records) looks at that in the loop's thread before its next call.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ T = TypeVar("T")
 _UserCall = tuple[Callable[..., Any], tuple[Any, ...], "asyncio.Future[None]"]
 
 AT_EXIT_MS = 2_000
-"""How long the interpreter waits at its end for clients that nobody closed."""
+"""How long the interpreter waits at its end for clients that were not closed."""
 
 _FORKED = "this client was started before the process forked: make a new one in the child process"
 
 
 class _Mailbox:
-    """What the loop's thread has for a caller that waits."""
+    """Messages of the loop's thread to a caller that waits."""
 
     __slots__ = ("__weakref__", "user_calls", "words")
 
@@ -54,11 +54,11 @@ class _Mailbox:
 
 
 _mailbox: ContextVar[_Mailbox] = ContextVar("muster_mailbox")
-"""Of the call that the running task belongs to."""
+"""The mailbox of the call that the running task belongs to."""
 
 
 class Call(Generic[T]):
-    """One call on its way. Only the caller's thread writes `returned` and `abandoned`, only the loop's the others."""
+    """One call under way. The caller's thread alone writes `returned` and `abandoned`, the loop's thread the rest."""
 
     __slots__ = ("abandoned", "gave", "mailbox", "over", "returned", "task", "work")
 
@@ -72,7 +72,7 @@ class Call(Generic[T]):
         self.returned = False
         """The caller has the result."""
         self.abandoned = False
-        """The caller has gone without it."""
+        """The caller has left without the result."""
 
     def begin(self, context: Context, calls: set[Call[Any]]) -> None:
         """Start the coroutine, in the loop's thread."""
@@ -84,14 +84,14 @@ class Call(Generic[T]):
         self.task.add_done_callback(lambda task: self.end(calls, task))
 
     def end(self, calls: set[Call[Any]], task: asyncio.Task[T] | None = None) -> None:
-        """Nothing more comes of it."""
+        """The call is over."""
         calls.discard(self)
         work, self.work = self.work, None
         if work is not None:
-            work().close()  # nor will anything: Python must not complain that it was never awaited
+            work().close()  # it never began: closing it keeps Python from warning that it was never awaited
         self.gave = task is not None and not task.cancelled() and task.exception() is None
         if self.abandoned:
-            self.task = None  # its traceback would hold the client
+            self.task = None  # its traceback would keep the client alive
         self.over = True
         self.mailbox.words.put(None)
 
@@ -113,11 +113,11 @@ class Call(Generic[T]):
 class LoopThread:
     """Runs coroutines of one client in a daemon thread and waits for them in the caller's.
 
-    `farewell` is run last in the thread, however it ends: by `close`, because the client was dropped without that
-    (`drop`), or with the interpreter. It must not hold the client, or that would never be dropped.
+    `farewell` runs last in the thread, whether the thread ends by `close`, because the client was dropped (`drop`), or
+    with the interpreter. It must not refer to the client, or the client would never be dropped.
 
-    Sockets and threads do not survive a fork in a usable way: a child process that inherits a started LoopThread gets
-    an IllegalStateError and has to make a client of its own. One that was not started yet works in the child.
+    Sockets and threads do not survive a fork. A child process that inherits a started LoopThread gets an
+    IllegalStateError and has to make a client of its own. A LoopThread that was not started yet works in the child.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class LoopThread:
         self._name = name
         self._farewell = farewell
         self._lock = threading.RLock()
-        """Held while the thread is started. The same thread may take it again: it may have been interrupted with it."""
+        """Held while the thread is started. It is reentrant: the caller may have been interrupted while holding it."""
         self._served: _Served | None = None
         self._thread: threading.Thread | None = None
         self._running = False
@@ -139,7 +139,7 @@ class LoopThread:
     def run(self, work: Coroutine[Any, Any, T], timeout_ms: float | None = None) -> T:
         """Run a coroutine in the loop's thread and return what it returns.
 
-        Whatever ends the wait early (the timeout, Ctrl-C) cancels the coroutine.
+        If the wait ends early (by the timeout or Ctrl-C), the coroutine is cancelled.
 
         Raises:
             KafkaTimeoutError: it took longer than `timeout_ms`.
@@ -154,11 +154,11 @@ class LoopThread:
         return self.perform(Call(lambda: work), timeout_ms)
 
     def call(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any, **named: Any) -> T:
-        """`run` of the coroutine that a function makes, there."""
+        """Like `run`, for the coroutine that a function makes; the function is called in the loop's thread."""
         return self.perform(Call(partial(function, *arguments, **named)))
 
     def perform(self, call: Call[T], timeout_ms: float | None = None) -> T:
-        """Have a call done, and return or raise what comes of it."""
+        """Have a call done, and return its result or raise its error."""
         try:
             served = self._started()
             if self.is_current():
@@ -187,7 +187,7 @@ class LoopThread:
         self._started().call_soon(function, *arguments)
 
     def call_if_serving(self, function: Callable[..., object], *arguments: Any) -> bool:
-        """The same, but the thread is not started for it; whether there is a loop. Takes no lock."""
+        """Like `call_soon`, but without starting the thread. Returns whether there is a loop. Takes no lock."""
         served = self._served
         if served is None or served.loop is None:
             return False
@@ -206,14 +206,14 @@ class LoopThread:
             thread.join(timeout_ms / 1000)
 
     def drop(self) -> None:
-        """The client was dropped: have the thread end, and wait for nothing. The collector may call it anywhere."""
+        """The client was dropped: have the thread end, without waiting. The garbage collector may call it anywhere."""
         self.closed = True
         if self._served is not None and not self.forked:
             self._served.stop()
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a thread in this process that nobody has asked to end."""
+        """Whether there is a thread in this process that was not asked to end."""
         return self._thread is not None and not self.closed and not self.forked
 
     @property
@@ -241,7 +241,7 @@ class LoopThread:
         return self._served
 
     def _start(self) -> None:
-        """Step by step, as each may be the last that an interrupt lets be done."""
+        """Start the thread, in steps that can be repeated: an interrupt may come after any of them."""
         if self._served is None:
             self._served = _Served(self._farewell)
         served = self._served
@@ -258,23 +258,23 @@ class LoopThread:
 
 
 class _Served:
-    """What the thread works on. It knows nothing of its LoopThread: a client that nobody has any more can go."""
+    """The thread's own state. It does not refer to its LoopThread, so that an unused client can be collected."""
 
     def __init__(self, farewell: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
         self._farewell = farewell
         self.loop: asyncio.AbstractEventLoop | None = None
-        """Made by the thread: an interrupt of the caller's could come before it is put anywhere."""
+        """Made by the thread itself: in the caller's thread an interrupt could come before it is stored."""
         self.error: Exception | None = None
         self.words: SimpleQueue[None] = SimpleQueue()
-        """One when the loop is there, or cannot be."""
+        """Gets an item when the loop exists, or could not be made."""
         self.calls: set[Call[Any]] = set()
-        """Those that are under way: they are told when the loop ends."""
+        """The calls that are under way: they are ended with the loop."""
         self.stopping = False
         self._ending = False
         self._server: dict[str, int] = {}
 
     def call_soon(self, function: Callable[..., object], *arguments: Any) -> None:
-        """From any thread. Raises ClosedError when the loop has ended."""
+        """May be called from any thread. Raises ClosedError when the loop has ended."""
         loop = self.loop
         if loop is None:
             raise ClosedError("the client is closed")
@@ -286,18 +286,18 @@ class _Served:
             raise ClosedError("the client is closed") from None
 
     def stop(self) -> None:
-        """Have the loop end. From any thread."""
+        """Have the loop end. May be called from any thread."""
         self.stopping = True
         if self.loop is not None:
             with suppress(ClosedError):
                 self.call_soon(self._stop_running, self.loop)
 
     def _stop_running(self, loop: asyncio.AbstractEventLoop) -> None:
-        if not self._ending:  # what is asked for twice must not stop the farewell
+        if not self._ending:  # a second request to stop must not end the farewell
             loop.stop()
 
     def serve(self) -> None:
-        """What the thread does."""
+        """The thread's main function."""
         me = threading.get_ident()
         if self._server.setdefault("thread", me) != me:
             return  # an interrupt had the thread started twice
@@ -317,11 +317,11 @@ class _Served:
             self._end_tasks(loop)
             if self._farewell is not None:
                 loop.run_until_complete(self._say_farewell(self._farewell))
-            self._end_tasks(loop)  # a call that came with the end may have begun one
+            self._end_tasks(loop)  # a call that came at the last moment may have begun one
             loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
             loop.close()
-            # A call that came before the loop was closed is in `calls`; one that comes now finds the loop closed.
+            # A call that came before the loop was closed is in `calls`; a later one finds the loop closed.
             for call in list(self.calls):
                 call.end(self.calls)
 
@@ -340,7 +340,7 @@ class _Served:
 
 
 async def in_caller(function: Callable[..., Any], *arguments: Any) -> None:
-    """Have a function run in the thread that waits for the running task, and wait for it in turn."""
+    """Have a function run in the caller's thread, which waits for the running task; wait until it returns."""
     answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     mailbox = _mailbox.get()
     mailbox.user_calls.append((function, arguments, answer))
@@ -349,7 +349,7 @@ async def in_caller(function: Callable[..., Any], *arguments: Any) -> None:
 
 
 def _wait(call: Call[Any], served: _Served, timeout_s: float | None) -> None:
-    """Wait in the caller's thread until a call is over. Raises Empty when nothing is heard of it for `timeout_s`."""
+    """Wait in the caller's thread until a call is over. Raises Empty when nothing arrives for `timeout_s`."""
     mailbox = call.mailbox
     while not call.over:
         if mailbox.user_calls:
@@ -368,7 +368,7 @@ def _run_user_call(call: _UserCall, served: _Served) -> None:
             raise IllegalStateError("callbacks of a blocking client are plain functions, not coroutines")
     except Exception as raised:
         error = raised
-    with suppress(ClosedError):  # by the user's function: then the call is over
+    with suppress(ClosedError):  # the user's function has closed the client: the call is over
         served.call_soon(_settle, answer, error)
 
 
@@ -385,7 +385,7 @@ _with_farewell: weakref.WeakSet[LoopThread] = weakref.WeakSet()
 
 
 def _at_exit() -> None:
-    """The interpreter ends, and with it every daemon thread where it stands: let those of open clients end before."""
+    """The interpreter ends and stops daemon threads wherever they are: end the threads of open clients before that."""
     threads = [thread for thread in list(_with_farewell) if not thread.forked]
     for thread in threads:
         thread.drop()

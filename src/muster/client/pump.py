@@ -1,4 +1,4 @@
-"""Behind the face of a consumer: it turns the core, runs the user's callbacks, raises the core's errors, and waits."""
+"""What both faces of a consumer share: polling the core, the user's callbacks, raising the core's errors, waiting."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def call_here(function: Callable[..., Any], *arguments: Any) -> None:
 
 
 class _Told:
-    """One call of the user's code. If an interrupt comes before it has begun, it is still to be made."""
+    """One call of the user's code. If an interrupt comes before it has begun, the call is made later."""
 
     __slots__ = ("arguments", "begun", "function")
 
@@ -64,7 +64,7 @@ class ConsumerPump:
     # --- turning -----------------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """Have the core do now what is due, not at the loop's next round: its events are handled right after."""
+        """Have the core do at once what is due, not at the loop's next round: the caller handles its events next."""
         self.driver.dispatch(self.core.poll(self.driver.now()))
         self.loop.wakeup()
 
@@ -74,13 +74,13 @@ class ConsumerPump:
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something that a poll has to see to."""
+        """Whether there is something for a poll to handle."""
         return bool(self.core.events or self._completed or self.core.has_records)
 
     # --- the user's callbacks ----------------------------------------------------------------------------------------
 
     async def handle_events(self) -> bool:
-        """Run the listener for what has happened, raise what has gone wrong. Whether there was anything to run."""
+        """Run the listener for rebalances, raise the core's errors. Returns whether a listener was run."""
         ran = False
         while self.core.events:
             event = self.core.events.pop(0)
@@ -129,10 +129,10 @@ class ConsumerPump:
             self.core.events.append(Fatal(error))
 
     async def run_commit_callbacks(self) -> None:
-        """Run those that are due, in the order of the commits."""
+        """Run the callbacks that are due, in the order of the commits."""
         while self._completed:
             told = self._completed[0]
-            if told.begun:  # by this loop, or by that of the call that the callback is in
+            if told.begun:  # here, or by a call that was made from within the callback
                 self._completed.popleft()
             else:
                 await self._call_user(told)
@@ -140,7 +140,7 @@ class ConsumerPump:
     # --- leaving -----------------------------------------------------------------------------------------------------
 
     async def leave(self, reason: str, until: int) -> None:
-        """Give everything up, by telling the listener, and leave the group. What a listener raises is raised then."""
+        """Give up all partitions, call the listener, and leave the group. Then raise what the listener raised."""
         left = asyncio.Event()
         self.core.unsubscribe(self.driver.now(), left.set, reason)
         raised: Exception | None = None
@@ -149,7 +149,7 @@ class ConsumerPump:
             self._put_errors_aside()
             try:
                 await self.handle_events()
-            except Exception as error:  # the listener's: the group is to know all the same
+            except Exception as error:  # the listener's: the group is left all the same
                 raised = raised or error
             if not await self.wait(lambda: left.is_set() or bool(self.core.events), until):
                 break
@@ -157,7 +157,7 @@ class ConsumerPump:
             raise raised
 
     def _put_errors_aside(self) -> None:
-        """Leaving is not kept up by what the next poll would have told."""
+        """Log the errors that the next poll would have raised: they must not keep the consumer from leaving."""
         for event in [event for event in self.core.events if isinstance(event, Fatal)]:
             self.core.events.remove(event)
             log.warning("%s", event.error)
@@ -170,25 +170,25 @@ class ConsumerPump:
         return self.core.events.has_fatal
 
     def raise_fatal(self) -> None:
-        """Raise the first error there is for the user."""
+        """Raise the first error for the user, if there is one."""
         for event in list(self.core.events):
             if isinstance(event, Fatal):
                 self.core.events.remove(event)
                 raise event.error
 
     def until(self, timeout_ms: int | None) -> int:
-        """When a call is to end; `default_api_timeout_ms` from now if it has no limit of its own."""
+        """The time at which a call ends: after `timeout_ms`, or `default_api_timeout_ms` if that is None."""
         return self.driver.now() + (self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms)
 
     async def wait(self, predicate: Callable[[], bool], until: int) -> bool:
-        """Wait until the predicate holds; whether it did before `until`."""
+        """Wait until the predicate holds. Returns whether it did before `until`."""
         remaining = until - self.driver.now()
         if remaining <= 0:
             return predicate()
         return await self.loop.wait_for(predicate, remaining)
 
     async def outcome(self, future: asyncio.Future[T]) -> T:
-        """Wait for what a callback of the core settles."""
+        """Wait for a future that a callback of the core settles."""
         await self.loop.wait_for(future.done)
         return future.result()
 

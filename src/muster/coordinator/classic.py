@@ -17,29 +17,33 @@ A group shares out its partitions in two phases, each of which waits for its mem
        none is left         as above, before it is done
 
 *Join phase* (PREPARING_REBALANCE). Every JoinGroup waits in `member.awaiting_join`. `complete_join` ends the phase: at
-once when all have joined, else at `join_deadline`, when whoever is missing is removed (static members are not: their
-session decides). An empty group waits `group.initial.rebalance.delay.ms` first, and again while more members keep
-coming, so that the first of many does not start a rebalance for each. Then the generation counts up, a protocol that
-all know is chosen, and every JoinGroup is answered: the leader's answer carries the members.
+once when all members have joined, else at `join_deadline`. The members that are missing then are removed, except static
+ones, which stay until their session ends. An empty group first waits `group.initial.rebalance.delay.ms`, and again
+while more members keep coming: otherwise many members that start together would cause a rebalance each. Then the
+generation counts up, a protocol that all members know is chosen, and every JoinGroup is answered. Only the leader's
+answer carries the members.
 
 *Sync phase* (COMPLETING_REBALANCE). The SyncGroups wait in `member.awaiting_sync` until the leader's brings the
-assignment. That is written down as one GroupMetadata record; applying it makes the group STABLE. The others then get
-their shares, now or whenever their SyncGroup comes. Who has not asked for its share at `sync_deadline` is removed.
+assignment. The assignment is written as one GroupMetadata record; applying it makes the group STABLE. The other members
+then get their shares, now or when their SyncGroup comes. A member that has not sent its SyncGroup by `sync_deadline` is
+removed.
 
-*What starts a rebalance*: see `Cause`. It always goes through `prepare_rebalance`, which sends those who wait in a sync
-back to join. In every other state than those above a request is answered at once; the tables below say how.
+*What starts a rebalance*: see `Cause`. It always goes through `prepare_rebalance`, which sends the members that wait in
+a sync back to join. In every other state than those above a request is answered at once; the tables below say how.
 
-*Sessions* (H1). Every sign of life moves `session_deadline`. A member that is waiting for us cannot be expected to send
-any, so its deadline then passes without effect, and is set anew when it is answered.
+*Sessions* (H1). Every sign of life moves `session_deadline`. A member whose request waits here cannot be expected to
+send one, so its deadline then passes without effect, and is set anew when the request is answered.
 
-*What is written, and when*. A record goes into `Effects.records` and is applied in one act (`write`), so that the
-state never has what the log will not. If the append fails the whole shard is thrown away and read again, so nothing
-here ever undoes. Records are written when a group is first seen, becomes stable, becomes empty, or a static member
-takes over another's place. A generation that never became stable is not: after a restart the group is back at the last
-one that did, its members rejoin, and the number may be given out a second time - to nobody who got through.
+*What is written, and when*. A record goes into `Effects.records` and is applied in one act (`write`), so that the state
+never has what the log will not have. If the append fails, the whole shard is thrown away and read again, so nothing
+here ever undoes. A record is written when a group is created, becomes stable, becomes empty, and when a static member
+takes over another's place. A generation that never became stable is not written. After a restart the group is back at
+the last generation that was; its members rejoin, and the unwritten number may be given out a second time. No member got
+through the first time, so no member sees it twice.
 
-*Tickets*. Each is answered exactly once. Where Kafka lets a request hang whose place was taken by a retry of the same
-member, or whose member was removed while it waited in a sync, it is answered here, so that no connection is left mute.
+*Tickets*. Each is answered exactly once. Kafka lets two kinds of request hang: one whose place was taken by a retry of
+the same member, and a SyncGroup whose member was removed while it waited. Both are answered here, so that no connection
+is left mute.
 """
 
 from __future__ import annotations
@@ -81,8 +85,8 @@ from muster.protocol.messages import (
 )
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
-"""How long a new member's JoinGroup may wait. Without it members whose clients gave up while a long rebalance went on,
-and came again as somebody else, would pile up: they cannot heartbeat, for they never learned their ids."""
+"""How long a new member's JoinGroup may wait. A client that gives up during a long rebalance comes again as another
+member, because it never learned its first id. Without this limit the members it left behind would pile up."""
 
 # --------------------------------------------------------------------------------------------------------- the tables
 # What a group in each state answers to a request that has passed the guards, which ask: does the group exist, is the
@@ -174,7 +178,7 @@ TABLES: dict[str, Answers] = {
 
 
 def check_member(group: ClassicGroup, member_id: str, group_instance_id: str | None) -> ErrorCode:
-    """Whether the group knows the member, and nobody has taken its place under its instance id (KIP-345)."""
+    """Whether the group knows the member, and no newer member has taken its instance id (KIP-345)."""
     if group_instance_id is not None:
         current = group.static_members.get(group_instance_id)
         if current is None:
@@ -200,7 +204,7 @@ def check_generation(
 def heartbeat(
     group: ClassicGroup, generation_id: int, member_id: str, group_instance_id: str | None, now: int
 ) -> ErrorCode:
-    """The hot rule: moves the member's session on and says how the group is (H1)."""
+    """The rule that runs most often: renews the member's session and says what state the group is in (H1)."""
     if group.state is DEAD:
         return HEARTBEAT[DEAD]
     error = check_generation(group, member_id, group_instance_id, generation_id)
@@ -214,7 +218,7 @@ def heartbeat(
 
 
 def sync(group: ClassicGroup, request: SyncGroupRequest, origin: Origin, now: int) -> Effects:
-    """A member asks for its share; the leader brings everybody's (J4)."""
+    """A member asks for its share; the leader brings the shares of all (J4)."""
     effects = Effects()
     error = _check_sync(group, request)
     if error is not NONE:
@@ -240,7 +244,7 @@ def _check_sync(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
     error = check_generation(group, request.member_id, request.group_instance_id, request.generation_id)
     if error is not NONE:
         return error
-    # KIP-559: members say what they believe was chosen.
+    # KIP-559: a member says which protocol it believes was chosen.
     if None not in (request.protocol_type, group.protocol_type) and request.protocol_type != group.protocol_type:
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if None not in (request.protocol_name, group.protocol_name) and request.protocol_name != group.protocol_name:
@@ -321,7 +325,7 @@ def _leave_one(group: ClassicGroup, identity: MemberIdentity, left: list[Classic
 
 
 def _after_leaving(group: ClassicGroup, left: list[ClassicMember], reason: str, now: int, effects: Effects) -> None:
-    # A group that only lost ids that it had handed out has lost nobody, but Kafka lets it rebalance all the same.
+    # A group that lost only ids it had handed out has lost no member, but Kafka lets it rebalance all the same.
     if group.state in (STABLE, COMPLETING_REBALANCE):
         who = left[0] if left else None
         prepare_rebalance(group, Cause.MEMBER_LEFT, reason, who, now, effects)
@@ -355,7 +359,7 @@ def _expire_session(group: ClassicGroup, member_id: str, now: int, effects: Effe
         return
     member = group.members.get(member_id)
     if member is None or member.session_deadline > now:
-        return  # somebody else's expiry completed a join, and this one was answered, or removed
+        return  # another member's expiry completed the join; this member was answered then, or removed
     if member.heartbeat_is_satisfied():
         member.session_deadline = NEVER
         return
@@ -383,7 +387,7 @@ def _join_time_is_over(group: ClassicGroup, now: int, effects: Effects) -> None:
 
 
 def _expire_pending_sync(group: ClassicGroup, now: int, effects: Effects) -> None:
-    """Remove who was told of the generation, but never asked for its share of it."""
+    """Remove the members that were told of the generation but never asked for their share of it."""
     group.sync_deadline = NEVER
     missing = [member for member_id, member in group.members.items() if member_id in group.pending_sync]
     if not missing:
@@ -440,20 +444,20 @@ def prepare_rebalance(
 
 
 def maybe_complete_join(group: ClassicGroup, now: int, effects: Effects) -> None:
-    """End the join phase if nobody is missing. An initial rebalance runs its time, for others may come (C8)."""
+    """End the join phase if no member is missing. An initial rebalance runs its time, for others may come (C8)."""
     if group.state is PREPARING_REBALANCE and not group.is_initial_rebalance and group.all_members_joined:
         complete_join(group, now, effects)
 
 
 def complete_join(group: ClassicGroup, now: int, effects: Effects) -> None:
-    """End the join phase: remove who is missing, begin the next generation, answer every JoinGroup (J3)."""
+    """End the join phase: remove missing members, begin the next generation, answer every JoinGroup (J3)."""
     group.join_deadline = NEVER
     timeout = group.rebalance_timeout_ms
     for member in [m for m in group.members.values() if m.awaiting_join is None and not m.is_static]:
         _remove(group, member, effects)
         _expired(group, member, ExpiryKind.REJOIN, timeout, effects)
     if group.members and not group.elect_joined_leader():
-        # Only static members are left, and none has come: their sessions will end this, or they will come.
+        # Only static members are left and none has joined yet: either they join, or their sessions end.
         _set_join_deadline(group, now + max(group.rebalance_timeout_ms, 1))
         return
     group.is_initial_rebalance = False
@@ -474,7 +478,7 @@ def complete_join(group: ClassicGroup, now: int, effects: Effects) -> None:
 
 
 def joined(group: ClassicGroup, member: ClassicMember) -> JoinGroupResponse:
-    """The answer to a JoinGroup that worked out; the leader's carries the members (J3)."""
+    """The answer to a JoinGroup that succeeded; the leader's carries the members (J3)."""
     return JoinGroupResponse(
         generation_id=group.generation_id,
         protocol_type=group.protocol_type,
@@ -486,7 +490,7 @@ def joined(group: ClassicGroup, member: ClassicMember) -> JoinGroupResponse:
 
 
 def unload(group: ClassicGroup, error: ErrorCode) -> Effects:
-    """The group goes away here (deleted, or its shard is dropped): nobody is left waiting (C3)."""
+    """The group leaves this coordinator (it is deleted, or its shard is dropped): answer every waiting request (C3)."""
     effects = Effects()
     group.state = DEAD
     for member in group.members.values():
@@ -500,8 +504,8 @@ def unload(group: ClassicGroup, error: ErrorCode) -> Effects:
 
 
 def _remove(group: ClassicGroup, member: ClassicMember, effects: Effects) -> None:
-    # Its JoinGroup or SyncGroup may be waiting still: a new member expires while it waits, and an operator may
-    # remove one that is. Told that it is unknown it starts over, if it is alive.
+    # Its JoinGroup or SyncGroup may still be waiting: a new member can expire while it waits, and an operator can
+    # remove a waiting member. A member that is alive starts over when it is told UNKNOWN_MEMBER_ID.
     ticket = group.unpark_join(member)
     if ticket is not None:
         effects.reply(ticket, JoinGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))

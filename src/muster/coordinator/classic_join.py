@@ -1,11 +1,11 @@
-"""JoinGroup: who may come in, what it starts, and who is answered at once. The rest of the rules is in `classic.py`.
+"""JoinGroup: which members may join, what their join starts, which are answered at once. Other rules: `classic.py`.
 
 Versions of JoinGroup that make a difference here:
-  v1  rebalance_timeout_ms; before that the session timeout is meant
+  v1  rebalance_timeout_ms; in v0 the session timeout stands for it
   v4  a new member is told its id first, and joins with it (MEMBER_ID_REQUIRED, KIP-394)
   v5  group_instance_id: static membership (KIP-345)
   v8  reason (KIP-800)
-  v9  skip_assignment: a static leader that came back knows the members, but shall not assign (KIP-814)
+  v9  skip_assignment: a static leader that came back is told the members, but must not assign (KIP-814)
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from muster.protocol.messages import JoinGroupRequest, JoinGroupResponse, SyncGr
 
 @dataclass(slots=True)
 class _Join:
-    """One JoinGroup on its way through the rules, its version's differences evened out."""
+    """One JoinGroup on its way through the rules; differences between versions are already evened out."""
 
     group: ClassicGroup
     request: JoinGroupRequest
@@ -61,7 +61,7 @@ class _Join:
 
 
 def join(group: ClassicGroup, request: JoinGroupRequest, origin: Origin, now: int, effects: Effects) -> None:
-    """Handle a JoinGroup for a group that exists (it was created just now if need be)."""
+    """Handle a JoinGroup for a group that exists (the caller has created it if need be)."""
     attempt = _Join(
         group,
         request,
@@ -89,8 +89,8 @@ def join(group: ClassicGroup, request: JoinGroupRequest, origin: Origin, now: in
 
 
 def _has_room_for(group: ClassicGroup, member_id: str) -> bool:
-    """`group.max.size`. While a rebalance collects its members, those who have come are counted: a group that has grown
-    too large (the setting was lowered) loses the last to come."""
+    """`group.max.size`. While a rebalance collects its members, only those that have joined count: when the setting was
+    lowered below the group's size, the last members to join are turned away."""
     state, most = group.state, group.config.group_max_size
     if state is PREPARING_REBALANCE:
         if group.awaiting_join_count < most:
@@ -125,7 +125,7 @@ def _join_as_new(attempt: _Join) -> None:
 
 def _join_as_pending(attempt: _Join) -> None:
     if attempt.request.group_instance_id is not None:
-        # Static members are never asked to come again: an id that was handed out is not theirs. Kafka fails too.
+        # Static members are never asked to come again, so this id was handed out to another member. Kafka fails too.
         attempt.refuse(ErrorCode.UNKNOWN_SERVER_ERROR, UNKNOWN_MEMBER_ID)
     else:
         _add_and_rebalance(attempt, attempt.request.member_id)
@@ -204,7 +204,7 @@ def _update(attempt: _Join, member: ClassicMember) -> None:
     group.update(member, attempt.protocols, attempt.rebalance_timeout_ms, attempt.request.session_timeout_ms)
     earlier = group.park_join(member, attempt.origin.ticket)
     if earlier is not None:
-        # The client gave up on its connection and sent the request again on another; the first is still parked.
+        # The client dropped its connection and sent the request again on another; the first is still parked.
         error = ErrorCode.REBALANCE_IN_PROGRESS
         attempt.effects.reply(earlier, JoinGroupResponse(error_code=error, member_id=member.member_id))
 
@@ -213,7 +213,7 @@ def _update(attempt: _Join, member: ClassicMember) -> None:
 
 
 def _take_over(attempt: _Join, member: ClassicMember) -> None:
-    """Somebody came without a member id but with a member's instance id: it is that member, restarted (KIP-345)."""
+    """A join without a member id but with a known instance id: it is that member, restarted (KIP-345)."""
     group, now, effects = attempt.group, attempt.now, attempt.effects
     old_member_id, old_leader = member.member_id, group.leader_id
     new_member_id = attempt.origin.fresh_member_id
@@ -232,7 +232,7 @@ def _take_over(attempt: _Join, member: ClassicMember) -> None:
             )
             prepare_rebalance(group, Cause.STATIC_MEMBER_REPLACED, reason, member, now, effects)
         case GroupState.COMPLETING_REBALANCE:
-            # The leader may have been told of the old id, and would assign to it: the new one would get nothing.
+            # The leader may know the old id only: it would assign to that, and the new id would get nothing.
             what = f"Updating metadata for static member {new_member_id} with instance id {member.group_instance_id}"
             reason = f"{what} (was {old_member_id}); client reason: {attempt.reason}"
             prepare_rebalance(group, Cause.STATIC_MEMBER_REPLACED, reason, member, now, effects)
@@ -241,7 +241,7 @@ def _take_over(attempt: _Join, member: ClassicMember) -> None:
 
 
 def _fence(attempt: _Join, member: ClassicMember, new_member_id: str) -> None:
-    """Whoever still waits under the old id is a duplicate of the newcomer, and is told so."""
+    """A request that still waits under the old id comes from a duplicate of the new member, and is told so."""
     group, effects = attempt.group, attempt.effects
     ticket = group.unpark_join(member)
     fenced = ErrorCode.FENCED_INSTANCE_ID
@@ -255,15 +255,15 @@ def _fence(attempt: _Join, member: ClassicMember, new_member_id: str) -> None:
 
 
 def _answer_takeover(attempt: _Join, member: ClassicMember, old_leader: str | None) -> None:
-    """In a stable group the newcomer takes the old share, without a rebalance."""
+    """In a stable group the new member takes the old share, without a rebalance."""
     group = attempt.group
     group.unpark_join(member)
     response = joined(group, member)
     if attempt.origin.api_version >= 9:
         response.skip_assignment = member.member_id == group.leader_id
     else:
-        # Older clients that were told they lead would compute an assignment that nobody waits for: they are given
-        # the id that led before, which is nobody's now if it was theirs.
+        # An older client that is told it leads would compute an assignment that the group does not wait for. It is
+        # given the id that led before. If that was its own old id, no member has it now.
         response.leader = old_leader or ""
         response.members = []
     attempt.effects.reply(attempt.origin.ticket, response)

@@ -18,10 +18,10 @@ class GroupConfig:
     """The longest `session.timeout.ms` a member may ask for."""
 
     group_initial_rebalance_delay_ms: int = 3_000
-    """How long an empty group waits for more members after the last one came, at most their rebalance timeout."""
+    """How long an empty group waits for more members after the last one came; in all at most the rebalance timeout."""
 
     group_max_size: int = INT32_MAX
-    """Members a group may have; who comes later gets GROUP_MAX_SIZE_REACHED."""
+    """Members a group may have; one more is refused with GROUP_MAX_SIZE_REACHED."""
 
     offsets_retention_minutes: int = 10_080
     """How long offsets are kept after a group has become empty, or after the last commit of a simple consumer."""
@@ -30,10 +30,10 @@ class GroupConfig:
     """How often offsets are looked through for those that have expired."""
 
     offset_metadata_max_bytes: int = 4_096
-    """The longest note, in characters as Kafka counts it, that a commit may carry."""
+    """The longest metadata that a commit may carry, in characters, as Kafka counts it."""
 
     offsets_topic_num_partitions: int = 50
-    """Partitions of `__consumer_offsets`. Changing it on a folder with data would lose sight of its groups."""
+    """Partitions of `__consumer_offsets`. With another number, groups in an existing data folder are not found."""
 
     @property
     def offsets_retention_ms(self) -> int:

@@ -1,8 +1,8 @@
 """What the coordinator's rules take and give: origins in, effects out. Nothing here does anything.
 
-A handler is given a request, its `Origin` and the time, and returns `Effects`: answers, each to a ticket (often to
-tickets of requests that came earlier and had to wait), records for the log, and events for whoever watches. How an
-answer reaches a socket, when a record is durable and what is printed about a rebalance is decided elsewhere.
+A handler is given a request, its `Origin` and the time, and returns `Effects`: answers, each to a ticket (often the
+ticket of an earlier request that had to wait), records for the log, and events for operators. How an answer reaches a
+socket, when a record is durable and what is printed about a rebalance is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Ticket: TypeAlias = Any
 class Origin:
     """Where a request came from, and all that the rules cannot know or make up by themselves.
 
-    `fresh_member_id` is an id that no other member has had, for a join of somebody who has none yet (J5).
+    `fresh_member_id` is an id that no other member has had, for a JoinGroup that carries none yet (J5).
     """
 
     ticket: Ticket
@@ -73,7 +73,7 @@ class GroupEvent:
 
 @dataclass(slots=True)
 class RebalanceStarted(GroupEvent):
-    """The members have to join again. `generation_id` is the one that ends; `member_id` who brought it about."""
+    """The members have to join again. `generation_id` is the one that ends; the member `member_id` caused it."""
 
     generation_id: int
     cause: Cause

@@ -1,4 +1,4 @@
-"""Answers that say no: to a request for which there is no shard, and in place of one that the log did not keep."""
+"""Answers that refuse: to a request whose shard is not here, and in place of an answer whose records were lost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GroupRequest = OffsetCommitRequest | HeartbeatRequest | JoinGroupRequest | SyncG
 
 
 def refused(request: GroupRequest | OffsetFetchRequestGroup, error: ErrorCode) -> Struct:
-    """The answer to a request that no shard could be asked about."""
+    """The answer to a request whose shard is not here."""
     match request:
         case OffsetCommitRequest():
             return OffsetCommitResponse(
@@ -78,7 +78,7 @@ _SPOILED: dict[type[Struct], Callable[[Any, ErrorCode], Struct]] = {
 
 
 def spoiled(answer: Any, error: ErrorCode) -> Struct:
-    """What to say in place of an answer whose records were lost. `answer` may be changed."""
+    """What goes out in place of an answer whose records were lost. `answer` may be changed."""
     if isinstance(answer, OffsetCommitResponse | OffsetFetchResponseGroup):
         for topic in answer.topics:
             for partition in topic.partitions:

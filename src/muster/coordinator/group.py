@@ -1,6 +1,6 @@
-"""A group of the classic protocol and its members: what there is to know about them, and the books that are kept.
+"""A group of the classic protocol and its members: their state, and how it is kept consistent.
 
-No rules here: who may do what, and what follows from it, is in `classic.py` and `classic_join.py`.
+There are no rules here: what a member may do, and what follows from it, is in `classic.py` and `classic_join.py`.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def protocols_of(request: JoinGroupRequest) -> Protocols:
 class ClassicMember:
     """One member.
 
-    `awaiting_join` and `awaiting_sync` are tickets of requests that wait for others. A member `is_new` until its
-    first JoinGroup is answered: only so long can it expire while it waits, because until then it may not know its id
-    and come again as somebody else.
+    `awaiting_join` and `awaiting_sync` are tickets of requests that wait for others. A member `is_new` until its first
+    JoinGroup is answered. Only a new member can expire while it waits: it may not know its id yet, and if its client
+    gives up, the client comes again as another member.
     """
 
     member_id: str
@@ -86,16 +86,16 @@ class ClassicMember:
         return b""
 
     def heartbeat_is_satisfied(self) -> bool:
-        """Who waits for the coordinator need not send heartbeats (H1)."""
+        """Whether the member waits for the coordinator, and so need not send heartbeats (H1)."""
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
 
 class ClassicGroup:
     """A group, its members and its deadlines.
 
-    Durable is what a GroupMetadata record holds and `apply` brings back: type and name of the protocol, generation,
-    leader, and the members with their subscriptions and assignments. All else is soft and may be lost with the
-    process. `wake_at` is a time that lies before every deadline, or at it; `armed_at` is when the shard will look.
+    What a GroupMetadata record holds is durable, and `apply` brings it back: type and name of the protocol, generation,
+    leader, and the members with their subscriptions and assignments. All else may be lost with the process. `wake_at`
+    is never later than the earliest deadline; `armed_at` is when the shard will next look at the group.
     """
 
     __slots__ = (
@@ -160,7 +160,7 @@ class ClassicGroup:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long members are waited for: the longest that any of them asks for (H2)."""
+        """How long a rebalance waits for its members: the longest timeout that any of them asks for (H2)."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     @property
@@ -168,7 +168,7 @@ class ClassicGroup:
         return self.awaiting_join_count == len(self.members) and not self.pending_members
 
     def supports_protocols(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether somebody who speaks these could be in the group: an empty one takes any (C1)."""
+        """Whether a member with these protocols fits into the group; an empty group takes any (C1)."""
         if self.state is EMPTY:
             return bool(protocol_type and protocols)
         if protocol_type != self.protocol_type:
@@ -177,13 +177,13 @@ class ClassicGroup:
         return len(self.members) in [support.get(name, 0) for name, _ in protocols]
 
     def select_protocol(self) -> str:
-        """Of the protocols that all members know, the one that most of them like best.
+        """Of the protocols that all members know, the one that most of them prefer.
 
-        With as many votes the one wins that the longest-standing member voted for.
+        In a tie the protocol wins that the longest-standing member voted for.
         """
         everyone = len(self.members)
         candidates = {name for name, count in self.protocol_support.items() if count == everyone}
-        # Kafka miscounts a protocol that a member names twice, and so never chooses it; if there is no other it fails.
+        # Kafka miscounts a protocol that a member names twice, so it never chooses it; without another one it fails.
         candidates = candidates.difference(*map(_named_twice, self.members.values())) or candidates
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -194,7 +194,7 @@ class ClassicGroup:
         return max(votes, key=votes.__getitem__)
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether members read a topic; where that cannot be known, yes for consumers and no for all others."""
+        """Whether members read a topic. Where that cannot be known: yes for consumers, no for all other groups."""
         if self.subscribed_topics is None:
             return self.uses_consumer_protocol
         return topic in self.subscribed_topics
@@ -247,7 +247,7 @@ class ClassicGroup:
         self.pending_members.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> None:
-        """Forget a member, or an id that was only handed out. The longest-standing member becomes leader if need be."""
+        """Forget a member, or an id that was only handed out. If it led, the longest-standing member leads now."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self._count_protocols(member, -1)
@@ -261,7 +261,7 @@ class ClassicGroup:
         self.pending_sync.discard(member_id)
 
     def update(self, member: ClassicMember, protocols: Protocols, rebalance_ms: int, session_ms: int) -> None:
-        """A member came with, perhaps, other wishes than before."""
+        """A member joined again, perhaps with other protocols or timeouts than before."""
         if protocols != member.protocols:
             self._count_protocols(member, -1)
             member.protocols = protocols
@@ -286,7 +286,7 @@ class ClassicGroup:
             self.pending_sync.add(new_member_id)
 
     def park_join(self, member: ClassicMember, ticket: Ticket) -> Ticket | None:
-        """Let a JoinGroup wait. Returns the ticket of an earlier one that it takes the place of."""
+        """Let a JoinGroup wait. Returns the ticket of an earlier one of the same member, which it replaces."""
         earlier = member.awaiting_join
         if earlier is None:
             self.awaiting_join_count += 1
@@ -294,7 +294,7 @@ class ClassicGroup:
         return earlier
 
     def unpark_join(self, member: ClassicMember) -> Ticket | None:
-        """The ticket of a waiting JoinGroup, which waits no longer."""
+        """Take the ticket of a waiting JoinGroup away from the member; the caller answers it."""
         ticket = member.awaiting_join
         if ticket is not None:
             member.awaiting_join = None
@@ -302,7 +302,7 @@ class ClassicGroup:
         return ticket
 
     def elect_joined_leader(self) -> bool:
-        """See to it that the leader is somebody who has joined (C6: if it has, it stays). False if nobody has."""
+        """Make sure that the leader is a member that has joined. A leader that has stays (C6). False if none has."""
         leader = self.members.get(self.leader_id or "")
         if leader is not None and leader.awaiting_join is not None:
             return True
@@ -313,7 +313,7 @@ class ClassicGroup:
         return False
 
     def next_generation(self, now: int) -> None:
-        """The join phase is over: count up and choose the protocol. Without members the group is empty now."""
+        """End the join phase: count up and choose the protocol. A group without members is empty now."""
         self.generation_id += 1
         self.protocol_name = self.select_protocol() if self.members else None
         self.subscribed_topics = self._subscriptions()
@@ -326,11 +326,11 @@ class ClassicGroup:
             self.protocol_support[name] = self.protocol_support.get(name, 0) + change
 
     def _subscriptions(self) -> frozenset[str] | None:
-        """The topics of all members of a consumer group, None where they cannot be known."""
+        """The topics of all members of a consumer group; None where they cannot be known."""
         if not self.uses_consumer_protocol:
             return None
         topics: set[str] = set()
-        # Most members say the same, and decoding it takes longer than all else that a rebalance does for a member.
+        # Most members subscribe alike, and decoding takes longer than all else that a rebalance does for a member.
         for metadata in {member.metadata(self.protocol_name) for member in self.members.values()}:
             try:
                 # Every version of a Subscription begins like version 0.
@@ -387,10 +387,10 @@ class ClassicGroup:
         return GroupMetadataRecord(GroupMetadataKey(self.group_id), value)
 
     def apply(self, value: GroupMetadataValue) -> None:
-        """Become what a record says: the one way in which what is durable changes, live and when loading.
+        """Become what a record says. Durable state changes in no other way, live and when loading.
 
         Members that are known keep what the record does not hold (tickets, deadlines, protocols not chosen).
-        A record yields a stable group or, without members, an empty one.
+        A record with members yields a stable group, one without an empty group.
         """
         self.protocol_type = value.protocol_type or None
         self.protocol_name = value.protocol
@@ -403,7 +403,7 @@ class ClassicGroup:
                 self.add(_loaded_member(each, value.protocol or ""))
             else:
                 member.assignment = each.assignment
-        # In the record's order, so that whoever reads the log knows as well who has been there longest.
+        # In the record's order, so that a shard read from the log has the same longest-standing member.
         self.members = {each.member_id: self.members[each.member_id] for each in value.members}
         self.leader_id = value.leader
         self.subscribed_topics = self._subscriptions()

@@ -1,6 +1,6 @@
-"""Which partition of `__consumer_offsets` keeps a group, and the order in which Kafka goes through several.
+"""Which partition of `__consumer_offsets` keeps a group, and the order in which Kafka answers about several groups.
 
-Both follow from Java's hash of a text. The order shows in answers about many groups, which Kafka has in hash maps.
+Both follow from Java's hash of a string: Kafka keeps groups in hash maps, and their order shows in its answers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def group_partition(group_id: str, partitions: int) -> int:
 
 
 _MOST_KNOWN_LENGTH = 256
-"""Longer ids, which nobody uses in earnest, are not remembered: there may be tens of thousands of them."""
+"""Longer ids are not cached: no real client uses them, and a hostile one may send tens of thousands."""
 
 
 @lru_cache(maxsize=65_536)

@@ -1,4 +1,4 @@
-"""Requests about many groups: their parts, which wait for different logs, and the answer that is made of them."""
+"""Requests about many groups: each part waits for the log of its shard; the answer is made of all parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from muster.protocol.messages import (
 
 
 class Gather:
-    """Collects the parts of an answer, each of which waits for another shard's log, and hands them on when all came."""
+    """Collects the parts of an answer and hands them on when all have come. Each may wait for another shard's log."""
 
     __slots__ = ("_done", "_missing", "_parts")
 
@@ -32,7 +32,7 @@ class Gather:
             done([])
 
     def part(self, index: int) -> Answer:
-        """What takes the answer to one part."""
+        """The callback that takes the answer to one part."""
 
         def take(answer: Any) -> None:
             self._parts[index] = answer
@@ -44,7 +44,7 @@ class Gather:
 
 
 def listed(parts: list[ListGroupsResponse]) -> ListGroupsResponse:
-    """The answer to a ListGroups. A shard that was lost meanwhile has no groups here; any other error is the answer."""
+    """The answer to a ListGroups. A shard that moved away meanwhile adds no groups; any other error is the answer."""
     for part in parts:
         if part.error_code not in (ErrorCode.NONE, ErrorCode.NOT_COORDINATOR):
             return part
@@ -52,7 +52,7 @@ def listed(parts: list[ListGroupsResponse]) -> ListGroupsResponse:
 
 
 def fetched_groups(request: OffsetFetchRequest, version: int) -> list[OffsetFetchRequestGroup]:
-    """The groups that an OffsetFetch is about: before version 8 one, in the request itself."""
+    """The groups that an OffsetFetch asks about. Before version 8 there is one, named in the request itself."""
     if version >= 8:
         return request.groups
     topics = None
@@ -62,8 +62,8 @@ def fetched_groups(request: OffsetFetchRequest, version: int) -> list[OffsetFetc
 
 
 def fetched(groups: list[OffsetFetchResponseGroup], version: int) -> OffsetFetchResponse:
-    """The answer to an OffsetFetch. Since version 2 a group that failed shows no partitions; version 1 has no other
-    place for the error."""
+    """The answer to an OffsetFetch. Since version 2 a group that failed has no partitions; in version 1 the partitions
+    are the only place for the error."""
     for group in groups:
         if group.error_code and version >= 2:
             group.topics = []

@@ -1,7 +1,7 @@
-"""What time it is for whoever reads the log.
+"""Records in the log tell the time of day; the rules use a steady clock.
 
-The rules measure with a clock that nobody sets, so that no member is lost when the time of day is put right. Records
-tell the time of day: they are shifted on their way into the log, and back on their way out of it.
+A steady clock is never set, so no member expires because the time of day was corrected. Times are shifted when a record
+goes into the log, and back when it is read.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecor
 from muster.protocol.messages import GroupMetadataValue, OffsetCommitValue
 
 TOLERATED_MS = 100
-"""Clocks that differ by less are one."""
+"""Clocks that differ by less than this count as equal."""
 
 _NONE = -1
 
 
 def shift_between(steady: int, wall: int) -> int:
-    """Milliseconds to add to a time of the rules to have the time of day."""
+    """Milliseconds to add to a time of the steady clock to get the time of day."""
     return wall - steady if abs(wall - steady) >= TOLERATED_MS else 0
 
 
 def shifted(record: Written, by: int) -> Written:
-    """The record with its times moved by so many milliseconds; a time that is not set stays so."""
+    """The record with its times moved by so many milliseconds; a time that is not set stays unset."""
     if not by:
         return record
     if isinstance(record, OffsetCommits):

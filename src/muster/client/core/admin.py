@@ -93,7 +93,7 @@ class ClusterDescription:
 
 
 class ConfigResourceType(IntEnum):
-    """Whose settings."""
+    """The kind of a resource that has settings."""
 
     TOPIC = 2
     BROKER = 4
@@ -109,7 +109,7 @@ class ConfigResource(NamedTuple):
 
 @dataclass(slots=True)
 class ConfigEntry:
-    """One setting. `value` is None where it is sensitive; `is_default` says that nobody set it for this resource."""
+    """One setting. `value` is None if it is sensitive; `is_default` is True if it was not set for this resource."""
 
     name: str
     value: str | None
@@ -122,7 +122,7 @@ class ConfigEntry:
 
 @dataclass(slots=True)
 class GroupListing:
-    """A group. `state` and `group_type` are empty where the broker is too old to tell."""
+    """A group. `state` and `group_type` are empty if the broker is too old to send them."""
 
     group_id: str
     protocol_type: str
@@ -132,7 +132,7 @@ class GroupListing:
 
 @dataclass(slots=True)
 class MemberDescription:
-    """A member of a group. `topics` is what it subscribes to, `owned` what it said that it had when it joined."""
+    """A member of a group. `topics` is its subscription, `owned` the partitions that its JoinGroup named as its own."""
 
     member_id: str
     group_instance_id: str | None
@@ -161,7 +161,7 @@ class GroupDescription:
 def creatable(topic: NewTopic) -> CreatableTopic:
     """A new topic as the request has it. Raises IllegalArgumentError where that has no room for its numbers."""
     check_text("a topic", topic.name)
-    # What numbers make sense the broker says.
+    # The broker checks whether the numbers make sense.
     check_number(f"num_partitions of {topic.name}", topic.num_partitions, -MAX_INT, MAX_INT)
     check_number(f"replication_factor of {topic.name}", topic.replication_factor, -_MAX_SHORT, _MAX_SHORT)
     for number in (*topic.assignments, *chain.from_iterable(topic.assignments.values())):

@@ -20,7 +20,7 @@ class Backoff:
         self._chance = Chance(seed)
 
     def next_wait_ms(self) -> int:
-        """Count a failure and say how long to wait after it."""
+        """Count a failure; returns how long to wait after it."""
         wait = self.initial_ms << min(self.failures, 30)
         self.failures += 1
         jitter = self._chance.below(401) - 200

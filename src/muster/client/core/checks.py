@@ -1,7 +1,7 @@
-"""What a caller passes in, looked at before a request is made of it.
+"""Checks of the values that a caller passes in, before a request is made of them.
 
-A value that does not fit into the protocol fails the request that carries it, and others may share that request: one
-bad topic name would end all updates of the metadata. So it is refused where it comes in.
+A value that does not fit into the protocol fails the request that carries it, and several calls may share one request:
+one bad topic name would end all updates of the metadata. So such a value is refused when the caller passes it in.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def check_text(what: str, text: Any) -> str:
     """Text that goes over the wire.
 
     Raises:
-        IllegalArgumentError: it is none, or cannot be written as UTF-8, or is longer than a request can carry.
+        IllegalArgumentError: it is not text, cannot be written as UTF-8, or is longer than a request can carry.
     """
     if not isinstance(text, str):
         raise IllegalArgumentError(f"{what} is {text!r}; it must be text")
@@ -36,7 +36,7 @@ def check_text(what: str, text: Any) -> str:
 
 
 def check_topic(topic: Any) -> str:
-    """A topic's name, as far as it matters here: what names are allowed the broker says."""
+    """A topic's name: text that is not empty. Which names are allowed is the broker's decision."""
     if not check_text("a topic", topic):
         raise IllegalArgumentError("a topic has an empty name")
     return str(topic)
@@ -58,10 +58,10 @@ def check_partitions(partitions: Iterable[Any]) -> list[TopicPartition]:
 
 
 def check_number(what: str, number: Any, least: int, most: int) -> int:
-    """A whole number within bounds; of other types, those that count as whole numbers (`__index__`).
+    """A whole number within bounds; any type with `__index__` counts as one.
 
     Raises:
-        IllegalArgumentError: it is none, or out of bounds.
+        IllegalArgumentError: it is not a whole number, or out of bounds.
     """
     if isinstance(number, bool) or not hasattr(number, "__index__"):
         raise IllegalArgumentError(f"{what} is {number!r}; it must be a whole number")
@@ -72,7 +72,7 @@ def check_number(what: str, number: Any, least: int, most: int) -> int:
 
 
 def check_offset(partition: TopicPartition, offset: Any) -> OffsetAndMetadata:
-    """A position, as a number or with the rest of it."""
+    """A position: a number, or an `OffsetAndMetadata`."""
     what = f"the offset of {partition}"
     if not isinstance(offset, OffsetAndMetadata):
         return OffsetAndMetadata(check_number(what, offset, 0, MAX_OFFSET))

@@ -1,17 +1,17 @@
 """The consumer without I/O: lookup, membership, commits, positions and fetching, composed.
 
 Theory. A face (async, sync, or Spark's driver-side member) calls `poll(now)` whenever something has arrived or
-`next_deadline(now)` has come, sends what it returns, and handles `take_events()`. What the user asks for is a method
-with a callback. The order within a poll is that of Kafka's own client (J6): the coordinator, only if the group assigns
-partitions or somebody waits for it; metadata for a pattern; join and sync; the heartbeat; auto commit; then positions
-and fetches. Callbacks of completed commits come before all that, from the face, as they are the user's code.
+`next_deadline(now)` has come, sends what it returns, and handles `take_events()`. A call of the user is a method with
+a callback. The order within a poll is that of Kafka's client (J6): the coordinator, only if the group assigns
+partitions or a request needs it; metadata for a pattern; join and sync; the heartbeat; auto commit; then positions and
+fetches. Before all that the face runs the callbacks of completed commits, which are the user's code.
 
-`enter_poll` and `leave_poll` bracket the user's presence. Records handed out count as handled when the user comes back
-for more: only then are they auto-committed, and partitions given up. A face that calls `enter_poll` once and never
-leaves (Spark's) says with its answers to the callbacks when it is done with a partition.
+`enter_poll` and `leave_poll` mark the time that the user spends in `poll`. Records count as handled when the user comes
+back for more: only then are they auto-committed, and partitions given up. The Spark face calls `enter_poll` once and
+never leaves; its answers to the callbacks say when it is done with a partition.
 
-With `fetch=False` nothing is fetched and no position is looked up: whoever owns the core reads the partitions itself,
-and commits explicit offsets, fenced by `ownership`.
+With `fetch=False` nothing is fetched and no position is looked up: the face reads the partitions itself, and commits
+explicit offsets, fenced by `ownership`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ OnDone = Callable[[MusterError | None, int], None]
 class ConsumerCore:
     """One consumer. `seed` is for the jitter of retries, see `Backoff`.
 
-    The metadata is a core of its own, polled by whoever turns this one (`core.metadata`).
+    The metadata is a core of its own (`core.metadata`), polled by the same face or driver as this one.
     """
 
     def __init__(self, config: ConsumerConfig, *, fetch: bool = True, seed: int = 0) -> None:
@@ -53,7 +53,7 @@ class ConsumerCore:
         self.events = EventStream()
         self.in_poll = False
         self.unhandled: Callable[[], Offsets] = dict
-        """Where commits end in partitions of which a face has records that the user has not handled."""
+        """The offsets to commit for partitions of which the face holds records that the user has not handled."""
         allow = config.allow_auto_create_topics
         self.metadata = ClusterMetadata(config, allow_auto_topic_creation=allow, seed=seed)
         self.subscription = SubscriptionState(config.auto_offset_reset)
@@ -78,21 +78,21 @@ class ConsumerCore:
         group.membership.topics.keep_fresh()
 
     def subscribe_pattern(self, pattern: re.Pattern[str]) -> None:
-        """Have the group assign partitions of all topics that match, those to come as well."""
+        """Have the group assign partitions of all topics that match, now or later."""
         group = self.group
         self.subscription.subscribe_pattern(pattern)
         group.membership.forget_matches()
         group.membership.topics.keep_fresh()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Take partitions by hand (J7)."""
+        """Assign partitions manually, without the group (J7)."""
         if self._auto_commits and self.subscription.kind is SubscriptionKind.MANUAL:
             self._auto_commit(0)
         self.subscription.assign(partitions)
         self.metadata.set_interest(self.subscription.topics)
 
     def unsubscribe(self, now: int, on_done: Callable[[], None], reason: str) -> None:
-        """Give everything up, the group included. `on_done` is called when the group knows, or cannot be told."""
+        """Give up all partitions and leave the group. `on_done` is called when the LeaveGroup is answered or failed."""
         if self._group is None or not self.subscription.group_managed:
             self._forget()
             on_done()
@@ -135,7 +135,7 @@ class ConsumerCore:
 
     @property
     def member_state(self) -> MemberState:
-        """What this consumer is to its group."""
+        """This consumer's state in its group."""
         return self._group.membership.state if self._group is not None else MemberState.UNJOINED
 
     def ownership(self, partition: TopicPartition) -> int | None:
@@ -151,7 +151,7 @@ class ConsumerCore:
         )
 
     def enforce_rebalance(self, reason: str) -> None:
-        """Have the group rebalanced, without anything having changed here."""
+        """Have the group rebalanced although nothing has changed here."""
         if not self.subscription.group_managed:
             raise IllegalStateError("only a consumer that is subscribed to topics can have its group rebalanced")
         self.group.membership.request_rejoin(reason)
@@ -159,7 +159,7 @@ class ConsumerCore:
     # --- the user's presence -----------------------------------------------------------------------------------------
 
     def enter_poll(self, now: int) -> None:
-        """The user is back: all records handed out before are handled, errors raised before are seen."""
+        """The user calls `poll`: records handed out before are handled, errors raised before are seen."""
         self.in_poll = True
         seen = not self.events.has_fatal
         if seen:
@@ -172,7 +172,7 @@ class ConsumerCore:
                 self._group.commits.resume()
 
     def leave_poll(self) -> None:
-        """The user goes off with records, or without."""
+        """`poll` returns to the user, with records or without."""
         self.in_poll = False
         if self._group is not None:
             self._group.membership.in_poll = False
@@ -243,7 +243,7 @@ class ConsumerCore:
                     self.events.fail(KafkaError(code, f"topic {topic} cannot be read"))
 
     def _reset_new_partitions(self) -> None:
-        """Without a group nothing is committed anywhere: start where `auto_offset_reset` says."""
+        """Without a group there are no committed offsets: start where `auto_offset_reset` says."""
         stuck = [p for p in self.subscription.partitions_without_position() if not self.subscription.request_reset(p)]
         if stuck and not self._no_offset_told:
             self._no_offset_told = True
@@ -255,7 +255,7 @@ class ConsumerCore:
 
     @property
     def has_records(self) -> bool:
-        """Whether `collect` would bring any, or raise."""
+        """Whether `collect` would return records, or raise."""
         return self.fetcher is not None and self.fetcher.has_records
 
     def collect(self, max_records: int) -> dict[TopicPartition, list[ConsumerRecord]]:
@@ -299,7 +299,7 @@ class ConsumerCore:
         return self._group is not None and self._group.commits.pending
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Where the user stands in each partition: what a commit says."""
+        """The user's position in each partition, which is what a commit sends."""
         return {**self.subscription.all_consumed(), **self.unhandled()}
 
     def _commit_consumed(self, on_done: OnDone, now: int) -> None:

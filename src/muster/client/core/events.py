@@ -1,11 +1,10 @@
-"""What the consumer's core tells its face, in one stream: the listener's calls, errors that the user must see, notes
-for the log, connections that are of no more use.
+"""What the consumer's core tells its face, in one stream: calls of the listener, errors that the user must see, lines
+for the log, connections to close.
 
-Theory. All parts of a core append to one `EventStream`; a face learns what has happened from there and nowhere else.
-What concerns the user (`RebalanceCallback`, `Fatal`) waits in the stream until the user's next call: until then it can
-be taken back, and the same error does not pile up. What the face does by itself (`Note`, `Disconnect`) it takes at
-every turn. The answer to a single question of the user's (a commit, a lookup, leaving) goes to that question's own
-callback.
+Theory. All parts of a core append to one `EventStream`, and a face learns what has happened from there alone. Events
+for the user (`RebalanceCallback`, `Fatal`) wait in the stream until the user's next call: until then they can be taken
+back, and the same error does not pile up. Events that the face handles by itself (`Note`, `Disconnect`) are taken at
+every turn. The answer to a single call of the user (a commit, a lookup, leaving) goes to that call's own callback.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from muster.model import TopicPartition
 
 
 class CallbackKind(Enum):
-    """Which method of the rebalance listener is meant."""
+    """Which method of the rebalance listener to call."""
 
     ASSIGNED = "assigned"
     REVOKED = "revoked"
@@ -27,10 +26,10 @@ class CallbackKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RebalanceCallback:
-    """The listener has to be told. The core goes on when `callback_done(token, now)` says that it was.
+    """The listener has to be called. The core goes on when the face calls `callback_done(token, now)` after that.
 
-    Until then a revoked partition still belongs to this member: positions can be read and offsets committed. A lost one
-    belongs to somebody else already.
+    Until then a revoked partition still belongs to this member: positions can be read and offsets committed. A lost
+    partition may belong to another member already.
     """
 
     kind: CallbackKind
@@ -40,7 +39,7 @@ class RebalanceCallback:
 
 @dataclass(frozen=True, slots=True)
 class Fatal:
-    """An error that trying again does not mend. The next `poll` of the user raises it, once."""
+    """An error that is not retriable. The user's next `poll` raises it, once."""
 
     error: MusterError
 
@@ -58,7 +57,7 @@ DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """The coordinator's connection to this node is to be closed: a join may be parked there, and block what follows."""
+    """Close the coordinator's connection to this node: a join may be parked there and block what follows."""
 
     node_id: int
 
@@ -67,10 +66,10 @@ Event = RebalanceCallback | Fatal | Note | Disconnect
 
 
 class EventStream(list[Event]):
-    """What has happened and was not taken yet, in order."""
+    """The events that were not taken yet, in order."""
 
     def fail(self, error: MusterError) -> None:
-        """Have the user's next call raise an error, unless one like it waits already."""
+        """Have the user's next call raise an error, unless an equal one waits already."""
         if not any(isinstance(event, Fatal) and str(event.error) == str(error) for event in self):
             self.append(Fatal(error))
 
@@ -80,7 +79,7 @@ class EventStream(list[Event]):
         return any(isinstance(event, Fatal) for event in self)
 
     def take(self, *, for_user: bool = True) -> list[Event]:
-        """What has happened since the last call; without `for_user` what does not wait for the user's next call."""
+        """Take the events since the last call; without `for_user` only those that the face handles by itself."""
         taken = [event for event in self if for_user or isinstance(event, Note | Disconnect)]
         if taken:
             self[:] = [] if for_user else [event for event in self if not isinstance(event, Note | Disconnect)]

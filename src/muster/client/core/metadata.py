@@ -1,11 +1,10 @@
 """What a client knows of the cluster: brokers, topics, the leaders of partitions; and when to ask again.
 
-Theory. The owner says which topics it is interested in. An update is asked for when something was found to be stale
-(`request_update`), when a topic of interest has never been seen, and when the last answer is `metadata.max.age.ms` old.
-Requests go to the least loaded broker, one at a time, and back off exponentially while they fail or while what they
-bring has errors that time may heal. An answer that took longer than a leader change could be older than what is
-known already, so a leader is only replaced by one with the same or a newer epoch of the same topic id (KIP-320). Each
-update that changes anything raises `version`.
+Theory. The owner says which topics it is interested in. The metadata is fetched again when something was found to be
+stale (`request_update`), when a topic of interest has never been seen, and when the last answer is
+`metadata.max.age.ms` old. Requests go to the least loaded broker, one at a time. They back off exponentially while they
+fail, or while their answers hold retriable errors. A slow answer may be older than what is known already, so a leader
+is replaced only by one with the same or a newer epoch of the same topic id (KIP-320). Each update raises `version`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ NO_LEADER = -1
 
 @dataclass(slots=True)
 class PartitionMetadata:
-    """One partition: who leads it, and since which epoch. `leader_id` is -1 while it has none."""
+    """One partition: its leader and the leader's epoch. `leader_id` is -1 while it has none."""
 
     leader_id: int
     leader_epoch: int = NO_LEADER_EPOCH
@@ -37,7 +36,7 @@ class PartitionMetadata:
 
 @dataclass(slots=True)
 class TopicMetadata:
-    """One topic that exists. `topic_id` is sixteen zero bytes where the broker told none."""
+    """One topic that exists. `topic_id` is sixteen zero bytes if the broker sent none."""
 
     name: str
     topic_id: bytes
@@ -60,7 +59,7 @@ class ClusterMetadata:
         self.controller_id = -1
         self.version = 0
         self.refreshes = 0
-        """How many answers came: unlike `version`, it does not move by what others learn."""
+        """How many Metadata answers came. Unlike `version`, leaders learned from other answers do not change it."""
         self.allow_auto_topic_creation = allow_auto_topic_creation
         self.last_error: MusterError | None = None
         """Why the last request failed; None once one succeeds."""
@@ -79,7 +78,7 @@ class ClusterMetadata:
 
     @property
     def interest(self) -> frozenset[str] | None:
-        """The topics that are asked for; None means all."""
+        """The topics that Metadata requests name; None means all."""
         return None if self._interest is None else frozenset(self._interest)
 
     def set_interest(self, names: Iterable[str] | None) -> None:
@@ -140,7 +139,7 @@ class ClusterMetadata:
         return found.leader_id
 
     def has_replica(self, partition: TopicPartition, node_id: int) -> bool:
-        """Whether a broker that is known has a replica of a partition, and can be reached as far as is known."""
+        """Whether a broker that is known has a replica of the partition."""
         found = self._partition(partition)
         return found is not None and node_id in self.brokers and node_id in found.replicas
 
@@ -159,7 +158,7 @@ class ClusterMetadata:
         return self._names.get(topic_id)
 
     def topic_error(self, topic: str) -> ErrorCode:
-        """Why the last answer had no such topic; NONE if it had, or was not asked."""
+        """The error of a topic in the last answer; NONE if it had none, or was not asked for."""
         return self._errors.get(topic, ErrorCode.NONE)
 
     def _partition(self, partition: TopicPartition) -> PartitionMetadata | None:
@@ -267,7 +266,7 @@ class ClusterMetadata:
             self._not_before = now if missing else now + self._config.retry_backoff_ms
 
     def _take_topics(self, answered: list[MetadataResponseTopic], asked: frozenset[str] | None) -> bool:
-        """Replace the topics by what was answered; whether some of it is stale or not there yet."""
+        """Replace the topics by those of the answer. Returns whether some are stale or not there yet."""
         topics: dict[str, TopicMetadata] = {}
         errors: dict[str, ErrorCode] = {}
         stale = False
@@ -283,7 +282,7 @@ class ClusterMetadata:
             topics[name] = self._topic(answer, name)
             stale = stale or any(partition.error_code.stale_metadata for partition in topics[name].partitions.values())
         if asked is not None:
-            # What became interesting while this request was under way is asked for next; what is known of it stays.
+            # Topics of interest that this request did not ask for are asked for next; what is known of them stays.
             kept = self._interest or set()
             topics = {n: t for n, t in self.topics.items() if n in kept and n not in asked} | topics
         self.topics = topics

@@ -1,10 +1,10 @@
-"""ListOffsets, OffsetCommit and OffsetFetch as requests and answers, whatever their version: for all who ask.
+"""ListOffsets, OffsetCommit and OffsetFetch: requests and answers in all versions, for consumer, admin and Spark.
 
-From v10 on the latter two speak of topics by id, before by name. The id of a topic that the metadata does not have is
-not known here: then an older version is used, which `COMMIT_WITH_NAMES` and `FETCH_WITH_NAMES` name.
+From v10 on, OffsetCommit and OffsetFetch name topics by id, before that by name. If the metadata does not have a
+topic's id, an older version is used: `COMMIT_WITH_NAMES`, `FETCH_WITH_NAMES`.
 
-The sequence that `TopicIds` guards against: a request names a topic by its id; the topic is deleted and made anew, and
-the metadata learns its new id; the answer names the old one, which nobody else could resolve any more.
+The sequence that `TopicIds` guards against: a request names a topic by its id; the topic is deleted and created again,
+and the metadata learns its new id; the answer names the old id, which the metadata cannot resolve any more.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FETCH_STABLE = 7
 
 Answer = tuple[ErrorCode, OffsetAndMetadata | None]
 Listed = OffsetAndTimestamp | KafkaError | None
-"""An offset; None where no record is as young as the timestamp asked for."""
+"""An offset; None if no record is as young as the timestamp asked for."""
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
@@ -71,7 +71,7 @@ def list_request(
 
 
 def list_answers(reply: ListOffsetsResponse, asked: Iterable[TopicPartition]) -> dict[TopicPartition, Listed]:
-    """What a ListOffsets response says of each partition asked for; of some it may say nothing, which is an error."""
+    """What a ListOffsets response says of each partition asked for. A partition that it leaves out is an error."""
     found = {
         TopicPartition(topic.name, answer.partition_index): answer
         for topic in reply.topics
@@ -109,7 +109,7 @@ class TopicIds:
         return self._of.get(topic, ZERO_UUID)
 
     def name(self, name: str, topic_id: bytes) -> str | None:
-        """The name of a topic that an answer speaks of, by name or by id."""
+        """The name of a topic that an answer gives by name or by id."""
         return name or self._names.get(topic_id)
 
 
@@ -126,7 +126,7 @@ def commit_request(
     member_id: str = "",
     group_instance_id: str | None = None,
 ) -> OffsetCommitRequest:
-    """OffsetCommit: of a member under its generation, or of nobody for a group without members (J7)."""
+    """OffsetCommit: from a member under its generation, or without a member for a group that has none (J7)."""
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for (name, number), offset in offsets.items():
         topic = topics.get(name)
@@ -165,9 +165,10 @@ def fetch_request(
     *,
     require_stable: bool = False,
 ) -> OffsetFetchRequest:
-    """OffsetFetch of one group; None for all its partitions.
+    """OffsetFetch of one group; `partitions` None asks for all.
 
-    With `require_stable`, offsets of open transactions are waited for where the broker can tell (KIP-447)."""
+    With `require_stable`, a broker that supports it answers UNSTABLE_OFFSET_COMMIT for offsets of open transactions
+    (KIP-447)."""
     numbers = None if partitions is None else by_topic(partitions)
     stable = require_stable and version >= _FETCH_STABLE
     if version < _FETCH_WITH_GROUPS:

@@ -1,8 +1,8 @@
-"""What a refusal means to each request of a client: one table, for consumers, producers, admin and Spark.
+"""What an error code means to each request of a client: one table, for consumers, producers, admin and Spark.
 
-A code by itself is classed in `muster.errors` as Kafka classes it: `retriable`, `stale_metadata`, `stale_coordinator`.
-What a client makes of it depends on what it has asked, too: a topic that does not exist is waited for by a producer,
-and is the answer for someone who asks about this topic. Kafka has these differences in the handler of each response;
+`muster.errors` classes each code by itself as Kafka does: `retriable`, `stale_metadata`, `stale_coordinator`. How a
+client reacts also depends on the request. For example, a producer waits for a topic that does not exist, but to a
+caller that asks about the topic this error is the answer. Kafka has these differences in the handler of each response;
 here they stand side by side.
 """
 
@@ -14,25 +14,25 @@ from muster.errors import STALE_METADATA, ErrorCode, KafkaError
 
 
 def may_heal(code: ErrorCode) -> bool:
-    """Whether to ask again what has to be known: as Kafka's own consumer also where the broker does not say what ails
-    it."""
+    """Whether to repeat a request whose answer is needed. As in Kafka's consumer, UNKNOWN_SERVER_ERROR counts as
+    transient here."""
     return code.retriable or code is ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def passes(code: ErrorCode) -> bool:
-    """Whether time gives another answer to a question about a topic by name: that there is none is an answer."""
+    """Whether to repeat a question about a topic by name. That the topic does not exist is an answer."""
     return code.retriable and code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def is_retriable(error: object) -> bool:
-    """Whether what went wrong may go well later: a broker's word or none, but not what is wrong on this side."""
+    """Whether a call may succeed later: its error came from a broker or the network, and Kafka calls it retriable."""
     return isinstance(error, KafkaError) and error.retriable
 
 
 # --- of a group's member ---------------------------------------------------------------------------------------------
 
 NO_MEMBER = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID})
-"""Heartbeat, OffsetCommit: the membership that it was sent under is over."""
+"""Heartbeat, OffsetCommit: the membership that the request was sent under is over."""
 
 JOIN_AT_ONCE = frozenset(
     {
@@ -42,7 +42,7 @@ JOIN_AT_ONCE = frozenset(
         ErrorCode.MEMBER_ID_REQUIRED,
     }
 )
-"""JoinGroup, SyncGroup: join again without a pause. What is retriable otherwise waits for a backoff."""
+"""JoinGroup, SyncGroup: join again at once. After other retriable errors a backoff comes first."""
 
 COMMIT_AGAIN = frozenset(
     {
@@ -55,7 +55,7 @@ COMMIT_AGAIN = frozenset(
         ErrorCode.NETWORK_EXCEPTION,
     }
 )
-"""OffsetCommit of a caller with time left."""
+"""OffsetCommit: tried again while the caller has time left."""
 
 # --- of a reader -----------------------------------------------------------------------------------------------------
 
@@ -101,8 +101,8 @@ NOT_WRITTEN = PRODUCER_ENDS | {
     ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
     ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
 }
-"""A broker finds these before it writes. Others it may also find after it has written: NOT_LEADER_OR_FOLLOWER is told,
-too, of a batch that waited for its replicas while the leader changed."""
+"""A broker finds these errors before it writes. Other errors may also come after the write: NOT_LEADER_OR_FOLLOWER, for
+example, answers a batch that waited for its replicas while the leader changed."""
 
 # --- of an administrator ---------------------------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ LIST_OFFSETS_AGAIN = STALE_METADATA - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 GROUPS_AGAIN = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
 )
-"""Whatever is asked of a group's coordinator."""
+"""Any request to a group's coordinator."""
 
 OFFSETS_AGAIN = GROUPS_AGAIN | {ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.REBALANCE_IN_PROGRESS}
-"""OffsetFetch and OffsetCommit for a group that the caller is not in."""
+"""OffsetFetch and OffsetCommit for a group of which the caller is not a member."""

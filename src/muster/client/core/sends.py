@@ -1,8 +1,8 @@
-"""What the client's cores ask of whoever moves their bytes.
+"""What the client's cores ask of the driver, which moves their bytes.
 
 Theory: a core is a plain object. `poll(now)` returns `Send` values; the driver delivers each to its node, in order for
-each node, and calls `on_reply` exactly once, with the response or with a `Failure`. The core never waits: what happens
-next is decided at its next `poll`. `next_deadline()` tells when that has to be, if nothing arrives before.
+each node, and calls `on_reply` exactly once, with the response or with a `Failure`. The core never waits: it decides
+what happens next at its next `poll`. `next_deadline()` says when that must be at the latest.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ LEAST_LOADED = -1
 class Channel(Enum):
     """Which connection to a node carries a request.
 
-    A fetch may be parked at the broker for `fetch.max.wait.ms`, a join for minutes, and answers come in order: what
-    belongs to the group has a connection of its own, as in Kafka's own client.
+    The broker may park a fetch for `fetch.max.wait.ms` and a join for minutes, and answers come in order. So requests
+    of the group have a connection of their own, as in Kafka's client.
     """
 
     DATA = "data"
@@ -38,7 +38,7 @@ class FailureKind(Enum):
     UNREACHABLE = "unreachable"
     """No connection could be made: the request was certainly not carried out."""
     DISCONNECTED = "disconnected"
-    """The connection broke with the request under way: nobody knows whether it was carried out."""
+    """The connection broke with the request under way: the broker may have carried it out, or not."""
     TIMEOUT = "timeout"
     """No response in time; the connection was closed for it."""
     UNSUPPORTED_VERSION = "unsupported version"
@@ -73,10 +73,10 @@ class Failure:
 
 @dataclass(slots=True)
 class Send(Generic[R]):
-    """One request to be sent: where to, how to build it, whom to tell.
+    """One request to be sent: to which node, how to build it, what to call with the answer.
 
     `build` gets the version that the driver settled with the broker, since some requests change their shape with it.
-    `timeout_ms` None means the client's `request.timeout.ms`; a join asks for more, because the broker holds it.
+    `timeout_ms` None means the client's `request.timeout.ms`; a join needs more, because the broker holds it.
     """
 
     node_id: int

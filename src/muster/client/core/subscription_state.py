@@ -1,18 +1,18 @@
-"""What a consumer is subscribed to, what it is assigned, and where it stands in each partition.
+"""What a consumer is subscribed to, what it is assigned, and its position in each partition.
 
-Theory. A subscription is by topic names, by a pattern (both make the group assign partitions), or by hand (J7: no
-group takes part). An assigned partition goes through four states:
+Theory. A consumer subscribes to topics by name or by pattern, and the group assigns partitions; or it is assigned
+partitions manually (J7), without a group. An assigned partition goes through four states:
 
-                                     +-> AWAIT_VALIDATION --truncated, nobody knows where--+
+                                     +-> AWAIT_VALIDATION --truncated, where is unknown----+
                           new leader |       | the log is as it was, or                     |
                                      |       v truncated: back to where the logs part       v
     INITIALIZING --committed offset--+-> FETCHING <-------reset looked up-------------- AWAIT_RESET
          |                                      |                                           ^
          +------------no offset committed-------+------offset out of range------------------+
 
-FETCHING partitions have a position that is known to be good: the offset of the next record that the user gets.
-`fetch_position` runs ahead of it by what is fetched and not yet handed out; a seek, a reset, a loss or a new leader
-changes `epoch`, so that an answer to an older fetch is recognised and dropped, also if the partition has come back
+A partition that is FETCHING has a position that is known to be good: the offset of the next record that the user gets.
+`fetch_position` runs ahead of it by what is fetched and not yet handed out. A seek, a reset, a loss or a new leader
+changes `epoch`, so that the answer to an older fetch is recognised and dropped, even if the partition has come back
 since. A position in AWAIT_VALIDATION is committed all the same (`all_consumed`): the records before it were handled.
 """
 
@@ -48,7 +48,7 @@ class PositionState(Enum):
 
 
 class OffsetReset(Enum):
-    """Where to start where there is no usable offset (`auto.offset.reset`)."""
+    """Where to start if there is no usable offset (`auto.offset.reset`)."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -57,7 +57,7 @@ class OffsetReset(Enum):
 
 @dataclass(slots=True)
 class PartitionState:
-    """Where a consumer stands in one partition. Offsets are -1 while they are unknown."""
+    """A consumer's position in one partition, and its state. Offsets are -1 while they are unknown."""
 
     state: PositionState = PositionState.INITIALIZING
     position: int = -1
@@ -74,21 +74,21 @@ class PartitionState:
     retry_at: int = 0
     """Not fetched or looked up before this time: the backoff after an error."""
     leader: tuple[int, int] | None = None
-    """The leader and its epoch for which the position was found, or taken to be, good."""
+    """The leader and its epoch for which the position was validated, or assumed, to be good."""
     seen_version: int = -1
     """Of the metadata, when `leader` was last compared with it."""
     topic_id: bytes = ZERO_UUID
-    """Of the topic that the position is in, once that is known: one made anew under its name has another."""
+    """Of the topic that the position is in, once known. A topic created again under the same name has another id."""
     awaited_refresh: int | None = None
-    """Which answer about the metadata has to come first, where the position is of a newer epoch than what is known."""
+    """If the position's epoch is newer than the metadata: the number of the metadata answer to wait for."""
     preferred_replica: int | None = None
-    """A follower that the leader has named to fetch from, as it is nearer (KIP-392), until `preferred_until`."""
+    """A nearer follower that the leader named to fetch from (KIP-392), valid until `preferred_until`."""
     preferred_until: int = 0
     assigned: bool = True
-    """False once it was given up: a later ownership of the partition has a state of its own."""
+    """False once the partition was given up. If it comes back, it gets a state of its own."""
 
     def move_to(self, offset: int, leader_epoch: int) -> None:
-        """Stand at an offset; whatever was fetched or is being fetched is void."""
+        """Move the position; data that was fetched, or is being fetched, is void."""
         self.state = PositionState.FETCHING
         self.position = self.fetch_position = offset
         self.leader_epoch = leader_epoch
@@ -100,13 +100,13 @@ class PartitionState:
         self.topic_id = ZERO_UUID
 
     def go_back(self, offset: int) -> None:
-        """Stand at an offset that has been fetched: that the log there is the leader's stays true."""
+        """Move the position back to an offset that was already fetched; its validation still holds."""
         self.position = self.fetch_position = offset
         self.epoch += 1
         self.retry_at = 0
 
     def validate(self) -> None:
-        """Fetch nothing more before the leader has said that the position is good. What is fetched is void."""
+        """Fetch nothing until the leader has said that the position is good. Data already fetched is void."""
         self.state = PositionState.AWAIT_VALIDATION
         self.fetch_position = self.position
         self.epoch += 1
@@ -134,7 +134,7 @@ class SubscriptionState:
         return self.kind in (SubscriptionKind.TOPICS, SubscriptionKind.PATTERN)
 
     def subscribe(self, topics: Iterable[str]) -> bool:
-        """Subscribe by name, in place of an earlier subscription. Returns whether anything changed."""
+        """Subscribe by name; replaces an earlier subscription. Returns whether anything changed."""
         wanted = {check_topic(topic) for topic in topics}
         self._become(SubscriptionKind.TOPICS)
         changed = wanted != self.topics
@@ -155,7 +155,7 @@ class SubscriptionState:
         return changed
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Assign by hand, in place of an earlier assignment by hand (J7). Positions of retained ones are kept."""
+        """Assign manually (J7); replaces an earlier assignment. Partitions that stay keep their positions."""
         wanted = check_partitions(partitions)
         self._become(SubscriptionKind.MANUAL)
         self._replace(wanted)
@@ -184,8 +184,8 @@ class SubscriptionState:
     def _replace(self, partitions: list[TopicPartition]) -> None:
         before = self._assigned
         self.assignment_id += 1
-        # A partition is lost and comes back while a fetch is under way: that answer belongs to the earlier ownership,
-        # so no epoch of an ownership may come again in a later one.
+        # A partition may be lost and come back while a fetch is under way. The answer belongs to the earlier ownership,
+        # so an epoch must never be used again in a later one.
         epoch = self.assignment_id << 32
         self._assigned = {partition: before.get(partition) or PartitionState(epoch=epoch) for partition in partitions}
         for state in before.values():
@@ -203,11 +203,11 @@ class SubscriptionState:
         return partition in self._assigned
 
     def states(self) -> Iterable[tuple[TopicPartition, PartitionState]]:
-        """All assigned partitions with where they stand."""
+        """All assigned partitions with their states."""
         return self._assigned.items()
 
     def state(self, partition: TopicPartition) -> PartitionState:
-        """Where an assigned partition stands.
+        """The state of an assigned partition.
 
         Raises:
             IllegalStateError: it is not assigned.
@@ -218,7 +218,7 @@ class SubscriptionState:
         return found
 
     def find(self, partition: TopicPartition) -> PartitionState | None:
-        """Where a partition stands, None where it is not assigned."""
+        """The state of a partition, None if it is not assigned."""
         return self._assigned.get(partition)
 
     def mark_pending_revocation(self, partitions: Iterable[TopicPartition]) -> None:
@@ -248,13 +248,13 @@ class SubscriptionState:
 
         Raises:
             IllegalStateError: the partition is not assigned.
-            IllegalArgumentError: there are no such offsets.
+            IllegalArgumentError: the offset is out of range.
         """
         wanted = check_offset(partition, offset)
         self.state(partition).move_to(wanted.offset, wanted.leader_epoch)
 
     def set_position(self, partition: TopicPartition, offset: int, leader_epoch: int = NO_LEADER_EPOCH) -> None:
-        """Start at the committed offset; does nothing where the user has sought, or lost the partition, meanwhile."""
+        """Start at the committed offset. Does nothing if the user has called `seek` or lost the partition meanwhile."""
         state = self._assigned.get(partition)
         if state is not None and state.state is PositionState.INITIALIZING:
             state.move_to(offset, leader_epoch)
@@ -264,7 +264,7 @@ class SubscriptionState:
         return [p for p, state in self._assigned.items() if state.state is PositionState.INITIALIZING]
 
     def request_reset(self, partition: TopicPartition, strategy: OffsetReset | None = None) -> bool:
-        """Have the position looked up. False where the strategy is NONE: then the user has to be told."""
+        """Have the position looked up. Returns False if the strategy is NONE: then the user must be told."""
         state = self._assigned.get(partition)
         strategy = strategy or self.default_reset
         if state is None:
@@ -285,12 +285,12 @@ class SubscriptionState:
         """Take the looked-up position, unless the partition went or was sought meanwhile."""
         state = self._assigned.get(partition)
         if state is not None and state.state is PositionState.AWAIT_RESET and state.reset is strategy:
-            state.move_to(offset, NO_LEADER_EPOCH)  # it is the leader's own word: there is nothing to validate
+            state.move_to(offset, NO_LEADER_EPOCH)  # the leader itself has named it: there is nothing to validate
 
     # --- pausing -----------------------------------------------------------------------------------------------------
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out and fetch nothing of these until they are resumed. What is fetched already stays."""
+        """Neither fetch these nor hand out their records until `resume`. What is fetched already stays."""
         for partition in partitions:
             self.state(partition).paused = True
 

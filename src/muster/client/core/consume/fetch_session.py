@@ -1,8 +1,8 @@
 """Fetch sessions (KIP-227): say only what changed since the last fetch from a broker.
 
 A session lives at one broker. Epoch 0 opens one with a full request; each later request carries the next epoch and only
-the partitions that were added or changed, and those to be forgotten. Whatever the broker finds wrong with it, the
-session is opened again: correctness never depends on it.
+the partitions that were added or changed, and those to be forgotten. After any error about the session it is opened
+again: correctness never depends on it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class FetchSession:
         self.session_id = session_id
 
     def reset(self) -> None:
-        """Start again with a full request: the session is lost, or nobody knows what the broker took in."""
+        """Start again with a full request: the session is lost, or it is unknown what the broker took in."""
         self.session_id = 0
         self.epoch = INITIAL_EPOCH
 

@@ -1,10 +1,10 @@
-"""What was fetched of a partition and waits to be handed out: raw batches, records of the one begun, an error behind.
+"""What was fetched of a partition and waits to be handed out: raw batches, records of the batch begun, then an error.
 
-Theory. What can be read is handed out first; an error has its place behind it, and is raised when its partition's turn
-comes and nothing stands before it any more. Until then the partition is not fetched, so that errors neither pile up nor
-are overtaken by what comes later. An error that lasts (a damaged batch) is raised again at every turn until the user
-seeks, pauses the partition or gives it up, as Kafka's own consumer does: handing out what lies behind the damage would
-make the next commit pass over records that nobody has seen. Any other error is raised once, then the partition is
+Theory. Records that can be read are handed out first. An error waits behind them, and is raised when its partition's
+turn comes and no records are left before it. Until then the partition is not fetched, so that errors neither pile up
+nor are overtaken by later data. A lasting error (a damaged batch) is raised again at every turn until the user seeks,
+pauses the partition or gives it up, as in Kafka's consumer: if the records behind the damage were handed out, the next
+commit would pass over records that the user has never seen. Any other error is raised once, then the partition is
 fetched again.
 """
 
@@ -54,7 +54,7 @@ class FetchedData:
 
 
 class PartitionQueue:
-    """What waits of one partition; void once `state.epoch` has gone on, or the partition has another state."""
+    """What waits of one partition. It is void once `state.epoch` has changed, or the partition has another state."""
 
     __slots__ = ("_behind_decoded", "_check_crcs", "_decoded", "_fetched", "_lasting", "epoch", "error", "partition")
 
@@ -62,7 +62,7 @@ class PartitionQueue:
         self.partition = partition
         self.epoch = epoch
         self.error: MusterError | None = None
-        """What the user is told when all that stands before it is handed out."""
+        """Raised once all records before it are handed out."""
         self._lasting = False
         self._check_crcs = check_crcs
         self._fetched: deque[FetchedData] = deque()
@@ -90,12 +90,12 @@ class PartitionQueue:
         self._fetched.append(data)
 
     def fail(self, error: MusterError, *, lasting: bool) -> None:
-        """Put an error behind what waits."""
+        """Put an error behind the records that wait."""
         self.error = error
         self._lasting = lasting
 
     def damaged(self, offset: int, error: ProtocolError) -> None:
-        """From `offset` on there is nothing to be read."""
+        """From `offset` on nothing can be read."""
         message = f"{self.partition} is damaged at offset {offset} ({error}); seek() past it to go on"
         self.fail(CorruptRecordError(message), lasting=True)
 
@@ -104,13 +104,13 @@ class PartitionQueue:
     def told(self) -> MusterError:
         """The error, to be raised now."""
         assert self.error is not None
-        error = self.error.with_traceback(None)  # one that lasts would grow with each raise
+        error = self.error.with_traceback(None)  # a lasting error's traceback would grow with each raise
         if not self._lasting:
             self.error = None
         return error
 
     def take(self, state: PartitionState, max_records: int) -> list[ConsumerRecord]:
-        """Up to `max_records` records, in order; the position moves behind them, and behind what is hidden."""
+        """Up to `max_records` records, in order; the position moves behind them and behind hidden batches."""
         taken: list[ConsumerRecord] = []
         while len(taken) < max_records:
             if not self._decoded and not self._decode_next(state):
@@ -125,7 +125,7 @@ class PartitionQueue:
     def take_raw(self, state: PartitionState) -> list[FetchedData]:
         """Everything as it was fetched; the position moves behind it.
 
-        What `take` has begun to hand out is fetched again from where it stopped.
+        If `take` has begun to hand out a batch, it is fetched again from where `take` stopped.
         """
         if self._decoded or (self._fetched and self._fetched[0].position):
             state.go_back(state.position)
@@ -137,7 +137,7 @@ class PartitionQueue:
         return fetched
 
     def _decode_next(self, state: PartitionState) -> bool:
-        """Decode the next batch that waits. False where there is none, or where it is damaged."""
+        """Decode the next batch that waits. Returns False if there is none, or it is damaged."""
         while self._fetched:
             data = self._fetched[0]
             try:
@@ -154,7 +154,7 @@ class PartitionQueue:
 
     def _decode_batch(self, state: PartitionState, data: FetchedData) -> None:
         found = next(iter_headers(data.buffer, data.position), None)
-        if found is None:  # a torn last batch: it comes again with the next fetch
+        if found is None:  # the last batch is cut off: the next fetch brings it again
             data.position = len(data.buffer)
             return
         position, header = found
@@ -164,11 +164,11 @@ class PartitionQueue:
             self._decoded.extend(_records(self.partition, data.buffer, position, header, state.position))
         data.position = position + header.size
         state.position = self._behind_decoded = max(state.position, header.next_offset)
-        state.leader_epoch = header.partition_leader_epoch  # of hidden batches too: it goes with the position
+        state.leader_epoch = header.partition_leader_epoch  # of hidden batches too: it belongs to the position
 
 
 def whole_batches(records: Buffer) -> tuple[int, BatchHeader | None, ProtocolError | None]:
-    """Where the whole batches end, the last of them, and what is wrong with the one behind, if anything is."""
+    """Where the whole batches end, the last of them, and the error of the batch behind it, if it is damaged."""
     end, last = 0, None
     try:
         for position, header in iter_headers(records):

@@ -1,16 +1,16 @@
 """Fetching records and handing them out in order.
 
-Theory. Each broker that leads assigned partitions has at most one fetch under way. What comes back is kept as it came,
-raw, in a queue for each partition; batches are decoded when they are handed out. Fetching runs ahead of handing out:
-a partition is left out of the next fetch only while `max.partition.fetch.bytes` of it wait already, so that the network
-and the user's code work at the same time and memory stays bounded.
+Theory. Each broker that leads assigned partitions has at most one fetch under way. Its answer is kept raw, in a queue
+for each partition; batches are decoded when they are handed out. Fetching runs ahead of handing out: a partition is
+left out of the next fetch only while `max.partition.fetch.bytes` of it wait already. So the network and the user's code
+work at the same time, and memory stays bounded.
 
-A leader may name a follower that is nearer (KIP-392, with `client.rack`): that one is fetched from for
-`metadata.max.age.ms`, and given up for the leader as soon as it fails in any way. A leader that goes on naming one that
-fails is asked again only after a backoff.
+A leader may name a follower that is nearer (KIP-392, with `client.rack`). The consumer fetches from it for
+`metadata.max.age.ms`, and goes back to the leader as soon as it fails in any way. The leader may name the same follower
+again, so it is asked only after a backoff.
 
 The sequence that `PartitionState.epoch` guards against: a fetch is sent; the user seeks; the answer to the old fetch
-arrives. The answer carries the epoch of its sending and is dropped, its records would be from the wrong place.
+arrives. It belongs to an older epoch and is dropped: its records are from the wrong place.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _NEWEST_WITH_TOPIC_NAMES = 12
 HELD_BACK_WAIT_MS = 20
 """How long a fetch may be parked at a broker while other partitions of that broker wait for the user to catch up.
 
-The sequence: partition A waits whole, so only B is fetched; B is at its end, and the fetch is parked for
-`fetch.max.wait.ms`; the user handles what there is of A; and A cannot be asked for, as one fetch is under way.
+The sequence: enough of partition A waits, so only B is fetched; B is at its end, so the broker parks the fetch for
+`fetch.max.wait.ms`; the user handles what there is of A; and A cannot be fetched, as one fetch is under way already.
 """
 
 
@@ -77,7 +77,7 @@ class Fetcher:
         self._nodes: dict[int, _NodeState] = {}
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._turn: deque[TopicPartition] = deque()
-        """Whose records are handed out next: partitions take turns, as they came in."""
+        """The partitions in the order in which their records are handed out: they take turns."""
         self._events = events
 
     # --- asking ------------------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ class Fetcher:
         opened = node.session.epoch == INITIAL_EPOCH
         node.session.on_response(error, reply.session_id)
         if error is not ErrorCode.NONE:
-            if opened or error not in SESSION_LOST:  # one that does not like a fresh session either is not spun upon
+            if opened or error not in SESSION_LOST:  # a broker that refuses even a fresh session gets a backoff
                 node.retry_at = now + self._config.retry_backoff_ms
             if error.stale_metadata or error is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR:
                 self._metadata.request_update(now)
@@ -190,7 +190,7 @@ class Fetcher:
         self._take_in(sent, reply, now)
 
     def _leave_replica(self, node_id: int, now: int) -> None:
-        """A broker does not answer: those of its partitions that it does not lead are asked for at their leaders."""
+        """A broker does not answer: partitions that it was a preferred replica of are fetched from their leaders."""
         for _, state in self._subscription.states():
             if state.preferred_replica == node_id:
                 self._leave_preferred(state, now)
@@ -229,7 +229,7 @@ class Fetcher:
     ) -> None:
         waiting = self._queues.get(partition)
         if waiting is not None and waiting.error is not None:
-            return  # asked for before the error was found; nothing may come behind it
+            return  # fetched before the error was found; nothing may come behind the error
         error = error_code(data.error_code)
         if error is ErrorCode.NONE:
             self._note_ends(state, data)
@@ -244,7 +244,7 @@ class Fetcher:
             state.retry_at = now + self._config.retry_backoff_max_ms
             self._fail(partition, state, KafkaError(error, f"{partition} is damaged at offset {offset}"))
         elif may_heal(error):
-            # UNKNOWN_LEADER_EPOCH is a broker that has not heard of its leader yet; the others have moved, or will.
+            # UNKNOWN_LEADER_EPOCH: the broker has not heard of the new epoch yet. Other errors: the leader has moved.
             self._leave_preferred(state, now)
             self._metadata.request_update(now)
         else:
@@ -318,7 +318,7 @@ class Fetcher:
 
     @property
     def has_records(self) -> bool:
-        """Whether `collect` would bring, or raise, anything."""
+        """Whether `collect` would return records, or raise."""
         return any(self._may_hand_out(partition) for partition in self._turn)
 
     def lag(self, partition: TopicPartition) -> int | None:
@@ -331,7 +331,7 @@ class Fetcher:
         """Up to `max_records` records, in order for each partition; their positions move behind them.
 
         Raises:
-            CorruptRecordError: the partition whose turn it is goes no further; raised again at its next turn.
+            CorruptRecordError: the partition whose turn it is is damaged; raised again at its next turn.
             KafkaError: the partition whose turn it is cannot be fetched.
         """
         return self._hand_out(PartitionQueue.take, max_records)
@@ -341,19 +341,19 @@ class Fetcher:
         return self._hand_out(lambda queue, state, _room: queue.take_raw(state), _NO_LIMIT)
 
     def refuse_raw(self, partition: TopicPartition, offset: int, error: ProtocolError) -> None:
-        """What `collect_raw` gave is damaged from `offset` on: the position goes back there."""
+        """What `collect_raw` returned is damaged from `offset` on: the position goes back there."""
         state = self._subscription.find(partition)
         if state is not None:
-            state.go_back(offset)  # to be validated anew would void the queue, and with it the error
+            state.go_back(offset)  # not `move_to`: a new validation would void the queue, and the error with it
             self._drop_what_is_void()
             self._queue(partition, state).damaged(offset, error)
 
     def _hand_out(
         self, take: Callable[[PartitionQueue, PartitionState, int], list[T]], room: int
     ) -> dict[TopicPartition, list[T]]:
-        """Go round the partitions whose turn it is. An error is raised only where nothing has been taken before it,
-        as that would be lost; its partition then has the next turn, and after that the last, so that one that fails at
-        each turn does not keep the others from theirs."""
+        """Go round the partitions in turn. An error is raised only if nothing was taken before it in this call, because
+        that would be lost. Otherwise its partition has the first turn of the next call, and after that the last one, so
+        that a partition that fails every time does not keep the others waiting."""
         self._drop_what_is_void()
         taken: dict[TopicPartition, list[T]] = {}
         failing: list[TopicPartition] = []
@@ -376,7 +376,7 @@ class Fetcher:
                 del self._queues[partition]
             elif room > 0:
                 self._turn.append(partition)
-            else:  # it keeps its turn if the limit stopped it, so that a batch is not left half handed out
+            else:  # the limit stopped it: it keeps its turn, so that a batch is not left half handed out
                 self._turn.appendleft(partition)
         self._turn.extendleft(reversed(failing))
         return taken
@@ -408,8 +408,8 @@ class Fetcher:
 
 
 def _is_next(state: PartitionState, asked: tuple[int, int]) -> bool:
-    """Whether an answer goes on where the one before ended.
+    """Whether an answer continues where the one before ended.
 
-    When the leader moves, two brokers may be asked for the same place: the second answer is for one that is left.
+    When the leader moves, two brokers may be asked for the same offset: the second answer comes too late.
     """
     return asked == (state.epoch, state.fetch_position)

@@ -1,7 +1,7 @@
-"""Looking up offsets: the reset of positions, and the user's questions (earliest, latest, by timestamp).
+"""Looking up offsets: the reset of positions, and queries of the user (earliest, latest, by timestamp).
 
 Both are ListOffsets requests to the leaders of the partitions. A reset goes on until it succeeds or the partition is
-gone; a question goes on until it is answered or its asker gives up (`cancel`).
+gone; a query goes on until it is answered or the caller gives up (`cancel`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMI
 from muster.protocol.messages import ListOffsetsResponse
 
 _LEAST_TIMESTAMP = -6
-"""Below 0 are those with a meaning of their own, such as `LATEST_TIMESTAMP`."""
+"""Timestamps below 0 have a meaning of their own, such as `LATEST_TIMESTAMP`."""
 
 _RESET_TIMESTAMP = {OffsetReset.EARLIEST: EARLIEST_TIMESTAMP, OffsetReset.LATEST: LATEST_TIMESTAMP}
 
 
 @dataclass(slots=True)
 class OffsetQuery:
-    """A question under way. `results` holds None where no record is as young as the timestamp asked for."""
+    """A query under way. `results` holds None where no record is as young as the timestamp asked for."""
 
     open: dict[TopicPartition, int]
     isolation_level: int
@@ -51,7 +51,7 @@ _OnPartition = Callable[[TopicPartition, _Answer, int], None]
 
 
 class OffsetLookup:
-    """Resets positions, and answers questions about offsets."""
+    """Resets positions, and answers queries about offsets."""
 
     def __init__(
         self, config: ConsumerConfig, subscription: SubscriptionState, metadata: ClusterMetadata, events: EventStream
@@ -80,7 +80,7 @@ class OffsetLookup:
         return query
 
     def cancel(self, query: OffsetQuery) -> None:
-        """Stop working on a question."""
+        """Stop working on a query."""
         if query in self._queries:
             self._queries.remove(query)
 
@@ -93,7 +93,7 @@ class OffsetLookup:
 
     def next_deadline(self, now: int) -> int | None:
         """When `poll` has something to do, if nothing arrives before."""
-        # Where no leader is known the answer to a metadata request comes first, and brings `poll` about by itself.
+        # A partition without a known leader waits for metadata, whose answer calls `poll` anyway.
         times = [
             state.retry_at
             for partition, state in self._subscription.states()
@@ -156,7 +156,7 @@ class OffsetLookup:
             else:
                 query.error = answer
 
-        # A rebalance begun meanwhile has set the interest to what the group subscribes to.
+        # A rebalance may have set the interest back to the group's topics meanwhile.
         self._metadata.add_interest({partition.topic for partition in query.open})
         due = {p: timestamp for p, timestamp in query.open.items() if p not in query.in_flight}
         for request, partitions in self._requests(due, finish, now, query.isolation_level):

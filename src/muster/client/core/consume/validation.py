@@ -1,19 +1,19 @@
 """Positions after a change of leaders: does the new leader have what this consumer has read (KIP-320)?
 
-Theory. A follower that lacks the end of the log may be elected (an unclean election, or disks lost by all others).
-Offsets go on from its own end, so that a position behind it points into records that its reader has never seen: some
-would be skipped without a word. Each batch says in which leader's epoch it was written, so a position is a pair, offset
-and epoch of the record before it; the leader tells where that epoch ends in its log, and if that is below the position,
-the logs part there.
+Theory. A follower that lacks the end of the log may be elected (by an unclean election, or because all other disks were
+lost). New records get offsets from that follower's own end, so a consumer with a later position would silently skip
+some of them. Each batch says in which leader epoch it was written. So a position is a pair: an offset, and the epoch of
+the record before it. The leader says where that epoch ends in its log; if that is below the position, the logs part
+there.
 
 Every position that has an epoch is validated once for each leader, before anything is fetched from it: when the
 metadata names another leader or epoch, when a committed offset is taken, when the user seeks with an epoch. Brokers
-before Kafka 2.3 cannot be asked by clients, and are trusted.
+before Kafka 2.3 do not answer clients about this, and are trusted.
 
-A topic that was deleted and created anew under its name is another log altogether, as its id tells (KIP-516): a
-position in the old one means nothing there, and its reader has seen nothing of it. It begins at the first record,
-whatever the reset policy, but for "none". Kafka's own client goes on at its position where there is such an offset, and
-so passes over what stands before it.
+A topic that was deleted and created again under its name is another log, with another id (KIP-516). A position in the
+old log means nothing there, and the consumer has read nothing of it. So the consumer begins at its first record,
+whatever the reset policy, except "none". Kafka's client goes on at the old position if the new log has that offset, and
+so passes over the records before it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from muster.protocol.messages import OffsetForLeaderEpochResponseEpochEndOffset 
 from muster.protocol.primitives import ZERO_UUID
 
 CONSUMER = -1
-"""As replica id: this is no broker."""
+"""The replica id of a client, which is not a broker."""
 
 _FIRST_FOR_CLIENTS = 3
 _VALID = (PositionState.FETCHING, PositionState.AWAIT_VALIDATION)
@@ -66,7 +66,7 @@ class PositionValidation:
         self._in_flight: dict[TopicPartition, int] = {}
 
     def poll(self, now: int) -> list[AnySend]:
-        """Compare the leaders with those that the positions are good for; the questions that are due."""
+        """Compare the leaders with those that the positions were validated for; returns the requests that are due."""
         by_node: dict[int, dict[TopicPartition, PartitionState]] = {}
         for partition, state in self._subscription.states():
             self._follow_leader(partition, state, now)
@@ -132,9 +132,9 @@ class PositionValidation:
             self._events.fail(LogTruncationError(f"{text}, and auto_offset_reset is none: seek() to go on"))
 
     def _is_behind(self, state: PartitionState, epoch: int, now: int) -> bool:
-        """Whether the metadata is older than the position: its leader may be one that nobody else follows any more.
+        """Whether the metadata is older than the position, so that the leader it names may be deposed.
 
-        It is asked for once. What still is of an older epoch then is a topic that was made anew.
+        The metadata is fetched once more. If its epoch is still older then, the topic was created again.
         """
         if epoch == NO_LEADER_EPOCH or state.leader_epoch <= epoch:
             return False
@@ -225,6 +225,6 @@ class PositionValidation:
         if known:
             leader, version = state.leader, state.seen_version
             state.move_to(answer.end_offset, answer.leader_epoch)
-            state.leader, state.seen_version = leader, version  # it has just said that this is good
+            state.leader, state.seen_version = leader, version  # this leader has just named the position
         else:
             self._subscription.request_reset(partition)

@@ -1,1 +1,1 @@
-"""A member of a consumer group: joining, sharing out, heartbeats, commits, and who coordinates it."""
+"""A member of a consumer group: joining, the leader's assignment, heartbeats, commits, the coordinator's lookup."""

@@ -1,7 +1,7 @@
-"""The assignors of a member, and the leader's part of a rebalance: from what all said to what each gets (J4).
+"""The assignors of a member, and the leader's part of a rebalance: all subscriptions in, an assignment each out (J4).
 
-A strategy may be the user's own: whatever it raises, or returns that is no assignment, becomes a `MusterError` that
-names it. The member goes on.
+An assignor may be the user's own. If it raises, or returns something that is no assignment, the error becomes a
+`MusterError` that names the assignor, and the member goes on.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ COOPERATIVE_STICKY = "cooperative-sticky"
 
 @dataclass(slots=True)
 class Leading:
-    """An assignment that the leader is about to make. `topics` are those that anybody subscribes to."""
+    """An assignment that the leader is about to make. `topics` are those that any member subscribes to."""
 
     protocol_name: str
     skip_assignment: bool
@@ -51,30 +51,30 @@ class Leading:
         """What the answer to the leader's JoinGroup says; `refreshes` is the metadata's count at this moment.
 
         Raises:
-            ProtocolError: a member's subscription is none.
+            ProtocolError: a member's subscription cannot be decoded.
         """
-        # Members that own nothing mostly say the same: what was read once is not read a thousand times.
+        # Members that own nothing mostly send the same bytes: those are decoded once, not a thousand times.
         read = {data: decode_subscription(data) for data in {bytes(member.metadata) for member in reply.members}}
         members = {member.member_id: _subscription(member, read[bytes(member.metadata)]) for member in reply.members}
         topics = {topic for subscription in members.values() for topic in subscription.topics}
         return cls(reply.protocol_name or "", reply.skip_assignment, members, topics, refreshes)
 
     def knows(self, metadata: ClusterMetadata) -> bool:
-        """Whether the cluster was asked for all topics; those that do not exist are known not to."""
+        """Whether the cluster was asked about all topics. A topic that does not exist counts as known."""
         if metadata.interest is None and metadata.refreshes > self.refreshes:
             return True
         return all(topic in metadata.topics or metadata.topic_error(topic) for topic in self.topics)
 
 
 class Assignors:
-    """The strategies that a member offers to its group, the most wanted first."""
+    """The assignors that a member offers to its group, the most wanted first."""
 
     def __init__(self, assignors: Iterable[Assignor]) -> None:
         self._by_name = {assignor.name: assignor for assignor in assignors}
         self.protocol = common_protocol(list(self._by_name.values()))
 
     def offered(self, name: str | None) -> Assignor:
-        """The strategy that the group has chosen.
+        """The assignor that the group has chosen.
 
         Raises:
             IllegalStateError: it was not offered.
@@ -87,7 +87,7 @@ class Assignors:
     def protocols(
         self, topics: list[str], owned: list[TopicPartition], generation: Generation, rack: str
     ) -> list[JoinGroupRequestProtocol]:
-        """What a JoinGroup says of each strategy.
+        """What a JoinGroup says of each assignor.
 
         Raises:
             MusterError: one of them failed.
@@ -101,10 +101,10 @@ class Assignors:
         return [_asked(assignor, partial(protocol, assignor)) for assignor in self._by_name.values()]
 
     def assign(self, leading: Leading, metadata: ClusterMetadata) -> dict[str, MemberAssignment]:
-        """Have the group's strategy share out the partitions.
+        """Have the group's assignor assign the partitions.
 
         Raises:
-            MusterError: it failed, or left a member out, or gave away what another member has not let go of.
+            MusterError: it failed, left a member out, or gave away a partition that another member still holds.
         """
         assignor = self.offered(leading.protocol_name)
         counts = {name: len(topic.partitions) for name, topic in metadata.topics.items()}
@@ -129,7 +129,7 @@ class Assignors:
         return _asked(self.offered(leading.protocol_name), encoded)
 
     def tell(self, assignment: MemberAssignment, generation: Generation) -> MusterError | None:
-        """Tell the group's strategy what this member was assigned; what went wrong there."""
+        """Tell the group's assignor what this member was assigned. Returns the error that it raised, if any."""
         try:
             assignor = self.offered(generation.protocol_name)
             _asked(assignor, lambda: assignor.on_assignment(assignment, generation.generation_id))
@@ -174,12 +174,12 @@ def check_shares(
     """Check what a user's assignor may get wrong.
 
     Raises:
-        IllegalStateError: it left a member out, or gave away what another member has not let go of (KIP-429).
+        IllegalStateError: it left a member out, or gave away a partition that another member still holds (KIP-429).
     """
     missing = sorted(members.keys() - shares.keys())
     if missing:
         raise IllegalStateError(f"assignor {assignor} has no assignment for {', '.join(missing)}")
-    # The built-in cooperative assignor knows by the generations which claims of ownership are void.
+    # The built-in cooperative assignor tells by the generation whether a member really still owns what it says.
     if protocol is not RebalanceProtocol.COOPERATIVE or assignor == COOPERATIVE_STICKY:
         return
     added: set[TopicPartition] = set()

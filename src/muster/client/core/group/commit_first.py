@@ -1,4 +1,4 @@
-"""The commit before partitions are given up, where auto commit is on: tried again while the rebalance has time."""
+"""With auto commit: the commit before partitions are given up. It is tried again while the rebalance has time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from muster.errors import ErrorCode, KafkaError, MusterError
 
 OnCommitted = Callable[[MusterError | None, int], None]
 CommitConsumed = Callable[[OnCommitted, int], None]
-"""Commits what was handed out so far, one try; calls back with what went wrong, and when."""
+"""Commits what was handed out so far, in one try. Calls back with the error, or None, and the time."""
 
 
 class CommitFirst:
-    """What is to follow a commit, and the tries up to then. `max.poll.interval.ms` bounds them all."""
+    """A commit that is tried until it succeeds, and the step after it. `max.poll.interval.ms` bounds the tries."""
 
     def __init__(
         self,
@@ -42,18 +42,18 @@ class CommitFirst:
 
     @property
     def waiting(self) -> bool:
-        """Whether something is to follow a commit that is not over."""
+        """Whether a step waits for a commit that is not over."""
         return self._then is not None
 
     def begin(self, then: Callable[[int], None], now: int) -> None:
-        """Have `then` called when it is committed, or cannot be. The first try is at the next `poll`."""
+        """Call `then` once the commit has succeeded or was given up. The first try is at the next `poll`."""
         self._backoff.reset()
         self._then = then
         self._try_at = now
         self._until = now + self._config.max_poll_interval_ms
 
     def poll(self, now: int) -> None:
-        """Try, if it is time; go on without, if there is none left."""
+        """Try if it is time to; go on without the commit if no time is left."""
         if self._then is None:
             return
         if now >= self._until:
@@ -70,7 +70,7 @@ class CommitFirst:
         return [self._until] if self._try_at is None else [self._try_at, self._until]
 
     def drop(self) -> bool:
-        """Forget what was to follow: it is of a generation that is over. Whether there was anything."""
+        """Forget the step that waits: its generation is over. Returns whether one was waiting."""
         waited = self.waiting
         self._then = self._try_at = None
         return waited
@@ -87,7 +87,7 @@ class CommitFirst:
         self._finish(now)
 
     def _is_gone(self, error: MusterError | None, now: int) -> bool:
-        """Whether a topic of what is owned was deleted: the rest is committed, and its offsets never will be."""
+        """Whether the topic of an owned partition was deleted: its offsets can never be committed; the rest is."""
         codes = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
         if not isinstance(error, KafkaError) or error.code not in codes:
             return False

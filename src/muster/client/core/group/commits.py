@@ -1,19 +1,20 @@
 """Committing offsets and fetching what was committed.
 
-Theory. Commits are answered in the order in which they were asked for, whatever becomes of each. One that may be tried
-again travels alone: nothing is sent behind it before its last try is over, or a retry could put offsets back that a
-later commit had moved on. Those with a single try follow each other on the wire without waiting.
+Theory. Commits are reported in the order in which they were asked for, whether they succeed or fail. A commit that may
+be tried again travels alone: nothing is sent behind it before its last try is over, because a retry could put back
+offsets that a later commit had moved on. Commits with a single try follow each other on the wire without waiting.
 
-The group decides whether a commit is still allowed. A member commits under its generation and only while it is STABLE;
-an answer that says the generation is over resets the member (see `membership.py`). A consumer that was assigned by hand
+The group decides whether a commit is still allowed. A member commits under its generation, and only while it is STABLE.
+An answer that says the generation is over resets the member (see `membership.py`). A consumer with a manual assignment
 commits without a generation, which the broker allows while the group has no members (J7).
 
-The race that `_Commit.owned` guards against: a commit waits, for its next try or behind another's; the generation ends,
-the partitions are lost, others read and commit them; this consumer joins again, and only now it is the commit's turn.
-Sent under the new generation it would be accepted. Kafka's commit has left before that, under the old generation.
+The race that `_Commit.owned` guards against: a commit waits, for its next try or behind another commit; the generation
+ends, the partitions are lost, other members read and commit them; this consumer joins again, and only now is it the
+commit's turn. Sent under the new generation it would be accepted, and would undo the others' commits. In Kafka's client
+the commit leaves before that, under the old generation.
 
-The race that `_Fetch.owned` guards against: the committed offset of a partition is asked for; the partition is lost,
-another member commits, and it comes back; the answer to the old question arrives. It is out of date, and dropped.
+The race that `_Fetch.owned` guards against: an OffsetFetch for a partition is sent; the partition is lost, another
+member commits, and the partition comes back; the answer to the old OffsetFetch arrives. It is out of date, and dropped.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class _Commit:
     fence: Mapping[TopicPartition, int] | None
     backoff: Backoff
     asked_in: Generation | None
-    """The generation in which it was asked for, if that was stable."""
+    """The generation when the caller asked for it, if the member was stable then."""
     owned: dict[TopicPartition, int | None]
     """The ownership of its partitions at that time."""
     ids: TopicIds = NO_TOPIC_IDS
@@ -132,12 +133,12 @@ class Commits:
         until: int | None = None,
         fence: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Commit offsets, and say what became of it: None, or what went wrong, and when.
+        """Commit offsets. `on_done` gets the error, or None, and the time.
 
-        `until` is the time up to which failures that may heal are tried again; None means a single try. `fence` holds
-        the ownership (`Membership.ownership`) under which the records were read: if a partition has been lost since,
-        even if it came back, nothing is committed. Nor is it in a later generation, unless the partitions were, and
-        are still, this member's.
+        `until` is the time up to which retriable failures are tried again; None means a single try. `fence` holds the
+        ownership (`Membership.ownership`) under which the records were read. If a partition has been lost since, even
+        if it came back, nothing is committed. In a later generation than the one that the caller asked in, the commit
+        is sent only if this member has owned the partitions all the time.
         """
         asked_in = self._membership.generation_if_stable if self._subscription.group_managed else NO_GENERATION
         owned = {partition: self._membership.ownership.get(partition) for partition in offsets}
@@ -152,7 +153,7 @@ class Commits:
         *,
         until: int | None = None,
     ) -> None:
-        """Ask what is committed; None for a partition of which nothing is. Tried again up to `until`."""
+        """Ask for the committed offsets; a partition without one gets None. Tried again up to `until`."""
         self._fetches.append(_Fetch(list(partitions), on_done, until, self._backoff()))
 
     @property
@@ -161,11 +162,11 @@ class Commits:
         return bool(self._commits)
 
     def resume(self) -> None:
-        """The user has seen the error about positions that was reported, if there was one."""
+        """The user has seen the error about positions, if there was one: ask for them again."""
         self._halted = False
 
     def fail_all(self, error: MusterError, now: int) -> bool:
-        """There is no coordinator to be had: whoever waits is told. Whether anybody was."""
+        """No coordinator can be found: fail every commit and fetch that waits. Returns whether there was one."""
         commits = [commit for commit in self._commits if not commit.done]
         fetches, self._fetches = self._fetches, []
         for commit in commits:
@@ -198,7 +199,7 @@ class Commits:
         if self._commits and not self._commits[0].in_flight:
             times.append(self._commits[0].retry_at)
         times += [fetch.retry_at for fetch in self._fetches if not fetch.in_flight]
-        # What was due at the last poll and still is waits for something else than time.
+        # Something that was due at the last poll and still is due waits for an event, not for time.
         later = [time for time in times if time > self._polled_at]
         return max(now, min(later)) if later else None
 
@@ -265,7 +266,7 @@ class Commits:
         sends.append(send(node_id, request, on_reply, channel=Channel.COORDINATOR, newest_version=newest))
 
     def _generation(self, commit: _Commit) -> Generation | MusterError:
-        """Under which generation to commit, or why it cannot be."""
+        """The generation to commit under, or the error if the commit is not allowed."""
         owned = self._membership.ownership
         if commit.fence is not None and any(owned.get(p) != since for p, since in commit.fence.items()):
             return CommitFailedError(ErrorCode.ILLEGAL_GENERATION, "a partition was lost after its records were read")
@@ -301,7 +302,7 @@ class Commits:
     def _judge_commit(
         self, commit: _Commit, sent: Generation, epoch: int, reply: OffsetCommitResponse, now: int
     ) -> MusterError | None:
-        """What an answer means: the first error in it that concerns the whole, then topics that are not allowed."""
+        """What an answer means: its first error about the whole commit, else the topics that are not authorized."""
         answers = commit_answers(reply, commit.ids)
         forbidden: set[str] = set()
         for partition in commit.offsets:
@@ -343,7 +344,7 @@ class Commits:
         return KafkaError(code, f"the offset of {partition} was not committed")
 
     def _mind_topics(self, error: KafkaError, now: int) -> None:
-        """A topic was made anew under another id: ask for that before the next try."""
+        """After UNKNOWN_TOPIC_ID the topic has been created again: fetch its new id before the next try."""
         if error.code is ErrorCode.UNKNOWN_TOPIC_ID:
             self._metadata.request_update(now)
 

@@ -1,10 +1,10 @@
 """Finding the group's coordinator, and giving it up (J2).
 
-Theory. Nothing is looked up until somebody needs the coordinator. The question goes to the least-loaded broker; where
-it fails retriably the metadata is refreshed and the question asked again, with backoff. A coordinator that was found is
-given up as soon as an answer says it is none, or none comes: `epoch` then goes up, and whoever has a request under way
-to it knows by the old number that its answer is void. Between two coordinators that both turned out dead there is a
-backoff: it grows until one of them has given a good answer.
+Theory. The coordinator is looked up when a request first needs it. FindCoordinator goes to the least-loaded broker; if
+it fails with a retriable error, the metadata is refreshed and the lookup tried again, with backoff. A coordinator is
+given up when it answers that it is not the coordinator, or does not answer. `epoch` then goes up, so that the answer to
+a request sent under the old epoch is recognised as void. When two coordinators in a row turn out dead, the next lookup
+waits for a backoff, which grows until a coordinator gives a good answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FIRST_WITH_KEYS = 4
 
 
 class CoordinatorLookup:
-    """Who coordinates the group, as far as is known."""
+    """The group's coordinator, as far as it is known."""
 
     def __init__(
         self, group_id: str, config: ConsumerConfig, metadata: ClusterMetadata, events: EventStream, seed: int = 0
@@ -35,7 +35,7 @@ class CoordinatorLookup:
         self.epoch = 0
         """Goes up whenever a coordinator is given up."""
         self.error: MusterError | None = None
-        """What trying again does not mend. Whoever reports it sets it back to None."""
+        """An error that is not retriable. The code that reports it to the user sets it back to None."""
         self.failures = 0
         """How many lookups have failed."""
         self._wanted = False
@@ -51,14 +51,14 @@ class CoordinatorLookup:
         return self.node_id
 
     def poll(self, now: int) -> list[AnySend]:
-        """The question, where it is due."""
+        """The FindCoordinator request, if it is due."""
         if not self._wanted or self._in_flight or self.node_id is not None or now < self._retry_at:
             return []
         self._in_flight = True
         return [Send(LEAST_LOADED, FindCoordinatorRequest, self._request, self._on_reply)]
 
     def next_deadline(self, now: int) -> int | None:
-        """When the question is asked again."""
+        """When the coordinator is looked up again."""
         if not self._wanted or self._in_flight or self.node_id is not None:
             return None
         return max(now, self._retry_at)
@@ -93,7 +93,7 @@ class CoordinatorLookup:
             self.error = KafkaError(code, found.error_message or f"looking up the coordinator of {self._group_id}")
 
     def mark_dead(self, cause: str, now: int) -> None:
-        """Give the coordinator up; the next one is looked up when somebody needs it."""
+        """Give the coordinator up; the next one is looked up when a request needs it."""
         if self.node_id is None:
             return
         self._events.append(Note(INFO, f"the coordinator of group {self._group_id} is given up: {cause}"))
@@ -102,7 +102,7 @@ class CoordinatorLookup:
         self.epoch += 1
         if self._gave_up_since_answer:
             self._back_off(now)
-        self._gave_up_since_answer = True  # the first time it is looked up again at once: it may just have moved
+        self._gave_up_since_answer = True  # the first time there is no backoff: it may just have moved
 
     def mark_alive(self) -> None:
         """A request to the coordinator was answered."""
@@ -110,12 +110,12 @@ class CoordinatorLookup:
         self._backoff.reset()
 
     def failed(self, failure: Failure, now: int) -> None:
-        """A request to the coordinator has no answer. Any failure but a version's says that it cannot be reached."""
+        """A request to the coordinator got no answer. If it may succeed later, the coordinator is given up."""
         if failure.retriable:
             self.mark_dead(failure.message, now)
 
     def refused(self, code: ErrorCode, now: int) -> bool:
-        """Whether an error of a coordinator's answer means that it is none; it is given up then."""
+        """Whether an error code means that the broker is not the coordinator; it is given up then."""
         if code.stale_coordinator:
             self.mark_dead(f"it answered {code.name}", now)
             return True
@@ -127,7 +127,7 @@ class CoordinatorLookup:
 
 
 def _only_coordinator(reply: FindCoordinatorResponse) -> Coordinator:
-    """The answer for the one group asked for; before v4 it stands in the response itself."""
+    """The answer for the one group asked for; before v4 the response itself holds it."""
     if reply.coordinators:
         return reply.coordinators[0]
     return Coordinator("", reply.node_id, reply.host, reply.port, reply.error_code, reply.error_message)

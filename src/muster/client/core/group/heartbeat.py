@@ -1,4 +1,4 @@
-"""When to heartbeat, and what its silence means (H1 to H4 seen from the member).
+"""When to heartbeat, and what a missing answer means (H1 to H4 seen from the member).
 
 Three clocks run while the member is in the group: when the next heartbeat is due, when the session counts as lost
 because no heartbeat was answered for `session.timeout.ms`, and when the user's code has stayed away from `poll` for
@@ -28,11 +28,11 @@ class Heartbeat:
         self.polled(now)
 
     def reset_session(self, now: int) -> None:
-        """The coordinator was found again: it gets its time to answer."""
+        """The coordinator was found again: it has a whole session timeout to answer."""
         self.session_ends_at = now + self._config.session_timeout_ms
 
     def polled(self, now: int) -> None:
-        """The user's code is there."""
+        """The user's code has called `poll`."""
         self.poll_due_at = now + self._config.max_poll_interval_ms
 
     def sent(self, now: int) -> None:
@@ -45,5 +45,5 @@ class Heartbeat:
         self.reset_session(now)
 
     def failed(self, now: int) -> None:
-        """A heartbeat was not answered, or with another error: the next one comes sooner (H4)."""
+        """A heartbeat got no answer, or another error than that: the next one comes sooner (H4)."""
         self.send_at = now + self._backoff.next_wait_ms()

@@ -1,6 +1,6 @@
-"""What every phase of a membership stands on: who the member is, its heartbeats, its listener, its leaving.
+"""What every phase of a membership needs: the member's identity, its heartbeats, its listener, leaving.
 
-`membership.py` tells the whole story, and adds the rebalance to this.
+The theory is at the head of `membership.py`, which adds the rebalance.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from muster.protocol.messages import HeartbeatResponse, LeaveGroupRequest, Leave
 
 
 class GroupMember:
-    """A member of a group, but for how it rebalances."""
+    """A member of a group, without the rules of its rebalances."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class GroupMember:
         self.in_poll = False
         """Whether the user's code is in `poll`; see the head of `membership.py`."""
         self.listening = False
-        """Whether there is a listener to be told; if not, the rebalance goes on without."""
+        """Whether there is a listener to call; if not, the rebalance goes on at once."""
         self.ownership: dict[TopicPartition, int] = {}
-        """For each partition that the group gave this member, a number that no other ownership of it had here."""
+        """For each partition that the group gave this member, a number unique to this time of owning it."""
         self.rejoin_needed = True
         self.rejoin_reason = ""
         self.needs_join_prepare = True
@@ -84,7 +84,7 @@ class GroupMember:
 
     @property
     def callback_pending(self) -> bool:
-        """Whether the listener was asked and has not come back."""
+        """Whether the listener was called and has not returned."""
         return self._callback is not None
 
     def request_rejoin(self, reason: str) -> None:
@@ -94,7 +94,7 @@ class GroupMember:
         self._note(INFO, f"group {self.group_id} has to be joined: {reason}")
 
     def polled(self, now: int) -> None:
-        """The user's code came to `poll`."""
+        """The user's code has called `poll`."""
         self._heartbeat.polled(now)
 
     def resume(self) -> None:
@@ -102,7 +102,7 @@ class GroupMember:
         self._halted = False
 
     def reset_on_error(self, request: str, code: ErrorCode) -> None:
-        """An answer said that the generation is over. The member id stays after ILLEGAL_GENERATION: it may be valid."""
+        """An answer said that the generation is over. After ILLEGAL_GENERATION the member id is kept."""
         self._reset(f"{request} was answered {code.name}", forget_member=code is not ErrorCode.ILLEGAL_GENERATION)
 
     def _reset(self, reason: str, *, forget_member: bool) -> None:
@@ -134,7 +134,7 @@ class GroupMember:
         self._events.append(RebalanceCallback(kind, tuple(partitions), self._token))
 
     def callback_done(self, token: int, now: int) -> None:
-        """The listener has been told what the event of that token said. Other tokens belong to the past."""
+        """The listener has returned from the call with this token. An older token is ignored."""
         if self._callback is None or self._callback[0] != token:
             return
         _, then = self._callback
@@ -143,11 +143,12 @@ class GroupMember:
         then(now)
 
     def _withdraw_untold(self) -> None:
-        """Take back what the listener has not been told yet of a rebalance that is over.
+        """Take back calls of the listener that were not made yet, of a rebalance that is over.
 
-        The sequence: the join is answered while the user handles records, so that `assigned` waits for its next poll;
-        the user stays away too long, and the member leaves. Told then, the listener would take for its own what others
-        have got. What it does know of is called lost by the next preparation, or given up by the leaving.
+        The sequence: the join is answered while the user handles records, so `assigned` waits for the next poll; the
+        user stays away too long, and the member leaves. If the listener were called then, it would take partitions for
+        its own that other members have by now. Partitions that the listener does know of are reported as lost by the
+        next preparation, or given up by the leaving.
         """
         if self.step not in (Step.REVOKING, Step.RELEASING, Step.ASSIGNING):
             return
@@ -227,7 +228,7 @@ class GroupMember:
 
     def _on_heartbeat_fenced(self, code: ErrorCode, sent: Generation, now: int) -> None:
         if self.generation != sent:
-            self._heartbeat.received(now)  # it speaks of a generation that is over anyway
+            self._heartbeat.received(now)  # the answer is about a generation that is already over
             return
         self.reset_on_error("Heartbeat", code)
         self._heartbeat.failed(now)
@@ -237,7 +238,7 @@ class GroupMember:
     # --- leave -------------------------------------------------------------------------------------------------------
 
     def prepare_leave(self, then: Callable[[int], None], now: int) -> None:
-        """Give up all partitions by the user's will, and tell the listener; then go on with `then`."""
+        """The user leaves: give up all partitions, call the listener, then go on with `then`."""
         self._drop_attempt()
         self._withdraw_untold()
         self._callback = None
@@ -255,9 +256,9 @@ class GroupMember:
         self._call(CallbackKind.LOST if lost else CallbackKind.REVOKED, owned, give_up, now)
 
     def leave(self, reason: str, now: int, on_left: Callable[[], None] | None = None) -> None:
-        """Leave the group. A static member only forgets: its place is kept for its session timeout (KIP-345).
+        """Leave the group. A static member sends nothing: its place is kept for its session timeout (KIP-345).
 
-        One try: if it fails, the group finds out by the session timeout. The request is in the next `poll`'s list.
+        There is one try: if it fails, the session timeout removes the member. The next `poll` returns the request.
         """
         self._drop_attempt()
         parked, self._parked = self._parked, False
@@ -266,15 +267,15 @@ class GroupMember:
         member_id = self.generation.member_id
         if dynamic and node_id is not None and self.state is not MemberState.UNJOINED and member_id:
             build = partial(requests.leave, self.group_id, member_id, reason)
-            # Behind a parked join the coordinator would not read it.
+            # Behind a parked JoinGroup on the same connection, the coordinator would not read it.
             channel = Channel.DATA if parked else Channel.COORDINATOR
             self._outbox.append(Send(node_id, LeaveGroupRequest, build, partial(self._on_leave, on_left), channel))
         elif on_left is not None:
             on_left()
         if parked and node_id is not None:
-            # Closed only now, when the request to leave is made: a heartbeat under way on this connection fails with
-            # it, and its failure gives the coordinator up. Done before, while the listener is told, it would have left
-            # nobody to send the request to.
+            # Closed only after the LeaveGroup is made. A heartbeat under way on this connection fails with it, and that
+            # failure gives the coordinator up. Closed earlier, while the listener is called, the connection would have
+            # taken the coordinator with it, and the LeaveGroup would have had no node to go to.
             self._events.append(Disconnect(node_id))
         self._reset("consumer pro-actively leaving the group", forget_member=True)
 
@@ -290,5 +291,5 @@ class GroupMember:
             on_left()
 
     def _drop_attempt(self) -> None:
-        """Forget a rebalance under way; note in `_parked` whether a request of it waits at the coordinator."""
+        """Forget a rebalance under way; note in `_parked` whether the coordinator holds a request of it."""
         raise NotImplementedError

@@ -2,7 +2,7 @@
 
 Theory. Two things are kept apart, as in Kafka's own client.
 
-What the member is to the group, its `MemberState`:
+The member's state in the group, its `MemberState`:
 
     UNJOINED --JoinGroup sent--> PREPARING_REBALANCE --answered--> COMPLETING_REBALANCE --SyncGroup answered--> STABLE
        ^                                                                                                          |
@@ -11,26 +11,28 @@ What the member is to the group, its `MemberState`:
 Heartbeats are sent in the last two. A rebalance that begins in a stable group leaves the member STABLE, with its
 partitions and its right to commit, until its JoinGroup goes out.
 
-What its running rebalance waits for, its `Step`:
+What the member's rebalance waits for, its `Step`:
 
     IDLE -> COMMITTING -> REVOKING -> JOINING -> [LEADING] -> SYNCING -> [RELEASING] -> ASSIGNING -> IDLE
 
-COMMITTING and REVOKING are the join's preparation (J8): it runs once for each rebalance, however often the join itself
-is tried, and again only after the generation was reset. Under EAGER it gives up every partition; under COOPERATIVE only
-those of topics that are no longer subscribed to, and RELEASING gives up what the new assignment takes away, after which
-the member joins once more. Whoever finds the generation reset calls the partitions lost instead of revoked: they may
-have new owners already. LEADING is the leader waiting for metadata of topics that only others subscribe to.
+COMMITTING and REVOKING are the join's preparation (J8). It runs once for each rebalance, however often the join itself
+is tried, and again only after the generation was reset. Under EAGER it gives up every partition. Under COOPERATIVE it
+gives up only partitions of topics that are no longer subscribed to; RELEASING later gives up what the new assignment
+takes away, and then the member joins once more. If the generation was reset, the partitions are reported as lost, not
+as revoked: they may have new owners already. In LEADING the leader waits for metadata of topics that only other members
+subscribe to.
 
-Preparation and release begin only while the user is in `poll` (`in_poll`): what was handed out before has been handled
-then, so that it is right to commit it. The rest goes on by itself.
+Preparation and release begin only while the user is in `poll` (`in_poll`): by then the user has handled what was handed
+out before, so it may be committed. The other steps do not wait for the user.
 
-The race that `_attempt` guards against: JoinGroup is parked at the coordinator; the coordinator is given up, or the
-user unsubscribes; the answer to the parked request arrives after all. It belongs to an attempt that is over: dropped.
+The race that `_attempt` guards against: a JoinGroup is parked at the coordinator; the coordinator is given up, or the
+user unsubscribes; the answer to the parked request arrives after all. It belongs to an attempt that is over, and is
+dropped.
 
-Where this differs from Kafka's client: with auto commit, a COOPERATIVE member also commits right before it releases
-partitions, so that what it handled during the rebalance is not handled again; and of a topic that it no longer
-subscribes to nothing is handed out while the commit before the join is under way. And where a topic was deleted,
-Kafka's client goes on trying to commit its offsets for `max.poll.interval.ms` before it joins; this one joins.
+This differs from Kafka's client in three ways. With auto commit, a COOPERATIVE member also commits right before it
+releases partitions, so that records handled during the rebalance are not handled again. While the commit before the
+join is under way, records of a topic that is no longer subscribed to are not handed out. And where a topic was deleted,
+Kafka's client tries to commit its offsets for `max.poll.interval.ms` before it joins; this one joins at once.
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ class Membership(GroupMember):
         self.topics = GroupTopics(config, subscription, metadata)
         self.commit_first = CommitFirst(config, subscription, metadata, events, seed)
         self.on_assigned: Callable[[int], None] = lambda _now: None
-        """Told when an assignment is in force."""
+        """Called when an assignment is in force."""
         self._assignors = Assignors(assignors)
         self._metadata = metadata
         self._assignor_failures = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, seed)
@@ -99,7 +101,7 @@ class Membership(GroupMember):
 
     @property
     def settled(self) -> bool:
-        """Whether the listener knows of all partitions, so that positions may be looked up (a listener may seek)."""
+        """Whether the listener was told of all partitions. Only then are positions looked up: a listener may seek."""
         return self.step is not Step.ASSIGNING
 
     # --- poll --------------------------------------------------------------------------------------------------------
@@ -126,7 +128,7 @@ class Membership(GroupMember):
             times += [self._heartbeat.send_at, self._heartbeat.session_ends_at]
             if not self._at_poll:
                 times.append(self._heartbeat.poll_due_at)
-        # What was due at the last poll and still is waits for something else than time.
+        # Something that was due at the last poll and still is due waits for an event, not for time.
         later = [time for time in times if time > self._polled_at]
         return max(now, min(later)) if later else None
 
@@ -139,7 +141,7 @@ class Membership(GroupMember):
             self.commit_first.poll(now)
 
     def rejoin_needed_now(self) -> bool:
-        """Whether the group has to be joined again, also because the world has changed since the last join."""
+        """Whether the member has to join again, also because topics have changed since the last join."""
         reason = self.topics.change()
         if reason is not None and not self.rejoin_needed:
             self.request_rejoin(reason)
@@ -166,13 +168,13 @@ class Membership(GroupMember):
 
     def _commit_before_join(self, now: int) -> None:
         given_up = self._to_give_up_before_join()
-        # Nothing more is handed out, or the position would run ahead of what is being committed.
+        # Nothing more of these is handed out: the position would run ahead of what is being committed.
         self._subscription.mark_pending_revocation(given_up)
         self._commit_then(Step.COMMITTING, partial(self._committed_before_join, given_up), now)
 
     def _committed_before_join(self, stopped: list[TopicPartition], now: int) -> None:
-        """Give up what is not wanted. If the user subscribed anew while the commit was under way there is more of it,
-        and records of that were handed out since: they are committed too."""
+        """Give up the partitions that are not wanted. If the user changed the subscription during the commit, there are
+        more of them, and records of those were handed out meanwhile: commit again first."""
         changed = any(partition not in stopped for partition in self._to_give_up_before_join())
         if changed and self.generation_if_stable is not None:
             self._commit_before_join(now)
@@ -218,7 +220,7 @@ class Membership(GroupMember):
         self.step = Step.IDLE
         if not self.needs_join_prepare:
             self._join(now)
-        # Otherwise the generation was reset while the listener ran: what is left is lost, by another preparation.
+        # Otherwise the generation was reset while the listener ran: another preparation reports the rest as lost.
 
     # --- join --------------------------------------------------------------------------------------------------------
 
@@ -246,7 +248,7 @@ class Membership(GroupMember):
         self._epoch_sent = self._lookup.epoch
 
     def _abandon_void_attempt(self, now: int) -> None:
-        """Whoever gave the coordinator up made the request that is parked there void."""
+        """If the coordinator was given up, the request that is parked there is void: begin another attempt."""
         waiting = self.step in (Step.JOINING, Step.SYNCING, Step.LEADING)
         if waiting and self._epoch_sent != self._lookup.epoch:
             self._failed(KafkaError(ErrorCode.NETWORK_EXCEPTION, "the coordinator was given up meanwhile"), now)
@@ -280,13 +282,13 @@ class Membership(GroupMember):
                 self._sync([], now)
 
     def _was_passed_over(self, generation_id: int) -> bool:
-        """Whether what this member owns may have had other owners since, though it is let in.
+        """Whether this member's partitions may have had other owners, although the group lets it in again.
 
-        A dynamic member that misses a rebalance is removed. A static one's place is kept for its session timeout, with
-        what it said when it last joined: before it was given what it owns now. So the sequence is: its JoinGroup is
-        held up on the way; the others are given its partitions at once, and read and commit; then the JoinGroup
-        arrives. What it still owns is lost, as if a heartbeat had told it so. Kafka's client goes on with it, and
-        commits over what the new owner has committed when it revokes.
+        A dynamic member that misses a rebalance is removed. A static member's place is kept for its session timeout,
+        with the subscription of its last join, which does not list what it was assigned after that. The sequence: its
+        JoinGroup is held up on the way; other members are given its partitions, read and commit them; then the
+        JoinGroup arrives. What the member still owns is lost, as if a heartbeat had said so. Kafka's client keeps it,
+        and when it revokes it, its commit overwrites what the new owner has committed.
         """
         is_static = self._config.group_instance_id is not None
         owns = bool(self._subscription.assignment()) and not self.generation.was_reset
@@ -401,8 +403,8 @@ class Membership(GroupMember):
             self._retry_at = now + self._config.retry_backoff_ms
         else:
             if code is None:
-                # An assignor failed, and will again. Each try costs the whole group a rebalance: not as often as the
-                # user polls.
+                # An assignor failed, and will fail again. Each try costs the whole group a rebalance, so it waits for a
+                # backoff, not only for the user's next poll.
                 self._retry_at = now + self._assignor_failures.next_wait_ms()
             self._report(error)
 
@@ -475,7 +477,7 @@ class Membership(GroupMember):
     # --- the end of a subscription -----------------------------------------------------------------------------------
 
     def forget_matches(self) -> None:
-        """The pattern is another one."""
+        """The pattern has changed."""
         self.topics.forget_matches(self._polled_at)
 
     def forget_subscription(self) -> None:

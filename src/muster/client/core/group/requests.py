@@ -74,7 +74,7 @@ def heartbeat(group_id: str, generation: Generation, config: ConsumerConfig) -> 
 
 
 def leave(group_id: str, member_id: str, reason: str, version: int) -> LeaveGroupRequest:
-    """LeaveGroup: before v3 it speaks of one member and gives no reason (KIP-800)."""
+    """LeaveGroup; before v3 it names one member and gives no reason (KIP-800)."""
     if version < _FIRST_LEAVE_WITH_MEMBERS:
         return LeaveGroupRequest(group_id=group_id, member_id=member_id)
     member = MemberIdentity(member_id=member_id, reason=reason[:MAX_REASON_LENGTH])
@@ -82,7 +82,7 @@ def leave(group_id: str, member_id: str, reason: str, version: int) -> LeaveGrou
 
 
 def other_type(protocol_type: str | None) -> str:
-    """What is wrong when a group is not one of consumers."""
+    """The message when the group is not a consumer group."""
     return f"the group is of type {protocol_type!r}, this member of type {CONSUMER_PROTOCOL_TYPE!r}"
 
 

@@ -1,9 +1,9 @@
-"""Which topics concern a member: those it subscribes to, those its pattern matches, for a leader those of all.
+"""Which topics concern a member: those it subscribes to, by name or by pattern; for a leader those of all members.
 
-Theory. A pattern is matched with each new answer about the metadata. Three things make the member join again: its
-subscription is another than it joined with (so also: a topic that its pattern matches has come, or gone), and, for the
-leader, the topics that the assignment was made from have changed. A follower does not mind the metadata: the leader
-will have the group rebalanced.
+Theory. A pattern is matched with each new answer about the metadata. The member joins again when its subscription
+differs from the one it joined with, also because a topic that its pattern matches has come or gone. A leader also joins
+again when the topics that it assigned from have changed. A follower ignores such changes: its leader has the group
+rebalanced.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class GroupTopics:
         return self._subscription.kind is SubscriptionKind.PATTERN
 
     def keep_fresh(self, group_topics: Iterable[str] = ()) -> None:
-        """Have metadata of the subscription's topics kept fresh, and for a leader of the whole group's."""
+        """Keep metadata of the subscription's topics fresh; a leader passes the topics of the whole group."""
         if self._by_pattern:
             self._metadata.set_interest(None)
         else:
             self._metadata.set_interest(self._subscription.topics | set(group_topics))
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether the subscription has a topic, also one that its pattern has not met yet."""
+        """Whether the subscription includes a topic, also one that its pattern matches but has not met yet."""
         pattern = self._subscription.pattern
         if self._by_pattern and pattern is not None:
             return pattern.fullmatch(topic) is not None
@@ -61,18 +61,21 @@ class GroupTopics:
         )
 
     def pattern_is_fresh(self, now: int) -> bool:
-        """Ask for metadata before a join by pattern: then all find a new topic in one rebalance, not in many."""
+        """Whether metadata is fresh enough to join by pattern; asks for it if not.
+
+        With fresh metadata all members find a new topic in one rebalance, not in many.
+        """
         if not self._by_pattern:
             return True
         if self._refresh_wanted is None:
             if now - self._matched_at <= self._config.retry_backoff_ms:
-                return True  # it could not be any fresher: metadata is not asked for more often
+                return True  # as fresh as it can be: metadata is not fetched more often than this
             self._refresh_wanted = self._metadata.refreshes + 1
             self._metadata.request_update(now)
         return self._metadata.refreshes >= self._refresh_wanted
 
     def forget_matches(self, now: int) -> None:
-        """The pattern is another one: match it with the next metadata."""
+        """The pattern has changed: match it with the next metadata."""
         self._seen_refresh = -1
         self._refresh_wanted = self._metadata.refreshes + 1
         self._metadata.request_update(now)
@@ -84,12 +87,12 @@ class GroupTopics:
         self._joined = set(self._subscription.topics)
 
     def assigned_from(self, topics: Iterable[str]) -> None:
-        """As leader it has made the assignment from these topics as they are now."""
+        """The member, as leader, has assigned these topics as they are now."""
         self._assigned_from = {topic: self._metadata.partition_count(topic) for topic in topics}
         self._seen_version = self._metadata.version
 
     def follow(self) -> None:
-        """Somebody else leads, or will: what the assignment was made from is not this member's affair."""
+        """Another member leads: changes of the topics that were assigned do not concern this one."""
         self._assigned_from = None
 
     def joined(self, *, is_leader: bool) -> None:

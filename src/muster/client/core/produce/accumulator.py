@@ -40,9 +40,10 @@ def record_size(key: bytes | None, value: bytes | None, headers: RecordHeaders) 
 
 @dataclass(slots=True)
 class OutgoingRecord:
-    """A record as it comes from the caller. `size` is its `record_size`, `partition` None lets the partitioner choose.
+    """A record as the caller gave it. `size` is its `record_size`; with `partition` None the partitioner chooses.
 
-    `deadline` is set while the record waits for its topic to be known, `era` when the core takes it (`Unsettled`).
+    `deadline` is set while the record waits for its topic to be known. `era` is set when the core takes it
+    (`Unsettled`).
     """
 
     topic: str
@@ -58,7 +59,7 @@ class OutgoingRecord:
 
 
 class ProducerBatch:
-    """Records on their way to one partition. `receipts` are what the face gave with each of them, `eras` theirs."""
+    """Records on their way to one partition. `receipts` holds what the face gave with each record, `eras` its era."""
 
     __slots__ = (
         "attempts",
@@ -85,7 +86,7 @@ class ProducerBatch:
         self.partition = partition
         self.created_ms = created_ms
         self.order = order
-        """Where it belongs among the batches of its partition; the pieces of a split one have one number more."""
+        """Its place among the batches of its partition; the pieces of a split batch have one number more."""
         self.builder = BatchBuilder()
         self.encoded: bytearray | None = None
         self.receipts: list[Any] = []
@@ -97,7 +98,7 @@ class ProducerBatch:
         self.leader_epoch = NO_LEADER_EPOCH
         self.done = False
         self.maybe_written = False
-        """An attempt may have written it, though nobody has said so."""
+        """An attempt may have written it, though no answer has said so."""
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH
         self.base_sequence = NO_SEQUENCE
@@ -110,7 +111,7 @@ class ProducerBatch:
 
     @property
     def has_sequence(self) -> bool:
-        """Whether it has its place in the order that the broker checks."""
+        """Whether it has a sequence, which the broker checks."""
         return self.base_sequence != NO_SEQUENCE
 
     @property
@@ -147,7 +148,7 @@ class ProducerBatch:
         return self.encoded
 
     def set_producer(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        """Give it its place in the producer's order, also after it was encoded."""
+        """Set its producer id, epoch and sequence, also after it was encoded."""
         self.producer_id, self.producer_epoch, self.base_sequence = producer_id, producer_epoch, base_sequence
         if self.encoded is not None:
             # A copy: the former bytes may still be on their way into a socket.
@@ -178,15 +179,15 @@ class ProducerBatch:
 
 
 def next_sequence(sequence: int, count: int) -> int:
-    """The sequence behind `count` records from `sequence` on; after 2^31-1 comes 0."""
+    """The sequence that follows `count` records from `sequence` on; after 2^31-1 comes 0."""
     return (sequence + count) & 0x7FFFFFFF
 
 
 @dataclass(slots=True)
 class Completion:
-    """A batch that is done, for the face to tell whoever waits.
+    """A batch that is done: the face resolves its receipts.
 
-    `base_offset` is -1 where the broker did not say. `record_errors` holds what differs from `error`, by index.
+    `base_offset` is -1 if the broker did not say. `record_errors` holds errors that differ from `error`, by index.
     """
 
     partition: TopicPartition
@@ -209,14 +210,14 @@ class CompressionRatio:
         self.ratio = 1.0
 
     def observe(self, observed: float) -> None:
-        """Take note of what one batch came to."""
+        """Take note of one batch's ratio."""
         if observed > self.ratio:
             self.ratio = max(self.ratio + 0.05, observed)
         else:
             self.ratio = max(self.ratio - 0.005, observed)
 
     def estimate(self, size: int) -> int:
-        """What so many bytes will probably come to."""
+        """The probable compressed size of so many bytes."""
         return size if self.ratio >= 1 else int(size * self.ratio * 1.05)
 
 
@@ -231,7 +232,8 @@ class Accumulator:
         self.queues: dict[TopicPartition, deque[ProducerBatch]] = {}
 
     def append(self, partition: TopicPartition, record: OutgoingRecord, now: int) -> tuple[bool, bool]:
-        """Add a record to the open batch, or to a new one if it is full; whether it is new, and whether full now."""
+        """Add a record to the open batch, or to a new one if it is full. Returns whether the batch is new, and whether
+        it is full now."""
         queue = self.queues.get(partition)
         if queue is None:
             queue = self.queues[partition] = deque()
@@ -246,11 +248,11 @@ class Accumulator:
         return is_new, self._expected(partition.topic, batch.builder.size) >= self._batch_size
 
     def waiting(self) -> list[tuple[TopicPartition, deque[ProducerBatch]]]:
-        """The queues with something in them. The longest since one was taken from comes first: none starves."""
+        """The queues that are not empty. The one not taken from for the longest time comes first, so none starves."""
         return [(place, queue) for place, queue in self.queues.items() if queue]
 
     def take(self, place: TopicPartition) -> None:
-        """Take the first batch from a queue, which has its next turn behind all others."""
+        """Take the first batch from a queue; the queue has its next turn behind all others."""
         queue = self.queues.pop(place)
         queue.popleft()
         self.queues[place] = queue

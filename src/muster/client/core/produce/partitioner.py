@@ -1,8 +1,8 @@
 """Which partition a record goes to, decided as Java's producer does (KIP-480, KIP-794).
 
-A key goes to murmur2(key) modulo the number of partitions: the same key is in the same partition whichever of the two
-clients wrote it. Records without a key stick to one partition until about a batch has gone there, then another one is
-drawn, with a chance that is the smaller the more batches already wait for it: a slow broker is given less.
+A key goes to partition murmur2(key) modulo the number of partitions, so both clients write the same key to the same
+partition. Records without a key stick to one partition until about a batch has gone there; then another partition is
+drawn. The more batches already wait for a partition, the smaller its chance: a slow broker is given less.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class StickyPartitioner:
     def produced(self, size: int, at_batch_end: bool) -> bool:
         """Count bytes that went to the partition; whether it is time to switch.
 
-        It is once a batch's worth has gone there and a batch is full; at twice that in any case. Switching within a
-        batch would leave small ones behind.
+        It is time once a batch's worth has gone there and a batch is full; at twice that in any case. A switch within
+        a batch would leave a small batch behind.
         """
         self._produced += size
         return self._produced >= (self._batch_size if at_batch_end else 2 * self._batch_size)

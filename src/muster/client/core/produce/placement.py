@@ -45,7 +45,7 @@ class Placement:
         self._topics_used: dict[str, int] = {}
 
     def append(self, record: OutgoingRecord, now: int) -> bool:
-        """Place or park a record; whether somebody has to act on it soon."""
+        """Place or park a record. Returns whether the core has to be polled soon."""
         self._topics_used[record.topic] = now
         if record.topic not in self._parked and self._is_known(record):
             return self._place(record, now)
@@ -64,7 +64,7 @@ class Placement:
         return records
 
     def place_parked(self, now: int) -> list[tuple[OutgoingRecord, MusterError]]:
-        """Place what can be placed; returns what is given up, with why."""
+        """Place the records that can be placed; returns those that are given up, with their errors."""
         failed: list[tuple[OutgoingRecord, MusterError]] = []
         self.deadline = None
         for topic, waiting in list(self._parked.items()):
@@ -73,7 +73,7 @@ class Placement:
                 error = self._hopeless(record, now)
                 if error is None:
                     if not self._is_known(record):
-                        break  # what stands behind it waits with it: the order is kept
+                        break  # the records behind it wait too, to keep the order
                     error = self._try_place(record, now)
                 waiting.popleft()
                 if error is not None:
@@ -117,7 +117,7 @@ class Placement:
     # --- choosing ----------------------------------------------------------------------------------------------------
 
     def _place(self, record: OutgoingRecord, now: int) -> bool:
-        """Put a record into its batch; whether that changes when something has to be sent."""
+        """Put a record into its batch. Returns whether that changes when something has to be sent."""
         topic, partition = record.topic, record.partition
         sticky: StickyPartitioner | None = None
         if partition is None:
@@ -132,7 +132,7 @@ class Placement:
         is_new, full = self._accumulator.append(TopicPartition(topic, partition), record, now)
         if sticky is not None and sticky.produced(record.size, full):
             self._switch(sticky, topic, now)
-        # A first record sets the clock of its batch going, and makes the batch before it ready.
+        # A first record starts the linger time of its batch, and makes the batch before it ready.
         return full or is_new
 
     def _ask_partitioner(self, partitioner: Partitioner, topic: str, key: bytes | None) -> int:
@@ -174,7 +174,7 @@ class Placement:
         return [part for part in candidates if self._metadata.leader(TopicPartition(topic, part)) not in stalled]
 
     def forget_idle_topics(self, now: int) -> None:
-        """Ask no more for topics that nothing was sent to for `metadata.max.idle.ms`."""
+        """Stop asking for topics to which nothing was sent for `metadata.max.idle.ms`."""
         idle_ms = self._config.metadata_max_idle_ms
         idle = {topic for topic, used in self._topics_used.items() if now - used > idle_ms}
         if idle:

@@ -1,22 +1,23 @@
 """The numbers that make a producer idempotent (KIP-98, KIP-360), by the rules of Java's producer.
 
 Theory. The broker gives the producer an id. Each batch carries the id, an epoch and the sequence of its first record,
-counted for each partition; a broker drops what it has seen and refuses what leaves a gap. A batch keeps its numbers
-through retries, since an attempt without an answer may have been written. So the order must hold:
+counted for each partition. A broker drops a batch that it has seen and refuses one that leaves a gap. A batch keeps its
+numbers through retries, since an attempt without an answer may have been written. So the order must hold:
 
-- batches that are under way stay in `in_flight` until they are done, also while they wait for another attempt, and
-  only the first of them may be sent again;
-- a broker knows a batch again only if it is one of the last five of its partition, so nothing new is sent where more
-  may have been written behind the first batch under way. The limit of requests in flight sees to that only as long as
-  the partition has one leader. Otherwise: five batches are written, and their answers are lost; the leader changes, and
-  five more go to the next one before it turns out. Those before would be out of order then, and be counted anew and
-  written twice (Java's producer does);
-- when a batch is given up whose fate is unknown, the partition is unresolved: nothing new is sent until the rest is
-  done. If what followed was acknowledged after all, the numbers fit; otherwise there is a gap.
+- Batches that are under way stay in `in_flight` until they are done, also while they wait for another attempt. Only the
+  first of them may be sent again.
+- A broker recognises a batch only if it is one of the last five of its partition, so a new batch is sent only while
+  fewer than five are under way. The limit of requests in flight does not ensure that when the leader changes: five
+  batches are written, and their answers are lost; the leader changes, and five more go to the new leader before the
+  loss is noticed. The first five would then be out of order, be numbered anew, and be written twice (Java's producer
+  does that).
+- When a batch is given up and it is unknown whether it was written, the partition is unresolved: nothing new is sent
+  until the rest is done. If the batches behind it are acknowledged after all, the numbers fit; otherwise there is a
+  gap.
 
-A gap is healed by going to the next epoch, in which sequences start over at 0. The producer does that by itself, as
-nobody else uses its id; the batches under way of the partitions concerned are numbered anew, the other partitions
-follow when theirs are done.
+A gap is healed by going to the next epoch, in which sequences start over at 0. The producer does that by itself, as no
+other producer uses its id. Batches under way of the partitions concerned are numbered anew; other partitions follow
+when theirs are done.
 """
 
 from __future__ import annotations
@@ -123,9 +124,10 @@ class Sequences:
             return not entry.in_flight or entry.in_flight[0] is batch
         if batch.partition in self._unresolved:
             return False
-        # A new epoch's sequence 0 must not be written before what is under way with the former one. And a broker that
-        # knows nothing of the producer takes any sequence as its first: if the first batch were refused and the second
-        # one written, the first could never follow. So the first goes alone (Java's producer sends them together).
+        # Sequence 0 of a new epoch must not be written before batches that are under way with the former epoch. And a
+        # broker that knows nothing of the producer takes any sequence as its first: if the first batch were refused and
+        # the second written, the first could never follow. So the first goes alone (Java's producer sends them
+        # together).
         stale = (entry.producer_id, entry.producer_epoch) != (self.producer_id, self.producer_epoch)
         if not entry.in_flight:
             return True
@@ -136,7 +138,7 @@ class Sequences:
     def assign(self, batch: ProducerBatch) -> None:
         """Number a batch that is about to be sent; one that has its numbers keeps them."""
         if batch.has_sequence:
-            batch.sequence_reset = False  # from now on an answer is one to the new numbers
+            batch.sequence_reset = False  # from now on an answer is about the new numbers
             return
         entry = self._entry(batch.partition)
         if (entry.producer_id, entry.producer_epoch) != (self.producer_id, self.producer_epoch):
@@ -180,17 +182,17 @@ class Sequences:
         unresolved = self._unresolved.get(batch.partition)
         is_next = batch.base_sequence == next_sequence(entry.last_acked, 1)
         if unresolved is None:
-            # Not the next in line: one before it failed, and both are sent again in order.
+            # Not the next in line: a batch before it failed, and both are sent again in order.
             if is_next and not batch.sequence_reset:
                 self._request_bump(batch.partition)
         elif batch.base_sequence == unresolved and entry.in_flight[:1] == [batch]:
             self._request_bump(batch.partition)
 
     def failed(self, batch: ProducerBatch) -> None:
-        """A batch is given up. If it was not written its numbers are a gap, and those behind it can be counted anew.
+        """A batch is given up. If it was not written, its numbers are a gap, and batches behind it are numbered anew.
 
-        Those before it cannot: an answer of theirs may be lost, and under new numbers the broker would write them
-        twice. So the partition is unresolved while there are any (Java's producer counts them anew all the same).
+        Batches before it cannot be: their answers may be lost, and under new numbers the broker would write them twice.
+        So the partition is unresolved while there are any (Java's producer numbers them anew all the same).
         """
         if not batch.has_sequence:
             return

@@ -1,8 +1,8 @@
-"""Which records are not settled yet: what a flush waits for.
+"""Counts the records that are not settled yet: a flush waits for them.
 
-A record is settled when its acknowledgement or its failure was handed out to be told, wherever it stood before. Records
-are counted by the era in which they came. A flush begins a new era and is over when no record of an earlier one is
-left: nothing has to be looked for in queues, so that nothing can be missed there.
+A record is settled when its acknowledgement or its failure was handed to the face. Records are counted by the era in
+which they came. A flush begins a new era, and is over when no record of an earlier era is left. So a flush does not
+search any queue, and cannot miss a record there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Unsettled:
         self.era = 0
         """The era of a record that comes now."""
         self._left: dict[int, int] = {}
-        """Eras with records in them, the oldest first: only the youngest era is ever added to."""
+        """Eras with records in them, the oldest first: records are added to the youngest only."""
 
     def add(self) -> None:
         """Count a record that was taken now."""
