@@ -18,11 +18,16 @@ from typing import Any
 AT_ONCE = 1_000
 """Records that one poll returns at most."""
 
-FETCH_BYTES = 1 << 20
 LINGER_MS = 5
 BATCH_BYTES = 64 << 10
 PAUSE = 100
 """After so many records a producer looks at the clock."""
+
+WARM_UP = 10
+"""A tenth of the records that a consumer reads comes before the clock starts."""
+
+WARM_UP_RECORDS = 10_000
+"""So many a producer sends before the clock starts."""
 
 
 @dataclass(frozen=True)
@@ -45,20 +50,21 @@ class Meter:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._seen = self._enough = -1
+        self._warmed = 0
         self._wall = self._cpu = 0.0
-        self.bytes = 0
 
     def start(self) -> None:
         self._seen = 0
         self._wall, self._cpu = time.perf_counter(), time.process_time()
 
     def done(self, count: int) -> bool:
-        """Count records; whether it is enough. A consumer's first ones start the clock: it has had to connect."""
+        """Count records; whether it is enough. What a consumer reads first warms it up: then the clock starts."""
         if self._seen < 0:
-            if count:
+            self._warmed += count
+            if self._warmed >= self._run.records // WARM_UP:
                 self.start()
                 # Not to the very end: there a client may wait for records to fill up what it returns.
-                self._enough = self._run.records * 9 // 10 - count
+                self._enough = self._run.records * 9 // 10 - self._warmed
             return False
         self._seen += count
         return self._seen >= self._enough or time.perf_counter() - self._wall >= self._run.seconds
@@ -186,6 +192,9 @@ def _produce_muster(run: Run, meter: Meter, value: bytes) -> None:
 
     with Producer(bootstrap_servers=run.bootstrap, linger_ms=LINGER_MS, batch_size=BATCH_BYTES) as producer:
         producer.send_and_wait(run.topic, value)
+        for _ in range(WARM_UP_RECORDS):
+            producer.send(run.topic, value)
+        producer.flush()
         meter.start()
         while not meter.count(PAUSE):
             for _ in range(PAUSE):
@@ -199,6 +208,9 @@ def _produce_kafka_python(run: Run, meter: Meter, value: bytes) -> None:
 
     producer = KafkaProducer(bootstrap_servers=run.bootstrap, acks="all", linger_ms=LINGER_MS, batch_size=BATCH_BYTES)
     producer.send(run.topic, value).get(30)
+    for _ in range(WARM_UP_RECORDS):
+        producer.send(run.topic, value)
+    producer.flush()
     meter.start()
     while not meter.count(PAUSE):
         for _ in range(PAUSE):
@@ -226,7 +238,9 @@ def _produce_confluent(run: Run, meter: Meter, value: bytes) -> None:
             except BufferError:
                 producer.poll(0.01)
 
-    send()
+    for _ in range(WARM_UP_RECORDS):
+        send()
+        producer.poll(0)
     producer.flush()
     meter.start()
     while not meter.count(PAUSE):
@@ -239,6 +253,9 @@ def _produce_confluent(run: Run, meter: Meter, value: bytes) -> None:
 
 async def _produce_async(meter: Meter, send: Callable[[], Awaitable[Any]], flush: Callable[[], Awaitable[Any]]) -> None:
     await (await send())
+    for _ in range(WARM_UP_RECORDS):
+        await send()
+    await flush()
     meter.start()
     while not meter.count(PAUSE):
         for _ in range(PAUSE):

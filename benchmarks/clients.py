@@ -1,9 +1,12 @@
 """muster's consumer and producer beside the other clients for Python, on one topic of one broker, in turn.
 
-    python -m benchmarks clients [--only consume produce] [--brokers kafka muster] [--sizes 100 1000] [--rounds 2]
+    python -m benchmarks clients [--only consume produce] [--brokers kafka muster] [--sizes 100 1000] [--rounds 3]
+                              [--write-docs]
 
-Every run is a process of its own that works for `--seconds`; what counts are the medians, and the ratios to aiokafka,
-the fastest of the others that is written for asyncio, and to confluent-kafka, whose work is done in C.
+Every run is a process of its own that warms up and then works for `--seconds`, the clients in turn; what counts are the
+medians, and how many times muster's CPU for a record the others need: aiokafka, the fastest of the others that is
+written for asyncio, and confluent-kafka, whose work is done in C. CPU is that of the client's whole process, and says
+the same on a machine that does other work, which the rates do not.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -32,11 +35,11 @@ from benchmarks.wire import BenchmarkError
 from muster import __version__
 
 PARTITIONS = 4
-BYTES_TO_READ = 90_000_000
+BYTES_TO_READ = 180_000_000
 RUN_TIMEOUT_S = 120
 SERVERS: dict[str, type[Server]] = {"kafka": Kafka, "muster": Muster}
 CLIENTS = {"consume": list(CONSUMERS), "produce": list(PRODUCERS)}
-BESIDE = ("aiokafka", "confluent-kafka")
+BROKER_NAMES = {"kafka": "Apache Kafka", "muster": "muster"}
 
 Figures = dict[str, float]
 
@@ -50,6 +53,30 @@ class Case(NamedTuple):
 
 
 Results = dict[Case, dict[str, list[Figures]]]
+Medians = dict[Case, dict[str, Figures]]
+
+
+class Goal(NamedTuple):
+    """How many times a client's CPU for a record another is to need, at least."""
+
+    what: str
+    client: str
+    beside: str
+    times: float
+
+    def reached(self, medians: dict[str, Figures]) -> float | None:
+        """How many times it is; None where one of them was not measured."""
+        ours, theirs = medians.get(self.client), medians.get(self.beside)
+        return theirs["cpu_us"] / ours["cpu_us"] if ours and theirs else None
+
+
+GOALS = (
+    Goal("consume", "muster", "aiokafka", 1.5),
+    Goal("consume", "muster async", "aiokafka", 1.5),
+    Goal("consume", "muster to Arrow", "confluent-kafka", 4),
+    Goal("produce", "muster", "aiokafka", 1),
+    Goal("produce", "muster async", "aiokafka", 1),
+)
 
 
 def main() -> int:
@@ -59,8 +86,9 @@ def main() -> int:
     parser.add_argument("--brokers", nargs="+", choices=list(SERVERS), default=list(SERVERS))
     parser.add_argument("--clients", nargs="+", default=None, metavar="CLIENT", help="some of them")
     parser.add_argument("--sizes", nargs="+", type=int, default=[100, 1_000], help="bytes of a record's value")
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.8, help="of each run")
+    parser.add_argument("--write-docs", action="store_true", help="put the tables into docs/performance.md")
     arguments = parser.parse_args()
     results: Results = {}
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as folder, contextlib.suppress(KeyboardInterrupt):
@@ -68,7 +96,13 @@ def main() -> int:
             with _running(SERVERS[name], Path(folder) / name) as bootstrap:
                 for size in arguments.sizes:
                     _measure(results, name, bootstrap, size, arguments)
-    print(f"\n{table(results)}\n\n{report.machine()}; all figures: {_save(results, arguments.seconds)}")
+    medians = {case: {name: middle(runs) for name, runs in found.items() if runs} for case, found in results.items()}
+    tables = [rates(medians), cpu(medians), goals(medians)]
+    shown = "\n\n".join(_plain(table) for table in tables)
+    print(f"\n{shown}\n\n{report.machine()}; all figures: {_save(results, arguments.seconds)}")
+    if arguments.write_docs:
+        note = f"Medians of {arguments.rounds} runs of {arguments.seconds:g} s on {report.machine()}."
+        report.put_on_page("clients", "\n\n".join([note, *map(_markdown, tables)]))
     return 0
 
 
@@ -134,39 +168,59 @@ def middle(figures: Sequence[Figures]) -> Figures:
     return {name: median(run[name] for run in figures) for name in figures[0]}
 
 
-HEAD = (
-    "",
-    "broker",
-    "record",
-    "client",
-    "records/s",
-    "CPU µs each",
-    *(f"× {other}" for other in BESIDE),
-    "CPU × aiokafka",
-)
+Table = list[tuple[str, ...]]
 
 
-def table(results: Results) -> str:
-    """One line for each client, with how many times as fast it is as two others."""
-    rows: list[tuple[str, ...]] = [HEAD]
-    for case, by_client in results.items():
-        medians = {client: middle(runs) for client, runs in by_client.items() if runs}
-        for client, figures in medians.items():
-            rate = figures["records_per_s"]
-            ratios = [f"{rate / medians[o]['records_per_s']:.2f}" if o in medians else "-" for o in BESIDE]
-            beside = medians.get("aiokafka")
-            ratios.append(f"{figures['cpu_us'] / beside['cpu_us']:.2f}" if beside else "-")
-            rows.append(
-                (case.what, case.broker, f"{case.size} B", client, f"{rate:,.0f}", f"{figures['cpu_us']:.2f}", *ratios)
+def rates(medians: Medians) -> Table:
+    """Records per second."""
+    return _figures(medians, "records/s", lambda figures: f"{figures['records_per_s']:,.0f}")
+
+
+def cpu(medians: Medians) -> Table:
+    """CPU for a record."""
+    return _figures(medians, "CPU µs for a record", lambda figures: f"{figures['cpu_us']:.2f}")
+
+
+def _figures(medians: Medians, title: str, shown: Callable[[Figures], str]) -> Table:
+    """A line for each case, a column for each client."""
+    names = list(dict.fromkeys(name for found in medians.values() for name in found))
+    rows: Table = [(title, *names)]
+    for case, found in medians.items():
+        cells = [shown(found[name]) if name in found else "" for name in names]
+        rows.append((f"{_told(case)}, {BROKER_NAMES[case.broker]}", *cells))
+    return rows
+
+
+def goals(medians: Medians) -> Table:
+    """A line for each goal, a column for each case that it is about."""
+    rows: Table = []
+    for goal in GOALS:
+        cases = [case for case in medians if case.what == goal.what]
+        found = [goal.reached(medians[case]) for case in cases]
+        if any(found):
+            cells = "; ".join(
+                f"{times:.2f} ({case.size} B, {BROKER_NAMES[case.broker]})"
+                for case, times in zip(cases, found, strict=True)
+                if times
             )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
+            rows.append((f"{goal.what}: {goal.beside} ÷ {goal.client}", f"≥ {goal.times:g}", cells))
+    return [("CPU of another ÷ muster's", "goal", "measured"), *rows]
+
+
+def _told(case: Case) -> str:
+    return f"{case.what} {case.size} B"
+
+
+def _plain(table: Table) -> str:
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     return "\n".join(
-        "  ".join(
-            cell.ljust(width) if column < 4 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
     )
+
+
+def _markdown(table: Table) -> str:
+    head, *rows = table
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ("---",) * len(head), *rows))
 
 
 def _save(results: Results, seconds: float) -> Path:

@@ -126,10 +126,14 @@ def save(runs: Mapping[str, Mapping[str, list[Figures]]], medians: Medians, seco
 
 
 def write_page(medians: Medians, note: str) -> None:
-    """Put the table between its marks in docs/performance.md."""
+    """Put the load benchmark's table into docs/performance.md."""
+    put_on_page("load", f"{note}\n\n{markdown(medians)}")
+
+
+def put_on_page(place: str, text: str) -> None:
+    """Put a text between the marks of a place in docs/performance.md."""
     page = PAGE.read_text()
-    begin, end = "<!-- load:begin -->", "<!-- load:end -->"
+    begin, end = f"<!-- {place}:begin -->", f"<!-- {place}:end -->"
     if begin not in page or end not in page:
         raise SystemExit(f"{PAGE} has no place for the table: {begin} … {end}")
-    table = f"{begin}\n{note}\n\n{markdown(medians)}\n{end}"
-    PAGE.write_text(re.sub(f"{begin}.*?{end}", lambda _: table, page, flags=re.DOTALL))
+    PAGE.write_text(re.sub(f"{begin}.*?{end}", lambda _: f"{begin}\n{text}\n{end}", page, flags=re.DOTALL))

@@ -7,7 +7,8 @@ import uuid
 
 import pytest
 
-from muster.client.admin import Admin, AsyncAdmin
+from muster.client.admin import Admin
+from muster.client.async_admin import AsyncAdmin
 from muster.client.core.admin import (
     ConfigResource,
     ConfigResourceType,

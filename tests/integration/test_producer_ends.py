@@ -50,7 +50,7 @@ class Script:
     HEAD = """
         import os, signal, sys, threading, time, warnings
         from muster.client import outbox
-        from muster.client.producer import AsyncProducer, Producer
+        from muster.client import AsyncProducer, Producer
         BOOTSTRAP = sys.argv[1]
     """
 
@@ -146,8 +146,8 @@ def test_leaving_with_raises_what_nobody_was_told_of(tmp_path):
 
 def test_an_error_that_leaves_with_is_kept_and_not_held_up_for_long(tmp_path):
     text = """
-        from muster.client import producer
-        producer._FAILED_MS = 200
+        from muster.client import producer_engine
+        producer_engine._FAILED_MS = 200
         try:
             with Producer(bootstrap_servers=BOOTSTRAP, max_block_ms=3_600_000, delivery_timeout_ms=3_600_000) as p:
                 p.send("t", b"v")

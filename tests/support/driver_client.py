@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 
 from muster.client.config import ClientConfig
+from muster.client.connection import ConnectionState
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import LEAST_LOADED, Channel, Failure, Send
 from muster.client.driver import CoreLoop, Driver
@@ -63,6 +64,11 @@ async def scripted(then=None, script=None, **settings):
         server.script = answering(server.metadata, then)
     async with server.running(), client(server.bootstrap, **settings) as made:
         yield server, made
+
+
+def connected(driver):
+    """The nodes that a driver has a usable connection to."""
+    return [link.node for link in driver._connections.values() if link.state is ConnectionState.READY]
 
 
 def failed(answer, kind=None):

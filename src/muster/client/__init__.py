@@ -11,18 +11,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from muster.client.admin import Admin, AsyncAdmin
+    from muster.client.admin import Admin
+    from muster.client.async_admin import AsyncAdmin
     from muster.client.async_consumer import AsyncConsumer
+    from muster.client.async_producer import AsyncProducer
     from muster.client.consumer import Consumer
     from muster.client.core.admin import NewTopic
     from muster.client.listener import RebalanceListener
-    from muster.client.producer import AsyncProducer, Producer
+    from muster.client.producer import Producer
 
 _HOMES = {
     "Admin": "muster.client.admin",
-    "AsyncAdmin": "muster.client.admin",
+    "AsyncAdmin": "muster.client.async_admin",
     "AsyncConsumer": "muster.client.async_consumer",
-    "AsyncProducer": "muster.client.producer",
+    "AsyncProducer": "muster.client.async_producer",
     "Consumer": "muster.client.consumer",
     "NewTopic": "muster.client.core.admin",
     "Producer": "muster.client.producer",

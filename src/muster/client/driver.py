@@ -150,10 +150,6 @@ class Driver:
         if connection is not None:
             self._retire(connection)
 
-    def connected(self) -> list[Node]:
-        """The nodes that there is a usable connection to."""
-        return [link.node for link in self._connections.values() if link.state is ConnectionState.READY]
-
     # --- where to ----------------------------------------------------------------------------------------------------
 
     def _route(self, send: AnySend) -> Connection | Failure:

@@ -26,7 +26,7 @@ from muster.client.config import ProducerConfig
 from muster.client.core.produce.accumulator import OutgoingRecord
 from muster.client.core.produce.partitioner import Partitioner
 from muster.client.loop import LoopThread
-from muster.client.producer_engine import Engine, Serializer
+from muster.client.producer_engine import UNCLOSED_MS, Engine, Serializer
 from muster.errors import ClosedError, IllegalStateError, KafkaTimeoutError
 
 log = logging.getLogger("muster.client")
@@ -37,9 +37,6 @@ look at again and again: without a bound, sending took twice the time."""
 
 INBOX_WAIT_MS = 1
 """How long the sending thread leaves records in the inbox, of the time that they may linger."""
-
-UNCLOSED_MS = 10_000
-"""How long a producer that nobody closed goes on sending at the end of the interpreter, or once it was dropped."""
 
 _open: set[Outbox] = set()
 """Those that were started and have not ended."""

@@ -37,6 +37,22 @@ _UNSEEN = 1_000
 _Future = Future[RecordMetadata] | asyncio.Future[RecordMetadata]
 
 
+UNCLOSED_MS = 10_000
+"""How long a producer that nobody closed goes on sending at the end of the interpreter, or once it was dropped."""
+
+_INTERRUPTED_MS = 1_000
+_FAILED_MS = 5_000
+
+
+def patience_ms(error: BaseException | None) -> int | None:
+    """How long leaving `with` may wait for acknowledgements: an error on its way must not be held up for long."""
+    if error is None:
+        return None
+    if isinstance(error, SystemExit):
+        return UNCLOSED_MS
+    return _FAILED_MS if isinstance(error, Exception) else _INTERRUPTED_MS
+
+
 def check_callable(what: str, function: Any) -> None:
     """Raise TypeError for what a caller gave as a function and cannot be called; None is none."""
     if function is not None and not callable(function):

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from muster.client.admin import AsyncAdmin
+from muster.client.async_admin import AsyncAdmin
+from muster.client.async_producer import AsyncProducer
 from muster.client.core.admin import NewTopic
 from muster.client.driver import wall_clock_ms
-from muster.client.producer import AsyncProducer
 from muster.demo.flights import FLIGHTS, QUICK_FLIGHTS, flights
 from muster.demo.plan import Pace, Step
 from muster.demo.processes import EmbeddedBroker, Process

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from muster.client.admin import AsyncAdmin
+from muster.client.async_admin import AsyncAdmin
 from muster.client.driver import wall_clock_ms
 from muster.demo.story import Snapshot
 from muster.errors import MusterError

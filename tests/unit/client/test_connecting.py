@@ -23,7 +23,7 @@ from muster.protocol.messages import (
     ListGroupsResponse,
     ProduceRequest,
 )
-from tests.support.driver_client import client, failed, scripted
+from tests.support.driver_client import client, connected, failed, scripted
 from tests.support.peers import free_ports
 from tests.support.scripted_server import ScriptedServer, answering
 
@@ -200,7 +200,7 @@ async def test_no_bootstrap_connection_is_left_once_a_broker_is_known_by_its_id(
             async with client(",".join(addresses if order else addresses[::-1])) as made:
                 await made.know(1)
                 await made.ask(HeartbeatRequest(), 1)
-                assert [node.node_id for node in made.driver.connected()] == [1]
+                assert [node.node_id for node in connected(made.driver)] == [1]
 
 
 async def test_what_is_under_way_to_a_bootstrap_address_is_waited_for():
@@ -209,7 +209,7 @@ async def test_what_is_under_way_to_a_bootstrap_address_is_waited_for():
         parked = made.begin(ListGroupsRequest(), LEAST_LOADED)
         await made.know(1)
         await made.ask(HeartbeatRequest(), 1)
-        assert sorted(node.node_id for node in made.driver.connected()) == [-2, 1]
+        assert sorted(node.node_id for node in connected(made.driver)) == [-2, 1]
         assert not parked.done()
 
 
@@ -232,7 +232,7 @@ async def test_connections_are_kept_for_ever_if_one_likes():
         await made.know(1)
         await made.ask(HeartbeatRequest(), 1)
         made.driver._expire()
-        assert [node.node_id for node in made.driver.connected()] == [1]
+        assert [node.node_id for node in connected(made.driver)] == [1]
 
 
 async def test_a_connection_that_is_not_idle_yet_is_looked_at_again():
@@ -240,7 +240,7 @@ async def test_a_connection_that_is_not_idle_yet_is_looked_at_again():
         await made.know(1)
         await made.ask(HeartbeatRequest(), 1)
         async with asyncio.timeout(20):
-            while made.driver.connected():
+            while connected(made.driver):
                 await asyncio.sleep(0.02)
 
 
@@ -257,7 +257,7 @@ async def test_a_connection_is_used_when_it_is_written_to_and_when_it_answers():
         made.driver.time = made.driver.now()
         made.driver.__class__ = Still
         begun = made.begin(HeartbeatRequest(), 1)
-        while made.driver.connected() != [made.metadata.brokers[1]]:
+        while connected(made.driver) != [made.metadata.brokers[1]]:
             await asyncio.sleep(0.01)
         (link,) = made.driver._connections.values()
         made.driver.time += 1_000
@@ -341,7 +341,7 @@ async def test_a_bootstrap_connection_stays_though_its_request_was_given_up_mean
         failed(answers.pop(), FailureKind.UNREACHABLE)
         release.set()
         async with asyncio.timeout(20):
-            while not driver.connected():
+            while not connected(driver):
                 await asyncio.sleep(0.005)
         driver.dispatch([send])
         while not answers:

@@ -19,7 +19,7 @@ from muster.protocol.messages import (
     TopicProduceData,
 )
 from muster.protocol.primitives import ZERO_UUID
-from tests.support.driver_client import echo, failed, scripted
+from tests.support.driver_client import connected, echo, failed, scripted
 
 # --- handshake -------------------------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ async def test_channels_have_connections_of_their_own():
         parked = made.begin(ListGroupsRequest(), 1)
         await made.ask(HeartbeatRequest(), 1, channel=Channel.COORDINATOR)
         assert not parked.done()
-        assert len(made.driver.connected()) == 2
+        assert len(connected(made.driver)) == 2
         made.driver.disconnect(1, Channel.DATA)
         failed(await parked, FailureKind.DISCONNECTED)
 

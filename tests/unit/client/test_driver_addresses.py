@@ -10,7 +10,7 @@ from muster.protocol.messages import (
     HeartbeatRequest,
     ListGroupsRequest,
 )
-from tests.support.driver_client import client, echo, failed, scripted
+from tests.support.driver_client import client, connected, echo, failed, scripted
 from tests.support.peers import free_ports
 from tests.support.scripted_server import ScriptedServer, answering
 
@@ -27,7 +27,7 @@ async def test_bootstrap_connections_are_given_up_once_brokers_are_known():
     async with scripted(echo) as (_, made):
         await made.know(1)
         await made.ask(HeartbeatRequest(), 1)
-        assert [node.node_id for node in made.driver.connected()] == [1]
+        assert [node.node_id for node in connected(made.driver)] == [1]
 
 
 async def test_when_all_known_brokers_are_gone_the_bootstrap_addresses_are_tried_again():
@@ -54,7 +54,7 @@ async def test_a_broker_that_moved_is_found_at_its_new_address():
         assert not isinstance(await made.ask(HeartbeatRequest(), 1), Failure)
         async with asyncio.timeout(20):
             assert "moved" in failed(await left)
-        assert [node.port for node in made.driver.connected()] == [second.port]
+        assert [node.port for node in connected(made.driver)] == [second.port]
 
 
 @pytest.mark.parametrize(("host", "port"), [("a\0b", 9092), ("." * 300, 9092), ("127.0.0.1", 70_000)])
@@ -92,5 +92,5 @@ async def test_idle_connections_are_closed():
         await made.know(1)
         await made.ask(HeartbeatRequest(), 1)
         await asyncio.sleep(0.3)
-        assert made.driver.connected() == []
+        assert connected(made.driver) == []
         assert not isinstance(await made.ask(HeartbeatRequest(), 1), Failure)

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from muster.client import outbox
-from muster.client import producer as producers
-from muster.client.admin import Admin, AsyncAdmin
+from muster.client import async_producer, outbox
+from muster.client.admin import Admin
+from muster.client.async_admin import AsyncAdmin
+from muster.client.async_producer import AsyncProducer
 from muster.client.core.admin import NewTopic, creatable
 from muster.client.core.metadata import PartitionMetadata, TopicMetadata
-from muster.client.producer import AsyncProducer, Producer
+from muster.client.producer import Producer
 from muster.errors import (
     ClosedError,
     ConfigError,
@@ -166,7 +167,7 @@ def test_a_dropped_producer_warns_settles_its_records_and_frees_its_thread(monke
 
 @pytest.mark.filterwarnings("always::ResourceWarning")
 async def test_a_dropped_async_producer_warns_and_settles_its_records(monkeypatch):
-    monkeypatch.setattr(producers, "UNCLOSED_MS", 50)
+    monkeypatch.setattr(async_producer, "UNCLOSED_MS", 50)
     held = [AsyncProducer(bootstrap_servers=NOWHERE)]
     await held[0].start()
     future = await held[0].send("t", b"v")

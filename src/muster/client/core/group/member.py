@@ -33,7 +33,11 @@ from muster.protocol.messages import HeartbeatResponse, LeaveGroupRequest, Leave
 
 
 class GroupMember:
-    """A member of a group, without the rules of its rebalances."""
+    """A member of a group, without the rules of its rebalances.
+
+    `Membership` inherits from it, where the client otherwise puts parts together: both write the same state, step and
+    generation, and tell the same listener, so that a part of its own would be asked through a dozen names passed on.
+    """
 
     def __init__(
         self,

@@ -39,6 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TypeVar
 
 from muster.assignors import Assignor, MemberAssignment, RebalanceProtocol
 from muster.client.config import ConsumerConfig
@@ -68,6 +69,8 @@ from muster.protocol.subscription import (
 )
 
 MOST_PARTITIONS_SHOWN = 64
+
+A = TypeVar("A", JoinGroupResponse, SyncGroupResponse)
 
 
 class Membership(GroupMember):
@@ -240,7 +243,7 @@ class Membership(GroupMember):
         self._begin_attempt()
         request = requests.join(self.group_id, self.generation, self._config, protocols, self.rejoin_reason)
         timeout = requests.join_timeout_ms(self._config)
-        on_reply = partial(self._on_join, self._attempt, self.generation)
+        on_reply = partial(self._on_answer, self._attempt, partial(self._on_join, self.generation))
         self._outbox.append(send(node_id, request, on_reply, channel=Channel.COORDINATOR, timeout_ms=timeout))
 
     def _begin_attempt(self) -> None:
@@ -253,20 +256,25 @@ class Membership(GroupMember):
         if waiting and self._epoch_sent != self._lookup.epoch:
             self._failed(KafkaError(ErrorCode.NETWORK_EXCEPTION, "the coordinator was given up meanwhile"), now)
 
-    def _on_join(self, attempt: int, sent: Generation, reply: JoinGroupResponse | Failure, now: int) -> None:
+    def _on_answer(self, attempt: int, then: Callable[[A, ErrorCode, int], None], reply: A | Failure, now: int) -> None:
+        """What an answer to a join or to a sync says in either case; `then` has the rest."""
         if attempt != self._attempt:
             return
         if isinstance(reply, Failure):
-            self._failed_on_wire(reply, now)
+            self._lookup.failed(reply, now)
+            self._failed(reply.error(), now)
             return
         code = error_code(reply.error_code)
         self._lookup.refused(code, now)
+        if code is ErrorCode.NONE and reply.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE):
+            text = requests.other_type(reply.protocol_type)
+            self._failed(KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, text), now)
+            return
+        then(reply, code, now)
+
+    def _on_join(self, sent: Generation, reply: JoinGroupResponse, code: ErrorCode, now: int) -> None:
         if code is not ErrorCode.NONE:
             self._join_refused(code, sent, reply.member_id, now)
-        elif reply.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE):
-            self._failed(
-                KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, requests.other_type(reply.protocol_type)), now
-            )
         elif self.state is not MemberState.PREPARING_REBALANCE:
             self._failed(KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "the member was reset while it joined"), now)
         elif self._was_passed_over(reply.generation_id):
@@ -355,25 +363,14 @@ class Membership(GroupMember):
         self.step = Step.SYNCING
         self._begin_attempt()
         request = requests.sync(self.group_id, self.generation, self._config, assignments)
-        on_reply = partial(self._on_sync, self._attempt, self.generation)
+        on_reply = partial(self._on_answer, self._attempt, partial(self._on_sync, self.generation))
         self._outbox.append(send(node_id, request, on_reply, channel=Channel.COORDINATOR))
 
-    def _on_sync(self, attempt: int, sent: Generation, reply: SyncGroupResponse | Failure, now: int) -> None:
-        if attempt != self._attempt:
-            return
-        if isinstance(reply, Failure):
-            self._failed_on_wire(reply, now)
-            return
-        code = error_code(reply.error_code)
-        self._lookup.refused(code, now)
+    def _on_sync(self, sent: Generation, reply: SyncGroupResponse, code: ErrorCode, now: int) -> None:
         if code is not ErrorCode.NONE:
             if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION) and self.generation == sent:
                 self.reset_on_error("SyncGroup", code)
             self._failed(KafkaError(code, requests.explain(code, self.group_id, self._config)), now)
-        elif reply.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE):
-            self._failed(
-                KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, requests.other_type(reply.protocol_type)), now
-            )
         elif self.generation.was_reset or self.state is not MemberState.COMPLETING_REBALANCE:
             self._failed(KafkaError(ErrorCode.ILLEGAL_GENERATION, "the member was reset while it synced"), now)
         elif reply.protocol_name not in (None, self.generation.protocol_name):
@@ -383,10 +380,6 @@ class Membership(GroupMember):
             self._become_stable(reply.assignment, now)
 
     # --- the join fails ----------------------------------------------------------------------------------------------
-
-    def _failed_on_wire(self, failure: Failure, now: int) -> None:
-        self._lookup.failed(failure, now)
-        self._failed(failure.error(), now)
 
     def _failed(self, error: MusterError, now: int) -> None:
         """An attempt is over without success: again at once, after a backoff, or when the user has seen the error."""
