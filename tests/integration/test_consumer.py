@@ -220,7 +220,7 @@ def test_one_joins_and_leaves(cluster, face, strategy):
 def test_a_crashed_members_partitions_go_to_the_rest(cluster, face):
     """H5."""
     topic = cluster.topic()
-    with cluster.consumer(face) as first, cluster.consumer(face) as second:
+    with cluster.consumer(face) as first, cluster.consumer(face, session_timeout_ms=6_000) as second:
         first.subscribe([topic])
         second.subscribe([topic])
 

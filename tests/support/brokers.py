@@ -22,6 +22,7 @@ from muster.broker.config import BrokerConfig
 from muster.log import DISK, Files
 from muster.protocol import framing
 from muster.protocol.primitives import Request, Response
+from tests.support.peers import free_ports
 
 R = TypeVar("R", bound=Response)
 
@@ -66,7 +67,11 @@ def beside(folder: Path, settings: Mapping[str, object] | None = None) -> Iterat
 
 
 class BrokerProcess:
-    """`muster serve` in a process of its own. Start and kill it as often as you like: it keeps folder and port."""
+    """`muster serve` in a process of its own. Start and kill it as often as you like: it keeps folder and port.
+
+    The port is one that nobody else is given. One of the system's choosing (port 0) is among those of outgoing
+    connections: while the broker is down, one of those may take it.
+    """
 
     def __init__(
         self,
@@ -102,6 +107,7 @@ class BrokerProcess:
 
     def start(self) -> None:
         """Start it and wait until it says that it is ready."""
+        self.port = self.port or free_ports(1)[0]
         command = [*self._prefix, sys.executable, "-m", "muster", "serve", "--port", str(self.port)]
         command += ["--data-dir", str(self.folder), "--fsync", self._fsync]
         for name, value in self._settings.items():
@@ -162,7 +168,7 @@ class BrokerProcess:
 class RawClient:
     """One blocking connection that speaks in messages: for tests of what is on the wire, from outside the broker."""
 
-    def __init__(self, bootstrap: str, timeout_s: float = 20.0) -> None:
+    def __init__(self, bootstrap: str, timeout_s: float = 90.0) -> None:
         host, _, port = bootstrap.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout_s)
         self._correlation_id = 0

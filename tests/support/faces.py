@@ -16,9 +16,12 @@ from muster.client.async_consumer import AsyncConsumer
 from muster.client.consumer import Consumer
 from muster.client.listener import RebalanceListener
 from muster.client.loop import LoopThread
+from muster.errors import ErrorCode
 from muster.model import ConsumerRecord, TopicPartition
+from muster.protocol import messages as m
+from tests.support.brokers import RawClient
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 """Against hanging only."""
 
 
@@ -106,7 +109,15 @@ class Recorder(RebalanceListener):
 
 
 class Cluster:
-    """A broker to test against: muster or Apache Kafka. Names are for the test alone."""
+    """A broker to test against: muster or Apache Kafka. Names are for the test alone.
+
+    What is created, grown or deleted here is known to every broker when the call returns. Kafka's answer says only that
+    the controller has done it: its brokers learn of it a moment later, and until then a topic is unknown, without
+    leaders, has fewer partitions, or is still the former one, which takes records that go with it.
+    """
+
+    session_timeout_ms = 45_000
+    """Kafka's default: on a busy machine nobody is expelled who is alive."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -119,25 +130,38 @@ class Cluster:
         name = name or f"t-{uuid.uuid4().hex[:8]}"
         topic = NewTopic(name, partitions, config={"retention.ms": "-1"})
         for future in self._admin.create_topics([topic]).values():
-            future.result(30)
+            future.result(PATIENCE_S)
+        until_known(self.bootstrap, name, partitions)
         return name
 
     def delete(self, topic: str) -> None:
         """Delete a topic."""
         for future in self._admin.delete_topics([topic]).values():
-            future.result(30)
+            future.result(PATIENCE_S)
+        until_known(self.bootstrap, topic, 0)
 
     def grow(self, topic: str, partitions: int) -> None:
         """Give a topic more partitions."""
         for future in self._admin.create_partitions([NewPartitions(topic, partitions)]).values():
-            future.result(30)
+            future.result(PATIENCE_S)
+        until_known(self.bootstrap, topic, partitions)
 
     def produce(self, topic: str, count: int, partitions: int = 4, start: int = 0) -> None:
         """Write numbered records, partition by partition in turn, with a timestamp of 1000 times their number."""
+        failed: list[Any] = []
+
+        def told(error: Any, _message: Any) -> None:
+            if error is not None:
+                failed.append(error)
+
         producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
         for number in range(start, start + count):
-            producer.produce(topic, str(number).encode(), partition=number % partitions, timestamp=1_000 * (number + 1))
-        assert producer.flush(30) == 0
+            when = 1_000 * (number + 1)
+            producer.produce(
+                topic, str(number).encode(), partition=number % partitions, timestamp=when, on_delivery=told
+            )
+        assert producer.flush(PATIENCE_S) == 0
+        assert not failed, failed[:3]
 
     @contextmanager
     def consumer(self, face: str, **settings: Any) -> Iterator[Any]:
@@ -156,9 +180,37 @@ class Cluster:
             "group_id": self.group,
             "auto_offset_reset": "earliest",
             "heartbeat_interval_ms": 200,
-            "session_timeout_ms": 6_000,
+            "session_timeout_ms": self.session_timeout_ms,
             "fetch_max_wait_ms": 50,
         } | settings
+
+
+def until_known(bootstrap: str, topic: str, partitions: int) -> None:
+    """Wait until every broker that runs knows a topic of so many partitions, and leads those that it leads; with 0
+    partitions, until none knows the topic."""
+    for address in bootstrap.split(","):
+        try:
+            client = RawClient(address)
+        except ConnectionRefusedError:
+            continue
+        with client:
+            until(lambda c=client, a=address: _knows(c, a, topic, partitions), lambda: time.sleep(0.005))  # type: ignore[misc]
+
+
+def _knows(client: RawClient, address: str, topic: str, partitions: int) -> bool:
+    told = client.ask(m.MetadataRequest([m.MetadataRequestTopic(name=topic)], False), 9)
+    [found] = told.topics
+    if partitions == 0:
+        return found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    parts = found.partitions
+    if found.error_code or len(parts) != partitions or any(part.leader_id < 0 for part in parts):
+        return False
+    [me] = [broker.node_id for broker in told.brokers if broker.port == int(address.rpartition(":")[2])]
+    asked = [m.ListOffsetsPartition(part.partition_index, -1, -1) for part in parts if part.leader_id == me]
+    if not asked:
+        return True
+    answer = client.ask(m.ListOffsetsRequest(-1, 0, [m.ListOffsetsTopic(topic, asked)]), 5)
+    return not any(part.error_code for part in answer.topics[0].partitions)
 
 
 def read(consumer: Any, count: int) -> list[ConsumerRecord]:

@@ -8,6 +8,7 @@ MUSTER_PEERS_HOME (default ~/.cache/muster-tests). A run's workers share one bro
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import json
@@ -135,13 +136,33 @@ def run_kafka_class(
     return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
+_reserved = contextlib.ExitStack()
+atexit.register(_reserved.close)
+
+
 def free_ports(count: int) -> list[int]:
-    """Free ports of the loopback interface, below those that the system hands to outgoing connections."""
+    """Free ports of the loopback interface, below those that the system hands to outgoing connections.
+
+    On Linux they stay this process's own as long as it lives, so that no other test, here or in another process, is
+    given one before its server listens, or while that is killed and started again. Each is bound to a socket that does
+    not listen: connections are refused, and a server may listen there that sets SO_REUSEADDR, as Java's, asyncio's and
+    muster's do.
+    """
     found: list[int] = []
     for port in random.SystemRandom().sample(range(20_000, 32_000), k=1_000):
-        with socket.socket() as probe, contextlib.suppress(OSError):
+        probe = socket.socket()
+        try:
             probe.bind(("127.0.0.1", port))
-            found.append(port)
+        except OSError:
+            probe.close()
+            continue
+        if sys.platform == "linux":
+            # Set behind the bind, which is to fail where another has the port, whatever that one's socket allows.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _reserved.enter_context(probe)
+        else:
+            probe.close()
+        found.append(port)
         if len(found) == count:
             return found
     raise RuntimeError("no free ports on the loopback interface")
@@ -234,6 +255,8 @@ class KafkaBroker:
             # After a kill -9 the controller refuses the broker until its old session has ended.
             "broker.session.timeout.ms": "3000",
             "broker.heartbeat.interval.ms": "500",
+            # After five minutes it would move leaders and coordinators under a test that is running then.
+            "auto.leader.rebalance.enable": "false",
             **self.settings,
         }
         path.write_text("".join(f"{key}={value}\n" for key, value in configured.items()))

@@ -25,6 +25,7 @@ class Place(Protocol):
 
     bootstrap: str
     group: str
+    session_timeout_ms: int
 
 
 class Query:
@@ -41,7 +42,7 @@ class Query:
             "groupId": cluster.group,
             "startingOffsets": "earliest",
             "kafka.heartbeat.interval.ms": "200",
-            "kafka.session.timeout.ms": "6000",
+            "kafka.session.timeout.ms": str(cluster.session_timeout_ms),
             "checkpointLocation": str(folder),
         }
         given = {name: value for name, value in {**settings, **named}.items() if value != "None"}

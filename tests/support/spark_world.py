@@ -197,6 +197,7 @@ class SparkWorld:
 
     bootstrap = "node1:9092"
     group = "group"
+    session_timeout_ms = 6_000
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, topics: dict[str, int], nodes: int) -> None:
         self.cluster = SimCluster(
@@ -205,7 +206,7 @@ class SparkWorld:
             groups=[self.group],
             nodes=nodes,
             group_config=GroupConfig(group_initial_rebalance_delay_ms=0),
-            limits=Limits(session_timeout_ms=6_000, latest=True),
+            limits=Limits(session_timeout_ms=self.session_timeout_ms, latest=True),
         )
         self.clock = self.cluster.clock
         self.loop = _EventLoop(self.clock)

@@ -46,9 +46,16 @@ COMMIT_WAIT_MS = 5_000
 DOUBTS_WAIT_MS = 10_000
 """How long an answer to Spark waits until it is clear whether a position still means something."""
 
-GOODBYE_MS = 5_000
 LAST_WORD_MS = 2_000
 """How long an ending query waits for the word that its last batch was finished."""
+
+LAST_COMMIT_MS = 6_000
+"""How long it then waits for the commit of what is done. A rebalance may have to end before it is possible."""
+
+LEAVE_MS = 2_500
+"""And how long for the answer of the group that it leaves."""
+
+GOODBYE_MS = LAST_WORD_MS + LAST_COMMIT_MS + LEAVE_MS
 
 CHECKPOINT_EVERY_MS = 200
 """How often a drain looks whether the batch that it waits for is in Spark's commit log."""
@@ -244,13 +251,16 @@ class Member:
             self._ear.close()
         self._loop.wakeup()
         with contextlib.suppress(MusterError):
-            await self._loop.wait_for(lambda: self._core.all_committed or self._core.commits_fail, GOODBYE_MS // 2)
+            # Asked for in a rebalance, a commit is refused and made again after it. The sequence: another member joins
+            # and has its share; here the batch is heard of while this member's own answer is still on its way. To leave
+            # now would have the batch read once more by the partition's next owner.
+            await self._loop.wait_for(lambda: self._core.all_committed or self._core.commits_are_vain, LAST_COMMIT_MS)
         left: list[bool] = []
         if self._options.grouped and self._loop.error is None:
             self._core.consumer.listening = False
             self._core.consumer.unsubscribe(self._now(), lambda: left.append(True), "the query has ended")
             with contextlib.suppress(MusterError):
-                await self._loop.wait_for(lambda: bool(left), GOODBYE_MS // 2)
+                await self._loop.wait_for(lambda: bool(left), LEAVE_MS)
         await self._loop.close()
 
     # --- at every turn -----------------------------------------------------------------------------------------------

@@ -60,6 +60,7 @@ MISSING_TOPIC_MS = 10_000
 NO_BROKER_WARNING_MS = 5_000
 
 _PASSING = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
+_MOVING = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 _NO_TOPIC = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
@@ -80,6 +81,7 @@ class QueryCore:
         self._committing = 0
         self._commit_at = 0
         self._commit_failures = 0
+        self._commit_may_do = True
         self._commits_apart = False
         self._commits_told = False
         self._fetching: set[TopicPartition] = set()
@@ -172,6 +174,11 @@ class QueryCore:
     def commits_fail(self) -> bool:
         """Whether the last commit failed: nobody need wait for the next."""
         return self._commit_failures > 0
+
+    @property
+    def commits_are_vain(self) -> bool:
+        """Whether the last commit failed of something else than a rebalance or a coordinator that moves: both pass."""
+        return self.commits_fail and not self._commit_may_do
 
     # --- turning -----------------------------------------------------------------------------------------------------
 
@@ -454,6 +461,7 @@ class QueryCore:
     def _on_commit_failed(self, error: MusterError, offsets: Iterable[TopicPartition], now: int) -> None:
         """What is still owned under the same epoch is committed again, a little later each time."""
         passes = self.options.grouped and isinstance(error, KafkaError) and error.code in _PASSING
+        self._commit_may_do = passes or (isinstance(error, KafkaError) and error.code in _MOVING)
         if isinstance(error, KafkaError) and error.code in _NO_TOPIC:
             self._commits_apart = True
         self._commit_at = now + min(COMMIT_RETRY_MS * 2 ** min(self._commit_failures, 8), COMMIT_RETRY_MAX_MS)

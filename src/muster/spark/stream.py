@@ -29,7 +29,7 @@ from muster.spark.options import SourceOptions
 from muster.spark.ranges import OffsetRange, read_range
 from muster.spark.shares import split
 
-_GOODBYE_S = 8.0
+_GOODBYE_S = 12.0
 """How long an ending process takes leave of its group at most."""
 
 

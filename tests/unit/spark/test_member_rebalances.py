@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from muster.client.core.group.member_state import MemberState
 from muster.model import TopicPartition
 from muster.spark.member import CHECKPOINT_EVERY_MS
 from muster.spark.query_core import DRAIN_MARGIN_MS
@@ -140,6 +141,24 @@ def test_a_running_batch_is_finished_and_committed_before_its_partitions_go(worl
     world.produce(10, partitions=(0, 1))
     read_all(world, 40, first, second)
     assert audit(grid(40, 2), first.sink(), second.sink()) == (set(), {})
+
+
+@pytest.mark.parametrize("state", [MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE])
+def test_a_query_that_is_stopped_in_a_rebalance_commits_what_is_done_after_it(worlds, state):
+    """Its commit is refused while the group is joined anew: left at that, the batch would be read once more."""
+    world = worlds()
+    world.produce(10)
+    first = world.query(name="first")
+    begin_batch(world, first)
+    first.finish()  # the commit log knows; the member hears of it when it is stopped
+    second = world.consumer()
+    world.until(lambda: first.member._core.consumer.member_state is state, every_ms=1)
+    assert world.committed() == {0: 0}
+    first.stop()
+    assert world.committed() == {0: 10}
+    world.until(lambda: len(second.held) == 1)
+    world.produce(5)
+    world.until(lambda: world.cluster.lag() == 0)
 
 
 def test_no_batch_begins_while_partitions_are_given_up(worlds):
