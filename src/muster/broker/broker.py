@@ -3,7 +3,7 @@
     async with Broker(config) as broker:
         ...  # broker.bootstrap is "127.0.0.1:9092"
 
-At start: the folder is locked, who it belongs to is read, the topics' logs are opened (and recovered after a crash),
+At start: the folder is locked, its identity is read, the topics' logs are opened (and recovered after a crash),
 the groups are loaded from their topic, and only then is the port opened. At stop the order is the other way round.
 """
 
@@ -44,8 +44,8 @@ class Broker:
     """One broker in this process, on the running loop.
 
     Args:
-        files: the disk; tests give one that fails or waits.
-        on_event: told of what happens to groups, beside the log.
+        files: the disk; tests pass one that fails or waits.
+        on_event: called with each event of a group, besides the line in the log.
     """
 
     def __init__(
@@ -77,9 +77,9 @@ class Broker:
         self._ticking: asyncio.TimerHandle | None = None
         self._started = False
         self.on_rest: Callable[[], None] = lambda: None
-        """Called now and then when no request about very many things is under way."""
+        """Called now and then while no large request is under way."""
         self.broken = asyncio.Event()
-        """Set when a sync has failed: nothing that was not synced before is acknowledged any more. To be stopped."""
+        """Set when a sync has failed: records not synced before are never acknowledged. The owner stops the broker."""
 
     # ------------------------------------------------------------------------------------- start and stop
 
@@ -147,7 +147,7 @@ class Broker:
         node_id = self.config.integer("node.id")
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            # Looked at before anything is written, the lock's file included, and again once nobody else can change it.
+            # Checked before anything is written, the lock file included, and again once the lock is held.
             read_identity(folder, node_id)
             refuse_foreign(folder)
             lock = FolderLock.take(folder)
@@ -196,7 +196,7 @@ class Broker:
         self.durability = Durability(self._store, self._fsync, self._flushed, self._disk_failed)
         always = self._fsync is FsyncPolicy.ALWAYS
         written = self.durability.want if always else partial(self.fetches.wake, self.partitions.get)
-        # What happens when the requests of one read were handled: with fsync=always the sync tells what may be read.
+        # Called when the requests of one read were handled. With fsync=always the sync decides what may be read.
         self._turn_done = _nothing if always else written
         self.groups = Groups(
             self.config, self._clock, self.topics, self.partitions, self.changes, written, self._listener
@@ -205,7 +205,7 @@ class Broker:
         self.groups.start()
 
     def rooms(self) -> handlers.Rooms:
-        """What requests are served with."""
+        """What the handlers need."""
         max_bytes = self.config.integer("fetch.max.bytes")
         return handlers.Rooms(
             config=self.config,
@@ -246,7 +246,7 @@ class Broker:
             self.cluster.node = self.node._replace(port=bound)
 
     def _advertised(self) -> Node:
-        """This broker as clients are told of it; its port may be that which the system will give it."""
+        """This broker's advertised address; its port may be one that the system chooses."""
         host, port = self.config.advertised
         rack = self.config["broker.rack"]
         return Node(
@@ -260,7 +260,7 @@ class Broker:
     # ------------------------------------------------------------------------------------- turns of the loop
 
     def _tick(self) -> None:
-        """Read the clock now and then: it tells by its readings whether the process runs."""
+        """Read the clock now and then: a long gap between readings shows that the process was stopped."""
         before = self._clock.stalled_ms
         self._clock()
         if self._clock.stalled_ms > before:

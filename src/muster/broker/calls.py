@@ -1,11 +1,11 @@
-"""Requests under way: what serves each kind, who sent this one, and the way of its answer.
+"""Requests under way: the handler of each kind, the sender of a request, and the way of its answer.
 
 A handler returns its response; or None, and calls `Call.reply` later, once; or a generator that yields now and then and
-returns the response: a request about very many things is handled a slice at a time (slices.py).
+returns the response: a large request is handled a slice at a time (slices.py).
 
-Every request is answered or its connection is closed, whatever a handler does: if one raises, at once or when it
-replies, the connection is closed; and a parked call that nobody but its connection holds cannot be answered by anybody
-(`forgotten`), so its connection is closed too.
+Every request is answered, or its connection is closed. If a handler raises, at once or when it replies, the connection
+is closed. If only the connection still refers to a parked call, no code is left that could answer it (`forgotten`), and
+the connection is closed too.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from muster.protocol.api import response_header_version
 from muster.protocol.primitives import Buffer, Request, Response
 
 SMALL = 2_000
-"""Elements of arrays in a request or response that is decoded or encoded in one go: some two milliseconds."""
+"""Array elements that are decoded or encoded in one go: some two milliseconds."""
 
 _JOIN_BELOW = 4096
-"""Bytes of a buffer that is worth a place of its own in a write."""
+"""A buffer of at least so many bytes is written by itself, not joined with others."""
 _JOIN_PARTS = 256
-"""Buffers of an answer above which the small ones are joined: many little objects take more memory than their bytes."""
+"""In an answer of more buffers the small ones are joined: many small objects take more memory than their bytes."""
 _RESPONSE_HEADER = Struct(">ii")
 _FLEXIBLE_RESPONSE_HEADER = Struct(">iib")
 
@@ -53,7 +53,7 @@ Fast = Callable[[bytes, int, int, int], bytes | None]
 
 
 class Api(NamedTuple):
-    """How a kind of request is served: the versions, who handles it, whether requests behind it may go on.
+    """How a kind of request is served: its versions, its handler, whether requests behind it may go on.
 
     `fast` is a short way for a hot request: frame, position of the body, version, correlation id -> the whole answer,
     or None to take the general way. A request with more than `most_elements` in its arrays ends its connection.
@@ -76,7 +76,7 @@ class Unsupported(NamedTuple):
 
 
 class Worker(Protocol):
-    """What does long work a slice at a time (slices.py)."""
+    """Does long work a slice at a time (slices.py)."""
 
     def add(
         self,
@@ -85,11 +85,11 @@ class Worker(Protocol):
         wanted: Callable[[], bool],
         over: Callable[[], None] | None = None,
     ) -> None:
-        """Do the work when its turn comes, if it is `wanted` by then; `over` is called when nothing of it is left."""
+        """Do the work when its turn comes, if it is still `wanted` then; `over` is called when the work is over."""
 
 
 class Service(NamedTuple):
-    """What the connections of a broker are served with."""
+    """What the connections of a broker need."""
 
     apis: dict[int, Api]
     unsupported: Unsupported | None
@@ -116,7 +116,7 @@ class Asker(Protocol):
 
 
 class Call:
-    """One request under way: what sent it, and where its answer goes."""
+    """One request under way: its sender, and where its answer goes."""
 
     __slots__ = (
         "_connection",
@@ -156,7 +156,7 @@ class Call:
         self.frame: list[Buffer] | None = None
         self.size = 0
         self.over = False
-        """Whether nobody has to answer any more: it was done, or the connection has ended."""
+        """Whether no answer is due any more: it was sent, or the connection has ended."""
 
     @property
     def client_host(self) -> str:
@@ -169,7 +169,7 @@ class Call:
         return self._connection.peer
 
     def reply(self, response: Response | Sliced) -> None:
-        """Answer the request. After the connection's end, and a second time, this does nothing. Never raises."""
+        """Answer the request. A second call does nothing, nor does one after the connection's end. Never raises."""
         if self.parked:
             if not self.over:
                 self._connection.answered(self, response)
@@ -177,19 +177,19 @@ class Call:
             self.answer = response
 
     def give_frame_back(self) -> None:
-        """Nobody has views of the frame any more."""
+        """Give the frame's memory back: the handler has no views of it any more."""
         frame, self.held = self.held, None
         if frame is not None:
             self._connection.intake.done(frame)
 
     def close(self, reason: str) -> None:
-        """End the connection without an answer: what CloseConnectionError does while the handler runs."""
+        """End the connection without an answer, as CloseConnectionError does while the handler runs."""
         self.over = True
         self._connection.close(reason)
 
 
 def at_once(steps: Generator[None, None, R]) -> R:
-    """What a sliced handler returns, without slices: for a request that turns out to be small."""
+    """The result of a sliced handler in one go: for a request that turns out to be small."""
     while True:
         try:
             next(steps)
@@ -199,8 +199,8 @@ def at_once(steps: Generator[None, None, R]) -> R:
 
 
 def forgotten(calls: deque[Call], blocking: Call | None) -> Call | None:
-    """One of these parked calls that nobody else holds: it cannot be answered by anybody. The connection holds
-    `blocking` twice."""
+    """One of these parked calls to which only its connection refers: no code is left that could answer it. The
+    connection has two references to `blocking`."""
     for call in calls:
         if not call.over and sys.getrefcount(call) <= _HELD_BY_US + 2 * (call is blocking):
             return call
@@ -208,7 +208,7 @@ def forgotten(calls: deque[Call], blocking: Call | None) -> Call | None:
 
 
 def _held_by_us() -> int:
-    """The references that `forgotten` sees of a call that it alone was given."""
+    """The reference count that `forgotten` sees of a call to which only its connection refers."""
     seen = 0
     for call in deque([object()]):
         seen = sys.getrefcount(call)
@@ -222,7 +222,7 @@ def encode_answer(response: Response, call: Call, most_elements: int = SMALL) ->
     """The frame of a response, an empty list for NO_RESPONSE.
 
     Raises:
-        TooManyElementsError: it has more elements than `most_elements`: it is to be encoded a slice at a time.
+        TooManyElementsError: it has more elements than `most_elements`, and has to be encoded a slice at a time.
     """
     if response is NO_RESPONSE:
         return []
@@ -232,7 +232,7 @@ def encode_answer(response: Response, call: Call, most_elements: int = SMALL) ->
 
 
 def encode_answer_sliced(response: Response, call: Call) -> Generator[None, None, list[Buffer]]:
-    """The same, a few elements at a time."""
+    """`encode_answer`, a few elements at a time."""
     parts: list[Buffer] = [b""]
     joined = 1
     for _ in codec.encode_sliced(response, call.version, parts.append):
@@ -256,7 +256,7 @@ def finish_frame(parts: list[Buffer], call: Call) -> list[Buffer]:
 
 
 def join_small(parts: list[Buffer]) -> list[Buffer]:
-    """The same bytes with runs of small buffers made into one; a large one, a view of the log, stays as it is."""
+    """The same bytes, with runs of small buffers joined into one; a large buffer, a view of the log, stays as it is."""
     found: list[Buffer] = []
     run: list[Buffer] = []
     for part in parts:

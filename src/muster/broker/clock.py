@@ -1,7 +1,7 @@
 """The one place where the broker reads the time.
 
-Two clocks: what is written tells the time of day (`now_ms`), and what is measured is measured by a clock that nobody
-sets (`SteadyClock`).
+There are two clocks: records carry the time of day (`now_ms`); timeouts are measured by a steady clock, which is never
+set (`SteadyClock`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ _TICK_NS = int(TICK_S * 1e9)
 
 
 class SteadyClock:
-    """Milliseconds since the epoch as they were at the start, and from then on by a clock that nobody sets, and only
-    while the process runs.
+    """Milliseconds since the epoch, read once at the start and counted on by a clock that is never set.
 
-    Sessions are measured with it. When the wall clock is set back or forth, no member is lost for it. And while the
-    process is stopped (SIGSTOP, a machine that is paused or swaps), heartbeats wait unread: the time between two
-    readings that lie further apart than the broker lets pass is left out, so that members are not expelled for a
-    silence that was the broker's.
+    Sessions are measured with it, so no member expires because the wall clock was set. Time during which the process
+    was stopped (SIGSTOP, a machine that is paused or swaps) is left out: two readings further apart than 1.5 seconds
+    show it. Heartbeats wait unread during that time, and members must not be expelled for it.
     """
 
     __slots__ = ("_last_ns", "_offset_ns", "_read_ns", "stalled_ms")

@@ -1,7 +1,7 @@
-"""The cluster as its brokers see it: which nodes there are, who leads a partition, who coordinates a group.
+"""The cluster as its brokers see it: the nodes, the leader of a partition, the coordinator of a group.
 
-Handlers ask this, never a node of their own: today the answer is always the one broker there is, but the questions are
-those of a cluster of several.
+Handlers ask this view and assume nothing about nodes. Today the answer is always the one broker; with several brokers
+only the answers would change.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LEADER_EPOCH = 0
 
 
 class Leadership(NamedTuple):
-    """Who has a partition: node ids, and how often its leader has changed."""
+    """The nodes that have a partition, by id, and its leader epoch."""
 
     leader: int
     leader_epoch: int
@@ -29,7 +29,7 @@ class ClusterView:
     def __init__(self, cluster_id: str, node: Node) -> None:
         self.cluster_id = cluster_id
         self.node = node
-        """This broker, and where clients reach it: known in full when its port is open."""
+        """This broker and its advertised address, which is complete once the port is open."""
 
     @property
     def nodes(self) -> list[Node]:
@@ -46,16 +46,16 @@ class ClusterView:
         return node_id == self.node.node_id
 
     def leadership(self, topic: str, index: int) -> Leadership:
-        """Who has a partition that exists."""
+        """The nodes of a partition that exists."""
         only = [self.node.node_id]
         return Leadership(self.node.node_id, LEADER_EPOCH, only, only)
 
     def coordinator(self, group_id: str) -> Node:
-        """Who coordinates a group."""
+        """The coordinator of a group."""
         return self.node
 
     def check_leader_epoch(self, topic: str, index: int, epoch: int) -> None:
-        """Refuse a client that knows of another leader of a partition than this one; -1 knows of none.
+        """Refuse a request with another leader epoch than the partition's; -1 stands for none.
 
         Raises:
             KafkaError: FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH.

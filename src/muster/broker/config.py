@@ -1,8 +1,8 @@
 """The broker's settings: Kafka's own names where Kafka has one.
 
-A value is looked for in this order, the last one found wins: the default, the TOML file (quoted keys in its table
+The sources of a value, from the weakest to the strongest: the default, the TOML file (quoted keys in its table
 `[broker]`), the environment (`MUSTER_` and the key in capitals, dots as underscores), `-o key=value`, the command
-line's flags. Whatever the source, a key that does not exist is refused with the nearest one that does.
+line's flags. In every source a key that does not exist is refused, and the message names the nearest one that does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ENVIRONMENT_PREFIX = "MUSTER_"
 
 S, K = Setting, Kind
 _SETTINGS = (
-    # --- who and where
+    # --- identity and address
     S("node.id", K.INT, 1, "The id of this broker.", 0),
     S("listeners", K.LIST, "PLAINTEXT://127.0.0.1:9092", "The address to listen on. Port 0 takes a free one."),
     S("advertised.listeners", K.LIST, None, "The address that clients are told; by default the one listened on."),
@@ -35,8 +35,8 @@ _SETTINGS = (
     S("max.connections", K.INT, INT_MAX, "Connections at one time; further ones are closed at once.", 0),
     S("connections.max.idle.ms", K.LONG, 600_000, "A connection without a request for this long is closed.", -1),
     S("socket.request.max.bytes", K.INT, 104_857_600, "The largest request; a larger one ends its connection.", 1),
-    # Kafka's 50 are for a thread that does nothing but accept. What comes beyond them is dropped by the kernel, and its
-    # client tries again after a second, and two, and four: a thousand members that start at once would take a minute.
+    # Kafka's 50 are for a thread that does nothing but accept. The kernel drops connections beyond that, and their
+    # clients try again after one second, two, four: a thousand members that start at once would take a minute.
     S("socket.listen.backlog.size", K.INT, 1_024, "Connections that may wait to be accepted (Kafka's default: 50).", 1),
     S("queued.max.request.bytes", K.LONG, 268_435_456,
       "Bytes of large requests being received or handled at one time, over all connections; more wait in their "
@@ -111,7 +111,7 @@ SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _SETTINGS}
 class BrokerConfig:
     """The settings of one broker: `config["num.partitions"]`. Built by `load`, or from a mapping in tests.
 
-    `is_set` tells what differs from the defaults by somebody's wish.
+    `is_set` says whether a source gave the setting a value.
     """
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
@@ -142,7 +142,7 @@ class BrokerConfig:
             raise ConfigError(f"{prefix}{error}") from None
 
     def is_set(self, name: str) -> bool:
-        """Whether somebody gave the setting a value."""
+        """Whether a source gave the setting a value."""
         return name in self._values
 
     def __getitem__(self, name: str) -> Value:
@@ -174,7 +174,7 @@ class BrokerConfig:
         """Host and port that clients are told. A port of None is the one listened on.
 
         Raises:
-            ConfigError: it comes to an address that no client can connect to, as Kafka refuses it.
+            ConfigError: no client can connect to the address; Kafka refuses it too.
         """
         if self.is_set("advertised.listeners"):
             host, port = parse_listener("advertised.listeners", self.text("advertised.listeners"))
@@ -224,7 +224,7 @@ def parse_listener(name: str, text: str) -> tuple[str, int]:
 
 
 def listener(host: str, port: int) -> str:
-    """An address as `listeners` has it."""
+    """An address as it stands in `listeners`."""
     return f"PLAINTEXT://[{host}]:{port}" if ":" in host else f"PLAINTEXT://{host}:{port}"
 
 
@@ -306,6 +306,6 @@ def _read_environment(config: BrokerConfig, environment: Mapping[str, str]) -> N
     for variable, value in environment.items():
         if variable in by_variable:
             config.set(by_variable[variable], value, variable)
-        # Other programs of the project have variables of their own: only what looks like a slip is refused.
+        # Other programs of the project have variables of their own: only a likely misspelling is refused.
         elif variable.startswith(ENVIRONMENT_PREFIX) and (slip := nearest(variable, by_variable, 0.85)):
             raise ConfigError(f"there is no setting for the variable {variable}{slip}")

@@ -1,8 +1,8 @@
-"""A connection on an asyncio loop: moves the bytes of a core (connection_core.py), by whatever transport there is.
+"""A connection on an asyncio loop: moves the bytes of a core (connection_core.py), with any kind of transport.
 
-Reads go into one buffer that all connections share: it is emptied before the next read. Large answers are handed to the
-system as they are where the transport is a plain socket with nothing of its own to send; any other (TLS) is given a
-piece at a time, and the next when that is gone.
+Reads go into one buffer that all connections share: it is emptied before the next read. If the transport is a plain
+socket with nothing of its own to send, large answers are handed to the system without a copy. Any other transport (TLS)
+is given one piece at a time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PlainSocket(Protocol):
 
 
 class Shared:
-    """What the connections of one loop share: what they are served with, the read buffer, the turns of the loop."""
+    """What the connections of one loop share: the service, the read buffer, the turns of the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, service: Service, connections: Connections) -> None:
         self.service = service
@@ -77,7 +77,7 @@ class Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------------------------- what asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # By what it does, not by its class: not every loop's transports are of asyncio's.
+        # Checked by its methods, not its class: the transports of other loops do not derive from asyncio's.
         self._transport = transport = cast(asyncio.Transport, transport)
         core = self.core
         address = transport.get_extra_info("peername")
@@ -87,8 +87,8 @@ class Connection(asyncio.BufferedProtocol):
             core.peer = f"[{host}]:{address[1]}" if ":" in host else f"{host}:{address[1]}"
         if transport.get_extra_info("sslcontext") is None:
             self._plain = transport.get_extra_info("socket")
-        # The transport keeps what one write did not get rid of, and says when that is gone. The rest is kept here. At
-        # high=0 asyncio's TLS would ask for a pause when it has nothing to write, and so never end it.
+        # The transport keeps the rest of one write, and says when it is gone. Later answers are kept here. With high=0
+        # asyncio's TLS would ask for a pause when it has nothing to write, and so never end the pause.
         transport.set_write_buffer_limits(high=1, low=0)
         if not self._shared.connections.admit(core):
             self._transport = None
@@ -122,7 +122,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._write_paused = False
         self.core.resume_writing()
-        if not self._writing_large:  # a transport may say so from within its `write`
+        if not self._writing_large:  # a transport may call this from within its `write`
             self._write()
 
     # ------------------------------------------------------------------------------------- what the core asks for
@@ -142,7 +142,7 @@ class Connection(asyncio.BufferedProtocol):
         return handled
 
     def _settle(self) -> None:
-        """Read on or not, or end, as the core says."""
+        """Read on, pause reading, or end, as the core says."""
         transport, core = self._transport, self.core
         if transport is None:
             return
@@ -188,8 +188,8 @@ class Connection(asyncio.BufferedProtocol):
             self._shared.connections.count_unread(core, core.own_bytes + transport.get_write_buffer_size())
 
     def _write_large(self, transport: asyncio.Transport) -> None:
-        """Hand large buffers to the system as they are. When it takes no more, or may not be asked past the transport,
-        the transport is given a piece: it says when that is gone."""
+        """Hand large buffers to the system without a copy. When the system takes no more, or the transport must not be
+        bypassed, the transport is given one piece, and says when it is gone."""
         core = self.core
         while core.out and not self._write_paused:
             if self._plain is not None and not transport.get_write_buffer_size():

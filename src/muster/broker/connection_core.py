@@ -1,26 +1,27 @@
 """The rules of one connection: bytes in, answers out, in order. No socket, no loop: the caller moves the bytes.
 
-The caller (connection.py on a socket, a test or a simulation without one) gives what has come to `received`, writes
-what stands in `out`, and does what `reading` and `ending` say. `wake` asks it to call `go_on` in the next turn of its
-loop. Time comes from the clock in `Service`, in seconds.
+The caller (connection.py on a socket, a test or a simulation without one) passes the bytes that have come to
+`received`, writes the answers in `out`, and does what `reading` and `ending` say. `wake` asks it to call `go_on` in the
+next turn of its loop. Time comes from the clock in `Service`, in seconds.
 
-Every whole frame of one read is handled in one loop and answered with one write. A connection's answers leave in the
-order of its requests. What cannot be answered at once is parked, and its answer keeps the place of its request:
+All whole frames of one read are handled in one loop and answered with one write. A connection's answers leave in the
+order of its requests. A request that cannot be answered at once is parked, and its answer keeps its place in that
+order:
 
-- a *blocking* request (a join, a fetch that waits for records, one that is handled in slices) stops its own connection,
+- a *blocking* request (a join, a fetch that waits for records, a request handled in slices) stops its own connection,
   as Kafka mutes a channel: the frames behind it wait until it is answered;
-- a *pipelined* one (a commit that waits for the log) lets the frames behind it be handled, up to PIPELINE_LIMIT.
+- a *pipelined* request (a commit that waits for the log) lets the frames behind it be handled, up to PIPELINE_LIMIT.
 
-What one connection can take from the others is bounded. In a turn of the loop its frames are handled for SLICE_S and
-until HIGH_WATER bytes of answers wait to be written, at most. While that many bytes of answers wait, because the peer
+The share that one connection can take from the others is bounded. In a turn of the loop its frames are handled for at
+most SLICE_S, and until HIGH_WATER bytes of answers wait to be written. While that many bytes wait, because the peer
 does not take them or because an earlier request is not answered yet, none of its frames is handled. So a peer that does
-not read has one answer waiting, and records in it are views of the log until the socket takes them.
+not read has one answer waiting, and the records in it are views of the log until the socket takes them.
 
-Bytes that come while frames wait are kept, and then reading stops: one read at most is kept beside the rest of the one
-before. A frame that is larger than a connection may keep gets memory of its own (intake.py).
+Bytes that come while frames wait are kept, and then reading stops: at most one read is kept, besides the rest of the
+read before it. A frame that is larger than a connection may keep gets memory of its own (intake.py).
 
-Every request is answered, or the connection ends. Bytes that are no request end it with one line in the log. After the
-end nothing is handled and nothing is written but what was answered before.
+Every request is answered, or the connection ends. Bytes that are not a request end it, with one line in the log. After
+the end no request is handled, and only answers that were ready before are written.
 """
 
 from __future__ import annotations
@@ -50,23 +51,23 @@ from muster.protocol.framing import check_length, skip_tags
 from muster.protocol.primitives import Buffer, Response, TooManyElementsError
 
 KEPT_BYTES = 64 * 1024
-"""A frame of up to this size that came in part is kept; the part of a larger one gets counted memory."""
+"""An incomplete frame of up to this size is kept by the connection; a larger one gets counted memory (intake.py)."""
 
 PIPELINE_LIMIT = 512
 HIGH_WATER = 64 * 1024
 SLICE_S = 0.002
 _LOOK_EVERY = 64
-"""Frames answered the short way between two looks at the clock and at the answers that wait."""
+"""Frames answered the short way between two checks of the clock and of the answers that wait."""
 _LEAST_READ = 4096
 
 _LENGTH = Struct(">i")
 _HEADER = Struct(">hhih")
 _RESPONSE_HEADER = Struct(">ii")
 
-# Why no frame is handled, beside parked requests and answers that wait: bits of `_held_up`.
-_BY_PEER = 1  # it does not take its answers
+# Why no frame is handled, besides parked requests and answers that wait: bits of `_held_up`.
+_BY_PEER = 1  # the peer does not take its answers
 _BY_MEMORY = 2  # there is no room for more of a large frame
-_BY_REST = 4  # what came before waits for `go_on`
+_BY_REST = 4  # earlier frames wait for `go_on`
 _BY_END = 8
 
 
@@ -79,7 +80,7 @@ class How(Enum):
 
 
 class Ending(NamedTuple):
-    """Why and how a connection ends. `level` names the level of the line in the log; none without `why`."""
+    """How and why a connection ends. `level` is the level of the line in the log; without `why` there is no line."""
 
     how: How
     why: str = ""
@@ -124,15 +125,15 @@ class ConnectionCore:
         """Answers that may leave, in order, and how many bytes they are. The caller takes them from the front."""
         self.out_bytes = 0
         self.reading = True
-        """Whether the caller is to read on."""
+        """Whether the caller must read on."""
         self.ending: Ending | None = None
-        """Set once the connection is to be ended; nothing is handled any more."""
+        """Set once the connection must end; no request is handled any more."""
         self.large: LargeFrame | None = None
-        """The large frame that is coming in: what is read next belongs into `large_buffer`."""
+        """The large frame that is coming in: the next bytes are read into `large_buffer`."""
         self.unread = 0
         """Bytes of memory in answers that the peer does not take (connections.py counts them)."""
         self.pending = b""
-        """What has come and was not handled yet."""
+        """Bytes that have come and were not handled yet."""
         self.woken = False
         """Whether `wake` was called since the last turn; the caller resets it when it begins one."""
         self._wake = wake
@@ -150,7 +151,7 @@ class ConnectionCore:
     # ------------------------------------------------------------------------------------- bytes in
 
     def received(self, view: memoryview) -> None:
-        """Bytes have come: their frames are handled, or kept if something is in the way. The view may change later."""
+        """Bytes have come: handle their frames, or keep them if frames have to wait. The view may change later."""
         self.last_active = self._clock()
         if not self.stalled():
             self._guarded(self.pending + view if self.pending else bytes(view))
@@ -165,7 +166,7 @@ class ConnectionCore:
         """Where the next bytes of the large frame belong."""
         large = self.large
         assert large is not None
-        # Another connection may have taken the room since this one was found to have some.
+        # Another connection may have taken the room since this one was told of it.
         room = self.intake.room(self) or _LEAST_READ
         return large.view()[large.filled : large.filled + room]
 
@@ -178,9 +179,9 @@ class ConnectionCore:
         self._more_of(large)
 
     def go_on(self) -> bool:
-        """Handle what had to wait, as far as nothing is in its way any more: in the turn of the loop after `wake`, when
-        what stood in `out` was written. Not needed while it reads and nothing is pending. Returns whether it handled
-        something."""
+        """Handle the frames that had to wait, as far as they may be handled now. To be called in the turn of the loop
+        after `wake`, when the answers in `out` were written. Not needed while the connection reads and nothing is
+        pending. Returns whether it handled something."""
         rest = self._held_up & _BY_REST
         self._held_up &= ~_BY_REST
         if self.stalled():
@@ -209,7 +210,7 @@ class ConnectionCore:
         )
 
     def _next_turn(self) -> None:
-        """The rest is for the next turn of the loop."""
+        """Leave the rest for the next turn of the loop."""
         self._held_up |= _BY_REST
         self._wake_once()
 
@@ -261,12 +262,12 @@ class ConnectionCore:
         self.pending = data[position:] if position else data
 
     def _begin_large(self, start: bytes, length: int) -> None:
-        """The first bytes of a large frame are there: read the rest into memory of its own."""
+        """The first bytes of a large frame have come: read the rest into memory of its own."""
         self.large = self.intake.begin(self, length, start)
         self._more_of(self.large)
 
     def _more_of(self, large: LargeFrame) -> None:
-        """Handle a large frame that is all there; or see whether there is room to read on."""
+        """Handle a large frame if it is complete; else check whether there is room to read on."""
         if large.filled < large.length:
             if not self.intake.room(self):
                 self._held_up |= _BY_MEMORY
@@ -294,12 +295,12 @@ class ConnectionCore:
             self.intake.done(large)
 
     def room_again(self) -> None:
-        """There may be room for the large frame that this connection waits with."""
+        """There may be room again for this connection's large frame."""
         self._held_up &= ~_BY_MEMORY
         self._wake_once()
 
     def _handle(self, frame: bytes | memoryview) -> bool:
-        """Handle one frame; whether it was answered the short way."""
+        """Handle one frame. Returns whether it was answered the short way."""
         if len(frame) < 10:
             raise ProtocolError(f"a frame of {len(frame)} bytes is too short for a request")
         api_key, version, correlation_id, client_length = _HEADER.unpack_from(frame, 0)
@@ -383,7 +384,7 @@ class ConnectionCore:
     # ------------------------------------------------------------------------------------- requests in slices
 
     def _in_slices(self, call: Call, steps: Sliced) -> None:
-        """Handle a request, or encode its answer, beside what others ask for."""
+        """Handle a request, or encode its answer, in slices between other requests."""
         call.parked = True
         self._slots.append(call)
         self._blocking = call
@@ -414,7 +415,7 @@ class ConnectionCore:
     # ------------------------------------------------------------------------------------- answers out
 
     def answered(self, call: Call, response: Response | Sliced) -> None:
-        """The handler of a parked call has replied. Never raises: the handler's caller has others to tell."""
+        """The handler of a parked call has replied. Never raises: its caller has other calls to answer."""
         if not isinstance(response, Response):
             call.on_cancel = None  # the handler's part is done
             self.service.slices.add(self._work(call, response), wanted=lambda: not call.over)
@@ -430,7 +431,7 @@ class ConnectionCore:
             self._complete(call, frame)
 
     def _complete(self, call: Call, frame: list[Buffer]) -> None:
-        """A parked call has its answer; those at the head of the row can leave."""
+        """A parked call has its answer; the answers at the head of the queue can leave."""
         slots = self._slots
         call.over = True
         if call.held is not None:
@@ -456,12 +457,12 @@ class ConnectionCore:
             self._wake()
 
     def take(self) -> list[Buffer]:
-        """All that may leave."""
+        """Take all answers that may leave."""
         out, self.out, self.out_bytes = self.out, [], 0
         return out
 
     def piece(self, most: int) -> Buffer:
-        """The first bytes of what may leave, `most` at most: small answers joined, or a view of a large one."""
+        """The first bytes that may leave, at most `most`: small answers joined, or a view of a large one."""
         first = self.out[0]
         if len(first) >= most:
             return memoryview(first)[:most]
@@ -474,7 +475,7 @@ class ConnectionCore:
         return b"".join(parts)
 
     def sent(self, count: int) -> None:
-        """The first bytes of what may leave have left."""
+        """That many bytes have left."""
         self.out_bytes -= count
         whole = 0
         for part in self.out:
@@ -488,7 +489,7 @@ class ConnectionCore:
 
     @property
     def own_bytes(self) -> int:
-        """What the answers that wait to be written take of memory: a view of a mapped log takes none."""
+        """The memory of the answers that wait to be written; a view of a mapped log takes none."""
         return sum(map(_own_bytes, self.out))
 
     # ------------------------------------------------------------------------------------- the peer's pace, and ends
@@ -513,19 +514,19 @@ class ConnectionCore:
         self._end(Ending(How.SENT, why))
 
     def idle(self) -> None:
-        """End after nothing has gone in or out for long."""
+        """End because the connection was idle for too long."""
         self._end(Ending(How.SENT, "idle for connections.max.idle.ms", "INFO"))
 
     def end(self) -> None:
-        """End at the broker's stop: what is answered is sent first."""
+        """End at the broker's stop: answers are sent first."""
         self._end(Ending(How.DRAINED))
 
     def abort(self) -> None:
-        """End at once, even if an end in peace has begun."""
+        """End at once, even if an orderly end has begun."""
         self._end(Ending(How.AT_ONCE))
 
     def close_if_forgotten(self) -> None:
-        """End if one of the requests cannot be answered by anybody any more."""
+        """End if no code is left that could answer one of the requests."""
         call = forgotten(self._slots, self._blocking) if self._slots else None
         if call is not None:
             call.over = True
@@ -571,7 +572,7 @@ class ConnectionCore:
 
 
 def _nothing() -> None:
-    """In place of `wake`, when the connection is gone."""
+    """Replaces `wake` when the connection has ended."""
 
 
 def _own_bytes(part: Buffer) -> int:
@@ -579,7 +580,7 @@ def _own_bytes(part: Buffer) -> int:
 
 
 def _just(response: Response) -> Sliced:
-    """A response that is there already, as what a sliced handler would return."""
+    """A response that is ready, as a sliced handler would return it."""
     yield
     return response
 

@@ -1,7 +1,7 @@
-"""All connections of a broker together: how many may be there, what their answers may take of memory, which have to go.
+"""All connections of a broker together: how many are allowed, how much memory their answers may take, which must end.
 
-Pure, like the rules of a single one (connection_core.py): time comes in, in seconds, and a connection that has to go is
-told so; its caller closes the socket.
+The rules are pure, like those of a single connection (connection_core.py): time comes in, in seconds, and a connection
+that must end is told so; its caller closes the socket.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from muster.broker.connection_core import ConnectionCore
 log = logging.getLogger("muster.broker")
 
 SAY_AGAIN_S = 5.0
-"""Between two lines about connections that could not be taken."""
+"""Seconds between two log lines about connections that were refused."""
 
 
 class Connections:
-    """The connections that are there. Bounds below 0 are none."""
+    """The open connections. A bound below 0 is no bound."""
 
     def __init__(
         self, *, max_connections: int, max_unread_bytes: int, max_idle_ms: int, clock: Callable[[], float]
     ) -> None:
         self.refused = Seldom(clock)
-        """The lines about connections that could not be taken."""
+        """The log lines about connections that were refused."""
         self.sweep_s = max(max_idle_ms / 10_000, 0.05) if max_idle_ms >= 0 else None
-        """Seconds between two calls of `close_idle`, None: none is needed."""
+        """Seconds between two calls of `close_idle`; None if it need not be called."""
         self.unread_bytes = 0
         """Memory in answers that peers do not take."""
         self._max_connections = max_connections
@@ -35,7 +35,7 @@ class Connections:
         self._clock = clock
         self._there: dict[ConnectionCore, None] = {}
         self._closed = False
-        # In order of progress: the first is the one that has taken nothing for the longest time.
+        # In order of progress: the first connection is the one that has taken nothing for the longest time.
         self._unread: dict[ConnectionCore, None] = {}
         self._sweep_due = clock() + (self.sweep_s or 0)
 
@@ -46,7 +46,7 @@ class Connections:
         return iter(list(self._there))
 
     def admit(self, connection: ConnectionCore) -> bool:
-        """Whether one more connection may stay."""
+        """Whether one more connection is allowed."""
         if self._closed or len(self._there) >= self._max_connections:
             self.refused.warn(f"refused the connection of {connection.peer}: max.connections={self._max_connections}")
             return False
@@ -54,7 +54,7 @@ class Connections:
         return True
 
     def admit_no_more(self) -> None:
-        """From now on none may stay."""
+        """Refuse every connection from now on."""
         self._closed = True
 
     def lost(self, connection: ConnectionCore) -> None:
@@ -63,7 +63,7 @@ class Connections:
         self.count_unread(connection, 0)
 
     def count_unread(self, connection: ConnectionCore, size: int) -> None:
-        """Take note of what a connection's peer has not taken; if that is too much in all, the slowest has to go."""
+        """Take note of the bytes that a peer has not taken; if all together are too many, the slowest must end."""
         self.unread_bytes += size - connection.unread
         if size < connection.unread or not size:
             self._unread.pop(connection, None)
@@ -79,19 +79,19 @@ class Connections:
 
     @property
     def unread(self) -> list[ConnectionCore]:
-        """Those whose peers do not take their answers, the slowest first."""
+        """The connections whose peers do not take their answers, the slowest first."""
         return list(self._unread)
 
     def close_forgotten(self) -> None:
-        """End those with a request that cannot be answered by anybody any more."""
+        """End the connections with a request that no code is left to answer."""
         for connection in self:
             connection.close_if_forgotten()
 
     def close_idle(self) -> None:
-        """End those on which nothing has gone in or out for longer than is allowed. Called every `sweep_s`."""
+        """End the connections that were idle for longer than is allowed. Called every `sweep_s`."""
         assert self.sweep_s is not None
         now = self._clock()
-        # A call that comes late tells that nothing ran: what peers sent meanwhile has not been read yet.
+        # A late call shows that the loop did not run: what peers sent meanwhile has not been read yet.
         late = now - self._sweep_due
         oldest = now - self._max_idle_s - late
         for connection in self:
@@ -101,7 +101,7 @@ class Connections:
 
 
 class Seldom:
-    """Warnings that say the same: one line in SAY_AGAIN_S, with how many were left out."""
+    """A warning that repeats: one line in SAY_AGAIN_S, with how many were left out."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -1,10 +1,10 @@
-"""When records are on disk: one thread syncs the logs, the loop answers who waits for it.
+"""When records are on disk: one thread syncs the logs; the loop then answers the requests that wait for the sync.
 
-With `--fsync always` a sync begins as soon as somebody waits; all that is appended while it runs shares the next one
-(group commit). With `interval` there is a sync every second, for which nobody waits; with `never` none.
+With `--fsync always` a sync begins as soon as a request waits for it; all appends that come while it runs share the
+next sync (group commit). With `interval` there is a sync every second, and no request waits for it; with `never` none.
 
-Retention and compaction have a thread of their own, so that no sync waits for them. They rest as long as they work, in
-short turns: Python runs one thread at a time, and it is the loop that answers.
+Retention and compaction have a thread of their own, so that no sync waits for them. It works in short turns and rests
+for as long as it worked, because Python runs one thread at a time, and the loop has to answer requests.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ log = logging.getLogger("muster.broker")
 
 INTERVAL_S = 1.0
 RETRY_S = 0.1
-"""What could not be synced for want of a file descriptor is tried again after this time."""
+"""Seconds after which a sync that found no file descriptor is tried again."""
 
 WORK_S = REST_S = 0.005
 
 
 class Waiting(Protocol):
-    """Something that is over when it is durable, or cannot become so."""
+    """A wait that is over when a record is durable, or can never be."""
 
     @property
     def over(self) -> bool:
@@ -39,8 +39,8 @@ class Waiting(Protocol):
 
 
 class Durability:
-    """Syncs the store's logs and tells when it has. `on_flushed` is called in the loop after each sync; `on_failed`
-    when one failed, with the reason: what was written since the last good one may be lost."""
+    """Syncs the store's logs. `on_flushed` is called in the loop after each sync; `on_failed` with the reason when a
+    sync has failed: records written since the last good sync may be lost."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Durability:
         self._tasks.append(loop.create_task(self._keep_house(housekeeping_ms / 1000)))
 
     async def stop(self) -> None:
-        """End; a sync that runs is waited for, a compaction is broken off."""
+        """End. A running sync is waited for, a running compaction is broken off."""
         self._stopping.set()
         for task in self._tasks:
             task.cancel()
@@ -89,7 +89,7 @@ class Durability:
         self._wanted.set()
 
     def want(self) -> None:
-        """Ask for a sync, where somebody waits for syncs at all."""
+        """Ask for a sync, if the policy is one in which requests wait for syncs."""
         self._wanted.set()
 
     async def _sync(self) -> None:
@@ -125,7 +125,7 @@ class Durability:
                 self._waiting.append((what, done))
 
     def _tell(self, done: Callable[[], None]) -> None:
-        """Whatever goes wrong for one of those who wait: the others, and those to come, are not to wait for ever."""
+        """Call `done`. If it raises, that is logged: the other waits, and later ones, must still be told."""
         try:
             done()
         except Exception:
@@ -143,7 +143,7 @@ class Durability:
                 log.exception("retention and compaction failed; they are tried again in %.0f s", every_s)
 
     def _breathe(self) -> None:
-        """Called by long work between small pieces."""
+        """Rest for a moment; long work calls it between small pieces."""
         if self._stopping.is_set():
             raise CompactionStopped
         if time.monotonic() - self._rested_at > WORK_S:

@@ -1,4 +1,4 @@
-"""What the coordinator reports: as lines of the log for operators, and as lines of JSON for programs."""
+"""Writes the coordinator's events: as lines of the log for operators, and as lines of JSON for programs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ log = logging.getLogger("muster.groups")
 
 
 class GroupLines:
-    """Writes what happens to groups as lines of the log: who, why, how long.
+    """Writes events of groups as lines of the log: which member, why, how long.
 
-    A member that comes or goes by itself has a line of its own, with its reason. Where many do in one rebalance, one
-    line says how many, before the line that says that the rebalance is done; at level DEBUG each has its line.
+    A single member that joins or leaves has a line of its own, with its reason. If many do in one rebalance, one line
+    says how many, before the line that the rebalance is done; at level DEBUG each member has its line.
     """
 
     def __init__(self) -> None:
@@ -112,8 +112,8 @@ def _who(member_id: str, client_id: str, instance_id: str | None) -> str:
 class EventFile:
     """Appends each event of a group to a file, a JSON object a line: `at` (ms since the epoch), `event`, its fields.
 
-    A line is handed to the operating system at once, so that the file survives a kill of the process. A file that was
-    renamed or removed (logrotate) is made anew under its name.
+    A line is handed to the operating system at once, so that it survives a kill of the process. A file that was renamed
+    or removed (by logrotate) is created again under its name.
 
     Raises:
         OSError: the file cannot be opened.
@@ -126,7 +126,7 @@ class EventFile:
         self._open()
 
     def __call__(self, event: effects.GroupEvent) -> None:
-        """Write an event. Where that fails (a full disk) events are lost, which is told once until it works again."""
+        """Write an event. If that fails (a full disk), events are lost; one line says so until it works again."""
         line = json.dumps({"at": now_ms(), "event": type(event).__name__, **asdict(event)})
         try:
             file = self._file if self._file is not None and self._is_in_place(self._file) else self._open()

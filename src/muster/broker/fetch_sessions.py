@@ -1,17 +1,17 @@
 """Fetch sessions (KIP-227): a consumer names its partitions once, then only what changes.
 
-A session remembers each partition's fetch position and what its reader was last told. An answer leaves out partitions
-of which there is nothing new: no records, no error, the same high watermark and log start.
+A session remembers each partition's fetch position, and the high watermark and log start that its consumer was last
+told. An answer leaves out partitions without news: no records, no error, the same high watermark and log start.
 
     request                           what it is
     session id any, epoch -1          no session: all partitions are named; a session of that id ends
     session id any, epoch 0           a new session is asked for; there may be no room, then the answer says id 0
     session id n, epoch e             what changed since epoch e-1 of session n
 
-What has to do with every partition of a request or session is a generator that yields every SLICE of them: the
-handler runs it at once, or in slices if there are many.
+Work on every partition of a request or session is a generator that yields after each SLICE partitions. The handler
+runs it in one go, or in slices if there are many partitions.
 
-The order in a session is the order of reading: who got records goes to the end, so that no partition starves behind
+A session's partitions are read in order. A partition that has got records goes to the end, so that none starves behind
 others when the answer is full.
 """
 
@@ -39,7 +39,7 @@ SLICE = 64
 
 @dataclass(slots=True)
 class FetchedPartition:
-    """A partition that a fetch asks for, by name or by id, and what its reader was told last."""
+    """A partition that a fetch asks for, by name or by id, and what its consumer was told last."""
 
     topic: str
     topic_id: bytes
@@ -62,12 +62,12 @@ class Session:
     last_used: int
     partitions: dict[Key, FetchedPartition] = field(default_factory=dict)
     counted: int = 0
-    """Of its partitions those that are in the count of all sessions."""
+    """How many of its partitions are included in the count over all sessions."""
 
 
 @dataclass(slots=True)
 class FetchPlan:
-    """What a request is to be answered with: an error, or these partitions."""
+    """What to answer a request with: an error, or these partitions."""
 
     partitions: dict[Key, FetchedPartition] = field(default_factory=dict)
     error: ErrorCode = ErrorCode.NONE
@@ -81,7 +81,7 @@ class FetchSessions:
     def __init__(self, slots: int, most_partitions: int) -> None:
         self._slots = slots
         self._most_partitions = most_partitions
-        # In order of use: the first is the one that was not used for the longest time.
+        # In order of use: the first session is the one that was not used for the longest time.
         self._sessions: dict[int, Session] = {}
         self._partitions = 0
 
@@ -94,13 +94,13 @@ class FetchSessions:
         return self._partitions
 
     def size(self, request: FetchRequest) -> int:
-        """How many partitions a request is about, about."""
+        """Roughly how many partitions a request is about."""
         session = self._sessions.get(request.session_id)
         named = sum(len(topic.partitions) for topic in request.topics)
         return named + (len(session.partitions) if session is not None else 0)
 
     def plan(self, request: FetchRequest, uses_ids: bool, now: int) -> Generator[None, None, FetchPlan]:
-        """Which partitions a request is about. Changes the session that it belongs to."""
+        """The partitions that a request is about. Updates the session that it belongs to."""
         if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             self._end(request.session_id)
             plan = FetchPlan(wants_session=request.session_epoch == INITIAL_EPOCH)
@@ -130,7 +130,7 @@ class FetchSessions:
     def settle(
         self, plan: FetchPlan, results: list[tuple[FetchedPartition, PartitionData]], uses_ids: bool, now: int
     ) -> Generator[None, None, tuple[int, list[tuple[FetchedPartition, PartitionData]]]]:
-        """The session id to answer with, and the results that the reader has to be told of."""
+        """The session id to answer with, and the results that are news to the consumer."""
         if plan.session is not None:
             news = []
             for count, result in enumerate(results, 1):
@@ -151,7 +151,7 @@ class FetchSessions:
         return session.session_id, results
 
     def _update(self, session: Session, request: FetchRequest) -> Generator[None, None, bool]:
-        """False: there is no room for all that the request adds, so that the reader has to begin anew."""
+        """Add a request's partitions. False if there is no room for them: the consumer has to open a new session."""
         for count, named in enumerate(_named(request), 1):
             known = session.partitions.get(named.key)
             if known is not None:

@@ -1,6 +1,6 @@
 """The fetches that wait: for more bytes, or for their time to be over.
 
-A request with less than min_bytes to get is parked until appends bring that much, or until max_wait_ms is over.
+A fetch that would get less than min_bytes is parked until appends bring that much, or until max_wait_ms is over.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from muster.model import GROUP_METADATA_TOPIC
 from muster.protocol.messages import FetchRequest, FetchResponse
 
 MANY = 1_000
-"""Partitions of a fetch above which it is handled in slices."""
+"""A fetch of more partitions than this is handled in slices."""
 
 MOST_KEPT = 100_000
-"""Partitions of fetches that wait without a session, some 300 bytes each; one more fetch is answered at once."""
+"""Partitions of parked fetches without a session, some 300 bytes each. Beyond that a fetch is answered at once."""
 
 PartitionKey = tuple[str, int]
 
@@ -28,11 +28,11 @@ class Timer(Protocol):
     """What a loop returns for a call in the future."""
 
     def cancel(self) -> None:
-        """It is not wanted any more."""
+        """Cancel the call."""
 
 
 class Loop(Protocol):
-    """What is needed of an event loop."""
+    """What fetches need of an event loop."""
 
     def call_later(self, delay: float, callback: Callable[[], None], /) -> Timer:
         """Call back in that many seconds."""
@@ -41,7 +41,7 @@ class Loop(Protocol):
 class ParkedFetch:
     """A fetch that waits for `missing` more bytes, or for its time to be over.
 
-    It has the keys of its partitions; one of more than MANY does not, and is asked whether it waits for a partition.
+    It keeps the keys of its partitions. A fetch of more than MANY does not; it is asked whether it waits for one.
     """
 
     __slots__ = ("_answer", "_call", "_done", "_fetches", "_plan", "_reader", "_request", "_timer", "keys", "missing")
@@ -73,12 +73,12 @@ class ParkedFetch:
 
     @property
     def is_large(self) -> bool:
-        """Whether it is of so many partitions that looking at each takes long."""
+        """Whether it has so many partitions that looking at each takes long."""
         return len(self._plan.partitions) > MANY
 
     @property
     def partitions_kept(self) -> int:
-        """Partitions that it alone keeps in memory: those of a session are the session's."""
+        """Partitions that only this fetch keeps in memory; those of a session are counted there."""
         return len(self._plan.partitions) if self.is_large and self._plan.session is None else 0
 
     def waits_for(self, topic: str, partition: int) -> bool:
@@ -122,13 +122,13 @@ class ParkedFetches:
     def __init__(self) -> None:
         self._by_partition: dict[PartitionKey, dict[ParkedFetch, None]] = {}
         self._appended: dict[PartitionKey, list[tuple[int, int]]] = {}
-        # The coordinator writes to its topic without telling: its readers are looked after one by one.
+        # The coordinator's writes to its topic are not reported here: fetches of that topic are checked one by one.
         self._of_groups: dict[ParkedFetch, None] = {}
         self._large: dict[ParkedFetch, None] = {}
         self._kept = 0
 
     def park(self, fetch: ParkedFetch, loop: Loop) -> bool:
-        """Let a fetch wait. False: too many partitions are kept for such fetches already."""
+        """Let a fetch wait. Returns False if too many partitions are kept for parked fetches already."""
         if fetch.partitions_kept:
             if self._kept + fetch.partitions_kept > MOST_KEPT:
                 return False
@@ -143,7 +143,7 @@ class ParkedFetches:
         return True
 
     def forget(self, fetch: ParkedFetch) -> None:
-        """A fetch waits no longer."""
+        """Forget a fetch that waits no longer."""
         self._of_groups.pop(fetch, None)
         if fetch in self._large:
             del self._large[fetch]
@@ -158,8 +158,8 @@ class ParkedFetches:
     def appended(self, topic: str, partition: int, size: int, end: int) -> None:
         """Take note of an append that ends before offset `end`; `wake` acts on it once that may be read.
 
-        With fsync=always a fetch may be parked between the append and its sync: it has not seen the records, and
-        nothing else will tell it. So an append is noted whether somebody waits for it or not.
+        With fsync=always a fetch may be parked between the append and its sync: it has not seen the records, and no
+        later event will wake it for them. So an append is noted even if no fetch waits for its partition yet.
         """
         self._appended.setdefault((topic, partition), []).append((end, size))
 
@@ -187,7 +187,7 @@ class ParkedFetches:
             fetch.complete()
 
     def topics_deleted(self, topics: Iterable[str]) -> Generator[None, None, None]:
-        """Answer the fetches that wait for topics that are gone, one after the other."""
+        """Answer the fetches that wait for deleted topics, one after the other."""
         gone = frozenset(topics)
         waiting = dict.fromkeys(fetch for key, some in self._by_partition.items() if key[0] in gone for fetch in some)
         for fetch in [*waiting, *self._large]:

@@ -1,4 +1,4 @@
-"""The groups of this broker: their coordinator, fed with the loop's time, turns and logs; and the topic they are in."""
+"""The groups of this broker: runs their coordinator on the loop, with its time and logs; and the topic they are in."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Groups:
         on_event: Callable[[GroupEvent], None] | None,
     ) -> None:
         self.serving = False
-        """Whether the topic of the groups is there and the coordinator serves."""
+        """Whether the topic of the groups exists and the coordinator serves."""
         self._loop = asyncio.get_running_loop()
         self._config = config
         self._clock = clock
@@ -68,8 +68,8 @@ class Groups:
         )
 
     def start(self) -> None:
-        """Serve the groups that there were. What can be read in a moment is there from the first request on; the rest
-        follows between requests."""
+        """Serve the groups in the log. Logs that can be read in a moment are read before the first request; the rest is
+        read between requests."""
         topic = self._topics.get(GROUP_METADATA_TOPIC)
         if topic is not None:
             logs = [self._open_log(index) for index in range(topic.partitions)]
@@ -80,7 +80,7 @@ class Groups:
         self._arm_deadline()
 
     def stop(self) -> None:
-        """Nothing is due any more; what was decided is written."""
+        """Stop the deadlines; write the records that were decided."""
         if self._deadline is not None:
             self._deadline.cancel()
         self._flush()
@@ -102,23 +102,23 @@ class Groups:
         return topic
 
     def serve(self, topic: Topic, written: list[int]) -> None:
-        """Begin to coordinate, with the groups in those partitions of the topic that were ever written."""
+        """Begin to coordinate. `written` are the partitions of the topic that were ever written to."""
         self.runtime.config.offsets_topic_num_partitions = topic.partitions
         self.runtime.load_all(written)
         self.serving = True
 
     def leave(self) -> None:
-        """The topic of the groups is gone: all groups go, and their members are sent away."""
+        """The topic of the groups was deleted: all groups go, and their members are sent away."""
         self.serving = False
         self.runtime.unload_all()
 
     def topics_deleted(self, names: Sequence[str]) -> Generator[None, None, None]:
-        """Forget the offsets that were committed for topics that are gone, a slice at a time."""
+        """Forget the offsets that were committed for deleted topics, a slice at a time."""
         yield from self.runtime.topics_deleted(names)
 
     def ensure_topic(self) -> bool:
-        """Whether the topic of the groups is there: made now if it was not. Without it the coordinator sends all
-        away."""
+        """Create the topic of the groups if it does not exist. Returns whether it exists; without it the coordinator
+        refuses all requests."""
         try:
             self.open_topic()
         except (OSError, MusterError) as error:
@@ -140,7 +140,7 @@ class Groups:
             self._listener(event)
 
     def _load_later(self, load: Callable[[], None]) -> None:
-        """Read a piece of the groups' logs in the next turn of the loop, so that others are served in between."""
+        """Read a piece of the groups' logs in the next turn of the loop, so that requests are served in between."""
 
         def load_and_arm() -> None:
             load()
@@ -149,7 +149,7 @@ class Groups:
         self._loop.call_soon(load_and_arm)
 
     def _schedule_flush(self) -> None:
-        """The coordinator has records: they are written together with all others of this turn of the loop."""
+        """The coordinator has records: write them together with all others of this turn of the loop."""
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush)
@@ -160,7 +160,7 @@ class Groups:
         self._on_written()
 
     def _arm_deadline(self) -> None:
-        """Wake up when the first group has something due."""
+        """Wake up when the earliest deadline of a group comes."""
         due = self.runtime.next_deadline()
         if due == self._deadline_at:
             return
@@ -172,7 +172,7 @@ class Groups:
             self._deadline = self._loop.call_later(max(due - self._clock(), 0) / 1000 + 0.001, self._on_deadline)
 
     def _deadline_moved(self) -> None:
-        """A group has something due earlier than all others: look once, for all the reads of this turn of the loop."""
+        """The earliest deadline has moved: set the timer once for this turn of the loop, after all its reads."""
         if not self._arming:
             self._arming = True
             self._loop.call_soon(self._arm_moved)
@@ -201,6 +201,6 @@ def _group_config(config: BrokerConfig) -> GroupConfig:
 
 
 def _new_member_id(prefix: str) -> str:
-    """A member id as Kafka makes them: what the member calls itself, and something that nobody else has."""
+    """A member id as Kafka makes them: the member's client id or instance id, and a random part."""
     raw = random_uuid().hex()
     return f"{prefix}-{raw[:8]}-{raw[8:12]}-{raw[12:16]}-{raw[16:20]}-{raw[20:]}"

@@ -1,4 +1,4 @@
-"""Who this broker is: cluster id, node id and directory id, kept in the data folder as Kafka keeps them.
+"""This broker's identity: cluster id, node id and directory id, kept in the data folder as Kafka keeps them.
 
 `meta.properties` is Kafka's own file of version 1, so its tools know the folder. A folder belongs to one cluster and
 node for ever: a broker that is configured as another is refused.
@@ -41,7 +41,7 @@ def uuid_text(raw: bytes) -> str:
 
 
 def uuid_bytes(text: str) -> bytes:
-    """The id that a text stands for. ValueError if it is none."""
+    """The id that a text stands for. Raises ValueError if it is not an id."""
     raw = base64.urlsafe_b64decode(text + "==")
     if len(raw) != 16:
         raise ValueError(f"{text!r} is no id")

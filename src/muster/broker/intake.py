@@ -1,9 +1,9 @@
-"""Memory for large frames while they come in and are handled: as much as their bytes, and bounded in all.
+"""Memory for large frames while they come in and are handled: as much as their bytes, with a bound for all together.
 
-A frame that is announced costs nothing; its pages are the system's until bytes arrive in them. When all large frames
-together have reached the bound, reading stops for all of them but the one that began first, so that one can always be
-finished. While others wait for room, a frame whose bytes do not come on is given up: half a frame cannot make others
-wait for longer than STALLED_S, twice at most.
+An announced frame costs nothing; the system provides its pages only when bytes arrive in them. When all large frames
+together have reached the bound, only the frame that began first is read on, so that one frame can always be finished.
+While other frames wait for room, a frame that stalls is given up: half a frame cannot make others wait for longer than
+STALLED_S, twice at most.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SLOWEST = 128 * 1024
 """Bytes that a large frame must bring in STALLED_S while others wait for its memory."""
 
 POOL_BYTES = 2 * 1024 * 1024
-"""A frame of up to this size takes memory that was used before, if there is: its pages are there already."""
+"""A frame of up to this size reuses memory of an earlier one, if there is any: the system need not provide pages."""
 POOLED = 4
 
 
@@ -39,11 +39,11 @@ class Timer(Protocol):
     """What a loop returns for a call in the future."""
 
     def cancel(self) -> None:
-        """It is not wanted any more."""
+        """Cancel the call."""
 
 
 class Loop(Protocol):
-    """The one thing that is needed of an event loop."""
+    """What the intake needs of an event loop."""
 
     def call_later(self, delay: float, callback: Callable[[], None], /) -> Timer:
         """Call back in that many seconds."""
@@ -59,7 +59,7 @@ class LargeFrame:
         self.length = length
         self.filled = 0
         self.looked_at = -1
-        """What was filled when the intake last looked whether it comes on; -1: it has not looked yet."""
+        """`filled` when the intake last checked for progress; -1 if it has not checked yet."""
 
     def view(self) -> memoryview:
         """The whole frame."""
@@ -67,9 +67,9 @@ class LargeFrame:
         return memoryview(self._memory)[: self.length]
 
     def take_memory(self) -> mmap.mmap | None:
-        """The frame's memory, if nobody holds a view of it any more."""
+        """The frame's memory, if no view of it is left."""
         memory, self._memory = self._memory, None
-        # This variable and the argument of getrefcount; each view would be one more.
+        # Two references: this variable and the argument of getrefcount. Each view would be one more.
         return memory if memory is not None and sys.getrefcount(memory) <= 2 else None
 
 
@@ -86,7 +86,7 @@ class Intake:
         self._watch: Timer | None = None
 
     def begin(self, receiver: Receiver, length: int, start: bytes) -> LargeFrame:
-        """A frame of which the first bytes have come."""
+        """Begin a frame, of which the first bytes have come."""
         pooled = length <= POOL_BYTES
         memory = self._pool.pop() if pooled and self._pool else mmap.mmap(-1, POOL_BYTES if pooled else length)
         frame = LargeFrame(memory, length)
@@ -97,7 +97,7 @@ class Intake:
         return frame
 
     def room(self, receiver: Receiver) -> int:
-        """How much of the receiver's frame may be read now. 0: nothing, and `room_again` is called when some may."""
+        """Bytes of the receiver's frame that may be read now. If 0, `room_again` is called when there is room."""
         left = self._most - self.bytes
         if left <= 0 and next(iter(self._receiving), receiver) is receiver:
             left = CHUNK
@@ -147,7 +147,7 @@ class Intake:
         self._watch = self._loop.call_later(STALLED_S, self._look)
 
     def _look(self) -> None:
-        """Give up the frames that did not come on since the last look, if anybody waits."""
+        """If frames wait for room, give up those that have made no progress since the last look."""
         self._watch = None
         for receiver, frame in list(self._receiving.items()):
             if receiver in self._waiting:

@@ -28,7 +28,7 @@ class Partitions:
         return found.get(index) if found is not None else None
 
     def make_room(self, wanted: Iterable[TopicPartition]) -> None:
-        """Set folders aside that are in the way of partitions to be created. OSError: it cannot be done."""
+        """Set aside folders that are in the way of partitions to be created. Raises OSError if it cannot be done."""
         self._store.make_room(wanted)
 
     def opening(self, topic: Topic) -> Generator[None, None, None]:
@@ -42,19 +42,19 @@ class Partitions:
             yield
 
     def is_there(self, topic: Topic) -> bool:
-        """Whether a topic was not deleted meanwhile."""
+        """Whether a topic still exists."""
         return self._topics.get(topic.name) is topic
 
     def forget(self, topic: Topic) -> None:
-        """A topic is gone: its partitions are not found any more."""
+        """A topic was deleted: `get` no longer finds its partitions."""
         self._open.pop(topic.name, None)
 
     def deleting(self, topics: Iterable[Topic]) -> Generator[None, None, set[TopicPartition]]:
-        """Remove the folders of topics, a slice at a time; which ones could not be removed."""
+        """Remove the folders of topics, a slice at a time. Returns those that could not be removed."""
         return (yield from self._store.deleting(each for topic in topics for each in topic.topic_partitions))
 
     def delete(self, topic: Topic) -> set[TopicPartition]:
-        """The same in one go."""
+        """`deleting`, in one go."""
         return self._store.delete_all(topic.topic_partitions)
 
 

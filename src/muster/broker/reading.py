@@ -1,7 +1,7 @@
-"""What a fetch is given: records of its partitions, as they are in the log.
+"""Reads the records for a fetch, as they are in the log.
 
-How much (KIP-74): at most max_bytes in all and partition_max_bytes of each partition, but the first partition that has
-anything gives at least one batch, however large.
+How many (KIP-74): at most max_bytes in all and partition_max_bytes of each partition. But the first partition that has
+records gives at least one batch, however large.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Reader:
         return self._partitions.get(name, partition.asked.partition) if name is not None else None
 
     def read(self, plan: FetchPlan, request: FetchRequest) -> Generator[None, None, tuple[list[Result], int, bool]]:
-        """What each partition has now, their bytes, and whether one of them failed."""
+        """The records that each partition has now, their bytes in all, and whether a partition failed."""
         room = min(request.max_bytes, self._max_bytes)
         aborted: list[object] | None = [] if request.isolation_level == READ_COMMITTED else None
         results: list[Result] = []
@@ -74,7 +74,7 @@ class Reader:
         at_least_one: bool,
         isolation_level: int,
     ) -> int:
-        """Fill in what the partition has; returns its bytes. Raises KafkaError with what is wrong."""
+        """Fill in the partition's records. Returns their bytes. Raises KafkaError if they cannot be read."""
         asked = partition.asked
         name = self.topic_name(partition)
         log = self._partitions.get(name, asked.partition) if name is not None else None
@@ -86,7 +86,7 @@ class Reader:
         limit = min(asked.partition_max_bytes, room)
         found = log.read(asked.fetch_offset, limit, min_one=at_least_one, isolation_level=isolation_level)
         data.high_watermark = found.high_watermark
-        # A sync may have ended meanwhile.
+        # A sync may have ended since the read: the last stable offset must not pass the high watermark found there.
         data.last_stable_offset = min(log.readable_end(READ_COMMITTED), found.high_watermark)
         data.log_start_offset = found.log_start_offset
         data.records = found.data

@@ -1,7 +1,7 @@
-"""The port: connections are accepted here, looked at now and then, and closed at the end.
+"""The port: connections are accepted here, checked now and then, and closed at the end.
 
-When the process runs out of descriptors, connections wait to be accepted until there are some again; and some are
-kept back for the logs, which a peer with many connections must not bring down.
+When the process runs out of file descriptors, connections wait to be accepted until some are free again. Some are kept
+back for the logs, so that a peer with many connections cannot bring them down.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from muster.broker.slices import Slices
 ACCEPT_AT_ONCE = 100
 ACCEPT_AGAIN_S = 0.5
 LOOK_S = 5.0
-"""Between two looks for requests that nobody answers."""
+"""Seconds between two searches for requests that no code is left to answer."""
 
 _KEPT_BACK = 64
-"""Descriptors that connections leave for the logs; a quarter, where there are few."""
+"""Descriptors that are kept for the logs; a quarter of all, if there are few."""
 
 _NO_MORE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -128,7 +128,7 @@ class Server:
             self.loop.add_reader(listening, self._accept, listening)
 
     def stop_listening(self) -> None:
-        """Take no more connections."""
+        """Accept no more connections."""
         self.connections.admit_no_more()
         if self._sweep is not None:
             self._sweep.cancel()
@@ -140,7 +140,7 @@ class Server:
             one.close()
 
     async def close(self) -> None:
-        """Take no more connections; end those that are there, after what is answered was sent."""
+        """Accept no more connections; end the open ones after their answers were sent."""
         self.stop_listening()
         self.intake.stop()
         for connection in self.connections:

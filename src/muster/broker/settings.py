@@ -1,4 +1,4 @@
-"""What a setting is: its name, type, default and range, and how text becomes its value.
+"""A setting: its name, type, default and range, and how text becomes its value.
 
 Names, types and the sentences about a wrong value are those of Apache Kafka, whose tools and clients show them.
 """

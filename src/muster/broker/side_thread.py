@@ -1,9 +1,9 @@
-"""A thread for what would keep the loop from everybody else: it looks into costly batches, one after the other.
+"""A thread for work that would block the loop for all other requests: it examines costly batches, one by one.
 
-A request's work is a generator that yields between its pieces, a batch each. The requests take turns after each piece,
-and a connection has one of them here at most, because it waits for the answer: so no client takes more of the thread
-than another does. The work for a connection that has ended is dropped, or what peers leave behind would pile up; unless
-they could not have waited for an answer (acks=0), of which MOST_LEFT are done to their end.
+A request's work is a generator that yields after each batch. The requests take turns after each batch, and a connection
+has at most one of them here, because it waits for the answer: so no client takes more of the thread than another. When
+a connection has ended, its work is dropped, or abandoned work would pile up. The exception is a request that expects no
+answer (acks=0): up to MOST_LEFT of those are done to their end.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Job:
         self.done = done
         self.unanswered = unanswered
         self.left = self.dropped = False
-        """Whether the connection has ended, and the work goes on; or not."""
+        """`left`: the connection has ended and the work goes on. `dropped`: the work does not go on."""
 
     def advance(self) -> bool:
-        """Do a piece; whether it was the last."""
+        """Do one piece. Returns whether it was the last."""
         try:
             next(self.pieces)
         except StopIteration:
@@ -59,15 +59,15 @@ class SideThread:
         return len(self._waiting) + (self._running is not None)
 
     def run(self, call: Call, pieces: Pieces, done: Callable[[], None], *, unanswered: bool = False) -> None:
-        """Do the work of a request, which stays parked, and then call `done` in the loop. If the work raises, that is
-        logged. `unanswered`: the client waits for no answer."""
+        """Do the work of a request, which stays parked, and then call `done` in the loop. An exception of the work is
+        logged. `unanswered`: the client expects no answer."""
         job = Job(call, pieces, done, unanswered)
         call.on_cancel = partial(self._connection_ended, job)
         self._waiting[job] = None
         self._go_on()
 
     def stop(self) -> None:
-        """End when the piece under way is done; all else is dropped, and nothing is called any more."""
+        """End after the piece under way; the rest is dropped, and nothing is called any more."""
         self._stopped = True
         self._waiting.clear()
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -1,7 +1,7 @@
-"""Long work on the event loop, a slice at a time: whatever one request asks for, the others are served in between.
+"""Long work on the event loop, a slice at a time, so that other requests are served in between.
 
-A piece of work is a generator that yields now and then. They run one after another, each for some milliseconds in a
-turn of the loop, so that at most one holds the objects of a very large request.
+A piece of work is a generator that yields now and then. One runs after another, each for some milliseconds in a turn of
+the loop, so that at most one of them holds the objects of a very large request.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Work = Generator[None, None, Any]
 
 
 class Loop(Protocol):
-    """What is needed of an event loop."""
+    """What slices need of an event loop."""
 
     def call_soon(self, callback: Callable[[], None], /) -> object:
         """Call in the next turn."""
@@ -29,8 +29,7 @@ class Loop(Protocol):
 
 
 class Slices:
-    """The work that is to be done. `between` is called after each piece of work; `clock` says how long a slice has
-    lasted, in seconds."""
+    """The queue of work. `between` is called after each piece of work; `clock`, in seconds, measures a slice."""
 
     def __init__(
         self,
@@ -48,15 +47,15 @@ class Slices:
         return len(self._waiting)
 
     def add(self, work: Work, *, wanted: Callable[[], bool], over: Callable[[], None] | None = None) -> None:
-        """Do the work when its turn comes. If it is not `wanted` any more by then, it is not begun; one that was begun
-        is done to its end, but for `stop`. `over` is called in each case, when nothing of it is left."""
+        """Do the work when its turn comes. If it is no longer `wanted` then, it is not begun. Work that was begun is
+        done to its end, except after `stop`. `over` is called in every case, when the work is over."""
         self._waiting.append((work, wanted, over))
         self._soon()
         if self._stopped:
             self._drop_all()
 
     def stop(self) -> None:
-        """Drop what is left, also what was begun, and all that comes: nobody is to work on what is being closed."""
+        """Drop all work, begun or not, now and later: the logs that it works on are being closed."""
         self._stopped = True
         self._drop_all()
 
@@ -91,7 +90,7 @@ class Slices:
             self._soon()
 
     def _advance(self, work: Work, end: float) -> bool:
-        """Go on with the work until it is done (True) or the slice is over."""
+        """Go on with the work until it is done (returns True) or the slice is over."""
         try:
             while True:
                 next(work)

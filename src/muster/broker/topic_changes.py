@@ -1,4 +1,4 @@
-"""How topics come and go: the catalogue, the folders of their partitions, and what is told of it to others."""
+"""Creates and deletes topics: in the catalogue, with the folders of their partitions, and for the groups."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from muster.model import GROUP_METADATA_TOPIC, TopicPartition
 log = logging.getLogger("muster.broker")
 
 MOST_CREATED_PARTITIONS = 10_000
-"""Partitions that one request creates by asking for topics: what Kafka's controller takes at once."""
+"""Partitions that one Metadata request may create: as many as Kafka's controller accepts at once."""
 
 
 class GroupsOfTopics(Protocol):
-    """What the groups are told of topics (groups.py)."""
+    """What the groups are told about topics (groups.py)."""
 
     def open_topic(self) -> Topic:
         """Create the topic of the groups, if it is not there."""
 
     def serve(self, topic: Topic, written: list[int]) -> None:
-        """The topic of the groups is there; those partitions of it were ever written."""
+        """The topic of the groups exists; `written` are the partitions of it that were ever written to."""
 
     def leave(self) -> None:
-        """The topic of the groups is gone."""
+        """The topic of the groups was deleted."""
 
     def topics_deleted(self, names: Sequence[str]) -> Generator[None, None, None]:
-        """Topics are gone: their committed offsets go too, a slice at a time."""
+        """Topics were deleted: forget their committed offsets, a slice at a time."""
 
 
 class TopicChanges:
@@ -49,7 +49,7 @@ class TopicChanges:
         self._partitions = partitions
         self._fetches = fetches
         self._clean_ups: dict[str, Generator[None, None, None]] = {}
-        """What is under way to remove the rest of topics that are gone, by their names."""
+        """Removals under way of what is left of deleted topics, by the topics' names."""
 
     def open_all(self) -> None:
         """At the start: finish the deletions that a crash interrupted, and open every topic's partitions."""
@@ -59,23 +59,23 @@ class TopicChanges:
             at_once(self._partitions.opening(topic))
 
     def create_topic(self, name: str, partitions: int, settings: dict[str, str]) -> Topic:
-        """Create a topic that does not exist. OSError: it could not be stored."""
+        """Create a topic that does not exist. Raises OSError if it could not be stored."""
         return self.create_topics([NewTopic(name, partitions, settings)])[0]
 
     def create_topics(self, wanted: Sequence[NewTopic]) -> list[Topic]:
-        """Create topics that do not exist, all or none. OSError: they could not be stored."""
+        """Create topics that do not exist, all or none. Raises OSError if they could not be stored."""
         return at_once(self.creating(wanted))
 
     def creating(self, wanted: Sequence[NewTopic]) -> Generator[None, None, list[Topic]]:
-        """The same a slice at a time. The topics exist from the first slice on, their partitions appear. Each may be
-        deleted, and even be created anew, before its turn comes."""
+        """`create_topics`, a slice at a time. The topics exist from the first slice on; their partitions follow. A
+        topic may be deleted, and even created again, before its turn comes."""
         at_once(self.cleaning_up(new.name for new in wanted))
         for new in wanted:
             if (former := self._topics.deleting_of(new.name)) is not None:
                 self._finish_deletion(former)
         self._partitions.make_room(TopicPartition(new.name, index) for new in wanted for index in range(new.partitions))
         if any(self._topics.deleting_of(new.name) for new in wanted):
-            # The next start would finish it, and take the new topic's records for the former's.
+            # The next start would finish the removal, and take the new topic's records for the old topic's.
             raise OSError(errno.EBUSY, "the former topic of that name is not removed yet")
         topics = self._topics.create_all(wanted)
         for topic in topics:
@@ -86,8 +86,8 @@ class TopicChanges:
         return topics
 
     def auto_create(self, names: Iterable[str]) -> Generator[None, None, None]:
-        """Create topics because they were asked for, as far as the settings allow it: with one write of the catalogue
-        for all of them, a slice at a time."""
+        """Create topics because a Metadata request named them, as far as the settings allow it: with one write of the
+        catalogue for all, a slice at a time."""
         if not self._config.flag("auto.create.topics.enable"):
             return
         names = list(names)
@@ -111,16 +111,16 @@ class TopicChanges:
         return self._topics.get(name) is not None or self._topics.colliding(name) is not None
 
     def delete_topic(self, topic: Topic) -> None:
-        """Delete a topic, as `deleting` does, in one go."""
+        """`deleting`, for one topic and in one go."""
         at_once(self.deleting([topic]))
 
     def deleting(self, topics: Sequence[Topic]) -> Generator[None, None, None]:
-        """Delete topics, their records and the offsets committed for them, a slice at a time. OSError: they are still
-        there, all of them. From the first slice on they are gone, also after a crash; the rest is removed by and by,
-        and before a topic of such a name can be created.
+        """Delete topics, their records and the offsets committed for them, a slice at a time. From the first slice on
+        the topics are gone, also after a crash. The rest is removed bit by bit, but before a topic of the same name can
+        be created. Raises OSError if the catalogue could not be written: all topics still exist.
 
-        With the topic of the groups all groups go at once, and their members are sent away: to the coordinator that
-        comes with the new topic.
+        With the topic of the groups all groups go at once. Their members are sent away, and find the coordinator again
+        once the topic is created again.
         """
         self._topics.delete_all(topics)
         for topic in topics:
@@ -128,20 +128,20 @@ class TopicChanges:
         groups = [topic for topic in topics if topic.name == GROUP_METADATA_TOPIC]
         if groups:
             self.groups.leave()
-        # The topic of the groups by itself: its next request creates it anew, and should not wait for the others.
+        # The topic of the groups by itself: a group's next request creates it again, and must not wait for the rest.
         for some in (groups, [topic for topic in topics if topic not in groups]):
             clean_up = self._clean_up(some)
             self._clean_ups |= {topic.name: clean_up for topic in some}
         yield from self.cleaning_up(topic.name for topic in topics)
 
     def cleaning_up(self, names: Iterable[str]) -> Generator[None, None, None]:
-        """Remove what is left of topics of these names that are gone, if that is under way, a slice at a time. Several
-        requests may do so in turn: each goes on where another one is."""
+        """Go on removing what is left of deleted topics of these names, a slice at a time. Several requests may do so
+        in turn: each goes on where the one before stopped."""
         for clean_up in dict.fromkeys(self._clean_ups[name] for name in names if name in self._clean_ups):
             yield from clean_up
 
     def is_cleaning_up(self, name: str) -> bool:
-        """Whether the rest of a topic of that name is still being removed."""
+        """Whether a deleted topic of that name is still being removed."""
         return name in self._clean_ups
 
     def _clean_up(self, topics: list[Topic]) -> Generator[None, None, None]:
@@ -159,8 +159,8 @@ class TopicChanges:
                 del self._clean_ups[name]
 
     def _finish_deletion(self, topic: Topic) -> None:
-        """Remove the folders of a topic that is gone. What cannot be done now is logged, and done at the next start, or
-        when a topic of that name is to be created."""
+        """Remove the folders of a deleted topic. A folder that cannot be removed is logged, and tried again at the next
+        start or when a topic of that name is to be created."""
         self._deleted(topic, self._partitions.delete(topic))
 
     def _deleted(self, topic: Topic, left: set[TopicPartition]) -> None:

@@ -73,7 +73,7 @@ _IN_HOURS = {"retention.ms": ("log.retention.ms", "log.retention.minutes", "log.
 
 
 def check(given: Iterable[tuple[str, str | None]]) -> dict[str, str]:
-    """The settings that a client wants for a topic, checked. The last of a name wins.
+    """The settings that a client gives for a topic, checked. The last value of a name wins.
 
     Raises:
         ConfigError: an unknown name or a wrong value, in Kafka's words.
@@ -96,7 +96,7 @@ def check(given: Iterable[tuple[str, str | None]]) -> dict[str, str]:
 
 
 class Effective(NamedTuple):
-    """What holds for a topic: the value, and whether the topic, the broker's settings or nobody set it."""
+    """The effective value of a setting, and where it comes from: the topic, the broker's settings or the default."""
 
     value: Value
     of_topic: bool
@@ -118,5 +118,5 @@ def effective(name: str, topic: Mapping[str, str], broker: BrokerConfig) -> Effe
 
 
 def values(topic: Mapping[str, str], broker: BrokerConfig) -> dict[str, Value]:
-    """Every setting of a topic with the value that holds."""
+    """Every setting of a topic with its effective value."""
     return {name: effective(name, topic, broker).value for name in SETTINGS}

@@ -1,8 +1,8 @@
 """The topic catalogue: names, ids, partition counts and settings, in one file of the data folder.
 
-The catalogue says which topics exist. A topic is there once its line is in the file, and gone once it is not: folders
-of partitions are made after the one and removed after the other. A topic that goes is noted as `deleting` until its
-folders are gone, so that a start after a crash knows which folders to remove, and takes none for another's.
+A topic exists as long as its line is in the file. The folders of its partitions are created after the line is written,
+and removed after it is gone. A deleted topic is listed as `deleting` until its folders are removed. So a start after a
+crash knows which folders to remove, and takes none for those of a new topic.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
 
 
 def invalid_name(name: str) -> str | None:
-    """Why Kafka would refuse the name, None if it would not."""
+    """Why Kafka refuses the name, None if it does not."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):
@@ -43,9 +43,9 @@ def invalid_name(name: str) -> str | None:
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Refuse a folder with somebody else's partitions, before anything in it is touched.
+    """Refuse a folder with partitions of another program, before anything in it is touched.
 
-    A folder of ours has the catalogue before it has its first partition.
+    muster writes the catalogue before the first partition.
 
     Raises:
         ConfigError: there are partitions, but no catalogue.
@@ -59,7 +59,7 @@ def refuse_foreign(folder: Path) -> None:
 
 @dataclass(slots=True)
 class Topic:
-    """A topic. `settings` are its own, as text; the rest it has from the broker."""
+    """A topic. `settings` are its own, as text; the others come from the broker."""
 
     name: str
     topic_id: bytes
@@ -78,7 +78,7 @@ class Topic:
 
 
 class NewTopic(NamedTuple):
-    """A topic that is to be made."""
+    """A topic that is to be created."""
 
     name: str
     partitions: int
@@ -93,7 +93,7 @@ class TopicCatalogue:
         self._files = files
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
-        # Metric names know no difference between '.' and '_': Kafka keeps such topics apart.
+        # In metric names '.' and '_' are the same: Kafka refuses a topic that differs from another only there.
         self._collisions: dict[str, str] = {}
         self._deleting: dict[str, Topic] = {}
 
@@ -147,7 +147,7 @@ class TopicCatalogue:
         return self.create_all([NewTopic(name, partitions, settings)])[0]
 
     def create_all(self, wanted: Iterable[NewTopic]) -> list[Topic]:
-        """Add topics that do not exist yet, all or none; durable when this returns. Many cost what one does.
+        """Add topics that do not exist yet, all or none; durable when this returns. It costs one write in all.
 
         Raises:
             OSError: the catalogue could not be written; none of them exists.
@@ -168,8 +168,8 @@ class TopicCatalogue:
         self.delete_all([topic])
 
     def delete_all(self, topics: Collection[Topic]) -> None:
-        """Remove topics, all or none; durable when this returns. They are `deleting` from then on. Many cost what one
-        does.
+        """Remove topics, all or none; durable when this returns. They are `deleting` from then on. It costs one write
+        in all.
 
         Raises:
             OSError: the catalogue could not be written; the topics are still there.
@@ -187,7 +187,7 @@ class TopicCatalogue:
 
     @property
     def deleting(self) -> list[Topic]:
-        """Topics that are gone, but whose folders may not be."""
+        """Deleted topics whose folders may still exist."""
         return list(self._deleting.values())
 
     def deleting_of(self, name: str) -> Topic | None:
@@ -195,7 +195,7 @@ class TopicCatalogue:
         return self._deleting.get(name)
 
     def deleted(self, topic: Topic) -> None:
-        """The topic's folders are gone for good. The file forgets it when it is written next."""
+        """The topic's folders are removed. The file forgets the topic when it is written next."""
         self._deleting.pop(topic.name, None)
 
     # What the coordinator asks.
@@ -211,7 +211,7 @@ class TopicCatalogue:
         return found.topic_id if found is not None else ZERO_UUID
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        """The name that goes with an id."""
+        """The name of the topic with this id."""
         found = self._by_id.get(topic_id)
         return found.name if found is not None else None
 
@@ -232,7 +232,7 @@ class TopicCatalogue:
 
 
 def _entries(topics: Iterable[Topic]) -> str:
-    """A JSON object with a topic on each line: to indent everything takes ten times as long, and all others wait."""
+    """A JSON object with a topic on each line: indenting all of it takes ten times as long, and blocks all requests."""
     lines = []
     for topic in topics:
         entry = {"id": uuid_text(topic.topic_id), "partitions": topic.partitions, "settings": topic.settings}
@@ -241,7 +241,7 @@ def _entries(topics: Iterable[Topic]) -> str:
 
 
 def _topic(name: str, entry: dict[str, Any]) -> Topic:
-    """A topic as the file has it. Raises ValueError, KeyError, TypeError: a person has been at the file."""
+    """A topic from its entry in the file. Raises ValueError, KeyError or TypeError if the file was edited by hand."""
     partitions, settings = entry["partitions"], entry["settings"]
     if why := invalid_name(name):
         raise ValueError(why)

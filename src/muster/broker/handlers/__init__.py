@@ -1,4 +1,4 @@
-"""One module for each API, or for each family of them. `table` says which function serves which request."""
+"""The handlers: one module for each API or family of APIs. `table` says which function serves which request."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from muster.protocol.api import ADVERTISED, REQUESTS, ApiKey
 
 
 class Rooms(NamedTuple):
-    """What the handlers of a broker are made of; each is given what it needs."""
+    """The parts of a broker from which each handler is given what it needs."""
 
     config: BrokerConfig
     cluster: ClusterView
@@ -88,7 +88,7 @@ def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
 
 
 _PIPELINED = frozenset({ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.HEARTBEAT})
-"""Requests that wait for the disk at most: those behind them may go on."""
+"""Requests that wait for the disk at most: requests behind them may go on."""
 
 
 _MOST_ELEMENTS = {
@@ -108,8 +108,9 @@ _MOST_ELEMENTS = {
     ApiKey.CREATE_TOPICS: 20_000,
     ApiKey.DELETE_TOPICS: 20_000,
 }
-"""Elements of all arrays in one request; one with more ends its connection before it is decoded. Where a handler works
-in one go, the number bounds its time to that of some ten thousand partitions; where it works in slices, its memory."""
+"""The most array elements in one request; a request with more ends its connection before it is decoded. For a handler
+that works in one go the number bounds its time to that of some ten thousand partitions; for one that works in slices,
+its memory."""
 
 _MOST_OF_OTHERS = 2_000
 

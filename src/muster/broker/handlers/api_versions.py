@@ -1,7 +1,7 @@
 """ApiVersions (18): what this broker speaks.
 
-v3: the client says its name and version. v4: as v3. Always answered with header version 0, and with an answer of v0
-where the version asked for is not known (KIP-511).
+v3: the client says its name and version. v4: as v3. The answer always has header version 0; if the version asked for is
+not known, the answer itself is v0 (KIP-511).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def api_versions(request: ApiVersionsRequest, call: Call) -> ApiVersionsResponse
 
 
 def unsupported_version() -> ApiVersionsResponse:
-    """The answer in v0 to an ApiVersions of a version not known here: it tells which ones are."""
+    """The answer in v0 to an ApiVersions of an unknown version: it tells the versions that are known."""
     first, last = ADVERTISED[ApiKey.API_VERSIONS]
     return ApiVersionsResponse(
         ErrorCode.UNSUPPORTED_VERSION, api_keys=[ApiVersion(int(ApiKey.API_VERSIONS), first, last)]

@@ -30,7 +30,7 @@ _MAX_PARTITIONS = 2_000
 
 
 class Needs(NamedTuple):
-    """What is told of a cluster and its topics."""
+    """What DescribeCluster and DescribeTopicPartitions need."""
 
     cluster: ClusterView
     topics: TopicCatalogue

@@ -29,7 +29,7 @@ TOPIC = 2
 BROKER = 4
 
 _FEW = 10
-"""Resources that are described in one go."""
+"""More resources than this are described in slices."""
 
 MALFORMED = (
     "This most likely occurs because of a request being malformed by the client library or the message was sent to "
@@ -50,7 +50,7 @@ def source_of(value: topic_settings.Effective) -> int:
 
 
 class Needs(NamedTuple):
-    """Whose settings are described."""
+    """What DescribeConfigs needs."""
 
     config: BrokerConfig
     cluster: ClusterView
@@ -90,7 +90,7 @@ def _describe(
         return _of_topic(here, topic, asked.configuration_keys, request)
     if asked.resource_type == BROKER:
         _check_broker_name(here, asked.resource_name)
-        # An empty name asks for what is set for all brokers at run time: there is no such thing here.
+        # An empty name asks for settings of all brokers that were changed at run time; there are none here.
         return _of_broker(here, asked.configuration_keys, request) if asked.resource_name else []
     raise KafkaError(ErrorCode.INVALID_REQUEST, MALFORMED)
 
@@ -142,7 +142,7 @@ def _of_broker(
 
 
 def _synonyms(here: Needs, name: str | None) -> list[DescribeConfigsSynonym]:
-    """What a value would fall back to, the strongest first. A setting without a value has none."""
+    """The values that a setting would fall back to, the strongest first. A setting without a value has none."""
     if name is None:
         return []
     found = []

@@ -1,7 +1,7 @@
 """FindCoordinator (10) and the requests that go to the group coordinator.
 
 FindCoordinator v1: kinds of keys. v4: several keys at once. v6: share groups. This broker coordinates every group.
-The requests of groups are not looked into here: the coordinator's runtime takes and answers them.
+Requests of groups are handed to the coordinator's runtime, which answers them.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ TRANSACTION = 1
 SHARE = 2
 
 _AT_ONCE = 200
-"""Groups that one request asks about in one go."""
+"""More groups than this are asked about in parts."""
 
 
 class Needs(NamedTuple):
-    """What groups are asked by."""
+    """What FindCoordinator needs."""
 
     cluster: ClusterView
     groups: Groups
@@ -54,8 +54,8 @@ class Needs(NamedTuple):
 def find_coordinator(here: Needs, request: FindCoordinatorRequest, call: Call) -> FindCoordinatorResponse | Sliced:
     """This broker, for groups; share groups have no coordinator here.
 
-    Also for transactions, which it then refuses (`producer_ids`): to be told of no coordinator makes clients ask again
-    until their time-out, and hides the reason.
+    This broker for transactions too, although it then refuses them (`producer_ids`): without a coordinator, clients
+    would ask again until their timeout, and never learn the reason.
     """
     if call.version >= 4:
         steps = _coordinators(here, request, call.version)
@@ -80,7 +80,7 @@ _MESSAGES = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
     ErrorCode.INVALID_REQUEST: MALFORMED,
 }
-"""Up to v3 every answer has a sentence, also a good one."""
+"""Up to v3 every answer has a message, also without an error."""
 
 _SHARE_KEY = re.compile(r"[^:]+:[A-Za-z0-9_-]{22}:\d+\Z")
 
@@ -98,11 +98,11 @@ def _coordinator(here: Needs, key: str, key_type: int, version: int) -> Coordina
 
 
 GROUP_OPERATIONS = 0b110101001000
-"""Read, delete, describe, describe and alter configs: all that there are for a group."""
+"""Read, delete, describe, describe and alter configs: all operations on a group."""
 
 
 def describe_groups(groups: Groups, request: DescribeGroupsRequest, call: Call) -> Sliced | None:
-    """DescribeGroups (15): the coordinator's answer, with what one may do with each group (v3) if that is asked for."""
+    """DescribeGroups (15): the coordinator's answer; with the authorized operations of each group (v3) on request."""
 
     def reply(found: list[DescribedGroup]) -> None:
         for group in found:
@@ -136,7 +136,7 @@ def _in_parts(
     submit: Callable[[list[str], Callable[[list[T]], None]], None],
     reply: Callable[[list[T]], None],
 ) -> Sliced | None:
-    """Hand over many groups a few at a time; `reply` with all answers, in order, when the last has come."""
+    """Hand over many groups a few at a time; call `reply` with all answers, in order, when the last has come."""
     parts = [group_ids[start : start + _AT_ONCE] for start in range(0, len(group_ids), _AT_ONCE)] or [[]]
     found: list[list[T]] = [[] for _ in parts]
     missing = len(parts)
@@ -176,7 +176,7 @@ def submit(groups: Groups, request: Request[Any], call: Call, reply: Callable[[A
 
 
 _client = lru_cache(maxsize=1024)(Client)
-"""The same few ask again and again."""
+"""Cached: the same few clients ask again and again."""
 
 
 _ANSWER_V0 = Struct(">iih")
@@ -185,7 +185,7 @@ _ANSWER_V4 = Struct(">iibihb")
 
 
 def fast_heartbeat(groups: Groups) -> Fast:
-    """The short way of a heartbeat: decode, one question to the coordinator's rule, a literal answer."""
+    """The short way of a heartbeat: decode, one call of the coordinator's rule, a literal answer."""
     heartbeat = groups.runtime.heartbeat
     decode = codec.decode
 

@@ -1,4 +1,4 @@
-"""CreateTopics (19) and DeleteTopics (20). Checks, their order and their sentences are those of Kafka's controller.
+"""CreateTopics (19) and DeleteTopics (20). Checks, their order and their messages are those of Kafka's controller.
 
 CreateTopics v5: the answer tells partitions and settings. v7: and the topic's id.
 DeleteTopics v5: error messages. v6: topics by name or id.
@@ -41,7 +41,7 @@ MAX_PER_REQUEST = 10_000
 """Partitions that a request may ask for, and lines that it may write: one for each topic, partition and setting."""
 
 _FEW = 50
-"""Topics, and partitions, that are created in one go."""
+"""More topics or partitions than this are created in slices."""
 
 UNKNOWN_NAME = "This server does not host this topic-partition."
 UNKNOWN_ID = "This server does not host this topic ID."
@@ -56,7 +56,7 @@ class Plan(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """What topics are created and deleted by."""
+    """What CreateTopics and DeleteTopics need."""
 
     config: BrokerConfig
     cluster: ClusterView
@@ -65,7 +65,8 @@ class Needs(NamedTuple):
 
 
 def create_topics(here: Needs, request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse | Sliced:
-    """Create topics, each on its own; with validate_only say what would happen. Too many are refused together."""
+    """Create topics; each may fail by itself. With validate_only, only say what would happen. Too many are refused
+    together."""
     few = len(request.topics) <= _FEW and sum(_asked_partitions(here, asked) for asked in request.topics) <= _FEW
     few = few and not any(here.changes.is_cleaning_up(asked.name) for asked in request.topics)
     return at_once(_creating(here, request, call.version)) if few else _creating(here, request, call.version)
@@ -80,7 +81,7 @@ def _creating(here: Needs, request: CreateTopicsRequest, version: int) -> Genera
     plans = [_plan(here, asked) for asked in single]
     if sum(1 + p.partitions + len(p.settings) for p in plans if isinstance(p, Plan)) > MAX_PER_REQUEST:
         return _too_many(request, "Unable to perform excessively large batch operation.")
-    # Nobody else has a turn between the checks above and the first step of this.
+    # No other request has a turn between the checks above and the first step of this.
     wanted = [] if request.validate_only else [plan for plan in plans if isinstance(plan, Plan)]
     created = (yield from _create_all(here, wanted)) if wanted else {}
     response = CreateTopicsResponse()
@@ -119,8 +120,8 @@ def _plan(here: Needs, asked: CreatableTopic) -> Plan | CreatableTopicResult:
 
 
 def _create_all(here: Needs, plans: list[Plan]) -> Generator[None, None, dict[str, bytes | CreatableTopicResult]]:
-    """Create topics with one write of the catalogue; if they cannot be had together, each on its own. What has become
-    of each: its id, or why there is none."""
+    """Create topics with one write of the catalogue; if that fails, one by one. Returns for each its id, or its error
+    result."""
     wanted = [NewTopic(plan.asked.name, plan.partitions, plan.settings) for plan in plans]
     try:
         topics = yield from here.changes.creating(wanted)
@@ -134,7 +135,7 @@ def _create_all(here: Needs, plans: list[Plan]) -> Generator[None, None, dict[st
     found: dict[str, bytes | CreatableTopicResult] = {}
     for plan in plans:
         yield
-        again = _plan(here, plan.asked)  # another request may have had it made in between
+        again = _plan(here, plan.asked)  # another request may have created it in between
         found |= (yield from _create_all(here, [again])) if isinstance(again, Plan) else {again.name: again}
     return found
 
@@ -232,7 +233,7 @@ def _all_settings(here: Needs, settings: dict[str, str]) -> list[CreatableTopicC
 
 
 def delete_topics(here: Needs, request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse | Sliced:
-    """Delete topics: with one write of the catalogue for all that can be, and a slice at a time."""
+    """Delete topics: with one write of the catalogue for all, and a slice at a time."""
     asked = [DeleteTopicState(name) for name in request.topic_names] if call.version < 6 else request.topics
     if not here.config.flag("delete.topic.enable"):
         code = ErrorCode.INVALID_REQUEST if call.version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
@@ -254,7 +255,7 @@ def _deleting(
 ) -> Generator[None, None, DeleteTopicsResponse]:
     found: dict[str, Topic] = {}
     results = [_to_delete(here, each, found) for each in asked]
-    # Nobody else has a turn between the checks above and the first step of this.
+    # No other request has a turn between the checks above and the first step of this.
     try:
         if found:
             yield from here.changes.deleting(list(found.values()))
@@ -273,7 +274,7 @@ def _undeleted(
 
 
 def _to_delete(here: Needs, asked: DeleteTopicState, found: dict[str, Topic]) -> DeletableTopicResult:
-    """What a good end would be for a topic, which is added to `found`; or why it cannot be deleted."""
+    """The result for a topic if its deletion succeeds, and add it to `found`; or why it cannot be deleted."""
     if asked.name is not None and asked.topic_id != ZERO_UUID:
         return _undeleted(asked.name, asked.topic_id, "You may not specify both topic name and topic id.")
     if asked.name is None and asked.topic_id == ZERO_UUID:

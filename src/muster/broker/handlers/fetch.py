@@ -3,8 +3,8 @@
 v5: log_start_offset. v7: sessions (KIP-227). v9: the leader epoch that the reader knows. v12: flexible. v13: topic ids
 instead of names. v15: replica_state. v16: node_endpoints. v18: high_watermark of followers.
 
-What a fetch is given is read by reading.py; one that gets too little waits in fetches.py. What has to do with every
-partition is a generator; a fetch of very many partitions is handled a slice at a time.
+reading.py reads the records; a fetch that gets too few waits in fetches.py. Work on every partition is a generator; a
+fetch of very many partitions is handled a slice at a time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TOPIC_IDS_SINCE = 13
 
 
 class Needs(NamedTuple):
-    """What fetches are answered with."""
+    """What Fetch needs."""
 
     sessions: FetchSessions
     reader: Reader
@@ -34,7 +34,7 @@ class Needs(NamedTuple):
 
 
 def fetch(here: Needs, request: FetchRequest, call: Call) -> FetchResponse | Sliced | None:
-    """Answer with what there is, or park the request."""
+    """Answer with the records there are, or park the request."""
     steps = _fetch(here, request, call)
     return steps if here.sessions.size(request) > fetches.MANY else at_once(steps)
 
@@ -46,7 +46,8 @@ def _fetch(here: Needs, request: FetchRequest, call: Call) -> Generator[None, No
     results, size, failed = yield from here.reader.read(plan, request)
     if size >= request.min_bytes or request.max_wait_ms <= 0 or failed or not plan.partitions:
         return (yield from _answer(here, plan, results, call.version))
-    # Of very many partitions, one that was read some slices ago may have grown since: its reader waits for its time.
+    # Among very many partitions, one that was read some slices ago may have grown since. Its new records then wait
+    # until the fetch's time is over.
     again = partial(_read_again, here, plan, request, call.version)
     waiting = ParkedFetch(here.reader, request, plan, call, request.min_bytes - size, again)
     if here.fetches.park(waiting, here.loop):
@@ -57,7 +58,7 @@ def _fetch(here: Needs, request: FetchRequest, call: Call) -> Generator[None, No
 def _read_again(
     here: Needs, plan: FetchPlan, request: FetchRequest, version: int
 ) -> Generator[None, None, FetchResponse]:
-    """What there is when the wait is over."""
+    """The records there are when the wait is over."""
     results, _, _ = yield from here.reader.read(plan, request)
     return (yield from _answer(here, plan, results, version))
 

@@ -45,11 +45,11 @@ _SINCE = {
 
 
 Search = Callable[[], None]
-"""Looks into batches for a time, and fills in a result."""
+"""Searches batches for a timestamp, and fills in a result."""
 
 
 class Needs(NamedTuple):
-    """What offsets are found by."""
+    """What ListOffsets needs."""
 
     cluster: ClusterView
     partitions: Partitions
@@ -59,7 +59,7 @@ class Needs(NamedTuple):
 def list_offsets(here: Needs, request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse | None:
     """The offset for each partition's timestamp.
 
-    To find a time, batches are looked into, which may take long: that is done by a thread.
+    To find a timestamp, batches are read, which may take long: a thread does it.
     """
     times = Counter((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
     response = ListOffsetsResponse()
@@ -99,7 +99,7 @@ def _find(
     version: int,
     result: ListOffsetsPartitionResponse,
 ) -> Search | None:
-    """Fill in what is known, or give back the search for it. Raises KafkaError."""
+    """Fill in the offset if it is known, else return the search for it. Raises KafkaError."""
     if asked.timestamp < 0 and version < _SINCE.get(asked.timestamp, 1 << 15):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     log = here.partitions.get(topic, asked.partition_index)

@@ -27,18 +27,18 @@ from muster.protocol.primitives import ZERO_UUID
 
 NOT_ASKED = -(2**31)
 TOPIC_OPERATIONS = 0b110111111000
-"""Read, write, create, delete, alter, describe, describe and alter configs: all that there are for a topic."""
+"""Read, write, create, delete, alter, describe, describe and alter configs: all operations on a topic."""
 
 CLUSTER_OPERATIONS = 0b1111110100000
-"""Create, alter, describe, cluster action, configs, idempotent write: all that there are for a cluster."""
+"""Create, alter, describe, cluster action, configs, idempotent write: all operations on a cluster."""
 
 
 _FEW = 200
-"""Topics that are described in one go."""
+"""More topics than this are described in slices."""
 
 
 class Needs(NamedTuple):
-    """What is told of a cluster and its topics."""
+    """What Metadata needs."""
 
     cluster: ClusterView
     topics: TopicCatalogue
@@ -60,7 +60,7 @@ def metadata(here: Needs, request: MetadataRequest, call: Call) -> MetadataRespo
 
 
 def _partitions(here: Needs, asked: MetadataRequestTopic) -> int:
-    """Its partitions; many, if another topic of its name has to go first."""
+    """Partitions of a topic that is asked for; counted as many if a deleted topic of its name must be removed first."""
     if asked.name and here.changes.is_cleaning_up(asked.name):
         return SMALL + 1
     topic = here.topics.get(asked.name) if asked.name else here.topics.by_id(asked.topic_id)
@@ -97,7 +97,7 @@ def _metadata(
 
 
 def _asked_for(here: Needs, asked: MetadataRequestTopic, unknown: list[str]) -> MetadataResponseTopic:
-    """What is told of a topic; the name of one that could be created is added to `unknown`."""
+    """The answer about a topic; the name of a topic that could be created is added to `unknown`."""
     if asked.topic_id != ZERO_UUID:
         topic = here.topics.by_id(asked.topic_id)
         if topic is None:
@@ -108,8 +108,7 @@ def _asked_for(here: Needs, asked: MetadataRequestTopic, unknown: list[str]) -> 
     if topic is None:
         if invalid_name(name):
             return MetadataResponseTopic(ErrorCode.INVALID_TOPIC_EXCEPTION, name)
-        # A new topic is there when it is asked for again. Clients count on what Kafka does: it creates behind the
-        # answer.
+        # The topic is created after the answer, as in Kafka; clients expect this, and ask again.
         unknown.append(name)
         return MetadataResponseTopic(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name, is_internal=name == GROUP_METADATA_TOPIC

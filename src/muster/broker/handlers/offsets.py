@@ -1,7 +1,8 @@
-"""OffsetCommit (8) and OffsetFetch (9): handed to the coordinator, those of very many partitions a share at a time.
+"""OffsetCommit (8) and OffsetFetch (9): handed to the coordinator; a request of very many partitions share by share.
 
-Others are served between two shares; the connection itself waits. A commit is answered when all its shares are durable.
-Each share is one batch of the log, so a crash may leave some of a large commit that nobody was told of.
+Other connections are served between two shares; the request's own connection waits. A commit is answered when all its
+shares are durable. Each share is one batch of the log, so after a crash the log may hold a part of a large commit that
+was never answered.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Shared:
                 start, room = start + taken, room - taken
 
     def parts(self, whole: Any) -> list[Any]:
-        """The request, or a group of it, once for each share; itself, if there is nothing to be shared."""
+        """The request (or one group of it) once for each share; the request itself if one share is enough."""
         if len(self.shares) <= 1:
             return [whole]
         parts = [copy(whole) for _ in self.shares]
@@ -55,7 +56,7 @@ class Shared:
         return parts
 
     def joined(self, answers: list[Any]) -> Any:
-        """One answer from those to the parts. An error of the whole is the answer's, and shows no topics."""
+        """One answer from the answers to the parts. An error of a whole part is the answer, without topics."""
         whole = next((each for each in answers if getattr(each, "error_code", 0)), answers[0])
         if len(answers) > 1 and whole.topics:
             topics: list[Any] = []
@@ -106,7 +107,7 @@ def offset_fetch(groups: Groups, request: OffsetFetchRequest, call: Call) -> Sli
 
 
 def _ask(groups: Groups, parts: list[Any], call: Call, reply: Callable[[list[Any]], None]) -> Sliced:
-    """Ask the coordinator for one part after the other; `reply` with all answers, in order, when the last has come."""
+    """Ask the coordinator for one part after the other; call `reply` with all answers, in order, after the last."""
     gather = Gather(len(parts), reply)
     for number, part in enumerate(parts):
         submit(groups, part, call, gather.part(number))

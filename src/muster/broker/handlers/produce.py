@@ -1,8 +1,8 @@
 """Produce (0): batches into the log.
 
 v5: log_start_offset. v8: errors of single records (KIP-467). v10: the current leader. v13: topic ids instead of names.
-acks=0 is not answered; acks=1 and acks=all wait for the same thing, one broker being all replicas: that the log calls
-the records durable.
+acks=0 is not answered. As there is one replica, acks=1 and acks=all wait for the same thing: that the log calls the
+records durable.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _INT8 = Struct(">b")
 _MAGIC = 16
 _ATTRIBUTES = 22
 _SMALLEST = 14
-"""Bytes of the smallest record of the oldest format, which no size may be below."""
+"""Bytes of the smallest record of the oldest format: a batch must not be smaller."""
 
 _ZSTD_SINCE = 7
 
@@ -64,7 +64,7 @@ class Wait(NamedTuple):
 
 
 ADMIN_CLIENT_ID = "__admin_client"
-"""The one client that Kafka lets write to internal topics. It is but a name: what is read of them is checked."""
+"""The one client id that Kafka allows to write to internal topics. Any client may use it, so reads check records."""
 
 ACKS = (-1, 0, 1)
 """Replicas that a producer may wait for: all, none, the leader."""
@@ -82,7 +82,7 @@ class Append:
         self.examined: validation.Examined | LogError | None = None
 
     def examine(self, at_once: bool) -> None:
-        """Look into the batch, here and now or, if that would take long, not yet."""
+        """Examine the batch. With `at_once` a batch that would take long is left for the thread."""
         if at_once and validation.is_costly(self.batch):
             return
         try:
@@ -99,7 +99,7 @@ class Append:
 
 
 class Needs(NamedTuple):
-    """What records are written by."""
+    """What Produce needs."""
 
     topics: TopicCatalogue
     partitions: Partitions
@@ -111,8 +111,8 @@ class Needs(NamedTuple):
 def produce(here: Needs, request: ProduceRequest, call: Call) -> ProduceResponse | None:
     """Append each partition's batch; answer when they are durable.
 
-    A batch that takes long to look into is looked into by a thread. The connection waits for it as it would with Kafka:
-    what comes behind must not overtake it.
+    A thread examines a batch that takes long to examine. The connection waits for that, as it would with Kafka: later
+    requests must not overtake it.
     """
     appends: list[Append] = []
     response = ProduceResponse()
@@ -131,7 +131,7 @@ def produce(here: Needs, request: ProduceRequest, call: Call) -> ProduceResponse
 def _examine_beside(
     here: Needs, request: ProduceRequest, call: Call, response: ProduceResponse, appends: list[Append]
 ) -> None:
-    """Have the thread look into what was not looked into yet, and then write all."""
+    """Have the thread examine the batches that were not examined yet, and then write all."""
     call.blocks = True
 
     def examine() -> Generator[None, None, None]:
@@ -159,7 +159,7 @@ def _write(
     for append in appends:
         _append(here, append, request, waits)
     if request.acks == 0:
-        # Nobody waits for these records, but with fsync=always they cannot be read before they are synced.
+        # No request waits for these records, but with fsync=always they cannot be read before they are synced.
         here.durability.want()
         if any(result.error_code for topic in response.responses for result in topic.partition_responses):
             raise CloseConnectionError("a produce with acks=0 failed; closing is the only way to tell")
@@ -195,7 +195,7 @@ def _accept(
     call: Call,
     appends: list[Append],
 ) -> PartitionProduceResponse:
-    """Kafka's first look at what a partition is sent; what passes goes to `appends`."""
+    """Kafka's first checks of a partition's data; data that passes goes to `appends`."""
     result = PartitionProduceResponse(asked.index, base_offset=-1)
     if request.acks not in ACKS:
         result.error_code = ErrorCode.INVALID_REQUIRED_ACKS
@@ -215,7 +215,7 @@ def _accept(
     if name in INTERNAL_TOPICS and call.client_id != ADMIN_CLIENT_ID:
         result.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
         return result
-    # What follows the batch and is none is left out, as Kafka does.
+    # Bytes behind the batch that are not a batch are left out, as in Kafka.
     batch = asked.records if size == len(asked.records) else memoryview(asked.records)[:size]
     appends.append(Append(found, batch, result))
     return result
@@ -281,7 +281,7 @@ _KNOWN_START = (
     ErrorCode.INVALID_RECORD,
     ErrorCode.UNKNOWN_SERVER_ERROR,
 )
-"""Errors that Kafka finds inside the log, and so answers with the log's start."""
+"""Errors that Kafka finds inside the log, and so answers with the log start offset."""
 
 
 def _refused(
@@ -289,7 +289,7 @@ def _refused(
 ) -> None:
     result.error_code = error.code
     if error.code is ErrorCode.INVALID_TXN_STATE:
-        # No transaction can have been begun here: what Kafka says of a transactional id that it does not know.
+        # No transaction can have begun here: this is Kafka's answer for a transactional id that it does not know.
         known = ErrorCode.INVALID_PRODUCER_ID_MAPPING
         result.error_code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if transactional_id is None else known
     if error.code in _KNOWN_START:

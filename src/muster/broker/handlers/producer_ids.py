@@ -2,7 +2,7 @@
 
 v2: flexible. v3: the producer says which id and epoch it had (KIP-360). v4: PRODUCER_FENCED. v5: as v4.
 Transactions are not served: a transactional id is answered with UNSUPPORTED_VERSION. Java's client, kafka-python and
-aiokafka give up at once; librdkafka reports it and tries again until its time-out, as it does with most errors here.
+aiokafka give up at once; librdkafka reports it and tries again until its timeout, as it does with most errors here.
 """
 
 from __future__ import annotations
