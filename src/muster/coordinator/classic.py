@@ -376,12 +376,14 @@ def _expire_session(group: ClassicGroup, member_id: str, now: int, effects: Effe
 
 
 def _join_time_is_over(group: ClassicGroup, now: int, effects: Effects) -> None:
-    delay = min(group.config.group_initial_rebalance_delay_ms, group.initial_remaining_ms)
-    if group.is_initial_rebalance and group.new_member_added and delay > 0:
+    remaining = group.initial_remaining_ms
+    if group.is_initial_rebalance and group.new_member_added and remaining > 0:
+        delay = min(group.config.group_initial_rebalance_delay_ms, remaining)
         group.new_member_added = False
-        group.initial_remaining_ms = max(group.initial_remaining_ms - group.initial_delay_ms, 0)
+        group.initial_remaining_ms = max(remaining - group.initial_delay_ms, 0)
         group.initial_delay_ms = delay
-        _set_join_deadline(group, now + delay)
+        # Kafka waits on without a delay, too: else the first hundreds of a thousand would have to join twice.
+        _set_join_deadline(group, now + max(delay, 1))
     else:
         complete_join(group, now, effects)
 

@@ -35,6 +35,8 @@ def test_a_failed_write_answers_members_that_wait_for_others(broker):
     """Whoever is parked in a join or a sync when the shard goes."""
     first, second = broker.join(instance="a"), broker.join(instance="b")
     broker.turn()
+    broker.now += 1  # the group waits on while members keep coming
+    broker.turn()
     a, b = first[0].member_id, second[0].member_id
     share = broker.send(SyncGroupRequest("g", 1, b), 4)
     commit = broker.commit()

@@ -173,6 +173,15 @@ def test_all_who_come_in_one_turn_share_a_rebalance_without_delay():
     assert group.joined("a") == (1, "a", ["a", "b"])
 
 
+def test_without_delay_the_wait_goes_on_while_members_keep_coming():
+    group = GroupHarness(GroupConfig(group_initial_rebalance_delay_ms=0))
+    group.join("a").join("b").tick(0)
+    for name in "cdef":
+        group.join(name).tick(1)
+        assert group.waits("a")
+    assert group.tick(1).joined("a") == (1, "a", list("abcdef"))
+
+
 def test_the_first_rebalance_runs_its_time_though_all_have_joined(group):
     group.stable_with("a").leave("a").join("b")
     assert group.waits("b")

@@ -257,6 +257,9 @@ def test_joins_of_one_turn_share_a_rebalance(broker):
     first, second = broker.join(instance="a"), broker.join(instance="b")
     assert broker.runtime.next_deadline() == broker.now
     broker.turn()
+    assert broker.runtime.next_deadline() == broker.now + 1  # more than one has come, so more may
+    broker.now += 1
+    broker.turn()
     assert (first[0].generation_id, second[0].generation_id) == (1, 1)
     assert len(first[0].members) == 2
     assert [type(event) for event in broker.events].count(MemberJoined) == 2
