@@ -1,10 +1,11 @@
-"""The benchmarks: `make bench`, or `python -m benchmarks [load | assignors | spark | clients | hostile] [ARGUMENTS]`.
+"""The benchmarks: `make bench`, or `python -m benchmarks [NAME] [ARGUMENTS]`.
 
 load       muster and Apache Kafka under the same load, in turn (this is what runs without a word)
 assignors  the assignors beside Kafka's own
 spark      the Spark source beside Spark's own Kafka connector
 clients    the consumer and the producer beside other clients for Python
 hostile    well-behaved clients beside hostile ones
+curves     how cost and memory grow with members, groups, partitions, connections, offsets and bytes
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ OTHERS = {
     "spark": "benchmarks.spark_source",
     "clients": "benchmarks.clients",
     "hostile": "benchmarks.hostile",
+    "curves": "benchmarks.curves",
 }
 
 

@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,21 +94,26 @@ HEAD = ("", "muster", "Kafka 4.2", "muster is better by", "to reach")
 
 def plain(medians: Medians) -> str:
     """The table for a terminal."""
-    table = [HEAD, *cells(medians)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(HEAD))]
+    return plain_table(HEAD, cells(medians), left=(0, 4))
+
+
+def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int]) -> str:
+    """A table for a terminal; the columns `left` are set to the left, all others to the right."""
+    table = [head, *rows]
+    widths = [max(len(row[column]) for row in table) for column in range(len(head))]
     return "\n".join(
         "  ".join(
-            cell.ljust(width) if column in (0, 4) else cell.rjust(width)
+            cell.ljust(width) if column in left else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in table
     )
 
 
-def markdown(medians: Medians) -> str:
-    """The table for a page."""
-    lines = [HEAD, ("---", "---:", "---:", "---:", "---"), *cells(medians)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int]) -> str:
+    """The same for a page."""
+    rule = ["---" if column in left else "---:" for column in range(len(head))]
+    return "\n".join("| " + " | ".join(line) + " |" for line in [head, rule, *rows])
 
 
 def machine() -> str:
@@ -118,16 +123,20 @@ def machine() -> str:
 
 def save(runs: Mapping[str, Mapping[str, list[Figures]]], medians: Medians, seconds: float) -> Path:
     """Write all runs and their medians; returns the file."""
+    return save_as("load", {"seconds": seconds, "medians": medians, "runs": runs})
+
+
+def save_as(name: str, found: Mapping[str, object]) -> Path:
+    """Write what a benchmark has found, and on what; returns the file."""
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / time.strftime("load-%Y%m%d-%H%M%S.json")
-    told = {"muster": __version__, "machine": machine(), "seconds": seconds, "medians": medians, "runs": runs}
-    path.write_text(json.dumps(told, indent=1) + "\n")
+    path = RESULTS / time.strftime(f"{name}-%Y%m%d-%H%M%S.json")
+    path.write_text(json.dumps({"muster": __version__, "machine": machine(), **found}, indent=1) + "\n")
     return path
 
 
 def write_page(medians: Medians, note: str) -> None:
     """Put the load benchmark's table into docs/performance.md."""
-    put_on_page("load", f"{note}\n\n{markdown(medians)}")
+    put_on_page("load", f"{note}\n\n{markdown_table(HEAD, cells(medians), left=(0, 4))}")
 
 
 def put_on_page(place: str, text: str) -> None:

@@ -1,0 +1,60 @@
+"""How a cost grows with what causes it: fits over a handful of sizes, without measuring anything.
+
+A cost of `size` things is taken to be fixed + something that grows. The fixed part is what the smallest size costs; of
+the rest the slope over the logarithms is told: 1 is linear, 2 is quadratic. What n log n itself has over the same sizes
+is a little more than 1, and what lies clearly above that is worse than n log n.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import linear_regression
+from typing import NamedTuple
+
+DECADES = 2.0
+"""Of the sizes the largest that span so many powers of ten are looked at: below them what is fixed prevails."""
+
+TOLERANCE = 0.15
+"""Exponents differ by so much from run to run: over a power of ten that is a factor of 1.4."""
+
+
+class Point(NamedTuple):
+    """What so many things cost, in whatever unit."""
+
+    size: int
+    cost: float
+
+
+class Growth(NamedTuple):
+    """What was found: the cost grows as size ** exponent; n log n would grow as size ** allowed over these sizes."""
+
+    exponent: float
+    allowed: float
+    each: float
+    """What one more thing costs, between the smallest and the largest size."""
+
+    @property
+    def too_fast(self) -> bool:
+        """Whether the cost grows worse than n log n."""
+        return self.exponent > self.allowed + TOLERANCE
+
+
+def growth(points: Sequence[Point], noise: float = 0.0) -> Growth:
+    """How the cost grows from the smallest of at least two sizes to the largest.
+
+    `noise` is a difference of costs that means nothing. A cost that does not rise by more has the exponent 0.
+    """
+    ordered = sorted(points)
+    (least, fixed), (most, cost) = ordered[0], ordered[-1]
+    each = (cost - fixed) / (most - least)
+    rising = [
+        Point(size, cost - fixed) for size, cost in ordered[1:] if size * 10**DECADES >= most and cost - fixed > noise
+    ]
+    if len(rising) < 2:
+        return Growth(0.0, 1.0, each)
+    return Growth(_slope(rising), _slope([Point(size, size * math.log(size)) for size, _ in rising]), each)
+
+
+def _slope(points: Sequence[Point]) -> float:
+    return linear_regression(*zip(*((math.log(size), math.log(cost)) for size, cost in points), strict=True)).slope
