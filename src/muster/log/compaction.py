@@ -1,25 +1,30 @@
-"""Compaction: of each key only the last record stays. Offsets never change; what is dropped leaves gaps.
+"""Compaction: of each key only the last record stays. Offsets never change; dropped records leave gaps.
 
     sealed segments:   | cleaned before | dirty: written since |   active segment (never touched)
 
 1. Read the dirty part and note the last offset of each key.
 2. Read everything from the start and copy it, without records whose key comes again later, records without a key, and
-   tombstones (records without a value) whose time is over. Small neighbours become one segment.
-3. Exchange new for old. A group of neighbours is exchanged before the next is read, from the old end on, so that no
-   tombstone is gone before what it deletes.
+   tombstones (records without a value) whose time is over. Small neighbouring segments become one.
+3. Exchange new segments for old. A group of neighbours is exchanged before the next group is read, the oldest first, so
+   that no tombstone is gone before the records that it deletes.
 
-Only segments that are synced take part: a value must not go for a newer one that a power cut takes back.
+Only synced segments take part: otherwise a power cut could take back the newer value for which an older one was
+dropped.
 
-A tombstone stays for `delete_retention_ms` after compaction has met it first, so that a reader who is on his way learns
-that the key is gone. That time is written into the batch itself, the delete horizon (KIP-534). A batch that loses
-records keeps its base and last offset, and its sequences; the last batch of an idempotent producer stays even when
-empty, so that the producer's state can be built from the log (as Kafka's Cleaner has it).
+A tombstone stays for `delete_retention_ms` after compaction has first met it, so that a consumer that is still reading
+learns that the key is gone. The end of that time is written into the batch itself, as its delete horizon (KIP-534). A
+batch that loses records keeps its base offset, its last offset and its sequences. The last batch of an idempotent
+producer stays even when empty, so that the producer's state can be built from the log (as in Kafka's Cleaner).
 
-Step 3 must survive a crash, and a power cut, at any point: the new segment is written and synced as `X.log.cleaned`;
-the rename to `X.log.swap` decides, once the folder is synced; then the indexes of the old segments and their files, but
-the one named X, are deleted, and the folder is synced again: an old segment must not come back beside `X.log`; the
-rename to `X.log` replaces that one, for good when the folder is synced a third time. `finish_swaps` goes on where a
-crash stopped it. Who has mapped an old segment keeps it.
+Step 3 must survive a crash or a power cut at any point:
+
+- The new segment is written and synced as `X.log.cleaned`.
+- It is renamed to `X.log.swap`. Once the folder is synced, the new segment counts.
+- The indexes of the old segments are deleted, and their files except the one named X. The folder is synced again, so
+  that no old segment can come back beside `X.log`.
+- The rename to `X.log` replaces the last old file. It is final once the folder is synced a third time.
+
+`finish_swaps` goes on where a crash stopped. A reader that has mapped an old segment keeps it.
 """
 
 from __future__ import annotations
@@ -36,7 +41,8 @@ from muster.log.segment import Segment, segment_name
 from muster.protocol.record_batch import BatchBuilder, BatchHeader, RecordTuple, read_header, read_tuples
 
 KEY_MEMORY = 128 * 1024 * 1024
-"""Bytes of keys that one run takes in, about (Kafka's log.cleaner.dedupe.buffer.size); the rest is for the next run."""
+"""Roughly the bytes of keys that one run takes in (Kafka's log.cleaner.dedupe.buffer.size); the next run does the
+rest."""
 
 _BYTES_FOR_EACH_KEY = 120
 
@@ -53,7 +59,7 @@ class Statistics:
 
 @dataclass(slots=True)
 class Replacement:
-    """A new segment, written under its `.cleaned` name, and those whose place it takes."""
+    """A new segment, written under its `.cleaned` name, and the segments that it replaces."""
 
     new: Segment
     old: list[Segment]
@@ -61,7 +67,7 @@ class Replacement:
 
 @dataclass(slots=True)
 class Run:
-    """What is to be swapped in, made one by one as they are asked for, and where the dirty part begins when all are."""
+    """The replacements, each made when it is asked for, and where the dirty part begins after all of them."""
 
     replacements: Iterator[Replacement]
     cleaned_to: int
@@ -69,7 +75,7 @@ class Run:
 
 
 class CompactionStopped(Exception):  # noqa: N818 - it is no error
-    """Whoever asked for the compaction does not want it any more."""
+    """The caller does not want the compaction any more."""
 
 
 class _KeyMap(NamedTuple):
@@ -89,7 +95,7 @@ def clean(
     files: Files = DISK,
     breathe: Callable[[], None] = lambda: None,
 ) -> Run | None:
-    """What the compacted form of `sealed` is. None if nothing is dirty. Raises OSError, CorruptRecordError.
+    """The compacted form of `sealed`. None if nothing is dirty. Raises OSError, CorruptRecordError.
 
     `last_offsets` has the last offset of each idempotent producer. `breathe` is called between batches; it may wait,
     and raise CompactionStopped."""
@@ -104,7 +110,7 @@ def clean(
 
 
 def _old_enough(sealed: list[Segment], config: LogConfig, now: int) -> list[Segment]:
-    """The segments in which every record has been there for `min_compaction_lag_ms`."""
+    """The segments of which every record is at least `min_compaction_lag_ms` old."""
     if config.min_compaction_lag_ms <= 0:
         return sealed
     for at, segment in enumerate(sealed):
@@ -203,7 +209,7 @@ class _Cleaner:
         return new
 
     def _filter(self, header: BatchHeader, batch: memoryview) -> memoryview | bytearray | None:
-        """The batch as it was, or without what goes away, or None."""
+        """The batch as it was, or without its dropped records, or None."""
         if header.is_control:
             return batch
         records = read_tuples(batch, 0, header)
@@ -232,7 +238,7 @@ class _Cleaner:
         for offset, timestamp, key, value, headers in kept:
             builder.append_at(offset - header.base_offset, timestamp, key, value, headers)
         if not kept:
-            # Nothing but the header: its time must not be lost with the records.
+            # Only the header is left: its time must not be lost with the records.
             builder.keep_timestamp(header.max_timestamp)
         return builder.build(
             base_offset=header.base_offset,
@@ -252,7 +258,7 @@ class _Cleaner:
 
 
 def decide(replacement: Replacement) -> None:
-    """The new segment is what holds from now on, also after a crash. Raises OSError; then the old ones are."""
+    """Make the new segment count, also after a crash. Raises OSError; then the old ones still count."""
     new = replacement.new
     try:
         decided = new.path.with_suffix(".swap")
@@ -271,12 +277,12 @@ def finish(replacement: Replacement) -> None:
         _exchange(new.files, new.path, [old.base_offset for old in replacement.old])
         new.path = new.path.with_suffix("")
     new.save_indexes(sync=True)
-    # Else a `.swap` of this run could come back beside one of the next, which takes in what is new here.
+    # Without it a `.swap` of this run could come back beside one of the next run, which includes this run's result.
     new.files.sync_folder(new.path.parent)
 
 
 def discard(new: Segment) -> None:
-    """Forgets a new segment that is not wanted any more. What cannot be removed goes at the next start."""
+    """Forgets a new segment that is not wanted any more. A file that cannot be removed goes at the next start."""
     new.close()
     with contextlib.suppress(OSError):
         new.files.unlink_if_there(new.path)
@@ -287,7 +293,7 @@ def _exchange(files: Files, decided: Path, old_bases: list[int]) -> None:
     for old in {base, *old_bases}:
         for suffix in (".index", ".timeindex"):
             files.unlink_if_there(directory / segment_name(old, suffix))
-    for old in sorted(old_bases):  # from the old end: a tombstone must not go before what it deletes
+    for old in sorted(old_bases):  # the oldest first: a tombstone must not go before the records that it deletes
         if old != base:
             files.unlink_if_there(directory / segment_name(old, ".log"))
     files.sync_folder(directory)
@@ -295,7 +301,7 @@ def _exchange(files: Files, decided: Path, old_bases: list[int]) -> None:
 
 
 def finish_swaps(files: Files, directory: Path, names: list[str]) -> None:
-    """Before a folder is loaded: deletes what was not decided, finishes what was. Raises OSError."""
+    """Before a folder is loaded: deletes `.cleaned` files, finishes `.swap` files. Raises OSError."""
     for name in names:
         if name.endswith(".cleaned"):
             files.unlink(directory / name)

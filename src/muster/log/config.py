@@ -18,9 +18,9 @@ MAX_OFFSETS_OF_A_SEGMENT = 2**31 - 1
 class FsyncPolicy(StrEnum):
     """When an append counts as durable, and so may be acknowledged and read.
 
-    INTERVAL: at once when the operating system has it (survives the death of the process); somebody calls
+    INTERVAL: as soon as the operating system has it (it survives the death of the process). The broker calls
     `LogStore.flush` every second, so that a power cut costs that second at most.
-    ALWAYS: after fsync, which all that wait share. NEVER: as INTERVAL, and the system writes when it likes."""
+    ALWAYS: after an fsync, which all waiting appends share. NEVER: like INTERVAL, but without any fsync."""
 
     INTERVAL = "interval"
     ALWAYS = "always"
@@ -44,7 +44,7 @@ class CleanupPolicy(StrEnum):
 
 
 class TimestampType(IntEnum):
-    """Kafka's `message.timestamp.type`: who says what time a record has."""
+    """Kafka's `message.timestamp.type`: whether the producer or the broker sets a record's time."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
@@ -52,8 +52,7 @@ class TimestampType(IntEnum):
 
 @dataclass(slots=True)
 class LogConfig:
-    """A topic's settings as far as its log knows them. Bytes and milliseconds; -1 is no limit for the two
-    retentions."""
+    """The settings of a topic that concern its log, in bytes and milliseconds. A retention of -1 is no limit."""
 
     segment_bytes: int = 1024 * 1024 * 1024
     segment_ms: int = 7 * DAY_MS
@@ -72,16 +71,16 @@ class LogConfig:
 
 
 class LogError(KafkaError):
-    """An append or read that is refused; `code` is what the client is to be told. The log goes on.
+    """An append or read that is refused; `code` is the error code for the client. The log goes on.
 
-    `record_errors` are index and sentence of each record because of which a batch was refused."""
+    `record_errors` has index and message of each record that made the batch invalid."""
 
     record_errors: Sequence[tuple[int, str]] = ()
 
 
 class LogFailedError(LogError):
     """Reading or writing the disk failed. The log refuses appends until the store is opened again: after a failed write
-    or fsync nobody knows what the disk holds."""
+    or fsync it is unknown what the disk holds."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, message)

@@ -1,4 +1,4 @@
-"""When a segment is full, when it is due to go, and when compaction is due: rules without files."""
+"""When a segment is full, when it is due for deletion, and when compaction is due: rules without files."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ def is_full(active: Segment, size: int, placed: Sequence[BatchHeader], config: L
 def deletable(
     segments: Sequence[Segment], config: LogConfig, now: int, start: int, high_watermark: int, end: int
 ) -> int:
-    """How many segments from the old end on may be deleted: those before the log's `start` and, where the policy
-    deletes, those that are too old or too much. Nothing that reaches behind `high_watermark`."""
+    """How many of the oldest segments may be deleted: those before the log's `start` and, where the policy deletes,
+    those beyond the retention by time or size. No segment that reaches behind `high_watermark`."""
     count = 0
     excess = sum(segment.size for segment in segments) - config.retention_bytes
     limited = config.retention_bytes != NO_LIMIT
-    # Not where its own last batch ends: compaction may have left none, and readers are still on their way there.
+    # A segment ends where the next begins, not with its last batch: compaction may have left none, and consumers still
+    # have positions there.
     ends = [*(segment.base_offset for segment in segments[1:]), end]
     for segment, its_end in zip(segments, ends, strict=False):
         excess -= segment.size
@@ -47,7 +48,7 @@ def _latest(segment: Segment) -> int:
 
 
 def is_dirty(sealed: Sequence[Segment], config: LogConfig, cleaned_to: int) -> bool:
-    """Whether so much of the sealed segments was not compacted yet as the settings ask for."""
+    """Whether the share of the sealed segments that was not compacted yet is as large as the settings demand."""
     total = sum(segment.size for segment in sealed)
     dirty = sum(segment.size for segment in sealed if segment.next_offset > cleaned_to)
     return dirty > 0 and dirty >= config.min_cleanable_dirty_ratio * total

@@ -1,10 +1,10 @@
-"""The disk, as all that writes into the data folder sees it: the few operations, and the few ways to combine them.
+"""The disk, as all code that writes into the data folder sees it: a few operations, and a few combinations of them.
 
-`DISK` is the real one, which adds a call to each. Tests give another in its place: one that
-notes every operation to play power cuts, or whose syncs wait or fail.
+`DISK` is the real disk. Tests pass another in its place: one that records every operation to play power cuts, or whose
+syncs wait or fail.
 
-What a power cut may take back, and so what the rest of this package is written against:
-- what was written to a file and not synced since: all of it, its end, or it reads as zeros;
+A power cut may take back the following, and the rest of this package is written for that:
+- data written to a file and not synced since: all of it, its end, or it reads as zeros;
 - a name that was made, renamed or removed, until its folder is synced: each of them by itself, in any order.
 """
 
@@ -28,14 +28,14 @@ class Files:
         os.close(fd)
 
     def pwrite(self, fd: int, data: Data, position: int) -> int:
-        """Returns how much was written, which may be less."""
+        """Returns the number of bytes written, which may be less."""
         return os.pwrite(fd, data, position)
 
     def truncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)
 
     def sync(self, fd: int) -> None:
-        """What was written to the file is durable; its name may not be."""
+        """Makes the file's data durable; its name may not be."""
         _sync(fd)
 
     def replace(self, source: Path, target: Path) -> None:
@@ -56,13 +56,13 @@ class Files:
             self.unlink(path)
 
     def make_folders(self, folder: Path) -> None:
-        """Makes the folder, and those it is in, where they are missing."""
+        """Makes the folder and its parents where they are missing."""
         if not folder.is_dir():
             self.make_folders(folder.parent)
             self.mkdir(folder)
 
     def sync_folder(self, folder: Path) -> None:
-        """What was made, renamed and removed in the folder until now is durable."""
+        """Makes durable which names were made, renamed and removed in the folder until now."""
         fd = self.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
@@ -74,15 +74,15 @@ DISK = Files()
 
 
 def write_whole(files: Files, path: Path, data: bytes) -> None:
-    """Puts a small file in place so that kill -9 and a power cut leave the old one or the new one; durable when this
-    returns. Raises OSError; then the old file is as it was."""
+    """Replaces a small file so that kill -9 or a power cut leaves the old or the new one; durable when this returns.
+    Raises OSError; then the old file is as it was."""
     put_whole(files, path, data, sync=True)
     files.sync_folder(path.parent)
 
 
 def put_whole(files: Files, path: Path, data: bytes, *, sync: bool) -> None:
-    """As `write_whole`, but after a power cut the old file may be there; without `sync` also a damaged one. For what
-    can be done without. Raises OSError."""
+    """As `write_whole`, but after a power cut the old file may be there, and without `sync` even a damaged one. For
+    files that can be lost. Raises OSError."""
     temporary = path.with_name(path.name + ".tmp")
     fd = files.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
@@ -97,7 +97,8 @@ def put_whole(files: Files, path: Path, data: bytes, *, sync: bool) -> None:
 
 
 def remove_tree(files: Files, folder: Path) -> None:
-    """Removes a folder and what is in it; links are removed and not followed. Raises OSError, with what is left."""
+    """Removes a folder with its contents; links are removed and not followed. Raises OSError; then some of it is
+    left."""
     if folder.is_symlink():
         files.unlink(folder)
         return

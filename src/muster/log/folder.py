@@ -1,11 +1,11 @@
-"""The data folder itself: who has it open, and which of the things in it are whose.
+"""The data folder itself: its lock, and what the files and folders in it are.
 
     TOPIC-PARTITION                    a partition: nothing but the files that a log makes
     TOPIC-PARTITION.HEX-delete         a partition that is being deleted; goes at the next start
     TOPIC-PARTITION.HEX-stray          a partition that no topic of the catalogue has, set aside for people to look at
 
-HEX is 32 digits. A topic's name is cut short where the whole would be longer than a file's name may be, as Kafka does.
-Everything else in the folder is not muster's, and is left alone.
+HEX is 32 digits. A topic's name is cut where the whole name would be too long for a file, as in Kafka. Everything else
+in the folder is not muster's, and is left alone.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class StoreLockedError(MusterError):
 
 
 class FolderLock:
-    """Held while a process has the data folder open; the system lets go of it when the process ends."""
+    """Held while a process has the data folder open; the system releases it when the process ends."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -63,7 +63,7 @@ class FolderLock:
             os.ftruncate(fd, 0)
             os.pwrite(fd, b"%d\n" % os.getpid(), 0)
         except OSError:
-            pass  # on a full disk: the number is for people, the lock holds without it
+            pass  # the disk is full: the process id is for people, the lock holds without it
         return cls(fd)
 
     @property
@@ -71,20 +71,20 @@ class FolderLock:
         return self._fd >= 0
 
     def release(self) -> None:
-        """Lets go; a second call does nothing."""
+        """Releases the lock; a second call does nothing."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
 
 def parse_partition(name: str) -> TopicPartition | None:
-    """The partition whose folder is called so; None if that is no name for one."""
+    """The partition whose folder has this name; None if it is no partition's name."""
     found = _PARTITION.match(name)
     return TopicPartition(found[1], int(found[2])) if found else None
 
 
 def is_file_of_ours(name: str) -> bool:
-    """Whether a thing that is called so belongs to the data folder, beside the partitions."""
+    """Whether a file of this name is muster's own, besides the partitions' folders."""
     return _BESIDE.match(name) is not None or set_aside_suffix(name) is not None
 
 
@@ -95,13 +95,14 @@ def set_aside_suffix(name: str) -> str | None:
 
 
 def name_aside(topic_partition: TopicPartition, suffix: str) -> str:
-    """A name that nothing has yet, for a partition that is set aside (Kafka's UnifiedLog.logDeleteDirName)."""
+    """A new name for a partition that is set aside (Kafka's UnifiedLog.logDeleteDirName)."""
     end = f"-{topic_partition.partition}.{uuid.uuid4().hex}{suffix}"
     return topic_partition.topic[: _MAX_NAME_BYTES - len(end)] + end
 
 
 def is_surely_ours(folder: Path) -> bool:
-    """Whether the folder has a log's segments, and nothing but what a log or Kafka puts beside them. Raises OSError."""
+    """Whether the folder has segments of a log, and otherwise only files that a log or Kafka puts there. Raises
+    OSError."""
     if folder.is_symlink() or not folder.is_dir():
         return False
     with os.scandir(folder) as entries:

@@ -1,13 +1,13 @@
-"""The two sparse indexes of a segment, in Kafka's file layout (big-endian, nothing but entries).
+"""The two sparse indexes of a segment, in Kafka's file layout (big-endian entries, without a header).
 
 `.index`      (offset - base offset) int32, position int32: the last offset of a batch, and where in the `.log` the
               batch begins. One entry for about each `index_interval_bytes` of log.
 `.timeindex`  timestamp int64, (offset - base offset) int32: the largest timestamp up to there, and the last offset of
               the first batch that has it. Timestamps rise strictly from entry to entry.
 
-In memory an index is a pair of arrays that bisect finds its way in. `save` writes it whole, when the segment is sealed
-or the log closed: a file is as it was at one moment or not there, and whoever builds a segment from it must know that
-nothing was added since.
+In memory an index is a pair of arrays, searched by bisection. `save` writes it whole, when the segment is sealed or the
+log closed. So a file is complete for one moment, or missing; code that loads a segment from it must know that nothing
+was appended since.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class OffsetIndex:
         return len(self._offsets)
 
     def load(self, segment_size: int) -> bool:
-        """Reads the file. False, and empty, if it is missing or cannot belong to a segment of that size."""
+        """Reads the file. Returns False, and the index is empty, if it is missing or cannot fit a segment of that
+        size."""
         data = _read(self.path)
         if data is None or len(data) % _OFFSET_ENTRY_SIZE:
             return False
@@ -57,12 +58,12 @@ class OffsetIndex:
         self._positions.append(position)
 
     def position_before(self, relative_offset: int) -> int:
-        """Where a batch begins at or before the one that holds the offset; 0 if the index does not know better."""
+        """The position of a batch at or before the one that holds the offset; 0 if the index has no better entry."""
         slot = bisect_right(self._offsets, relative_offset) - 1
         return self._positions[slot] if slot >= 0 else 0
 
     def last_position_until(self, position: int) -> int:
-        """The last known beginning of a batch that is not behind `position`."""
+        """The last indexed beginning of a batch at or before `position`."""
         slot = bisect_right(self._positions, position) - 1
         return self._positions[slot] if slot >= 0 else 0
 
@@ -70,8 +71,8 @@ class OffsetIndex:
         return self._positions[-1] if self._positions else 0
 
     def save(self) -> None:
-        """Writes the file. It need not be synced: one that a power cut has torn is not in order, or its last entry does
-        not lead to the segment's end, and some entries too few only cost time. Raises OSError."""
+        """Writes the file. It need not be synced: a file torn by a power cut is out of order, or its last entry does
+        not lead to the segment's end; and missing entries only cost time. Raises OSError."""
         entries = array("i", bytes(_OFFSET_ENTRY_SIZE * len(self._offsets)))
         entries[0::2], entries[1::2] = self._offsets, self._positions
         if sys.byteorder == "little":
@@ -94,7 +95,7 @@ class TimeIndex:
         return len(self._offsets)
 
     def load(self) -> bool:
-        """Reads the file. False, and empty, if it is missing or out of order."""
+        """Reads the file. Returns False, and the index is empty, if it is missing or out of order."""
         data = _read(self.path)
         if data is None or len(data) % _TIME_ENTRY.size:
             return False
@@ -108,7 +109,7 @@ class TimeIndex:
         return True
 
     def append(self, timestamp: int, relative_offset: int) -> None:
-        """Adds an entry unless it says nothing new (Kafka's maybeAppend)."""
+        """Adds an entry if its timestamp is larger than the last (Kafka's maybeAppend)."""
         if timestamp >= 0 and (not self._timestamps or timestamp > self._timestamps[-1]):
             self._timestamps.append(timestamp)
             self._offsets.append(relative_offset)
@@ -125,8 +126,8 @@ class TimeIndex:
         return self._offsets[slot - 1] if slot else 0
 
     def save(self, *, sync: bool) -> None:
-        """Writes the file. One without its last entries could not be told from a whole one, so it is to be synced
-        before it is believed. Raises OSError."""
+        """Writes the file. A file that lost its last entries looks like a whole one, so it must be synced before it is
+        trusted. Raises OSError."""
         data = b"".join(map(_TIME_ENTRY.pack, self._timestamps, self._offsets))
         put_whole(self._files, self.path, data, sync=sync)
 
@@ -134,7 +135,7 @@ class TimeIndex:
 def _read(path: Path) -> bytes | None:
     try:
         return path.read_bytes() if path.is_file() else None
-    except OSError:  # not there, or nothing that can be read: it is built again
+    except OSError:  # missing, or not readable: the index is built again
         return None
 
 

@@ -1,30 +1,30 @@
-"""The log of one partition: what is appended, in order, and read again from any offset.
+"""The log of one partition: records are appended in order, and read from any offset.
 
     log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset
 
-Records before log_start_offset are gone (retention, DeleteRecords). Those before high_watermark may be read and
-acknowledged: all that are written, but under FsyncPolicy.ALWAYS only those that have been synced. How far one reader
-may see is decided in `readable_end`, and nowhere else.
+Records before log_start_offset are gone (retention, DeleteRecords). Records before high_watermark may be read and
+acknowledged: all written records; under FsyncPolicy.ALWAYS only those that have been synced. How far a consumer may
+read is decided in `readable_end`, and nowhere else.
 
 Transactions
     There are none yet (validation.py refuses their batches), so the last stable offset is the high watermark. Their
-    places: the open ones, each with its first offset, in `ProducerState` and its snapshots, beside the sequences that
-    are rebuilt from the same batches; the last stable offset, the first of these offsets or the high watermark, in
-    `readable_end`; aborted ranges in an index of each segment, as Kafka's `.txnindex`, which come out with a
-    `ReadResult` and go with their segment.
+    places are these. Open transactions, each with its first offset, belong into `ProducerState` and its snapshots,
+    beside the sequences, which are rebuilt from the same batches. The last stable offset, the smallest of those first
+    offsets or the high watermark, belongs into `readable_end`. Aborted ranges belong into an index of each segment, as
+    Kafka's `.txnindex`: they are returned with a `ReadResult`, and are deleted with their segment.
 
 Threads
     One thread appends and reads (the broker's loop), another may call `flush`, a third `enforce_retention` and
-    `compact`; `close` any. `_lock` guards the segments and is only held for microseconds; a sync, the rewriting of a
-    segment and the exchange of files run outside it. `_sync_lock` keeps files open while they are synced and is always
-    taken first; what is not synced yet belongs to `flush`, and compaction leaves it alone.
+    `compact`, any of them `close`. `_lock` guards the segments and is held for microseconds only; a sync, the rewriting
+    of a segment and the exchange of files run outside it. `_sync_lock` keeps files open while they are synced, and is
+    always taken first. Segments that are not synced yet belong to `flush`, and compaction leaves them alone.
 
 Failure
-    A write that fails is cut off again and refused with KAFKA_STORAGE_ERROR; the log goes on when there is space, or a
-    file descriptor, again. Indexes, snapshots and compaction can be done without: what fails there is logged, and done
-    later. But after a failed sync nobody knows what the disk holds, and the system may call later syncs good although
-    the data is gone: the log is `failed`, refuses all appends and acknowledges nothing that was not synced before.
-    Opening the store again recovers it.
+    A write that fails is cut off again and refused with KAFKA_STORAGE_ERROR; the log goes on once there is space, or a
+    file descriptor, again. Indexes, snapshots and compaction can wait: a failure there is logged, and they are done
+    later. But after a failed sync it is unknown what the disk holds, and the system may report later syncs as good
+    although the data is gone. Then the log is `failed`: it refuses all appends, and acknowledges nothing that was not
+    synced before. Opening the store again recovers it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ Origin = Literal["client", "coordinator"]
 
 _EMPTY = memoryview(b"")
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""Why a file or folder could not be opened to be synced: nothing was tried, so nothing is lost."""
+"""Errors with which a file or folder could not be opened for a sync. No sync was tried, so nothing is lost."""
 
 
 class PartitionLog:
@@ -92,12 +92,12 @@ class PartitionLog:
         self._log_start_offset = 0
         self._log_end_offset = 0
         self._durable = 0
-        """Up to where everything has been synced; an offset."""
+        """The offset up to which everything has been synced."""
         self._sealed: list[Sealed] = []
-        """To be synced, and to get their indexes and snapshots."""
+        """Sealed segments that still have to be synced, and to get their indexes and snapshots."""
         self._new_files = False
         self._exchanged: list[compaction.Replacement] = []
-        """Compacted segments that hold already, and whose predecessors could not be removed yet."""
+        """Compacted segments that count already, whose predecessors could not be removed yet."""
         self._in_trouble = False
         self._closed = False
         self._positions = Positions()
@@ -122,8 +122,8 @@ class PartitionLog:
         on_dirty: Callable[[PartitionLog], None] | None = None,
         files: Files = DISK,
     ) -> PartitionLog:
-        """The log as its files tell. Unless the shutdown was `clean`, everything from `recovery_point` on is checked,
-        and cut off at the first batch that is torn or corrupt. Raises OSError."""
+        """The log in its files. Unless the shutdown was `clean`, everything from `recovery_point` on is checked, and
+        cut off at the first batch that is torn or corrupt. Raises OSError."""
         log = cls(directory, topic_partition, config, fsync=fsync, on_dirty=on_dirty, files=files)
         loaded = recovery.load(
             directory,
@@ -165,26 +165,26 @@ class PartitionLog:
         return self._log_end_offset
 
     def readable_end(self, isolation_level: int) -> int:
-        """The offset before which a reader may see records, and which it is told where it asks for the latest.
+        """The offset before which a consumer may see records, and which it gets when it asks for the latest offset.
 
         `isolation_level` is READ_UNCOMMITTED or READ_COMMITTED: without transactions both end at the high watermark."""
         return self.high_watermark
 
     @property
     def flushed_offset(self) -> int:
-        """Records before it have been synced (but with FsyncPolicy.NEVER)."""
+        """Records before it have been synced (except with FsyncPolicy.NEVER)."""
         return self._durable
 
     @property
     def recovery_point(self) -> int:
-        """What lies before it need not be checked after a crash: it is synced, and its indexes are."""
+        """Records before it need not be checked after a crash: they and their indexes are synced."""
         with self._lock:
             synced = [sealed.segment for sealed in self._sealed if sealed.segment.next_offset <= self._durable]
             return min([self._durable, *(segment.base_offset for segment in synced)])
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed, or deleted: what is not durable by then never will be."""
+        """Whether it was closed, or deleted: records that are not durable by then never will be."""
         return self._closed
 
     @property
@@ -194,7 +194,7 @@ class PartitionLog:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """From old to new; the last one is active."""
+        """All segments, the oldest first; the last one is active."""
         return self._segments
 
     # ---------------------------------------------------------------------------------------------- append
@@ -208,13 +208,12 @@ class PartitionLog:
         origin: Origin = "client",
         examined: Examined | None = None,
     ) -> AppendResult:
-        """Writes batches (of a client exactly one) behind the end, in one piece, and gives them their offsets.
+        """Appends batches (from a client exactly one) in one write, and gives them their offsets.
 
-        They are looked through first, unless `examined` says that they were.
-        Offsets and leader epoch are patched into `batches` itself where it can be written to. Raises LogError with what
-        the client is to be told: CORRUPT_MESSAGE, INVALID_RECORD, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
-        INVALID_TIMESTAMP, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH; LogFailedError if the disk fails or
-        has failed."""
+        The batches are validated first, unless `examined` has the result already. Offsets and leader epoch are patched
+        into `batches` itself if it is writable. Raises LogError with the client's error code: CORRUPT_MESSAGE,
+        INVALID_RECORD, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, OUT_OF_ORDER_SEQUENCE_NUMBER,
+        INVALID_PRODUCER_EPOCH; LogFailedError if the disk fails or has failed."""
         buffer = writable(batches)
         if examined is None:
             examined = examine(buffer, self.config, now, origin, self.topic_partition)
@@ -252,7 +251,7 @@ class PartitionLog:
         self._log_end_offset = segment.next_offset
 
     def _active(self, size: int, placed: list[BatchHeader], now: int) -> Segment:
-        """The segment to write to: the last one, or a new one where Kafka would begin one."""
+        """The segment to write to: the last one, or a new one by Kafka's rules."""
         if not self._segments:
             self._files.make_folders(self.directory)
             return self._add_segment(placed[0].base_offset, now)
@@ -290,7 +289,7 @@ class PartitionLog:
         return LogFailedError(f"reading the log of {self.topic_partition} failed: {error}")
 
     def _report(self, what: str, error: OSError) -> None:
-        """Once, until all is well again: trouble that lasts would fill the disk with lines."""
+        """Log a problem once until it is over: one that lasts would fill the disk with lines."""
         if not self._in_trouble:
             self._in_trouble = True
             logger.error("%s %s: %s", self.topic_partition, what, error)
@@ -300,9 +299,9 @@ class PartitionLog:
     def read(
         self, offset: int, max_bytes: int, *, min_one: bool = True, isolation_level: int = READ_UNCOMMITTED
     ) -> ReadResult:
-        """Whole batches from the one that holds `offset` on, of one segment and before the reader's `readable_end`.
+        """Whole batches from the one that holds `offset` on, of one segment and before the consumer's `readable_end`.
 
-        At most `max_bytes`, except that with `min_one` the first batch comes whatever its size. Empty at the end of the
+        At most `max_bytes`; but with `min_one` the first batch is returned whatever its size. Empty at the end of the
         log. Raises LogError(OFFSET_OUT_OF_RANGE) for an offset outside of the log, LogFailedError."""
         with self._lock:
             if not self._log_start_offset <= offset <= self._log_end_offset:
@@ -311,7 +310,7 @@ class PartitionLog:
                     f"offset {offset} of {self.topic_partition} is not within "
                     f"{self._log_start_offset} and {self._log_end_offset}",
                 )
-            # The end first: a sync that ends in between moves both.
+            # The end is read first: a sync that ends in between moves both.
             readable_end, high_watermark = self.readable_end(isolation_level), self.high_watermark
             empty = ReadResult(_EMPTY, offset, high_watermark, self._log_start_offset)
             if offset >= readable_end:
@@ -334,17 +333,16 @@ class PartitionLog:
         return ReadResult(data, next_offset, high_watermark, self._log_start_offset)
 
     def offset_for_timestamp(self, timestamp: int, isolation_level: int = READ_UNCOMMITTED) -> tuple[int, int] | None:
-        """Offset and timestamp of the first record that the reader may see and that is not earlier than `timestamp`
+        """Offset and timestamp of the first record that the consumer may see and that is not earlier than `timestamp`
         (milliseconds); None if there is none. Raises CorruptRecordError, LogFailedError.
 
-        Looking into a batch may take long: call it from another thread than append and read, which it does not keep
-        waiting."""
+        Reading a batch may take long: call it from another thread than append and read. It does not block them."""
         segment, position = None, 0
         while True:
             with self._lock:
                 try:
                     if segment not in self._segments:
-                        # The first one, or the one looked through was replaced or deleted meanwhile.
+                        # The first round; or the segment searched was replaced or deleted meanwhile.
                         segment, position = self._segment_of_time(timestamp, -1)
                     if segment is None:
                         return None
@@ -378,15 +376,15 @@ class PartitionLog:
 
     @property
     def _promises(self) -> bool:
-        """Whether anything is said about power cuts."""
+        """Whether the policy promises anything about power cuts."""
         return self.fsync is not FsyncPolicy.NEVER
 
     def flush(self) -> bool:
         """Syncs everything that was appended until now, and writes the indexes of sealed segments. Returns whether that
-        moved anything. With FsyncPolicy.NEVER it only writes.
+        moved the durable end. With FsyncPolicy.NEVER it only writes indexes.
 
-        May run in another thread than append and read. After a failed sync `failed` is set; what failed otherwise is
-        tried again with the next call."""
+        May run in another thread than append and read. After a failed sync `failed` is set; after another failure the
+        next call tries again."""
         with self._sync_lock:
             with self._lock:
                 if self.failed is not None or self._closed or not self._segments:
@@ -423,8 +421,8 @@ class PartitionLog:
         return True
 
     def _save_sealed(self, sealed: tuple[Sealed, ...]) -> None:
-        """Writes indexes and snapshots of segments that are synced. They can be done without, but the segments are read
-        through after a crash until they have them."""
+        """Writes indexes and snapshots of segments that are synced. Without them a start after a crash reads through
+        the whole segments."""
         try:
             for segment, offset, snapshot in sealed:
                 segment.save_indexes(sync=self._promises)
@@ -438,8 +436,8 @@ class PartitionLog:
             self._sealed = [one for one in self._sealed if one not in sealed]
 
     def close(self) -> None:
-        """Syncs (but with FsyncPolicy.NEVER), writes indexes and producer snapshot, and closes the files. Views that
-        were given out stay good. Raises LogFailedError if something could not be written."""
+        """Syncs (except with FsyncPolicy.NEVER), writes indexes and producer snapshot, and closes the files. Views that
+        were given out stay valid. Raises LogFailedError if something could not be written."""
         self.flush()
         with self._sync_lock, self._lock:
             if self._closed:
@@ -462,7 +460,7 @@ class PartitionLog:
             raise self.failed
 
     def abandon(self) -> None:
-        """Closes the files without writing anything: what was appended stays as a crash would leave it."""
+        """Closes the files without writing anything: the log stays as a crash would leave it."""
         with self._sync_lock, self._lock:
             self._closed = True
             self._positions.clear()
@@ -483,8 +481,8 @@ class PartitionLog:
             return self._log_start_offset
 
     def enforce_retention(self, now: int) -> int:
-        """Deletes segments from the old end: those before the log's start and, where the policy deletes, those that
-        are too old or too much. Returns how many. Forgets idempotent producers that have been silent too long.
+        """Deletes the oldest segments: those before the log's start and, where the policy deletes, those beyond the
+        retention by time or size. Returns how many. Forgets idempotent producers that were idle for too long.
 
         The active segment goes too when it is due; then the log is empty. Raises LogFailedError."""
         doomed = self.retire(now)
@@ -492,8 +490,8 @@ class PartitionLog:
         return len(doomed)
 
     def retire(self, now: int) -> list[Segment]:
-        """The first half of `enforce_retention`: takes the segments out of the log. Before the second half the new
-        start should be made durable: else a power cut can leave a hole. Raises LogFailedError."""
+        """The first half of `enforce_retention`: takes the segments out of the log. The caller makes the new start
+        durable before the second half: otherwise a power cut can leave a hole. Raises LogFailedError."""
         with self._sync_lock, self._lock:
             if self.failed is not None or self._closed or not self._segments or self._exchanged:
                 return []
@@ -516,7 +514,7 @@ class PartitionLog:
             return doomed
 
     def remove(self, doomed: list[Segment]) -> None:
-        """The second half of `enforce_retention`: deletes the files. What cannot be deleted goes at the next start."""
+        """The second half of `enforce_retention`: deletes the files. The next start deletes files that are left."""
         try:
             for segment in doomed:
                 segment.delete()
@@ -525,7 +523,7 @@ class PartitionLog:
             self._report("could not remove a segment", error)
 
     def is_cleanable(self) -> bool:
-        """Whether compaction is due: the dirty part of the sealed segments has the share that the settings ask for."""
+        """Whether compaction is due: the dirty share of the sealed segments is as large as the settings demand."""
         if not self.config.cleanup_policy.compacts or self.failed is not None or self._closed:
             return False
         return is_dirty(self._segments[:-1], self.config, self.cleaned_to)
@@ -534,8 +532,8 @@ class PartitionLog:
         """Rewrites the sealed segments so that of each key only the last record stays (and tombstones for
         `delete_retention_ms` after they are first met). Offsets stay. None if there is nothing to do.
 
-        Runs long: call it from another thread than append, read and flush. `breathe` is called all the time; it may
-        wait, and raise CompactionStopped. Raises OSError, CorruptRecordError; the log is as good as before."""
+        It takes long: call it from another thread than append, read and flush. `breathe` is called often; it may wait,
+        and may raise CompactionStopped. Raises OSError, CorruptRecordError; the log is as good as before."""
         self._finish_exchanges()
         with self._lock:
             limit = self._durable if self._promises else self._log_end_offset
@@ -562,7 +560,7 @@ class PartitionLog:
             return False
         compaction.decide(replacement)
         with self._lock:
-            # Closed or deleted meanwhile: the exchange is finished by the next start, or goes with the folder.
+            # Closed or deleted meanwhile: the next start finishes the exchange, or the folder is deleted with it.
             if not self._has(replacement.old):
                 replacement.new.close()
                 return False

@@ -1,4 +1,4 @@
-"""Batches get their offsets and, where the topic says so, their time: patched into the bytes that will be written."""
+"""Gives batches their offsets and, with LogAppendTime, their time: patched into the bytes that will be written."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from muster.protocol.record_batch import BatchHeader, assign_offset, read_header
 def place(
     buffer: bytearray | memoryview, examined: Examined, offset: int, config: LogConfig, now: int, leader_epoch: int
 ) -> list[BatchHeader]:
-    """Patches offsets from `offset` on, the epoch and, with LogAppendTime or where the header lies, the time into the
-    batches; returns the headers they have then. `now` is in milliseconds."""
+    """Patches offsets from `offset` on and the epoch into the batches, and also the time, with LogAppendTime or if the
+    header's time is wrong. Returns the new headers. `now` is in milliseconds."""
     stamp = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
     placed = []
     position = 0
@@ -29,7 +29,7 @@ def place(
 
 
 def writable(batches: bytes | bytearray | memoryview) -> bytearray | memoryview:
-    """The batches themselves where they can be patched, else a copy."""
+    """The batches themselves if they can be patched, else a copy."""
     if isinstance(batches, bytes) or (isinstance(batches, memoryview) and batches.readonly):
         return bytearray(batches)
     return batches

@@ -1,4 +1,4 @@
-"""Where in the segments an offset is, and a memory of where readers will ask next."""
+"""Finds the position of an offset in the segments, and remembers the offsets that consumers will ask for next."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _REMEMBERED = 64
 
 
 class Positions:
-    """For one log. Forgets all (`clear`) when segments are replaced or go."""
+    """The positions of one log. They are cleared when segments are replaced or deleted."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Segment, int]] = {}
@@ -33,7 +33,7 @@ class Positions:
         return None
 
     def offset_at(self, segment: Segment, end: int) -> int:
-        """The offset behind the batch that ends at `end`, and a note for the reader who will ask for it."""
+        """The offset behind the batch that ends at `end`; remembered, as a consumer will ask for it next."""
         # The next batch's base is larger than the last offset + 1 only where compaction left a gap.
         last = end == segment.size
         next_offset = segment.next_offset if last else int.from_bytes(segment.view(end, end + 8), "big")
@@ -44,7 +44,7 @@ class Positions:
 
 
 def readable(segment: Segment, segments: tuple[Segment, ...]) -> Segment:
-    """A sealed segment is mapped before it is read, once: its file may be closed, or gone, by the next time."""
+    """Map a sealed segment once before it is read: by the next time its file may be closed, or deleted."""
     if segment is not segments[-1]:
         segment.map_whole()
     return segment

@@ -5,8 +5,8 @@ For each producer id: the epoch, and the last five batches as ranges of sequence
 - of an older epoch is refused with INVALID_PRODUCER_EPOCH;
 - of a newer epoch must begin at sequence 0;
 - of the same epoch must follow the last sequence (2^31 - 1 is followed by 0), else OUT_OF_ORDER_SEQUENCE_NUMBER;
-- of a producer that is not known (expired, or its records are gone) is taken with any sequence, so today's
-  brokers have no use for UNKNOWN_PRODUCER_ID.
+- of an unknown producer (it expired, or its records are gone) is accepted with any sequence, so today's brokers have
+  no use for UNKNOWN_PRODUCER_ID.
 The rules are those of Kafka's ProducerAppendInfo and ProducerStateManager, the snapshot is theirs too
 (version 1: int16 version, uint32 CRC-32C of what follows, then an array of entries).
 """
@@ -27,7 +27,7 @@ from muster.log.files import DISK, Files, put_whole
 from muster.protocol.record_batch import NO_PRODUCER_EPOCH, BatchHeader
 
 BATCHES_TO_RETAIN = 5
-"""A producer with more requests in flight than this could not be checked (max.in.flight.requests.per.connection)."""
+"""Duplicates can be recognised for this many requests in flight (max.in.flight.requests.per.connection)."""
 
 _MAX_SEQUENCE = 2**31 - 1
 _VERSION = struct.Struct(">hI")
@@ -55,7 +55,7 @@ class ProducerEntry:
 
 
 class CorruptSnapshotError(MusterError):
-    """A producer snapshot that cannot be believed; the state is built from the log instead."""
+    """A producer snapshot that is damaged; the state is built from the log instead."""
 
 
 class ProducerState:
@@ -117,7 +117,7 @@ class ProducerState:
             )
 
     def last_offset(self, producer_id: int) -> int:
-        """The last offset that the producer wrote, -1 if unknown: compaction keeps that batch, if empty."""
+        """The last offset that the producer wrote, -1 if unknown. Compaction keeps that batch even when it is empty."""
         entry = self.producers.get(producer_id)
         return entry.batches[-1].last_offset if entry and entry.batches else -1
 
@@ -172,6 +172,6 @@ class ProducerState:
         return state
 
     def save(self, path: Path, files: Files = DISK) -> None:
-        """Writes the snapshot. Not synced: one that a power cut damaged is known by its CRC, and the log has all that
-        it says. Raises OSError."""
+        """Writes the snapshot, without a sync: damage by a power cut shows in its CRC, and the log holds all of it
+        too. Raises OSError."""
         put_whole(files, path, self.encode(), sync=False)

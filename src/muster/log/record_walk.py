@@ -1,15 +1,14 @@
-"""What the records of a batch say of themselves, without decoding them: are they there, whole, keyed, of which time?
+"""Checks the records of a batch without decoding them: are they all there and whole, have they keys, which times?
 
-Every batch that a client sends is walked through before it is written, as Kafka does: what is stored, some consumer
-will have to read, and one that cannot be read stops every consumer of its partition. That must not cost much more than
-the writing, so there are two ways:
+Every batch that a client sends is checked so before it is written, as in Kafka: a stored batch that cannot be read
+would stop every consumer of its partition. The check must not cost much more than the write, so it works in two ways:
 
-- record by record, some 0.4 µs each;
-- in runs. Records of one producer tend to be alike: the same size, key and value at the same places. Then the first
-  byte of all records of a run lies at equal distances, as do the second and every other that is not key or value, and a
-  slice with that step takes each of them out at once; to compare it costs next to nothing. A run is looked for after a
-  record was read singly, first of a few records, then of more and more; where there is none it is looked for less and
-  less often.
+- Record by record, some 0.4 µs each.
+- In runs. Records of one producer tend to be alike: the same size, with key and value at the same places. Then the
+  first bytes of all records of a run lie at equal distances, and so do the second bytes, and all other bytes outside of
+  key and value. One slice with that step extracts such a byte of all records, and comparing the slice costs next to
+  nothing. After each record that was read singly a run is looked for, first of a few records, then of more and more;
+  where there are no runs they are looked for less and less often.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from muster.protocol.record_batch import NO_TIMESTAMP, BatchHeader, read_header,
 from muster.protocol.varints import read_varint, read_zigzag
 
 MAX_ERRORS = 1_000
-"""How many records of a batch are named to its producer: Kafka names all, and a few bytes can stand for millions."""
+"""How many bad records of a batch are named to its producer. Kafka names all, but a few bytes can mean millions."""
 
 _SHORTEST_RUN = 16
 _LONGEST_RUN = 1 << 15
 _MAX_WAIT = 4_096
 _WIDER_OFFSETS = (64, 8_192, 1 << 20, 1 << 27)
-"""Records whose offset in the batch is the first of so many bytes."""
+"""The first offsets within a batch that need one more byte each."""
 
 _INTEGERS: dict[int, tuple[Literal["B", "H", "I"], int]] = {1: ("B", 1), 2: ("H", 2), 3: ("I", 4), 4: ("I", 4)}
-"""By the bytes of a varint: an array's type that holds it, and its bytes."""
+"""For the bytes of a varint: the type of an array that holds it, and that type's bytes."""
 
 _MAX_VARINT = 5
 _NULL = 1
@@ -43,11 +42,11 @@ _INT64 = range(-(1 << 63), 1 << 63)
 
 
 class RecordLengthError(CorruptRecordError):
-    """A record's length that is no number. Kafka has another error for that than for all else that can be wrong."""
+    """A record's length that is not a valid number, for which Kafka has an error code of its own."""
 
 
 class Rules(NamedTuple):
-    """What is asked of each record: whether it needs a key, and the bounds of its timestamp (ms, both allowed)."""
+    """What each record must satisfy: whether it needs a key, and the bounds of its timestamp (ms, inclusive)."""
 
     needs_key: bool
     earliest: int
@@ -55,7 +54,7 @@ class Rules(NamedTuple):
 
 
 class BadRecord(NamedTuple):
-    """A record that is whole and yet not allowed; `timestamp` is None if what it lacks is a key."""
+    """A record that is whole but not allowed: because of its `timestamp` or, if that is None, for lack of a key."""
 
     at: int
     offset_delta: int
@@ -63,7 +62,7 @@ class BadRecord(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """What was found. `bad` are the first of `bad_count` records; `in_sequence`: offsets count up from the base."""
+    """The result. `bad` holds the first of `bad_count` records; `in_sequence`: offsets count up from the base."""
 
     max_timestamp: int
     in_sequence: bool
@@ -72,10 +71,10 @@ class Walk(NamedTuple):
 
 
 def walk(data: bytes, header: BatchHeader, rules: Rules) -> Walk:
-    """Look at all records of a batch; `data` is what follows its header, decompressed.
+    """Check all records of a batch; `data` is what follows its header, decompressed.
 
     Raises:
-        RecordLengthError: a record begins with no number.
+        RecordLengthError: a record's length is not a valid number.
         CorruptRecordError: the records are not as many as the header says, or one of them is broken.
     """
     walker = _Walker(data, header.record_count, rules.needs_key)
@@ -90,7 +89,7 @@ def walk(data: bytes, header: BatchHeader, rules: Rules) -> Walk:
 
 
 def _look_closely(data: bytes, header: BatchHeader, rules: Rules, in_sequence: bool) -> Walk:
-    """Which records of a batch are not allowed: all of them are known to be whole, and some to be bad."""
+    """Find the bad records of a batch; all records are known to be whole, and some to be bad."""
     position, latest = 0, _INT64.start
     bad: list[BadRecord] = []
     bad_count = 0
@@ -99,7 +98,7 @@ def _look_closely(data: bytes, header: BatchHeader, rules: Rules, in_sequence: b
         time_delta, offset = read_varint(data, position + 1)
         offset_delta, key = read_varint(data, offset)
         timestamp = header.max_timestamp
-        if not header.timestamp_type:  # sums wrap around as Java's do
+        if not header.timestamp_type:  # sums wrap around as in Java
             timestamp = (header.base_timestamp + time_delta - _INT64.start) % (1 << 64) + _INT64.start
         latest = max(latest, timestamp)
         keyless = rules.needs_key and read_varint(data, key)[0] < 0
@@ -135,7 +134,7 @@ def first_of_time(batch: Buffer, timestamp: int, start_offset: int) -> tuple[int
 
 
 class _Layout(NamedTuple):
-    """Where the parts of a record lie, counted from its first byte: its numbers, and what is equal in all of a run."""
+    """Where the parts of a record lie, from its first byte on: its numbers, and the bytes that are equal in a run."""
 
     size: int
     time: range
@@ -144,7 +143,7 @@ class _Layout(NamedTuple):
 
 
 class _Walker:
-    """Goes through the records of a batch, and remembers the extremes of their times, relative to the batch's base."""
+    """Goes through the records of a batch, and keeps the extremes of their times, relative to the batch's base."""
 
     __slots__ = ("count", "data", "earliest", "in_sequence", "lacks_key", "latest", "needs_key")
 
@@ -158,7 +157,7 @@ class _Walker:
         self.lacks_key = False
 
     def walk(self) -> None:
-        """Raises as the function does."""
+        """Raises as the function `walk` does."""
         index = position = 0
         wait = 1
         try_at = 1 if self.count > _SHORTEST_RUN else self.count
@@ -286,7 +285,7 @@ class _Walker:
     # ---------------------------------------------------------------------------------------------- in runs
 
     def _run(self, start: int, index: int) -> int:
-        """How many records behind the one at `start`, the first of them `index`, are like it. All of them are good."""
+        """How many records behind the one at `start` are like it; the first of them is number `index`. All are good."""
         wider = next((offset for offset in _WIDER_OFFSETS if offset >= index), index)
         most = min(self.count, wider) - index
         layout = self._layout(start) if most >= _SHORTEST_RUN else None
@@ -307,7 +306,7 @@ class _Walker:
         return found
 
     def _layout(self, start: int) -> _Layout | None:
-        """Where the parts of a record lie that was found to be whole; None if there are no runs of its kind."""
+        """The layout of a record that was found to be whole; None if records of its kind form no runs."""
         data = self.data
         size, body = read_varint(data, start)
         _, offset = read_varint(data, body + 1)
@@ -343,7 +342,7 @@ class _Walker:
         return _are_numbers(columns) and self._take_times(columns, count)
 
     def _take_times(self, columns: list[bytes], count: int) -> bool:
-        """Take in the timestamps of a run; False if they have to be looked at one by one."""
+        """Take in the timestamps of a run. Returns False if they have to be read one by one."""
         found = _INTEGERS.get(len(columns))
         if found is None or b"\1" in columns[0].translate(_LOWEST_BIT):  # so wide, or negative
             return False
@@ -358,7 +357,7 @@ class _Walker:
 
 
 def _are_numbers(columns: list[bytes]) -> bool:
-    """Whether the columns, one for each byte of a varint, are all of numbers of just so many bytes."""
+    """Whether the columns, one for each byte of a varint, hold only numbers of exactly so many bytes."""
     *heads, last = columns
     return last.isascii() and all(head.translate(_FLIP_HIGH_BIT).isascii() for head in heads)
 

@@ -1,20 +1,20 @@
-"""From files to segments: after a clean shutdown by their indexes, after a crash by reading every batch.
+"""Loads segments from their files: after a clean shutdown by their indexes, after a crash by reading every batch.
 
-What a crash can leave, and what is done about it:
+What a crash can leave, and how it is repaired:
 - a torn or corrupt batch: the segment is cut behind the last good one before it (see `_Recovery`);
 - indexes that are missing, old or cut off: built again while the batches are read;
 - `.cleaned` files of a compaction that did not finish: deleted, the old segments are still there;
 - a `.swap` file: compaction was done and only the exchange was interrupted; it is finished (see compaction.py);
-- a producer snapshot that is torn, or that may speak of batches that are gone: removed, the state is built from an
-  older one and the log;
+- a producer snapshot that is torn, or may include batches that are gone: removed, the state is built from an older
+  snapshot and the log;
 - segments before the log's start, which retention was removing: removed.
 
-Two rules hold whatever is found. An offset that was given once is not given again: where the log is known to have been
-longer, it goes on behind that, with a gap that is reported. And nothing that is whole is deleted: what is cut off in
-front of good batches is kept as `.damaged`, and whole segments behind a damaged one stay in the log.
+Two rules always hold. No offset is given twice: if the log is known to have been longer, it goes on behind the old end,
+and the gap is reported. And no whole batch is deleted: bytes that are cut off in front of good batches are kept as
+`.damaged`, and whole segments behind a damaged one stay in the log.
 
-What is changed here is durable when the log is open: a later power cut must not bring back what was taken out, among
-what was written since.
+All changes made here are durable before the log is open: otherwise a later power cut could bring back removed batches
+among newer ones.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _MAGIC = b"\x02"
 
 @dataclass(slots=True)
 class Loaded:
-    """What a partition's folder holds. `end_offset` is what the next record gets, which may be behind the last
-    segment's end."""
+    """The contents of a partition's folder. `end_offset` is the next record's offset; it may be behind the end of the
+    last segment."""
 
     segments: list[Segment] = field(default_factory=list)
     producers: ProducerState = field(default_factory=ProducerState)
@@ -67,8 +67,8 @@ def load(
 ) -> Loaded:
     """Segments and producers of the partition in `directory`, which need not exist.
 
-    Segments that end before `recovery_point` were synced before the crash and are believed like those of a clean
-    shutdown. With `sync` the others are synced now: a killed process may have left them in the system's memory only.
+    Segments that end before `recovery_point` were synced before the crash and are trusted as after a clean shutdown.
+    With `sync` the others are synced now: a killed process may have left them in the system's memory only.
     Raises OSError."""
     recovery = _Recovery(directory, config, now, sync, files)
     names = recovery.names()
@@ -85,14 +85,14 @@ def load(
     recovery.remove_leftovers()
     recovery.load_producers()
     if bases and sync and not clean:
-        recovery.changed = True  # not by us: the names that the process before has made may not be durable
+        recovery.changed = True  # names that the killed process has made may not be durable
     if recovery.changed:
         files.sync_folder(directory)
     return recovery.loaded
 
 
 class _Recovery:
-    """One folder's. A segment is cut behind its last good batch where a batch is damaged."""
+    """The recovery of one folder. A segment with a damaged batch is cut behind the last good batch before it."""
 
     def __init__(self, directory: Path, config: LogConfig, now: int, sync: bool, files: Files) -> None:
         self.loaded = Loaded()
@@ -103,12 +103,12 @@ class _Recovery:
         self._sync = sync
         self._files = files
         self._first_loss: int | None = None
-        """The first offset of which something is known to be gone that was there."""
+        """The first offset that is known to have been lost."""
         self._seen_end = 0
-        """Behind the last good batch that was seen, in the log or not."""
+        """The offset behind the last good batch that was seen, even if that batch is not in the log."""
 
     def names(self) -> list[str]:
-        """The files that are a log's. Things of other kinds and names are left alone."""
+        """The names of the log's files. Everything else in the folder is left alone."""
         try:
             with os.scandir(self._directory) as entries:
                 found = sorted((entry.name, entry.is_file()) for entry in entries)
@@ -133,7 +133,7 @@ class _Recovery:
     # ------------------------------------------------------------------------------------------- segments
 
     def take(self, base: int, end: int | None, recovery_point: int, *, believed: bool) -> None:
-        """Adds the segment that begins at `base` and should end before `end`, the next one's beginning."""
+        """Adds the segment that begins at `base` and should end before `end`, where the next one begins."""
         segment = Segment(self._directory, base, self._now, files=self._files)
         segment.created_ms = int(segment.path.stat().st_mtime * 1000)
         if base < self._seen_end:
@@ -152,8 +152,8 @@ class _Recovery:
         try:
             fd = segment.fileno()
             if self._sync:
-                # What the process before did not get to disk: the system may say so now, or never. What it kept in
-                # memory after an error is not what the disk has, so what follows is read from the disk.
+                # Data that the earlier process could not write to disk: the system may report the error now, or never.
+                # After an error its memory may differ from the disk, so the batches are read from the disk itself.
                 self._files.sync(fd)
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             size = os.fstat(fd).st_size
@@ -171,7 +171,7 @@ class _Recovery:
             self.changed = True
 
     def _check_offsets(self, header: BatchHeader, expected: int, limit: int) -> None:
-        """A batch's offsets are not among what its CRC is of. Only compaction leaves gaps between batches."""
+        """Check a batch's offsets, which its CRC does not cover. Only compaction leaves gaps between batches."""
         gap = header.base_offset != expected and not self._config.cleanup_policy.compacts
         if gap or header.base_offset < expected or header.next_offset > limit:
             raise CorruptRecordError(f"a batch has offset {header.base_offset} in place of {expected}")
@@ -219,7 +219,7 @@ class _Recovery:
     # ------------------------------------------------------------------------------------------- the whole
 
     def report_gaps(self, known_end: int, cleaned_to: int, *, clean: bool) -> None:
-        """Says which offsets are gone that compaction did not take."""
+        """Logs the offsets that are missing for another reason than compaction."""
         expected = None
         for segment in self.loaded.segments:
             if expected is not None and expected < segment.base_offset and segment.base_offset > cleaned_to:
@@ -239,7 +239,7 @@ class _Recovery:
         )
 
     def extend_to(self, known_end: int) -> None:
-        """Begins a new segment where the log is known to have been longer than it is."""
+        """Begins a new segment at the old end if the log is known to have been longer."""
         segments = self.loaded.segments
         end = max(known_end, self._seen_end)
         if end > (segments[-1].next_offset if segments else 0):
@@ -255,7 +255,7 @@ class _Recovery:
         self.loaded.end_offset = end
 
     def remove_leftovers(self) -> None:
-        """Indexes without a segment, and what was being written when the process died."""
+        """Removes indexes without a segment, and files that were being written when the process died."""
         bases = {segment.base_offset for segment in self.loaded.segments}
         for name in self.names():
             stray = name.endswith((".index", ".timeindex")) and _offset(name) not in bases
@@ -264,8 +264,8 @@ class _Recovery:
                 self.changed = True
 
     def load_producers(self) -> None:
-        """From the newest snapshot that can be believed, and the log behind it. Removes all others but those that stand
-        at the beginning of a segment, for the next time."""
+        """Loads producers from the newest sound snapshot and the log behind it. Removes the other snapshots, except
+        those at the beginning of a segment, which the next recovery may use."""
         segments = self.loaded.segments
         end = self.loaded.end_offset if self._first_loss is None else self._first_loss
         bases = {segment.base_offset for segment in segments}
@@ -305,8 +305,8 @@ def _offset(name: str) -> int:
 
 
 def read_checked(fd: int, size: int) -> Iterator[BatchHeader]:
-    """The headers of a segment's batches, each checked with its CRC. Raises CorruptRecordError at the first that is
-    damaged, or if `size` is in the middle of one; OSError."""
+    """The headers of a segment's batches, each checked with its CRC. Raises CorruptRecordError at the first damaged
+    batch, or if `size` is in the middle of one; OSError."""
     window, start, position = b"", 0, 0
     while position < size:
         if position + HEADER_SIZE > start + len(window):
@@ -323,7 +323,7 @@ def read_checked(fd: int, size: int) -> Iterator[BatchHeader]:
 
 
 def _good_batches(fd: int, position: int, size: int, next_offset: int) -> Iterator[BatchHeader]:
-    """The whole batches somewhere behind damage at `position`: where there are any, the damage is no torn end."""
+    """Whole batches somewhere behind the damage at `position`. If there are any, the damage is not a torn end."""
     position += 1
     while position + HEADER_SIZE <= size:
         chunk = os.pread(fd, _CHUNK, position)

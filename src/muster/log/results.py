@@ -1,4 +1,4 @@
-"""What a log answers with, and the notes it makes of itself."""
+"""The results of a log's operations."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from muster.log.segment import Segment
 
 
 class AppendResult(NamedTuple):
-    """Where an append went. `log_append_time` (milliseconds) is -1 with CreateTime. A duplicate of an idempotent
-    producer was not written again and has the offsets of the first time."""
+    """The offsets of an append. `log_append_time` (milliseconds) is -1 with CreateTime. A duplicate of an idempotent
+    producer was not written again, and has the offsets of the first write."""
 
     base_offset: int
     last_offset: int
@@ -18,8 +18,8 @@ class AppendResult(NamedTuple):
 
 
 class ReadResult(NamedTuple):
-    """Whole batches, perhaps none. The first may begin before the offset that was asked for. The view stays valid
-    for as long as somebody holds it; `next_offset` is where to read on."""
+    """Whole batches, perhaps none. The first may begin before the offset that was asked for. The view stays valid as
+    long as it is referred to; `next_offset` is where to read on."""
 
     data: memoryview
     next_offset: int
@@ -28,7 +28,7 @@ class ReadResult(NamedTuple):
 
 
 class Sealed(NamedTuple):
-    """A segment that takes no more batches, and the snapshot of the producers as they were then."""
+    """A sealed segment, and the snapshot of the producers when it was sealed."""
 
     segment: Segment
     snapshot_offset: int

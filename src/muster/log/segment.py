@@ -1,17 +1,17 @@
 """One segment of a log: a `.log` file of batches, named by its first offset in 20 digits, and its two indexes.
 
 Reading
-    Views of a memory map, so that a fetch copies nothing. The file of the active segment grows behind its map: a
-    large read there maps the file anew, a small one, as of a consumer at the end of the log, is a plain `pread`. Maps
-    that somebody still holds views of live as long as those views.
-    A mapped file is never cut shorter than its map (touching the lost pages would be SIGBUS, and the end of the
-    process): bytes of a failed append, cut off again, were never mapped. Somebody else may cut it, and a disk may fail:
-    before a view is given out the file's size is looked at, and the system asked to bring its pages in, which it
-    answers with an error instead of SIGBUS.
+    A read returns views of a memory map, so that a fetch copies nothing. The file of the active segment grows behind
+    its map: a large read there maps the file anew; a small read, as of a consumer at the end of the log, is a plain
+    `pread`. A map lives as long as views of it do.
+    muster never cuts a mapped file shorter than its map: touching a lost page would raise SIGBUS and end the process.
+    Bytes of a failed append, which are cut off again, were never mapped. But another process may cut the file, and a
+    disk may fail. So before a view is given out, the file's size is checked, and the system is asked to bring the pages
+    in: it answers that with an error instead of SIGBUS.
 
 Writing
-    One `write` for each append, at the end known here. What a failed write left behind is cut off, at the latest by the
-    next.
+    There is one `write` for each append, at the end known here. Bytes that a failed write left behind are cut off, at
+    the latest by the next append.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from muster.protocol.record_batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader,
 _COPY_LIMIT = 64 * 1024
 _BATCHES_AT_A_TIME = 256
 _TOUCH_LIMIT = 4 * 1024 * 1024
-"""Bytes of a view that are brought in. What lies behind goes from the map to a socket; there a bad page is an error."""
+"""Bytes of a view that are brought in. The rest goes from the map to a socket, where a bad page is only an error."""
 
 _PAGE = mmap.PAGESIZE
 _MADV_POPULATE_READ = 22  # Linux 5.14
@@ -46,11 +46,11 @@ def segment_name(offset: int, suffix: str) -> str:
 
 
 class FileCutError(OSError):
-    """Somebody else has cut a file short that is open here: what was in it is gone."""
+    """Another process has cut a file short that is open here: data is lost."""
 
 
 class Segment:
-    """A segment whose size and end are known. `next_offset` is behind its last batch; timestamps in milliseconds."""
+    """A segment whose size and end are known. `next_offset` follows its last batch; timestamps are in milliseconds."""
 
     __slots__ = (
         "_bytes_since_index",
@@ -101,12 +101,12 @@ class Segment:
             self._fd = self.files.open(self.path, os.O_RDWR)
 
     def fileno(self) -> int:
-        """The file, which must be open for appending."""
+        """The file's descriptor; the file must be open for appending."""
         return self._fd
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Puts `data` behind the end, without taking note of it: that is `note`. Raises OSError; then nothing of it
-        stays. FileCutError: a hole would be left before it."""
+        """Writes `data` behind the end; `note` then takes note of it. Raises OSError; then nothing of it stays.
+        FileCutError: there would be a hole before it."""
         self.open_for_append()
         self._look_at_size()
         if self._torn:
@@ -123,12 +123,12 @@ class Segment:
             raise
 
     def _cut_back(self) -> None:
-        """Removes what a failed write left behind the end."""
+        """Removes the bytes that a failed write left behind the end."""
         self.files.truncate(self._fd, self.size)
         self._torn = False
 
     def note(self, header: BatchHeader, index_interval_bytes: int) -> None:
-        """Takes note of the batch that stands at the end: size, times, and an index entry where one is due."""
+        """Takes note of the batch that was written at the end: size, times, and an index entry if one is due."""
         if header.max_timestamp > self.max_timestamp:
             self.max_timestamp = header.max_timestamp
             self.offset_of_max_timestamp = header.last_offset
@@ -152,13 +152,13 @@ class Segment:
         self._note_time()
 
     def save_indexes(self, *, sync: bool) -> None:
-        """Writes the indexes. With `sync` they are such after a power cut that `load` sees it if they are of no use.
-        Raises OSError."""
+        """Writes the indexes. With `sync`, `load` can tell after a power cut whether they are usable. Raises
+        OSError."""
         replaces = self.index.path.exists()
         self.time_index.save(sync=sync)
         if sync and replaces:
-            # `load` looks for later times only behind the last entry of the offset index. With that of now, and times
-            # as they were at the last shutdown, it would miss those between.
+            # `load` looks for later times only behind the last entry of the offset index. With a new offset index and
+            # the time index of the last shutdown it would miss the times between them.
             self.files.sync_folder(self.path.parent)
         self.index.save()
 
@@ -169,8 +169,8 @@ class Segment:
             self.files.sync(self._fd)
 
     def _look_at_size(self) -> None:
-        # What was written is read before the file's end: where a sync in another thread looked at the file first, an
-        # append could come in between, and the file would seem too short for what it holds by then.
+        # `size` is read before the file's end. In the other order, in a sync in another thread, an append could come in
+        # between, and the file would seem too short.
         written = self.size
         if os.lseek(self._fd, 0, os.SEEK_END) < written:
             raise self._cut_by_another()
@@ -179,18 +179,18 @@ class Segment:
         return FileCutError(errno.EIO, f"the file is shorter than the {self.size} bytes written to it", str(self.path))
 
     def close_file(self) -> None:
-        """Closes the file for writing; views and reading go on."""
+        """Closes the file for writing; views and reads still work."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             self.files.close(fd)
 
     def close(self) -> None:
-        """Closes the file and lets go of the map, which ends with the last view of it."""
+        """Closes the file and releases the map, which ends with the last view of it."""
         self.close_file()
         self._map = self._view = None
 
     def delete(self) -> None:
-        """Removes the files. Views that somebody holds stay good."""
+        """Removes the files. Views stay valid."""
         self.close()
         for path in (self.index.path, self.time_index.path, self.path):
             self.files.unlink_if_there(path)
@@ -198,9 +198,9 @@ class Segment:
     # ---------------------------------------------------------------------------------------------- loading
 
     def load(self, end_hint: int | None = None) -> bool:
-        """Learns a segment from its files after a clean shutdown, without reading more than its end.
+        """Loads a segment from its files after a clean shutdown, without reading more than its end.
 
-        False if that cannot be (no sound indexes, or a torn end): then it must be recovered."""
+        Returns False if that is impossible (no sound indexes, or a torn end): then it must be recovered."""
         self.size = self.path.stat().st_size
         if not self.index.load(self.size) or not self.time_index.load():
             return False
@@ -265,12 +265,12 @@ class Segment:
         try:
             self._map.madvise(_MADV_POPULATE_READ, first, min(end, start + _TOUCH_LIMIT) - first)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # an older system: it does not know of this
+            if error.errno != errno.EINVAL:  # EINVAL: an older system that does not support this
                 raise OSError(errno.EIO, "the disk cannot read the file", str(self.path)) from None
 
     @property
     def is_mapped(self) -> bool:
-        """Whether reading needs no file any more."""
+        """Whether reads no longer need the file."""
         return self._view is not None and len(self._view) >= self.size
 
     def map_whole(self) -> None:
@@ -279,7 +279,7 @@ class Segment:
             self._remap()
 
     def headers(self, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of each whole batch from `position` on. A torn end ends it."""
+        """Position and header of each whole batch from `position` on; stops at a torn end."""
         end = self.size if end is None else end
         while end - position >= HEADER_SIZE:
             header = read_header(self.view(position, position + HEADER_SIZE))
@@ -289,7 +289,7 @@ class Segment:
             position += header.size
 
     def position_of(self, offset: int) -> int:
-        """Where the first batch begins whose last offset is not below `offset`; `size` if there is none."""
+        """The position of the first batch whose last offset is not below `offset`; `size` if there is none."""
         return self.next_batch(self.index.position_before(offset - self.base_offset), offset)
 
     def next_batch(self, position: int, offset: int) -> int:
@@ -305,8 +305,8 @@ class Segment:
         return size
 
     def end_of_read(self, position: int, max_bytes: int, limit: int) -> int:
-        """The end of the last whole batch within `max_bytes` from `position` and not behind `limit`; `position` if not
-        one fits."""
+        """The end of the last whole batch within `max_bytes` from `position` and not behind `limit`; `position` if none
+        fits."""
         wanted = position + max_bytes
         if wanted >= limit:
             return limit
@@ -326,7 +326,7 @@ class Segment:
         return int.from_bytes(self.view(position + 8, position + 12), "big") + LOG_OVERHEAD
 
     def position_before_time(self, timestamp: int, start_offset: int) -> int:
-        """Where to begin to look for the first record from `start_offset` on that is not earlier than `timestamp`."""
+        """The position from which to search the first record from `start_offset` on not earlier than `timestamp`."""
         return self.index.position_before(
             max(self.time_index.offset_before(timestamp), start_offset - self.base_offset)
         )
@@ -334,8 +334,8 @@ class Segment:
     def batch_of_time(
         self, position: int, end: int, timestamp: int, start_offset: int
     ) -> tuple[memoryview | None, int]:
-        """The next batch before `end` that may hold such a record, and where it ends: looked for among a few batches
-        from `position` on. None if it is not one of them, and where they end."""
+        """The next batch before `end` that may hold such a record, and its end; only a few batches from `position` on
+        are searched. None and their end if it is not among them."""
         stop = position
         for start, header in islice(self.headers(position, end), _BATCHES_AT_A_TIME):
             stop = start + header.size

@@ -5,10 +5,10 @@
 recovery-point-offset-checkpoint  up to where each log has been synced: before it nothing need be checked after a crash
 log-start-offset-checkpoint       where each log begins, if not at a segment's beginning
 cleaner-offset-checkpoint         up to where each log has been compacted
-TOPIC-PARTITION/                  the segments of one partition; what else may lie beside it: see folder.py
+TOPIC-PARTITION/                  the segments of one partition; for other files and folders see folder.py
 
-A checkpoint speaks of partitions by name, so it must not speak of one that was deleted when another of that name is
-made: `make_room` sees to that.
+Checkpoints name partitions. When a partition is created, they must not still hold an entry of a deleted one with the
+same name: `make_room` removes it.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ _CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, CLEANED_OFFSETS)
 _NAMES_SHOWN = 5
 
 _REMOVED_AT_ONCE = 50
-"""Folders of deleted partitions that are removed while the caller waits: each may take some milliseconds."""
+"""The most folders of deleted partitions that are removed while the caller waits: each may take some milliseconds."""
 
 
 @dataclass(slots=True)
 class FlushResult:
-    """What a flush did: the logs whose durable end moved, and those that failed (see `PartitionLog.failed`)."""
+    """The result of a flush: the logs whose durable end moved, and those that failed (see `PartitionLog.failed`)."""
 
     advanced: list[PartitionLog] = field(default_factory=list)
     failed: list[PartitionLog] = field(default_factory=list)
 
 
 class LogStore:
-    """Every PartitionLog below one directory. `open` is the way in."""
+    """Every PartitionLog below one directory; made by `open`."""
 
     def __init__(self, root: Path, fsync: FsyncPolicy, defaults: LogConfig, lock: FolderLock, files: Files) -> None:
         self.root = root
@@ -63,7 +63,7 @@ class LogStore:
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._dirty: set[PartitionLog] = set()
         self._checkpoints: dict[str, dict[TopicPartition, int]] = {}
-        """What the checkpoint files say."""
+        """The contents of the checkpoint files."""
         self._checkpoint_lock = threading.Lock()
         self._doomed: list[Path] = []
         """Folders of deleted partitions that are still to be removed."""
@@ -84,13 +84,13 @@ class LogStore:
         lock: FolderLock | None = None,
         files: Files = DISK,
     ) -> LogStore:
-        """Opens the data directory, made if there is none, and the logs in it; recovers them after a crash.
+        """Opens the data directory, creating it if it is missing, and the logs in it; recovers them after a crash.
 
-        `configs` gives a topic's settings where they are not the defaults; `now` is in milliseconds. `partitions` are
+        `configs` returns a topic's settings where they are not the defaults; `now` is in milliseconds. `partitions` are
         those that exist, `deleted` those whose deletion a crash may have interrupted; the folder of any other partition
-        is set aside. Without `partitions` each folder that is called like one is a log. `lock` is the directory's, from
-        now on the store's; without it the store takes it. Raises StoreLockedError; OSError if the disk fails, or a
-        partition is nothing that can be opened."""
+        is set aside. Without `partitions` each folder with a partition's name is a log. `lock` is the directory's lock,
+        which the store owns from now on; without it the store takes the lock. Raises StoreLockedError; OSError if the
+        disk fails, or a partition cannot be opened."""
         root = Path(root)
         root.mkdir(parents=True, exist_ok=True)
         store = cls(root, FsyncPolicy(fsync), defaults or LogConfig(), lock or FolderLock.take(root), files)
@@ -105,7 +105,7 @@ class LogStore:
     def _look_around(
         self, partitions: Collection[TopicPartition] | None, deleted: Collection[TopicPartition]
     ) -> list[TopicPartition]:
-        """The partitions to be opened. Finishes deletions, sets strays aside, leaves alone what is not ours."""
+        """The partitions to be opened. Finishes deletions, sets strays aside, leaves everything else alone."""
         known = None if partitions is None else set(partitions)
         doomed, found, foreign = set(deleted), [], []
         interrupted = []
@@ -132,8 +132,8 @@ class LogStore:
         return sorted(found if known is None else known)
 
     def _set_stray_aside(self, path: Path, partition: TopicPartition) -> bool:
-        """Kafka's answer to a partition that nobody knows: it is kept, under another name. False if it is not surely a
-        partition, and so none of ours."""
+        """As Kafka does with an unknown partition, keep it under another name. Returns False if it may not be a
+        partition of muster at all."""
         try:
             if not names.is_surely_ours(path):
                 return False
@@ -167,8 +167,8 @@ class LogStore:
         if clean:
             self._files.unlink(marker)
         if self.fsync is not FsyncPolicy.NEVER:
-            # The mark must not come back beside what is written from now on; and what a process that was killed has
-            # made is found here though it may not be durable.
+            # The mark of a clean shutdown must not come back beside later writes. And folders that a killed process has
+            # made may not be durable yet.
             self._files.sync_folder(self.root)
 
     # ---------------------------------------------------------------------------------------------- the logs
@@ -182,8 +182,8 @@ class LogStore:
         return self._logs.get(topic_partition)
 
     def make_room(self, partitions: Iterable[TopicPartition]) -> None:
-        """To be called before partitions come into being: makes sure that nothing is known of others that had their
-        names. Raises FileExistsError where something has the name of a partition's folder, OSError."""
+        """To be called before partitions are created: removes what is left of earlier ones with the same names. Raises
+        FileExistsError if another file has the name of a partition's folder, OSError."""
         wanted = list(partitions)
         for partition in wanted:
             path = self.root / str(partition)
@@ -193,8 +193,8 @@ class LogStore:
             self.write_checkpoints()
 
     def create(self, topic_partition: TopicPartition, config: LogConfig | None = None) -> PartitionLog:
-        """The partition's log; a new one gets its folder, and its files with the first append. An old one gets the
-        settings that are given."""
+        """The partition's log. A new log gets its folder now, and its files with the first append. An existing one gets
+        the given settings."""
         log = self._logs.get(topic_partition)
         if log is None:
             directory = self.root / str(topic_partition)
@@ -216,11 +216,11 @@ class LogStore:
         return log
 
     def delete(self, topic_partition: TopicPartition) -> bool:
-        """As `delete_all`, of one."""
+        """`delete_all` for one partition."""
         return not self.delete_all([topic_partition])
 
     def delete_all(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Deletes logs, as `deleting` does, in one go."""
+        """`deleting`, in one go."""
         steps = self.deleting(partitions)
         while True:
             try:
@@ -230,9 +230,10 @@ class LogStore:
                 return left
 
     def deleting(self, partitions: Iterable[TopicPartition]) -> Generator[None, None, set[TopicPartition]]:
-        """Deletes logs, and yields between them: by name first, so that they do not come back after a crash, then their
-        files; those of many partitions are left for housekeeping, or the next start. What cannot be done is logged;
-        returned are the partitions whose folders still have their names, or may have them again after a power cut."""
+        """Deletes logs, and yields between them. Their folders are renamed first, so that they do not come back after a
+        crash; then their files are removed. With many partitions, housekeeping or the next start removes the rest.
+        Failures are logged. Returns the partitions whose folders still have their names, or may have them again after a
+        power cut."""
         left, renamed = set(), {}
         for partition in partitions:
             log = self._logs.pop(partition, None)
@@ -290,14 +291,14 @@ class LogStore:
         return bool(self._dirty)
 
     def flush(self) -> FlushResult:
-        """Syncs every log that was appended to. May run in a thread of its own while others append; what they append
-        meanwhile is for the next time. With FsyncPolicy.NEVER it does nothing."""
+        """Syncs every log that was appended to. May run in a thread of its own while another appends; the next flush
+        syncs those appends. With FsyncPolicy.NEVER it does nothing."""
         result = FlushResult()
         if self.fsync is FsyncPolicy.NEVER:
             self._dirty.clear()
             return result
         for log in self._dirty.copy():
-            # First out of the set, then synced: an append in between puts the log in again.
+            # Taken out of the set first, then synced: an append in between puts the log in again.
             self._dirty.discard(log)
             if log.flush():
                 result.advanced.append(log)
@@ -306,17 +307,17 @@ class LogStore:
         return result
 
     def housekeeping(self, now: int, breathe: Callable[[], None] = lambda: None) -> None:
-        """Removal of what was deleted, retention, compaction where it is due, and checkpoints. Call it every few
-        minutes, in a thread of its own: it may take long. `breathe` is called often where it does; it may wait, and
+        """Removes deleted partitions, enforces retention, compacts where it is due, writes checkpoints. Call it every
+        few minutes, in a thread of its own: it may take long. `breathe` is called often meanwhile; it may wait, and may
         raise CompactionStopped.
 
-        What cannot be done for one log is logged. Raises OSError if the checkpoints cannot be written."""
+        Failures of one log are logged. Raises OSError if the checkpoints cannot be written."""
         self._remove_doomed(len(self._doomed), breathe)
         if self.fsync is FsyncPolicy.NEVER:
             self._each(lambda log: log.flush())  # writes indexes
         retired: list[tuple[PartitionLog, list[Segment]]] = []
         self._each(lambda log: retired.append((log, log.retire(now))))
-        # First the new starts are durable, then files go: a power cut that brings some of them back leaves no hole.
+        # The new log starts are durable before files go: if a power cut brings some files back, it leaves no hole.
         self.write_checkpoints()
         for log, doomed in retired:
             log.remove(doomed)
@@ -331,7 +332,7 @@ class LogStore:
                 logger.error("%s: %s", log.topic_partition, error)
 
     def write_checkpoints(self) -> None:
-        """Notes how far each log is synced, begins and is compacted. Raises OSError."""
+        """Writes how far each log is synced, where it begins, and how far it is compacted. Raises OSError."""
         with self._checkpoint_lock:
             logs = [log for log in list(self._logs.values()) if log.log_end_offset]
             synced = logs if self.fsync is not FsyncPolicy.NEVER else []
@@ -357,8 +358,9 @@ class LogStore:
         return True
 
     def close(self, *, clean: bool = True) -> None:
-        """Closes all logs and lets go of the directory. With `clean` they are synced and marked, so that the next start
-        need not check them; without, all stays as a crash would leave it. Logs that fail make it not clean."""
+        """Closes all logs and releases the directory. With `clean` they are synced and marked, so that the next start
+        need not check them; without it, all stays as a crash would leave it. If a log fails, the shutdown is not
+        clean."""
         if not self._lock.held:
             return
         try:
@@ -374,7 +376,7 @@ class LogStore:
                     whole = False
             if whole:
                 self.write_checkpoints()
-                # That it is there says all. What it tells of is durable already.
+                # Its existence is the mark; the logs are durable already.
                 put_whole(self._files, self.root / CLEAN_SHUTDOWN_FILE, b'{"version":0}', sync=False)
                 self._files.sync_folder(self.root)
         except OSError as error:
@@ -388,7 +390,7 @@ def _is_empty_folder(path: Path) -> bool:
 
 
 def read_checkpoint(path: Path) -> dict[TopicPartition, int]:
-    """What the file says; nothing if it is missing or damaged, which costs time but no data."""
+    """The file's contents; empty if it is missing or damaged, which costs time but no data."""
     if not os.path.lexists(path):
         return {}
     try:

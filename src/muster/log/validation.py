@@ -1,10 +1,10 @@
-"""What is checked of batches before they are written: the rules of Kafka's UnifiedLog and LogValidator, in their order.
+"""The checks of batches before they are written: the rules of Kafka's UnifiedLog and LogValidator, in their order.
 
-A client's batch is judged by its header and CRC, and by its records, which are walked through (`record_walk`), of a
-compressed batch too: Kafka does so, and a batch that is not what it says would stop whoever reads the partition. What
-the header says of the largest timestamp is put right where the records say something else, also as in Kafka.
+A client's batch is checked by its header, its CRC and its records (`record_walk`), even if it is compressed, as in
+Kafka: a batch whose header does not match its records would stop the consumers of the partition. If the header's
+largest timestamp differs from the records', it is corrected, also as in Kafka.
 
-Looking into a compressed batch can cost more than its bytes let expect; `is_costly` tells beforehand which those are.
+Checking a compressed batch can cost far more than its size suggests; `is_costly` tells beforehand for which it may.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from muster.protocol.record_batch import (
 Buffer = bytes | bytearray | memoryview
 
 MAX_RECORDS = 1_000_000
-"""More than so many records in one batch are too many for whoever has to keep all of them in memory at once."""
+"""A batch with more records is refused: a consumer would have to keep all of them in memory at once."""
 
 CHEAP_RECORDS = 10_000
 CHEAP_COMPRESSED_RECORDS = 2_000
 CHEAP_COMPRESSED_BYTES = 16 * 1024
 _CHEAP_DECOMPRESSED_BYTES = 1024 * 1024
-"""What is looked into at once. Beyond that it takes milliseconds, which others may be waiting for."""
+"""The most decompressed bytes that are checked at once. More takes milliseconds, for which other requests wait."""
 
 _SMALLEST_RECORD = 7
 _ANY_TIME = Rules(False, -(1 << 63), (1 << 63) - 1)
@@ -49,11 +49,11 @@ class Examined(NamedTuple):
 
 
 class CostlyError(CorruptRecordError):
-    """A batch holds more than is looked into at once."""
+    """A batch decompresses to more than is checked at once."""
 
 
 def is_costly(batch: Buffer) -> bool:
-    """Whether looking into a client's batch may take long."""
+    """Whether checking a client's batch may take long."""
     if len(batch) < HEADER_SIZE:
         return False
     header = unpack_header(batch)
@@ -65,7 +65,7 @@ def is_costly(batch: Buffer) -> bool:
 def examine(
     buffer: Buffer, config: LogConfig, now: int, origin: str, where: TopicPartition, *, at_once: bool = False
 ) -> Examined:
-    """The batches that `buffer` holds, of a client exactly one. The coordinator's, which were built here, are believed.
+    """The batches that `buffer` holds; from a client exactly one. The coordinator's own batches are trusted.
 
     Raises:
         LogError: they must not be written.
@@ -166,7 +166,7 @@ def _walk(buffer: Buffer, header: BatchHeader, config: LogConfig, now: int, at_o
 
 
 def _check_records(found: Walk, header: BatchHeader, config: LogConfig, now: int, where: TopicPartition) -> None:
-    """Kafka's sentences for records that are whole, and yet not allowed."""
+    """Kafka's messages for records that are whole but not allowed."""
     errors = []
     untimely = any(record.timestamp is not None for record in found.bad)
     for record in found.bad:
