@@ -23,6 +23,9 @@ PURE = ("model", "errors", "protocol.", "assignors.", "coordinator.", "client.co
 NOT_PURE = ("coordinator.runtime", "coordinator.shards", "protocol.codegen")
 IMPURE = {"asyncio", "concurrent", "logging", "multiprocessing", "os", "random", "secrets"}
 IMPURE |= {"selectors", "socket", "subprocess", "threading", "time", "uuid"}
+KEEPS_SHARDS = {"clocks", "home", "loading", "log_store", "reply", "shards", "store"}
+"""What keeps the shards of any coordinator. It may know these and what is no coordinator's."""
+KNOWN_TO_ALL = {"errors", "protocol.primitives", "protocol.record_batch"}
 MODULES = sorted(path.relative_to(SOURCE / "muster") for path in (SOURCE / "muster").rglob("*.py"))
 
 
@@ -52,3 +55,11 @@ def test_a_module_looks_only_down_and_a_rule_does_no_io(module: Path) -> None:
             }
         if name.startswith(PURE) and name not in NOT_PURE:
             assert imported.partition(".")[0] not in IMPURE, f"{name} is a rule and imports {imported}"
+
+
+@pytest.mark.parametrize("name", sorted(KEEPS_SHARDS))
+def test_what_keeps_shards_knows_nothing_of_groups(name: str) -> None:
+    """So that another coordinator than that of groups can be kept by the same files."""
+    known = {f"coordinator.{other}" for other in KEEPS_SHARDS} | KNOWN_TO_ALL
+    for imported in imports(SOURCE / "muster" / "coordinator" / f"{name}.py"):
+        assert not imported.startswith("muster.") or imported.removeprefix("muster.") in known, imported

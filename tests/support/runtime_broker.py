@@ -4,7 +4,9 @@ from typing import Any
 
 from muster.coordinator.config import GroupConfig
 from muster.coordinator.effects import GroupEvent
+from muster.coordinator.log_store import LogStore
 from muster.coordinator.runtime import Client, CoordinatorRuntime
+from muster.coordinator.store import Store
 from muster.protocol.messages import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
@@ -21,7 +23,9 @@ from tests.support.memory_log import MemoryLog
 class Broker:
     """A runtime with logs in memory; `turn` does what the broker does at the end of a turn of its loop."""
 
-    def __init__(self, logs: dict[int, MemoryLog] | None = None, *, turns: bool = True) -> None:
+    def __init__(
+        self, logs: dict[int, MemoryLog] | None = None, *, turns: bool = True, store: Store | None = None
+    ) -> None:
         self.logs = {} if logs is None else logs
         self.topics = FakeTopics()
         self.now = 1_700_000_000_000
@@ -31,7 +35,7 @@ class Broker:
         self._ids = 0
         self.runtime = CoordinatorRuntime(
             GroupConfig(group_initial_rebalance_delay_ms=0),
-            self._open,
+            store or LogStore(self._open),
             clock=lambda: self.now,
             topics=self.topics,
             on_event=self.events.append,

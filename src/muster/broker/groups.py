@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 
 from muster.broker.clock import SteadyClock, now_ms
+from muster.broker.cluster_view import LEADER_EPOCH
 from muster.broker.config import BrokerConfig
 from muster.broker.events import GroupLines
 from muster.broker.identity import random_uuid
@@ -15,6 +16,7 @@ from muster.broker.partitions import Partitions
 from muster.broker.topic_changes import TopicChanges
 from muster.broker.topics import Topic, TopicCatalogue
 from muster.coordinator.effects import GroupEvent
+from muster.coordinator.log_store import LogStore
 from muster.coordinator.runtime import CoordinatorRuntime, GroupConfig
 from muster.errors import ErrorCode, KafkaError, MusterError
 from muster.log import PartitionLog
@@ -56,7 +58,7 @@ class Groups:
         self._flush_due = False
         self.runtime = CoordinatorRuntime(
             _group_config(config),
-            self._open_log,
+            LogStore(self._open_log),
             clock=clock,
             topics=topics,
             on_event=self._on_event,
@@ -104,7 +106,7 @@ class Groups:
     def serve(self, topic: Topic, written: list[int]) -> None:
         """Begin to coordinate. `written` are the partitions of the topic that were ever written to."""
         self.runtime.config.offsets_topic_num_partitions = topic.partitions
-        self.runtime.load_all(written)
+        self.runtime.load_all(written, LEADER_EPOCH)
         self.serving = True
 
     def leave(self) -> None:

@@ -50,6 +50,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from muster.coordinator.clocks import NEVER
 from muster.coordinator.effects import (
     Cause,
     Effects,
@@ -59,19 +60,18 @@ from muster.coordinator.effects import (
     Origin,
     RebalanceCompleted,
     RebalanceStarted,
-    Ticket,
 )
 from muster.coordinator.group import (
     COMPLETING_REBALANCE,
     DEAD,
     EMPTY,
-    NEVER,
     PREPARING_REBALANCE,
     STABLE,
     ClassicGroup,
     ClassicMember,
     GroupState,
 )
+from muster.coordinator.reply import Ticket
 from muster.errors import NONE, ErrorCode
 from muster.model import UNKNOWN_MEMBER_ID
 from muster.protocol.group_records import GroupMetadataRecord

@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeAlias
 
+from muster.coordinator.reply import Reply, Ticket
 from muster.model import UNKNOWN_MEMBER_ID
 from muster.protocol.group_records import Written
 from muster.protocol.primitives import Struct
-
-Ticket: TypeAlias = Any
-"""Stands for a request that is to be answered. The rules keep it and hand it back; they never look into it."""
 
 
 @dataclass(slots=True)
@@ -32,14 +29,6 @@ class Origin:
     client_host: str = ""
     api_version: int = 0
     fresh_member_id: str = UNKNOWN_MEMBER_ID
-
-
-@dataclass(slots=True)
-class Reply:
-    """The answer to a ticket: a response, or one group's part of it for requests that are about many."""
-
-    ticket: Ticket
-    response: Struct
 
 
 class Cause(StrEnum):

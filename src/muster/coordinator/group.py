@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from muster.coordinator.clocks import NEVER
 from muster.coordinator.config import GroupConfig
-from muster.coordinator.effects import Ticket
+from muster.coordinator.reply import Ticket
 from muster.errors import ProtocolError
 from muster.model import CONSUMER_PROTOCOL_TYPE
 from muster.protocol import codec
@@ -25,9 +26,6 @@ from muster.protocol.messages import (
     JoinGroupResponseMember,
     MemberMetadata,
 )
-
-NEVER = 2**63 - 1
-"""A deadline that does not come."""
 
 NO_TIMESTAMP = -1
 

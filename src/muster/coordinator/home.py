@@ -1,4 +1,4 @@
-"""A shard that is read and served, with its log and with what waits for the log."""
+"""A shard that is read and served, with its journal and with what waits for the journal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
-from muster.coordinator.effects import Effects, Reply
+from muster.coordinator.reply import Reply
+from muster.coordinator.store import Journal
 from muster.errors import ErrorCode
 from muster.protocol.primitives import Struct
 from muster.protocol.record_batch import BatchBuilder
@@ -14,43 +15,30 @@ from muster.protocol.record_batch import BatchBuilder
 Answer = Callable[[Any], None]
 
 
-class GroupLog(Protocol):
-    """What is needed of a partition's log; `muster.log.PartitionLog` is one."""
+class Decision(Protocol):
+    """What follows from a request or a deadline."""
 
-    @property
-    def log_start_offset(self) -> int: ...
-
-    @property
-    def log_end_offset(self) -> int: ...
-
-    @property
-    def high_watermark(self) -> int:
-        """Records before it are durable."""
-
-    @property
-    def failed(self) -> Exception | None:
-        """Set once writing or syncing has failed: what is not durable by then never will be."""
-
-    def append(self, batches: bytearray, *, now: int, leader_epoch: int = 0, origin: Any = "coordinator") -> Any:
-        """An object with `last_offset`, of the last record. Others may have appended meanwhile."""
-
-    def read(self, offset: int, max_bytes: int) -> Any:
-        """An object with `data` (whole batches, perhaps none) and `next_offset`."""
+    replies: list[Reply]
+    """Answers, to be given when `records`, and whatever was decided before, are durable."""
+    records: list[Any]
+    """For the store, together."""
+    events: list[Any]
+    """For whoever watches."""
 
 
 class Shard(Protocol):
-    """What is needed of a shard to keep it in a log."""
+    """What is needed of a shard to keep it in a store."""
 
     def replay(self, key: bytes | None, value: bytes | None, shift: int) -> None:
-        """Take in a record of the log, its times moved by so many milliseconds. Raises what no record raises."""
+        """Take in a record of the store, its times moved by so many milliseconds. Raises what no record raises."""
 
     def write_down(self, records: list[Any], batch: BatchBuilder, timestamp: int, shift: int) -> None:
         """Put what it has decided to write into a batch, its times moved by so many milliseconds."""
 
-    def loaded(self, now: int) -> Effects:
+    def loaded(self, now: int) -> Decision:
         """All records are taken in."""
 
-    def unload(self, error: ErrorCode) -> Effects:
+    def unload(self, error: ErrorCode) -> Decision:
         """The shard goes: whoever waits in it is answered."""
 
     def spoiled(self, answer: Any, error: ErrorCode) -> Struct:
@@ -63,7 +51,7 @@ class Shard(Protocol):
     def next_deadline(self) -> int | None:
         """When to call `on_deadline`; None for never."""
 
-    def on_deadline(self, now: int) -> Effects:
+    def on_deadline(self, now: int) -> Decision:
         """Do all that is due."""
 
 
@@ -71,21 +59,23 @@ S = TypeVar("S", bound=Shard)
 
 
 class Home(Generic[S]):
-    """A shard with its log, its open batch, and the answers that wait for the log.
+    """A shard with its journal, its open batch, and the answers that wait for the journal.
 
     `decided` are answers that wait for the open batch to be written, `parked` those that wait for what was written to
-    be durable, each with the end of the log that it waits for. `written` is the end of the last write.
+    be durable, each with the position that it waits for. `written` is the position behind the last write, and
+    `is_durable` whether it is known that the journal has all up to there.
     """
 
-    __slots__ = ("batch", "batch_time", "decided", "log", "parked", "partition", "shard", "written")
+    __slots__ = ("batch", "batch_time", "decided", "is_durable", "journal", "parked", "shard", "slot", "written")
 
-    def __init__(self, partition: int, shard: S, log: GroupLog) -> None:
-        self.partition = partition
+    def __init__(self, slot: int, shard: S, journal: Journal) -> None:
+        self.slot = slot
         self.shard = shard
-        self.log = log
+        self.journal = journal
         self.batch = BatchBuilder()
         self.batch_time = 0
-        self.written = log.log_end_offset
+        self.written = 0
+        self.is_durable = True  # what was read is
         self.decided: list[Reply] = []
         self.parked: deque[tuple[int, Reply]] = deque()
 
@@ -93,7 +83,7 @@ class Home(Generic[S]):
         """Answer when all that was decided until now is durable."""
         if self.batch.count:
             self.decided += replies
-        elif self.parked or self.written > self.log.high_watermark:
+        elif self.parked or not self.is_durable:
             self.parked.extend([(self.written, reply) for reply in replies])
             self.release()
         else:
@@ -101,15 +91,17 @@ class Home(Generic[S]):
                 reply.ticket(reply.response)
 
     def wrote(self, end: int) -> None:
-        """The open batch is in the log, before the offset `end`: the log says so, for it need not be ours alone."""
+        """The open batch was handed to the journal, which has it before the position `end`."""
         self.written = end
+        self.is_durable = end <= self.journal.durable
         decided, self.decided = self.decided, []
         self.answer(decided)
 
     def release(self) -> None:
-        """Answer those whose records, and whatever was decided before, the log has durably."""
-        parked, high_watermark = self.parked, self.log.high_watermark
-        while parked and parked[0][0] <= high_watermark:
+        """Answer those whose records, and whatever was decided before, are durable."""
+        parked, durable = self.parked, self.journal.durable
+        self.is_durable = self.written <= durable
+        while parked and parked[0][0] <= durable:
             reply = parked.popleft()[1]
             reply.ticket(reply.response)
 

@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from muster.coordinator.classic import COMMIT_BY_MEMBER, COMMIT_WITHOUT_GROUP, check_generation
+from muster.coordinator.clocks import NEVER
 from muster.coordinator.config import GroupConfig
-from muster.coordinator.group import NEVER, NO_TIMESTAMP, ClassicGroup, GroupState
+from muster.coordinator.group import NO_TIMESTAMP, ClassicGroup, GroupState
 from muster.coordinator.topics import TopicResolver
 from muster.errors import NONE, ErrorCode
 from muster.protocol.group_records import OffsetCommitRecord, OffsetCommits

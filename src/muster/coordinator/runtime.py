@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 from muster.coordinator.config import GroupConfig
 from muster.coordinator.effects import Effects, GroupEvent, Origin
 from muster.coordinator.failures import refused
-from muster.coordinator.home import Answer, GroupLog, Home
+from muster.coordinator.home import Answer, Home
 from muster.coordinator.partitioning import group_partition, in_hash_order, java_hash, partition_hash
 from muster.coordinator.parts import Gather, fetched, fetched_groups, listed
 from muster.coordinator.shard import GroupShard
 from muster.coordinator.shards import Shards
+from muster.coordinator.store import Store
 from muster.coordinator.topics import TopicResolver
 from muster.errors import ErrorCode
 from muster.model import GROUP_METADATA_TOPIC, UNKNOWN_MEMBER_ID
@@ -44,7 +45,7 @@ from muster.protocol.messages import (
 )
 from muster.protocol.primitives import Request, Response
 
-__all__ = ["Client", "CoordinatorRuntime", "GroupConfig", "GroupLog", "group_partition"]
+__all__ = ["Client", "CoordinatorRuntime", "GroupConfig", "group_partition"]
 
 log = logging.getLogger("muster.groups")
 
@@ -76,7 +77,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
     def __init__(
         self,
         config: GroupConfig,
-        open_log: Callable[[int], GroupLog],
+        store: Store,
         *,
         clock: Callable[[], int],
         topics: TopicResolver,
@@ -91,7 +92,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
             GROUP_METADATA_TOPIC,
             lambda: config.offsets_topic_num_partitions,
             lambda: GroupShard(config, topics),
-            open_log,
+            store,
             clock=clock,
             on_event=on_event,
             schedule_flush=schedule_flush,
@@ -281,7 +282,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
         shard = home.shard
         partitions = list(shard.offsets.of_group(group_id).get(topic, ()))
         for start in range(0, len(partitions), FORGOTTEN_AT_ONCE):
-            if self._homes.get(home.partition) is home:
+            if self._homes.get(home.slot) is home:
                 some = partitions[start : start + FORGOTTEN_AT_ONCE]
                 self._settle(home, self._clock(), shard.forget_offsets, group_id, topic, some)
             yield

@@ -12,10 +12,11 @@ from typing import Any
 
 from muster.coordinator import classic, offsets
 from muster.coordinator.classic_join import join
+from muster.coordinator.clocks import NEVER
 from muster.coordinator.config import GroupConfig
 from muster.coordinator.effects import Cause, Effects, Origin
 from muster.coordinator.failures import spoiled
-from muster.coordinator.group import NEVER, ClassicGroup, GroupState
+from muster.coordinator.group import ClassicGroup, GroupState
 from muster.coordinator.offsets import OffsetStore
 from muster.coordinator.topics import TopicResolver
 from muster.coordinator.wall_time import shifted

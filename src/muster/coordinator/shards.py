@@ -1,46 +1,53 @@
-"""The shards of a coordinator, each over a partition of its log: loaded, asked to decide, written, released, dropped.
+"""The shards of a coordinator, each in a slot of its store: loaded, asked to decide, written, released, dropped.
 
 What coordinates groups (runtime.py) knows requests; this knows how what a shard decides becomes durable before anybody
-hears of it. Another coordinator that keeps its state in a log, such as that of transactions, has the same life.
+hears of it. It knows nothing of groups: another coordinator, such as that of transactions, has the same life. Where
+the shards are kept is the store's affair (store.py says what is needed of one, log_store.py is one).
 
-This and runtime.py are the files of this package that touch the world: a log, a clock, callbacks. They wait for nothing
-and start nothing. They are used from one thread, and no method awaits, so there are no locks; each request is handled
-to the end of what the rules decide before the next.
+This and runtime.py are the files of this package that touch the world: a clock, callbacks, lines of the log. They wait
+for nothing and start nothing. They are used from one thread, and no method awaits, so there are no locks; each request
+is handled to the end of what the rules decide before the next.
 
 The life of a request
 =====================
 
 The service finds the shard and has it decide (`_settle`); the records go into the shard's open batch. The answers are
-parked until the log says that everything decided so far is durable - also those that wrote nothing, for they may tell
-of records that others wrote and a crash could still take back. `flush` (called once, at the end of a turn of the event
-loop) writes each shard's batch, so that all commits of one turn share one write: group commit. `release_durable` lets
-the answers go whose records lie before the high watermark, in order; by the default fsync policy within `flush`.
+parked until the store says that everything decided so far is durable - also those that wrote nothing, for they may
+tell of records that others wrote and a crash could still take back. `flush` (called once, at the end of a turn of the
+event loop) writes each shard's batch, so that all commits of one turn share one write: group commit. `release_durable`
+lets the answers go whose records are durable, in order; where a write is durable at once, within `flush`.
 
-The state runs ahead of the log by at most one turn. That is safe because nobody hears of it before the log has it: if
-an append fails, every parked answer becomes an error, the shard is thrown away with all who wait in it, and is read
-again from the log. Nothing is ever undone piece by piece. A rule that raises, which none should, is met like that too.
+The state runs ahead of the store by the writes that are not durable yet. That is safe because nobody hears of it before
+the store has it: if a write fails, every parked answer becomes an error, the shard is thrown away with all who wait in
+it, and is read again. Nothing is ever undone piece by piece. A rule that raises, which none should, is met like that.
 
 The life of a shard
 ===================
 
-A slot of the topic is empty until it is first needed. Its log is then read, some hundred records at a time so that
-others are served in between (`later`); meanwhile who asks is told COORDINATOR_LOAD_IN_PROGRESS. When its log fails
-the slot is away for a while, who asks is told NOT_COORDINATOR, and then it is read again.
+A coordinator has a slot from `load` (`load_all`) to `unload`, under an epoch that is newer each time the slot moves.
+Its shard is read when it is first needed, some hundred records at a time so that others are served in between
+(`later`); meanwhile who asks is told COORDINATOR_LOAD_IN_PROGRESS. If the store fails, the slot is away for a while,
+who asks is told NOT_COORDINATOR, and then it is read again.
 
+Who has lost a slot hears of it by `unload`, by a `load` under a newer epoch, or from the store, which fences it. All
+who wait are told NOT_COORDINATOR, what was not durable is not told, and nothing brings the slot back but a newer epoch:
+news of an older one, which come late, change nothing. A load that is given up leaves nothing behind: its shard, its
+journal and what the store finds for it later are its own.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any, Generic
 
-from muster.coordinator.effects import Effects, GroupEvent, Reply
-from muster.coordinator.group import NEVER
-from muster.coordinator.home import Answer, GroupLog, Home, S
+from muster.coordinator.clocks import NEVER, shift_between
+from muster.coordinator.home import Answer, Decision, Home, S
 from muster.coordinator.loading import Loading
-from muster.coordinator.wall_time import shift_between
-from muster.errors import ErrorCode, KafkaError, MusterError
+from muster.coordinator.reply import Reply
+from muster.coordinator.store import FencedError, Store
+from muster.errors import ErrorCode, MusterError
 from muster.protocol.record_batch import BatchBuilder
 
 log = logging.getLogger("muster.groups")
@@ -52,22 +59,25 @@ LOAD_RECORDS = 256
 """How many records are read at a time: a few milliseconds' worth."""
 
 RELOAD_AFTER_MS = 1_000
-"""How long a shard whose log failed stays away before it is read again."""
+"""How long a shard whose store failed stays away before it is read again."""
+
+
+_BY_SLOT = attrgetter("slot")
 
 
 class Shards(Generic[S]):
-    """The shards of one topic that this broker coordinates.
+    """The shards of one topic that this broker coordinates; a slot is a partition of it.
 
     Args:
         topic: the topic's name, for lines of the log; `partitions` tells how many it has.
         new_shard: an empty shard.
-        open_log: gives the log of a partition, an empty one if it was never written.
+        store: where the shards are kept.
         clock: milliseconds since the epoch by a clock that does not jump. Sessions are measured by it.
         on_event: told of what happens, for the broker's log and for whoever watches.
         schedule_flush: called when there is something to flush, at most once until `flush` is called. Without it
             every request flushes by itself.
         on_deadline_moved: called when a deadline has come nearer than `next_deadline` last told.
-        later: calls a function in one of the next turns of the event loop. Without it logs are read in one go.
+        later: calls a function in one of the next turns of the event loop. Without it shards are read in one go.
         wall_clock: the time of day, for what records tell; `clock`, if it is not given.
     """
 
@@ -76,10 +86,10 @@ class Shards(Generic[S]):
         topic: str,
         partitions: Callable[[], int],
         new_shard: Callable[[], S],
-        open_log: Callable[[int], GroupLog],
+        store: Store,
         *,
         clock: Callable[[], int],
-        on_event: Callable[[GroupEvent], None],
+        on_event: Callable[[Any], None],
         schedule_flush: Callable[[], None] | None = None,
         on_deadline_moved: Callable[[], None] | None = None,
         later: Callable[[Callable[[], None]], None] | None = None,
@@ -88,7 +98,7 @@ class Shards(Generic[S]):
         self._topic = topic
         self._partitions = partitions
         self._new_shard = new_shard
-        self._open_log = open_log
+        self._store = store
         self._clock = clock
         self._wall_clock = wall_clock or clock
         self._on_event = on_event
@@ -98,7 +108,9 @@ class Shards(Generic[S]):
         self._later = later
         self._homes: dict[int, Home[S]] = {}
         self._loading: dict[int, Loading[S]] = {}
-        self._away: dict[int, int] = {}  # partitions whose log failed, and when to read them again
+        self._away: dict[int, int] = {}  # slots whose store failed, and when to read them again
+        self._epochs: dict[int, int] = {}  # the slots that are this coordinator's, and since which epoch
+        self._lost: dict[int, int] = {}  # those that were, and the newest epoch that is known of them
         self._dirty: set[Home[S]] = set()
         self._flush_is_due = False
         self._load_is_due = False
@@ -106,90 +118,153 @@ class Shards(Generic[S]):
 
     # ----------------------------------------------------------------------------------------------- loading, closing
 
-    def load_all(self, partitions: Iterable[int] | None = None) -> None:
-        """Begin to read the logs that exist (`partitions`; all, if not given), and to serve.
+    def load_all(self, slots: Iterable[int] | None = None, epoch: int = 0) -> None:
+        """Have all slots of the topic, and begin to read the shards of some (`slots`; all, if not given).
 
-        The others are opened when a group first needs them. Until this was called every request is answered
-        COORDINATOR_LOAD_IN_PROGRESS. Sessions of the members found begin when their log is read.
+        The others are read when they are first needed. Until this or `load` was called every request is answered
+        COORDINATOR_LOAD_IN_PROGRESS. Sessions of the members found begin when their shard is read.
         """
-        wanted = range(self._partitions()) if partitions is None else partitions
+        everything = range(self._partitions())
+        wanted = everything if slots is None else slots
         self._state_error = ErrorCode.NONE
-        for partition in wanted:
-            self._begin_to_load(partition)
+        self._epochs = dict.fromkeys(everything, epoch)
+        for slot in wanted:
+            self._begin_to_load(slot)
         self.flush()
+
+    def load(self, slot: int, epoch: int) -> bool:
+        """Have a slot under an epoch, and begin to read its shard. False if the slot is known to have moved on, or the
+        coordinator is closed.
+
+        What is known of the slot under an older epoch goes: others may have had it, and changed it, in between.
+        """
+        known = self._epochs.get(slot)
+        if known == epoch:
+            self._begin_to_load(slot)
+        elif self._state_error is ErrorCode.COORDINATOR_NOT_AVAILABLE or epoch <= self._newest_epoch(slot):
+            log.info("partition %d of %s is not loaded under epoch %d, which is over", slot, self._topic, epoch)
+            return False
+        else:
+            self._state_error = ErrorCode.NONE
+            self._leave(slot)
+            self._epochs[slot] = epoch
+            self._begin_to_load(slot)
+        self.flush()
+        return slot in self._epochs
+
+    def unload(self, slot: int, epoch: int | None = None) -> None:
+        """A slot is not this coordinator's any more: all who wait are told NOT_COORDINATOR. Others are as before.
+
+        `epoch` is that of the slot's next coordinator, if it is known: if this one has had the slot under it, or a
+        newer one, since, the news came late and nothing happens.
+        """
+        newest = self._newest_epoch(slot)
+        if epoch is None or epoch > newest:
+            self._lose(slot, newest if epoch is None else epoch)
+
+    def _newest_epoch(self, slot: int) -> int:
+        return max(self._epochs.get(slot, -1), self._lost.get(slot, -1))
+
+    def _lose(self, slot: int, newest_epoch: int) -> None:
+        """Somebody else has a slot, or nobody. It comes back by a newer epoch only."""
+        self._epochs.pop(slot, None)
+        self._lost[slot] = newest_epoch
+        self._leave(slot)
+
+    def _leave(self, slot: int) -> None:
+        """Forget what is known of a slot, and send away all who wait."""
+        self._away.pop(slot, None)
+        loading = self._loading.pop(slot, None)
+        if loading is not None:
+            loading.journal.close()
+        home = self._homes.get(slot)
+        if home is not None:
+            self._drop(home, ErrorCode.NOT_COORDINATOR)
 
     @property
     def is_loading(self) -> bool:
-        """Whether there are logs still to be read."""
+        """Whether there are shards still to be read."""
         return bool(self._loading)
 
-    def _begin_to_load(self, partition: int) -> None:
-        """Read a log, a piece at a time if there is a later. One that is there, or being read, is left alone."""
-        if partition in self._homes or partition in self._loading:
+    def _begin_to_load(self, slot: int) -> None:
+        """Read a shard, a piece at a time if there is a later. One that is there, or being read, is left alone."""
+        if slot in self._homes or slot in self._loading:
             return
         try:
-            found = self._open_log(partition)
-            if found.high_watermark < found.log_end_offset:
-                # The shard was dropped between an append and its sync. What is read now would lack records that a
-                # crash would bring back.
-                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the end of the log is not durable")
+            journal = self._store.load(slot, self._epochs[slot])
         except (MusterError, OSError) as error:
-            self._could_not_load(partition, error)
+            self._could_not_load(slot, error)
             return
-        self._away.pop(partition, None)
+        self._away.pop(slot, None)
         shift = shift_between(self._clock(), self._wall_clock())
-        self._loading[partition] = Loading(partition, found, self._new_shard(), shift)
-        if self._later is None or found.log_start_offset == found.log_end_offset:
-            while partition in self._loading:
-                self._load_some(self._loading[partition])
-        else:
-            self._load_soon()
+        loading = self._loading[slot] = Loading(slot, journal, self._new_shard(), shift)
+        if journal.is_empty:
+            self._load_some(loading)
+        self._load_soon()
 
     def _load_soon(self) -> None:
-        if self._later is not None and self._loading and not self._load_is_due:
+        if self._later is None:
+            while self.load_a_piece():
+                pass
+        elif self._loading and not self._load_is_due:
             self._load_is_due = True
             self._later(self._load_next)
 
     def _load_next(self) -> None:
         self._load_is_due = False
-        self.load_a_piece()
-        self._load_soon()
+        if self.load_a_piece():
+            self._load_soon()
 
-    def load_a_piece(self) -> None:
-        """Read some more of the logs that are to be read."""
-        if self._loading:
-            self._load_some(next(iter(self._loading.values())))
+    def load_a_piece(self) -> bool:
+        """Read some more of the shards that are to be read. False if the store has nothing of any of them yet: it has
+        `release_durable` called when it has."""
+        return any(self._load_some(loading) for loading in list(self._loading.values()))
 
-    def _load_some(self, loading: Loading[S]) -> None:
-        partition = loading.partition
+    def _load_some(self, loading: Loading[S]) -> bool:
+        """Read some of one shard. Whether there was something to read."""
+        slot = loading.slot
         try:
-            if not loading.step(LOAD_RECORDS):
-                return
+            went_on = loading.step(LOAD_RECORDS)
         except Exception as error:  # a log that was closed meanwhile has its own ways to fail
-            del self._loading[partition]
-            self._could_not_load(partition, error)
-            return
-        del self._loading[partition]
+            del self._loading[slot]
+            loading.journal.close()
+            self._could_not_load(slot, error)
+            return True
+        if loading.is_complete:
+            del self._loading[slot]
+            self._settle_in(loading)
+        return went_on
+
+    def _settle_in(self, loading: Loading[S]) -> None:
+        """All of a shard is read: it begins to serve."""
+        slot = loading.slot
         if loading.passed_over:
             log.error(
                 "partition %d of %s: %d record(s) or batch(es) were passed over because they cannot be understood; %s",
-                partition,
+                slot,
                 self._topic,
                 loading.passed_over,
                 f"the first {loading.first_passed_over}",
             )
-        home = self._homes[partition] = Home(partition, loading.shard, loading.log)
+        home = self._homes[slot] = Home(slot, loading.shard, loading.journal)
         now = self._clock()
         self._settle(home, now, loading.shard.loaded, now)
 
-    def _could_not_load(self, partition: int, error: Exception) -> None:
-        """A log that cannot be read leaves its groups without a coordinator until it can."""
-        log.error("reading partition %d of %s failed: %s", partition, self._topic, error)
-        self._go_away(partition)
+    def _could_not_load(self, slot: int, error: Exception) -> None:
+        """A shard that cannot be read leaves what is in it without a coordinator until it can."""
+        log.error("reading partition %d of %s failed: %s", slot, self._topic, error)
+        self._is_without(slot, error)
 
-    def _go_away(self, partition: int) -> None:
-        self._away[partition] = self._clock() + RELOAD_AFTER_MS
-        self._comes_due(self._away[partition])
+    def _is_without(self, slot: int, error: Exception) -> None:
+        """The store did not go along: come back to a slot in a while, or never if it is in other hands."""
+        if isinstance(error, FencedError):
+            self._lose(slot, self._epochs[slot])
+        else:
+            self._go_away(slot)
+
+    def _go_away(self, slot: int) -> None:
+        self._away[slot] = self._clock() + RELOAD_AFTER_MS
+        self._comes_due(self._away[slot])
 
     def close(self) -> None:
         """Write what is left, answer whoever waits with NOT_COORDINATOR, and serve no more."""
@@ -199,34 +274,34 @@ class Shards(Generic[S]):
         self._forget_all(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def unload_all(self) -> None:
-        """The topic is gone: forget its groups, and send away all who wait. `load_all` begins anew."""
+        """The topic is gone: forget its shards, and send away all who wait. `load_all` begins anew, with any epoch."""
         self._forget_all(ErrorCode.NOT_COORDINATOR)
 
     def _forget_all(self, state_error: ErrorCode) -> None:
         self._state_error = state_error
-        self._loading.clear()
-        for home in list(self._homes.values()):
-            self._drop(home, ErrorCode.NOT_COORDINATOR)
-        self._away.clear()
+        self._epochs.clear()
+        self._lost.clear()
+        for slot in [*self._homes, *self._loading, *self._away]:
+            self._leave(slot)
 
-    def _home(self, partition: int) -> Home[S] | ErrorCode:
-        """The shard of a partition, or why there is none now."""
-        home = self._homes.get(partition)
+    def _home(self, slot: int) -> Home[S] | ErrorCode:
+        """The shard of a slot, or why there is none now."""
+        home = self._homes.get(slot)
         if home is not None:
             return home
         if self._state_error is not ErrorCode.NONE:
             return self._state_error
-        if self._away.get(partition, 0) > self._clock():
+        if slot not in self._epochs or self._away.get(slot, 0) > self._clock():
             return ErrorCode.NOT_COORDINATOR
-        self._begin_to_load(partition)
-        if partition in self._loading:
+        self._begin_to_load(slot)
+        if slot in self._loading:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        return self._homes.get(partition, ErrorCode.NOT_COORDINATOR)
+        return self._homes.get(slot, ErrorCode.NOT_COORDINATOR)
 
-    # ---------------------------------------------------------------------------------------------- the step, the log
+    # ---------------------------------------------------------------------------------------------- the step, the store
 
     def _settle(
-        self, home: Home[S], now: int, decide: Callable[..., Effects], *arguments: Any
+        self, home: Home[S], now: int, decide: Callable[..., Decision], *arguments: Any
     ) -> Sequence[Answer] | None:
         """Have something decided, and see to it: records into the open batch, answers behind them, events to whoever
         watches. If that raises, the shard is dropped: returns those who were told, which need not be all."""
@@ -235,7 +310,8 @@ class Shards(Generic[S]):
             if effects.records:
                 self._write_down(home, effects, now)
         except Exception:
-            log.exception("partition %d of %s could not go on", home.partition, self._topic)
+            log.exception("partition %d of %s could not go on", home.slot, self._topic)
+            self._go_away(home.slot)
             return self._drop(home, ErrorCode.UNKNOWN_SERVER_ERROR)
         home.answer(effects.replies)
         for event in effects.events:
@@ -246,7 +322,7 @@ class Shards(Generic[S]):
             self._after_deciding(home)
         return None
 
-    def _write_down(self, home: Home[S], effects: Effects, now: int) -> None:
+    def _write_down(self, home: Home[S], effects: Decision, now: int) -> None:
         batch, shift = home.batch, shift_between(now, self._wall_clock())
         home.shard.write_down(effects.records, batch, now + shift, shift)
         home.batch_time = now + shift
@@ -260,40 +336,46 @@ class Shards(Generic[S]):
             self._schedule_flush()
 
     def flush(self) -> None:
-        """Write all open batches, and answer whoever the log allows to."""
+        """Write all open batches, and answer whoever the store allows to. Of a shard that was dropped the journal takes
+        nothing any more."""
         self._flush_is_due = False
         dirty, self._dirty = self._dirty, set()
-        for home in sorted(dirty, key=lambda home: home.partition):
+        for home in sorted(dirty, key=_BY_SLOT):
             self._write(home)
 
     def _write(self, home: Home[S]) -> None:
         batch, home.batch = home.batch, BatchBuilder()
-        self._dirty.discard(home)
         if not batch.count:
             return
         try:
-            appended = home.log.append(batch.build(), now=home.batch_time, origin="coordinator")
+            end = home.journal.write(batch, home.batch_time)
         except Exception as error:
-            log.error("writing partition %d of %s failed: %s", home.partition, self._topic, error)
-            self._drop(home, ErrorCode.NOT_COORDINATOR)
+            self._store_failed(home, "writing partition %d of %s failed: %s", error)
         else:
-            home.wrote(appended.last_offset + 1)
+            home.wrote(end)
 
     def release_durable(self) -> None:
-        """Answer whoever the logs allow to, after somebody else made them durable."""
+        """The store has got further by itself: answer whoever it allows to, and go on to read what waits for it."""
         for home in list(self._homes.values()):
             if home.parked:
                 home.release()
-            if home.parked and home.log.failed is not None:
-                log.error("partition %d of %s cannot be synced: %s", home.partition, self._topic, home.log.failed)
+            if home.parked and home.journal.failed is not None:
+                self._store_failed(home, "partition %d of %s cannot be synced: %s", home.journal.failed)
+        if self._loading:
+            self._load_soon()
+
+    def _store_failed(self, home: Home[S], line: str, error: Exception) -> None:
+        if self._homes.get(home.slot) is home:  # else it was dropped meanwhile
+            log.error(line, home.slot, self._topic, error)
+            self._is_without(home.slot, error)
+            if home.slot in self._homes:
                 self._drop(home, ErrorCode.NOT_COORDINATOR)
 
     def _drop(self, home: Home[S], error: ErrorCode) -> list[Answer]:
-        """Throw a shard away, to be read again in a while: all who wait for its log, or for other members, are answered
-        with `error`. Returns whom that was."""
-        del self._homes[home.partition]
-        self._dirty.discard(home)
-        self._go_away(home.partition)
+        """Throw a shard away: all who wait for its store, or for other members, are answered with `error`. Returns whom
+        that was."""
+        del self._homes[home.slot]
+        home.journal.close()
         replies = [Reply(reply.ticket, home.shard.spoiled(reply.response, error)) for reply in home.take_waiting()]
         replies += home.shard.unload(error).replies
         for reply in replies:
@@ -320,8 +402,8 @@ class Shards(Generic[S]):
             deadline = home.shard.next_deadline()
             if deadline is not None and deadline <= now:
                 self._settle(home, now, home.shard.on_deadline, now)
-        for partition, at in list(self._away.items()):
+        for slot, at in list(self._away.items()):
             if at <= now:
-                self._begin_to_load(partition)
+                self._begin_to_load(slot)
         if self._dirty and self._schedule_flush is None:
             self.flush()

@@ -1,7 +1,7 @@
 """Records in the log tell the time of day; the rules use a steady clock.
 
 A steady clock is never set, so no member expires because the time of day was corrected. Times are shifted when a record
-goes into the log, and back when it is read.
+goes into the log, and back when it is read; `clocks.shift_between` says by how much.
 """
 
 from __future__ import annotations
@@ -9,15 +9,7 @@ from __future__ import annotations
 from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord, OffsetCommits, Written
 from muster.protocol.messages import GroupMetadataValue, OffsetCommitValue
 
-TOLERATED_MS = 100
-"""Clocks that differ by less than this count as equal."""
-
 _NONE = -1
-
-
-def shift_between(steady: int, wall: int) -> int:
-    """Milliseconds to add to a time of the steady clock to get the time of day."""
-    return wall - steady if abs(wall - steady) >= TOLERATED_MS else 0
 
 
 def shifted(record: Written, by: int) -> Written:

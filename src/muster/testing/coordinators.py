@@ -16,6 +16,7 @@ from typing import Any
 from muster.coordinator.config import GroupConfig
 from muster.coordinator.effects import GroupEvent
 from muster.coordinator.failures import refused
+from muster.coordinator.log_store import LogStore
 from muster.coordinator.runtime import Client, CoordinatorRuntime, group_partition
 from muster.errors import ErrorCode, KafkaError
 from muster.model import TopicPartition
@@ -167,7 +168,7 @@ class SimCoordinators:
         coordinator = self.current = Coordinator(node_id, skew)
         coordinator.runtime = CoordinatorRuntime(
             self._config,
-            lambda partition: self._open_log(coordinator, partition),
+            LogStore(lambda partition: self._open_log(coordinator, partition)),
             clock=lambda: self._clock.now + skew,
             topics=self._topics,
             on_event=lambda event: self._on_event(coordinator, event),

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from muster.coordinator.log_store import LogStore
 from muster.errors import ErrorCode
 from muster.protocol.messages import (
     SyncGroupRequest,
@@ -110,7 +111,7 @@ def test_a_log_that_cannot_be_opened(broker):
     def refuse(partition: int) -> MemoryLog:
         raise OSError("no space left on device")
 
-    broker.runtime._open_log = refuse
+    broker.runtime._store = LogStore(refuse)
     assert code(broker.commit("h")) == ErrorCode.NOT_COORDINATOR
     broker.now += 1000
     broker.runtime.on_deadlines(broker.now)

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from muster.broker.calls import at_once
+from muster.coordinator.log_store import LogStore
 from muster.coordinator.runtime import Client, CoordinatorRuntime, GroupConfig
 from muster.coordinator.shards import LOAD_RECORDS, RELOAD_AFTER_MS
 from muster.errors import ErrorCode, KafkaError
 from muster.protocol import messages as m
 from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord, decode_record
-from muster.protocol.record_batch import iter_headers, read_tuples
+from muster.protocol.record_batch import build_batch, iter_headers, read_tuples
 from tests.support.group_harness import DEFAULT_PROTOCOLS, FakeTopics
 from tests.support.memory_log import MemoryLog, Read
 
@@ -33,7 +34,7 @@ class Broker:
         self.topics = FakeTopics()
         self.runtime = CoordinatorRuntime(
             GroupConfig(group_initial_rebalance_delay_ms=0),
-            self._open,
+            LogStore(self._open),
             clock=lambda: self.now,
             topics=self.topics,
             on_event=lambda event: None,
@@ -170,10 +171,14 @@ def test_to_unload_while_a_log_is_read(logs, end):
 
 @pytest.mark.parametrize("end", [CoordinatorRuntime.unload_all, CoordinatorRuntime.close])
 def test_what_was_unloaded_is_not_read_again_by_itself(logs, end):
-    """The topic is gone, or the broker: there is nothing to come back to."""
+    """The topic is gone, or the broker: there is nothing to come back to. One of its logs was to be read again."""
+    logs[0] = MemoryLog()
+    logs[0].append(build_batch([(NOW, b"key", b"value", [])]), now=NOW)
+    logs[0].held = True
     broker = Broker(logs)
     broker.runtime.load_all(sorted(logs))
     broker.settle()
+    assert broker.runtime._away
     end(broker.runtime)
     opened = len(broker.opened)
     broker.now += 10 * RELOAD_AFTER_MS

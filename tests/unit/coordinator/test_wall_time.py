@@ -2,7 +2,8 @@
 
 import pytest
 
-from muster.coordinator.wall_time import TOLERATED_MS, shift_between, shifted
+from muster.coordinator.clocks import TOLERATED_MS, shift_between
+from muster.coordinator.wall_time import shifted
 from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord
 from muster.protocol.messages import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 
