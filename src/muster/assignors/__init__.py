@@ -1,4 +1,4 @@
-"""How a group's partitions are shared out: range, roundrobin, sticky, cooperative-sticky, or a strategy of your own."""
+"""Assignors share a group's partitions out: range, roundrobin, sticky, cooperative-sticky, or one of your own."""
 
 from muster.assignors.base import (
     Assignor,

@@ -1,17 +1,17 @@
-"""What an assignor is (J9): the strategy by which a group's leader shares out partitions.
+"""The base of all assignors (J9): the strategies by which a group's leader assigns partitions.
 
-A group can use any strategy that all of its members name when they join; the broker only picks the name and carries
-bytes (J3, J4). A user's own strategy is therefore a class of the client's side alone: derive from `Assignor`, give it
-a `name` that every member of the group knows, write `assign`, and hand an instance to the consumers. `sorted_members`
-and `topic_partitions` are what the built-in ones use.
+A group can use any assignor that all of its members name when they join; the broker only picks the name and carries
+bytes (J3, J4). So an assignor of your own is a class on the client's side alone: derive from `Assignor`, give it a
+`name` that every member of the group knows, write `assign`, and pass an instance to the consumers. The built-in
+assignors use `sorted_members` and `topic_partitions`.
 
-An assignor is pure: no clock, no randomness, no I/O. The same input must give the same output, because a member that
-becomes leader has to be able to repeat what the former leader decided. It may keep what `on_assignment` told it, and
-one instance belongs to one consumer.
+An assignor is pure: no clock, no randomness, no I/O. The same input must give the same output, because a new leader has
+to be able to repeat what the former leader decided. It may keep what `on_assignment` passed to it; one instance belongs
+to one consumer.
 
-The values here are the assignors' own and not those of `muster.protocol.subscription`: the two packages are
-siblings, and `group_instance_id` comes from the JoinGroup response, not from the subscription's bytes. Whoever joins
-the two (the client's membership) copies field by field.
+The values here differ from those of `muster.protocol.subscription`: the two packages are siblings, and
+`group_instance_id` comes from the JoinGroup response, not from the subscription's bytes. The client's membership copies
+one into the other, field by field.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RebalanceProtocol(IntEnum):
 
 @dataclass(slots=True)
 class MemberSubscription:
-    """What one member said when it joined. `generation_id` is that of `owned_partitions`, -1 where it is not known."""
+    """One member's subscription. `generation_id` is that of `owned_partitions`, -1 if it is not known."""
 
     topics: list[str]
     owned_partitions: list[TopicPartition] = field(default_factory=list)
@@ -52,8 +52,8 @@ class MemberSubscription:
 class MemberAssignment:
     """What the leader decided for one member; `user_data` reaches that member's `on_assignment`.
 
-    The built-in assignors leave the partitions as places of a layout until somebody asks for their names: the leader,
-    which sends them by topic and number, never does, and a hundred thousand named pairs cost more than to share out
+    The built-in assignors keep the partitions as places of a layout until their names are asked for. The leader sends
+    them by topic and number and never needs names, and making a hundred thousand named pairs costs more than assigning
     as many partitions.
     """
 
@@ -85,7 +85,7 @@ class MemberAssignment:
         self._partitions, self._layout = partitions, None
 
     def unnamed(self) -> dict[str, list[int]] | None:
-        """Partition numbers by topic, as long as nobody has asked for names."""
+        """Partition numbers by topic; None once the names were asked for."""
         return None if self._layout is None else self._layout.numbered(self._places)
 
     def count(self) -> int:
@@ -93,7 +93,7 @@ class MemberAssignment:
         return len(self._partitions if self._layout is None else self._places)
 
     def topics(self) -> set[str]:
-        """The topics that they are of."""
+        """The topics of the partitions."""
         if self._layout is None:
             return {partition.topic for partition in self._partitions}
         numbers = set(map(self._layout.topic_of.__getitem__, self._places))
@@ -117,7 +117,7 @@ class Assignor(ABC):
     """The protocol name in JoinGroup: all members of a group must have one name in common."""
 
     protocols: ClassVar[tuple[RebalanceProtocol, ...]] = (RebalanceProtocol.EAGER,)
-    """The rebalance protocols that the strategy can work under, the preferred one last."""
+    """The rebalance protocols that the assignor can work under, the preferred one last."""
 
     def subscription_user_data(self, topics: Iterable[str]) -> bytes:
         """Bytes to send with this member's subscription; the leader's `assign` reads them in `user_data`."""

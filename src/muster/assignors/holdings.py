@@ -1,7 +1,7 @@
-"""Who holds what while a mixed assignment is being improved: see `mixed.py`.
+"""The partitions that each member holds while a mixed assignment is being improved: see `mixed.py`.
 
-A partition that its holder claimed is the holder's *own*; any other is *spare*: to move it on costs nobody a move.
-Members with the same subscription form a *class*: whatever one of them may take, all may.
+A partition that its holder claimed is the holder's *own*. Any other is *spare*: handing it to another member costs no
+extra move. Members with the same subscription form a *class*: a partition that one of them may take, all may take.
 """
 
 from __future__ import annotations

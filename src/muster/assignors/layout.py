@@ -15,16 +15,16 @@ from itertools import accumulate, chain, pairwise, repeat
 from muster.model import TopicPartition
 
 FREE = -1
-"""Claimed by nobody."""
+"""Claimed by no member."""
 
 CONTESTED = -2
-"""Claimed by several members in one generation, so that nobody's claim counts."""
+"""Claimed by several members in one generation, so that none of the claims counts."""
 
 _NOWHERE = (0, 0)
 _NONE: tuple[None, int] = (None, -1)
 
 Claim = tuple[int, list[int]]
-"""What one member says it owns: the generation it says so of, and places of a layout."""
+"""What one member says it owns: a generation, and places of a layout."""
 
 
 def topic_partitions(topic: str, count: int) -> list[TopicPartition]:
@@ -44,7 +44,7 @@ def places_of(spans: Mapping[str, tuple[int, int]], partitions: Iterable[tuple[s
 
 
 class Layout:
-    """The row of all partitions of the topics that exist and that somebody subscribes to.
+    """The row of all partitions of the topics that exist and that a member subscribes to.
 
     Attributes:
         topics, counts: the topics, sorted, and how many partitions each has.
@@ -142,7 +142,7 @@ class Layout:
         return [list(places[begin:end]) for begin, end in pairwise(ends)]
 
     def settle(self, claims: Sequence[Claim]) -> list[int]:
-        """Say for each place who has a right to it: a member, FREE or CONTESTED.
+        """For each place its rightful owner: a member, FREE or CONTESTED.
 
         Where several members claim one partition, the highest generation has it: the others missed a rebalance. Two
         in the same highest generation are a contradiction, and neither has it (as in Kafka's AbstractStickyAssignor).
@@ -155,7 +155,7 @@ class Layout:
         if sum(len(places) for _, places in claims) > self.total - owner.count(FREE):
             for member, (_, places) in enumerate(claims):
                 for place in places:
-                    if owner[place] != member:  # but the last who claimed it
+                    if owner[place] != member:  # every claimant but the last
                         clashes.setdefault(place, {owner[place]}).add(member)
         for place, claimants in clashes.items():
             highest = max(claims[member][0] for member in claimants)

@@ -114,7 +114,7 @@ def _pour_all(
     """Pour what each group of topics has free, and pour again on top of the others for as long as that evens the loads.
 
     Nothing has been dealt yet, so pouring again moves nothing; it is much cheaper than following paths afterwards.
-    Returns the loads and, for each group, who gets how many.
+    Returns the loads and, for each group, how many each member gets.
     """
     loads = [len(places) for places in shares]
     poured = {group: pour(loads, subscribers[group], amount) for group, amount in enumerate(amounts) if amount}

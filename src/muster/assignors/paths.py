@@ -1,11 +1,12 @@
 """The best balance: improving paths, from the most loaded member down. See `mixed.py`.
 
-Paths are searched over classes, not members: there are few kinds of subscription even where there are thousands of
-members. A class that a path leads through passes one partition on for each that it takes; which of its members do so
-is decided when the path is followed. Links that cost nobody a partition of its own are tried first.
+Paths are searched over classes, not members: even thousands of members have few kinds of subscription. A class on a
+path passes one partition on for each that it takes; which of its members do so is decided when the path is followed.
+Links that cost no member a partition of its own are tried first.
 
-When no path leads from the most loaded member, everything that could be reached is finished: each member in there has
-at most one fewer than that most loaded one, so that it is of no use to the rest, who have no more than that.
+When no path leads from the most loaded member, all classes that the search reached are finished. Each member in them
+has at most one partition fewer than that most loaded member, and no other member has more than that one: so no path of
+another member can end there.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def balance(holdings: Holdings) -> None:
 
 
 class _Search:
-    """Heaps of loads hold entries that have been overtaken; whoever reads one drops those."""
+    """Searches paths over the classes. Its heaps of loads may hold outdated entries, which are dropped when read."""
 
     def __init__(self, holdings: Holdings) -> None:
         self.holdings = holdings
@@ -90,7 +91,7 @@ class _Search:
             self._move(place, heaviest, receiver)
 
     def _giver(self, number: int, topic: int) -> int:
-        """Who in a class passes on a partition of the topic: one with a spare one, the most loaded of them."""
+        """The member of a class that passes on a partition of the topic: one with a spare one, the most loaded."""
         holdings = self.holdings
         heaviest = self.heaviest(number)
         if holdings.has_spare(heaviest, topic):

@@ -6,8 +6,8 @@ The number of partitions in their owners' hands can grow without loss of balance
 hand-overs that gains more of them than it costs (as for every flow of minimum cost). Its links:
 
 - a member gives a partition of a topic into the topic's pool: costs 1 if all that it holds of the topic is its own;
-- a member takes one out of a pool: gains 1 if it has lost one of the topic. Whoever holds that very partition takes
-  what was put into the pool instead, which is of the same topic and so as good;
+- a member takes one out of a pool: gains 1 if it has lost one of the topic. The member that holds that very partition
+  takes the one that was put into the pool instead, which is of the same topic and so as good;
 - a member that ends with one more and one that ends with one fewer may stand at the ends of the chain, if the second
   had exactly one more than the first: they swap loads. The link between them leads through the level they share.
 
@@ -57,7 +57,7 @@ def _returned_by_swap(holdings: Holdings, place: int) -> bool:
 
 
 def _is_least(holdings: Holdings) -> bool:
-    """A proof at a glance: whoever lost something holds nothing spare, nor does anyone with just one more than it.
+    """A quick proof: no member that lost something holds a spare place, nor does a member with just one more than it.
 
     Then each member keeps all that its load has room for, and no swap of loads makes room for more.
     """

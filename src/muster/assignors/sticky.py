@@ -99,9 +99,9 @@ class CooperativeStickyAssignor(StickyAssignor):
         return [(_generation(said), places_of(spans, said.owned_partitions)) for said in subscriptions]
 
     def granted(self, member: int, places: list[int], owner: list[int]) -> list[int]:
-        """Leave out what somebody else still holds.
+        """Leave out the places that another member still holds.
 
-        A contested place is left out for everybody, also for those who claim it: each of them has to give it up
+        A contested place is left out for all members, also for those that claim it: each of them has to give it up
         before one of them may have it.
         """
         return [place for place in places if owner[place] == member or owner[place] == FREE]
@@ -130,7 +130,7 @@ def _kept(layout: Layout, owner: list[int], claims: list[Claim]) -> tuple[list[l
     claimed = sum(map(len, shares))
     if not claimed:
         return shares, range(layout.total)
-    if claimed == layout.total - owner.count(FREE):  # no place is claimed twice, so that everybody is right
+    if claimed == layout.total - owner.count(FREE):  # no place is claimed twice, so every claim is right
         free = _places_of(FREE, owner)
     else:
         rightful = [sorted(set(places)) for places in shares]

@@ -97,7 +97,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _look(consumer: Consumer, topics: list[str]) -> None:
-    """A group waits for a cluster and for topics as long as it takes; whoever sits before a terminal wants to know."""
+    """Fail if the cluster cannot be reached, and say which topics are missing: a group waits for both in silence."""
     for topic in topics:
         try:
             consumer.partitions_for(topic, 10_000)
@@ -166,8 +166,9 @@ def _commit_written(consumer: Consumer, output: Output) -> None:
 class Output:
     """Writes records, and knows how far it has come when that is ended: `written` is where to go on reading.
 
-    A signal that comes while bytes go out is minded when they are counted. Until then the stream can take at least
-    `PIPE_BUF` bytes without having anybody wait, so that Ctrl-C also ends a command whose reader has stopped reading.
+    A signal that comes while bytes go out is handled when they are counted. A write is only begun when the stream can
+    take at least `PIPE_BUF` bytes without blocking, so that Ctrl-C also ends a command whose reader has stopped
+    reading.
     """
 
     def __init__(self, stream: BinaryIO, text: Callable[[ConsumerRecord], bytes]) -> None:
@@ -210,7 +211,7 @@ class Output:
                 raise KeyboardInterrupt(self._interrupted_by)
 
     def check_reader(self) -> None:
-        """Raise BrokenPipeError if nobody is left to read what would be written: `head` has all it wants, say.
+        """Raise BrokenPipeError if the reader of the output has gone, as `head` does once it has all it wants.
 
         Only a write would tell otherwise, and on a quiet topic there may be none for hours.
         """

@@ -32,7 +32,7 @@ def offset_rows(
     committed: Mapping[TopicPartition, OffsetAndMetadata],
     ends: Mapping[TopicPartition, int],
 ) -> list[OffsetRow]:
-    """What members own, those with the most partitions first, then committed partitions that nobody owns."""
+    """The members' partitions, those of the largest members first, then committed partitions without an owner."""
     rows: list[OffsetRow] = []
     members = sorted(group.members, key=lambda member: (-len(member.assignment), member.member_id))
     for member in members:

@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as interrupt:  # with the signal's number where it was another one
         return 128 + int((*interrupt.args, signal.SIGINT)[0])
     except BrokenPipeError:
-        _give_up_output()  # its reader has gone: there is nobody to tell
+        _give_up_output()  # the reader of the output has gone
         return 1
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

@@ -121,7 +121,7 @@ async def serve(config: BrokerConfig, listener: EventFile | None = None) -> int:
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
-    # A closed terminal, or an operator who means "read your settings again": neither is a reason to stop.
+    # A closed terminal, or an operator's wish to have settings read again: neither is a reason to stop.
     loop.add_signal_handler(signal.SIGHUP, _hung_up)
     async with Broker(config, on_event=listener) as broker:
         garbage = Garbage()

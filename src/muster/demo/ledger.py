@@ -1,4 +1,4 @@
-"""Who handled what: the demo's books, and the judgement on them.
+"""The demo's books: which member handled which record, and the judgement on that.
 
 Theory. At-least-once promises that nothing is lost and says where duplicates may come from. A member writes a line for
 each record before it commits the record's offset, and a line for each commit that was acknowledged. So its file tells,
@@ -9,8 +9,8 @@ ownership ended. Records behind that mark may be handled again by the next owner
 * broker down: the ownership ended without the commit being acknowledged, because the broker was away;
 * Spark batch: Spark lost a partition by force while a batch held it; at most that one batch.
 
-A duplicate that lies in none of them is an error, and so is a record that nobody handled, or a partition's records out
-of order within one ownership.
+A duplicate that lies in none of them is an error. So is a record that was never handled, and so are records of a
+partition that were handled out of order within one ownership.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Ownership:
     ending: Ending = Ending.OPEN
 
     def in_window(self, offset: int) -> Window | None:
-        """The window that allows somebody else to handle this offset again, if any does."""
+        """The window that allows another member to handle this offset again, None if there is none."""
         if offset < self.committed:
             return None
         if self.ending is Ending.KILLED:
@@ -173,8 +173,8 @@ def read_claims(batches: Mapping[int, str], topic: str) -> list[Claim]:
 def suspects(claims: Sequence[Claim]) -> dict[int, list[Claim]]:
     """For each partition the batches that may have been handled again by the next owner.
 
-    Those are the last ones before the partition went to somebody else: where the next claim does not begin where this
-    one ends, or where none follows.
+    Those are the last ones before the partition went to another member: the next claim does not begin where this one
+    ends, or none follows.
     """
     by_partition: dict[int, list[Claim]] = defaultdict(list)
     for claim in claims:

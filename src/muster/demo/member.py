@@ -84,7 +84,8 @@ def run(consumer: Consumer, topic: str, book: Book, stop: threading.Event) -> No
 
 
 def commit(consumer: Consumer, book: Book, offsets: dict[TopicPartition, int]) -> None:
-    """Commit what was written; a commit that is not acknowledged is noted, and whoever owns the partition goes on."""
+    """Commit what was written. A commit that is not acknowledged is noted; the partition's owner goes on all the
+    same."""
     numbers = {str(partition.partition): offset for partition, offset in offsets.items()}
     try:
         consumer.commit({partition: OffsetAndMetadata(offset) for partition, offset in offsets.items()})

@@ -1,7 +1,7 @@
 """The demo's last word: one HTML page with the delays, the story of the group and the figures that were checked.
 
-The page needs nothing but itself: no script, no font, no address. `render` takes a `DemoReport`, which whoever ran the
-job fills in; times are milliseconds of one clock, and the page counts them from the first moment it is told of.
+The page needs nothing but itself: no script, no font, no address. `render` takes a `DemoReport`, which `outcome.py`
+fills in; times are milliseconds of one clock, and the page counts them from the first moment in the report.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class DemoReport:
     topic: str = "flights"
     footer: str = ""
     members: Sequence[str] = field(default=())
-    """The members in the order of the legend; those who own something and are not named come after them."""
+    """The members in the order of the legend; owners that are not named here come after them."""
 
 
 def render(report: DemoReport) -> str:

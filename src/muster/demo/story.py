@@ -1,4 +1,4 @@
-"""What was seen of the group while the demo ran: who owned what when, each rebalance with its cause.
+"""What was seen of the group while the demo ran: the owners of each partition, each rebalance with its cause.
 
 Snapshots come from asking the cluster, as any operator could; causes and exact times come from the events that muster's
 own broker writes. A cluster that writes none still shows its rebalances, between two looks, with a cause "not known".

@@ -57,10 +57,10 @@ REQUESTS: dict[int, type[Request[Any]]] = {
 ADVERTISED: dict[ApiKey, tuple[int, int]] = {
     ApiKey(key): (cls.MIN_VERSION, cls.MAX_VERSION)
     for key, cls in sorted(REQUESTS.items())
-    if key != ApiKey.OFFSET_FOR_LEADER_EPOCH  # asked by our consumers only: muster's logs are never cut back
+    if key != ApiKey.OFFSET_FOR_LEADER_EPOCH  # only sent by muster's consumers: its own logs are never truncated
 } | {
-    # Kafka 4 reads Produce from v3 on, but says 0: old versions of librdkafka offer compression
-    # only to brokers that say so (KAFKA-18659).
+    # Kafka 4 reads Produce from v3 on, but advertises v0: old versions of librdkafka offer compression
+    # only to brokers that do (KAFKA-18659).
     ApiKey.PRODUCE: (0, 13),
     # v6 belongs to a feature (two-phase commit, KIP-939) that is off by default.
     ApiKey.INIT_PRODUCER_ID: (0, 5),
@@ -102,5 +102,5 @@ def newest_common(message: type[Message], broker_range: tuple[int, int] | None, 
 
 
 def version_ranges(api_versions: Iterable[messages.ApiVersion]) -> dict[int, tuple[int, int]]:
-    """What an ApiVersions response says, by key."""
+    """The version ranges of an ApiVersions response, by key."""
     return {api.api_key: (api.min_version, api.max_version) for api in api_versions}

@@ -22,7 +22,7 @@ _codecs: dict[tuple[type[Message], int], tuple[Encode, Decode]] = {}
 _sliced: dict[tuple[type[Message], int], tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
 _BROKEN = (struct_error, IndexError, UnicodeDecodeError, OverflowError)
-"""What struct and indexing raise on bytes that are no such message."""
+"""What struct and indexing raise on broken bytes."""
 
 
 def encode(message: Message, version: int) -> bytes:
@@ -31,7 +31,7 @@ def encode(message: Message, version: int) -> bytes:
 
 
 def encode_parts(message: Message, version: int) -> list[Buffer]:
-    """The same as buffers to be written one after the other; record batches are among them uncopied."""
+    """`encode`, as buffers to be written one after the other; record batches are among them without a copy."""
     parts: list[Buffer] = []
     encoder(type(message), version)(message, parts.append)
     return parts
@@ -113,7 +113,7 @@ def _compile(cls: type[Message], version: int) -> tuple[Encode, Decode]:
 
 
 def _compiled(cls: type[Message], version: int, sliced: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    from muster.protocol import codegen  # needed only here: a process that decodes nothing does not pay for it
+    from muster.protocol import codegen  # imported here, so that a process that decodes nothing does not load it
 
     if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
         known = f"{cls.MIN_VERSION} to {cls.MAX_VERSION}"

@@ -1,15 +1,16 @@
 """Python source for the messages and their codecs, made from the tables of `definitions.py`.
 
-Two products. `messages.py` is checked in: the classes that everybody imports (`python -m muster.protocol.codegen`
-writes it, `--check` tells whether it is fresh). The codecs, one pair of functions for each message and version, are
-compiled when first used (`codec.py`); `python -m muster.protocol.codegen JoinGroupRequest 9` prints them.
+There are two products. `messages.py`, with the classes of the messages, is checked in (`python -m
+muster.protocol.codegen` writes it, `--check` tells whether it is fresh). The codecs, one pair of functions for each
+message and version, are compiled when first used (`codec.py`); `python -m muster.protocol.codegen JoinGroupRequest 9`
+prints them.
 
 The functions are straight-line code: no call for each field, runs of fixed-width fields fused into one `struct` call,
 nested arrays as nested loops. Encoding appends buffers to a list, so that record batches are never copied.
 
 Both take `left`, the elements of arrays (and tags) that may come; the one too many raises TooManyElementsError before
-it is built. The *sliced* kind of a codec is the same code as a generator that yields every SLICE elements: whoever
-drives it can do other work in between.
+it is built. The *sliced* kind of a codec is the same code as a generator that yields every SLICE elements, so that its
+caller can do other work in between.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-"""The four codecs of record batches, through one package (`cramjam`), with a bound on what may come out.
+"""The four codecs of record batches, through one package (`cramjam`), with a bound on the decompressed size.
 
-What each codec's bytes look like inside a batch:
+The form of each codec's bytes inside a batch:
 
 gzip
     An ordinary gzip stream, perhaps of several members.
 snappy
     Java frames it as xerial's SnappyOutputStream does: a header of 16 bytes, then blocks, each with its length
-    in four bytes. librdkafka writes one raw block. Both are read; the framed form is written, which everybody reads.
+    in four bytes. librdkafka writes one raw block. Both are read; the framed form, which all clients read, is written.
 lz4
     The LZ4 frame format with a correct header checksum (KIP-57), blocks of 64 KB that do not depend on each other:
     Java's reader refuses dependent blocks. Written without content checksum, as Java does.
 zstd
     One zstd frame or several (KIP-110).
 
-A few bytes can stand for gigabytes, so whoever decompresses says how much may come out (`max_size`). The output goes
-into a buffer of known size and a frame that does not fit is refused; the size is taken from what the frame declares
-where it does, else found by growing the buffer.
+A few bytes can decompress to gigabytes, so the caller says how many bytes it accepts (`max_size`). The output goes into
+a buffer of known size, and a frame that does not fit is refused. The size is what the frame declares; if it declares
+none, the buffer grows until the output fits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_DECOMPRESSED_SIZE = 128 * 1024 * 1024
 
 
 class TooLargeError(CorruptRecordError):
-    """More would come out of a batch than the caller allows. Whether it is broken further on is not known."""
+    """A batch would decompress to more than the caller allows. Whether its rest is sound is not known."""
 
 
 class Compression(IntEnum):
@@ -64,7 +64,7 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> byte
 
 
 def decompress(codec: Compression, data: Buffer, max_size: int = MAX_DECOMPRESSED_SIZE) -> bytes:
-    """What `compress` was given. Raises CorruptRecordError for a broken stream or one of more than `max_size` bytes."""
+    """Undoes `compress`. Raises CorruptRecordError for a broken stream or an output of more than `max_size` bytes."""
     match codec:
         case Compression.NONE:
             return bytes(data)
@@ -76,7 +76,7 @@ def decompress(codec: Compression, data: Buffer, max_size: int = MAX_DECOMPRESSE
             return _grow(cramjam.lz4.decompress_into, codec, data, _lz4_size(data), max_size, ratio=256)
         case Compression.ZSTD:
             if not data:
-                return b""  # no frame at all is a stream too
+                return b""  # a stream without any frame is valid too
             return _grow(cramjam.zstd.decompress_into, codec, data, _zstd_size(data), max_size, ratio=None)
 
 
@@ -91,8 +91,8 @@ def _grow(
 ) -> bytes:
     """Decompresses into a buffer of the declared size, else into ever larger ones until it fits or must not be larger.
 
-    cramjam has one error for a buffer that is too small and for a broken stream. What can only mean the latter is known
-    by its text; else a larger buffer is tried. `ratio`, the codec's best possible compression, bounds that.
+    cramjam raises one error for a buffer that is too small and for a broken stream. If the text can only mean a broken
+    stream, it is one; else a larger buffer is tried. `ratio`, the codec's best possible compression, bounds that.
     """
     limit = max_size if ratio is None else min(max_size, len(data) * ratio + 1_024)
     size = min(limit, 4 * len(data) + 4_096) if declared is None else declared
@@ -125,7 +125,8 @@ _BROKEN = (
 
 
 def _gzip_size(data: Buffer) -> int | None:
-    """The size in the last member's trailer, if plausible. With several members it is too small: then we grow."""
+    """The size in the last member's trailer, if plausible. With several members it is too small: then the buffer
+    grows."""
     if len(data) < 18:
         return None
     size: int = struct.unpack_from("<I", data, len(data) - 4)[0]

@@ -1,6 +1,6 @@
 """Frames on a connection: a length of four bytes, a header, a message.
 
-These functions build and read them; client and broker cut their streams into frames themselves. No I/O.
+These functions build and read frames, without I/O. Client and broker cut their streams into frames themselves.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
     client id: enough to answer ApiVersions with UNSUPPORTED_VERSION, as Kafka does.
 
     Raises:
-        ProtocolError: too short to be a request, or a client id that is no text.
+        ProtocolError: the frame is too short for a request, or the client id is not text.
     """
     try:
         api_key, version, correlation_id, length = _HEADER.unpack_from(frame, 0)
@@ -84,7 +84,7 @@ def encode_response(response: Response, request: type[Request[R]], version: int,
 
 
 def correlation_id(frame: Buffer) -> int:
-    """Which request a response answers."""
+    """The id of the request that a response answers."""
     if len(frame) < 4:
         raise ProtocolError("a response is shorter than its header")
     (found,) = _CORRELATION_ID.unpack_from(frame, 0)

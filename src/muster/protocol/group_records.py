@@ -1,11 +1,11 @@
 """Keys and values of `__consumer_offsets`, as Apache Kafka 4.2 writes them.
 
-A record's key begins with an int16 that says of which kind the record is; the message behind it has version 0. Kinds
-0 and 1 are both an offset commit (0 is what Kafka before 0.9 wrote), 2 is a group of the classic protocol. The value
-begins with its own version, an int16 too, or is null: a tombstone, which takes the key's state away.
+A record's key begins with an int16, the kind of the record; the message behind it has version 0. Kinds 0 and 1 are both
+an offset commit (Kafka before 0.9 wrote 0), 2 is a group of the classic protocol. The value begins with its own
+version, an int16 too, or is null: a tombstone, which removes the key's state.
 
-There are more kinds (the next-generation, share and streams protocols), and there will be others. They are kept as
-`UnknownRecord`: whoever replays the topic passes over them, as Kafka does, and nobody fails because of them.
+There are more kinds (the next-generation, share and streams protocols), and there will be others. They become an
+`UnknownRecord`: a coordinator that replays the topic passes over them, as Kafka does.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class UnknownRecord(NamedTuple):
 
 GroupRecord: TypeAlias = OffsetCommitRecord | GroupMetadataRecord | UnknownRecord
 Written: TypeAlias = GroupRecord | OffsetCommits
-"""What is written together and applied together."""
+"""Records that are written together and applied together."""
 
 
 def append_records(batch: BatchBuilder, timestamp: int, written: Written) -> None:

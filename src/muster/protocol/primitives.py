@@ -1,4 +1,4 @@
-"""What the generated codecs are built on: base classes of messages, varints, shared `Struct`s."""
+"""The base of the generated codecs: base classes of messages, varints, shared `Struct`s."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def count_error(name: str) -> ProtocolError:
 
 
 MOST_STRING_BYTES = 32_767
-"""Of any string, also of a compact one: Kafka refuses longer ones in every version."""
+"""The limit for every string, also a compact one: Kafka refuses longer strings in every version."""
 
 
 def unusual_string(buffer: Buffer, position: int, first: int, name: str, nullable: bool) -> tuple[str | None, int]:
@@ -141,7 +141,7 @@ def too_many_elements() -> TooManyElementsError:
 
 
 UNLIMITED = 1 << 62
-"""Elements, where nobody counts them."""
+"""The limit of array elements where they are not limited."""
 
 
 def records_size(records: Records) -> int:

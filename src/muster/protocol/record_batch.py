@@ -6,13 +6,13 @@ A batch is a header of 61 bytes, then its records, compressed as one piece or no
     | attributes int16 | last_offset_delta int32 | base_timestamp int64 | max_timestamp int64
     | producer_id int64 | producer_epoch int16 | base_sequence int32 | record_count int32 | records
 
-`batch_length` counts what follows it. The CRC-32C begins behind itself, at the attributes: base offset, length and
-leader epoch are outside, so a broker gives a batch its place by patching twelve bytes, and nobody between producer and
-consumer need look at a record. Broker and log treat batches as opaque bytes with a header; only clients and the
-log's compaction decode records.
+`batch_length` counts the bytes behind it. The CRC-32C covers the bytes behind it, from the attributes on. Base offset,
+length and leader epoch are not covered, so a broker gives a batch its offsets by patching twelve bytes, without a look
+at its records. Broker and log treat batches as opaque bytes with a header; only clients and the log's compaction decode
+records.
 
-The older magics 0 and 1 have their magic at the same place. Brokers of today neither write nor take them, nor do
-we: they raise UnsupportedMagicError.
+The older magics 0 and 1 have their magic at the same place. Today's brokers neither write nor accept them, nor does
+muster: they raise UnsupportedMagicError.
 
 A record's numbers are zigzag varints; its timestamp and offset are relative to the batch's. With LogAppendTime every
 record has the batch's max_timestamp. A batch that compaction has cleaned keeps its base and last offset though records
@@ -63,7 +63,7 @@ _MIN_RECORD_SIZE = 7
 
 
 class UnsupportedMagicError(CorruptRecordError):
-    """A message of magic 0 or 1, or of one not invented yet. Brokers answer INVALID_RECORD."""
+    """A message of magic 0 or 1, or of an unknown one. Brokers answer INVALID_RECORD."""
 
 
 class BatchHeader(NamedTuple):
@@ -105,7 +105,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def compression(self) -> Compression:
-        """The codec. Raises CorruptRecordError for the three numbers that have none."""
+        """The codec. Raises CorruptRecordError for a number without a codec."""
         codec = self.attributes & _COMPRESSION_MASK
         if codec > Compression.ZSTD:
             raise CorruptRecordError(f"unknown compression type {codec} in the batch at offset {self.base_offset}")
@@ -137,7 +137,7 @@ class BatchHeader(NamedTuple):
 
 RecordHeaders = list[tuple[str, bytes | None]]
 RecordFields = tuple[int, bytes | None, bytes | None, RecordHeaders]
-"""timestamp, key, value, headers: what a producer says of a record."""
+"""timestamp, key, value, headers: a record as a producer gives it."""
 
 RecordTuple = tuple[int, int, bytes | None, bytes | None, RecordHeaders]
 """offset, timestamp, key, value, headers."""
@@ -145,7 +145,7 @@ RecordTuple = tuple[int, int, bytes | None, bytes | None, RecordHeaders]
 
 @dataclass(slots=True)
 class Record:
-    """One record. `offset` is absolute when read and is not looked at when building."""
+    """One record. `offset` is absolute when read, and ignored when a batch is built."""
 
     offset: int
     timestamp: int
@@ -172,7 +172,7 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def unpack_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """As `read_header`, of a batch that may say what makes no sense."""
+    """As `read_header`, without checking whether the header makes sense."""
     try:
         header = BatchHeader._make(_HEADER.unpack_from(buffer, position))
     except struct.error:
@@ -218,7 +218,7 @@ def check_batch(buffer: Buffer, position: int, header: BatchHeader) -> None:
 
 
 def assign_offset(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
-    """Gives a batch its place in the log: patches base offset and leader epoch, which no CRC covers, in place."""
+    """Gives a batch its offsets: patches base offset and leader epoch, which the CRC does not cover, in place."""
     length = _OFFSET_AND_LENGTH.unpack_from(buffer, position)[1]
     _PREFIX.pack_into(buffer, position, base_offset, length, leader_epoch)
 
@@ -261,7 +261,8 @@ def read_records(
 def read_tuples(
     buffer: Buffer, position: int = 0, header: BatchHeader | None = None, max_size: int = MAX_DECOMPRESSED_SIZE
 ) -> list[RecordTuple]:
-    """As `read_records`, as plain tuples (offset, timestamp, key, value, headers), for who builds other objects."""
+    """`read_records`, as plain tuples (offset, timestamp, key, value, headers), for callers with objects of their
+    own."""
     header = header or read_header(buffer, position)
     data = record_bytes(buffer, position, header, max_size)
     if header.record_count * _MIN_RECORD_SIZE > len(data):
@@ -284,9 +285,9 @@ def record_bytes(buffer: Buffer, position: int, header: BatchHeader, max_size: i
 
 
 def _decode_records(data: bytes, header: BatchHeader) -> list[RecordTuple]:  # noqa: C901
-    # The consumer's hot loop. Numbers of one and two bytes are decoded in place: a call for each of them would cost
-    # half as much again. What neighbours share is not computed twice: the time, and the next offset.
-    # A field that reaches behind the end is found by the number that must follow it: that is an IndexError.
+    # The consumer's hot loop. Numbers of one and two bytes are decoded in place: a call for each would cost half as
+    # much again. Values that neighbours share, the time and the next offset, are computed once.
+    # A field that reaches behind the end shows at the number that must follow it: reading that is an IndexError.
     records: list[RecordTuple] = []
     fixed_timestamp = header.max_timestamp if header.timestamp_type else None
     offset, next_delta = header.base_offset - 1, 0  # the delta as a zigzag number, as it is encoded
@@ -443,7 +444,7 @@ class BatchBuilder:
         value: bytes | None,
         headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> None:
-        """Adds a record with a relative offset of its own: what compaction leaves has gaps."""
+        """Adds a record with a given relative offset: compaction leaves gaps."""
         if offset_delta <= self._last_delta:
             raise ValueError(f"relative offset {offset_delta} does not follow {self._last_delta}")
         base_timestamp = self._base_timestamp
@@ -462,7 +463,7 @@ class BatchBuilder:
         self.count += 1
 
     def append_encoded(self, timestamp: int, records: Iterable[bytes]) -> None:
-        """Adds records of which all that follows the offset is encoded already: key, value and headers, each with its
+        """Adds records that are encoded already from behind their offsets on: key, value and headers, each with its
         length in front."""
         base_timestamp = self._base_timestamp
         if base_timestamp is None:
@@ -481,7 +482,7 @@ class BatchBuilder:
         self._last_delta = delta
 
     def keep_timestamp(self, timestamp: int) -> None:
-        """Makes `timestamp` the batch's base and largest time, for a batch that has no record left to tell it."""
+        """Makes `timestamp` the batch's base and largest time, for a batch that has no records left."""
         self._base_timestamp = self._max_timestamp = timestamp
 
     def build(
@@ -500,8 +501,8 @@ class BatchBuilder:
         log_append_time: int | None = None,
         delete_horizon: bool = False,
     ) -> bytearray:
-        """The batch's bytes. The last three are for compaction, which keeps what the batch had before: with
-        `delete_horizon` the base timestamp that the builder was given is marked as one.
+        """The batch's bytes. The last three arguments are for compaction, which keeps the values of the old batch; with
+        `delete_horizon` the base timestamp that the builder was given is marked as a delete horizon.
 
         Raises ValueError if there is no record and no `last_offset_delta`."""
         if last_offset_delta is None:

@@ -6,9 +6,9 @@ One line states one field::
     topics  []MetadataRequestTopic null=1+
         name  string null=10+
 
-name, type, then in any order: the versions that carry the field (0+ where nothing is said), `null=` the versions in
-which it may be null, `default=`, `tag=N:` the versions in which it is a tagged field, `inflexible` (keeps the old
-string encoding in flexible versions), `ignorable` (may be dropped without a word where a version cannot carry it).
+name, type, then in any order: the versions that carry the field (0+ by default), `null=` the versions in which it may
+be null, `default=`, `tag=N:` the versions in which it is a tagged field, `inflexible` (keeps the old string encoding in
+flexible versions), `ignorable` (silently dropped in a version that cannot carry it).
 Deeper lines are the fields of the structure. `struct NAME` opens a structure that several fields share.
 """
 
@@ -193,7 +193,7 @@ def _blocks() -> dict[str, str]:
 
 @cache
 def _shared_names() -> frozenset[str]:
-    """Names of structures that occur in more than one message: those carry their message's name in front."""
+    """Names of structures that occur in more than one message: their class names begin with the message's name."""
     owners: dict[str, set[str]] = {}
     for name, block in _blocks().items():
         for struct in re.findall(r"^ +(?:\w+ +(?:\[\])?|struct )([A-Z]\w+)", block, re.M):

@@ -1,9 +1,9 @@
-"""The consumer protocol: what members and their leader say to each other through JoinGroup and SyncGroup.
+"""The consumer protocol: the bytes that members and their leader exchange through JoinGroup and SyncGroup.
 
 To a coordinator these are opaque bytes (J3, J4): a version and, behind it, a Subscription (member to leader) or an
 Assignment (leader to member), as in Kafka's ConsumerProtocol. Version 1 added the owned partitions (KIP-429), 2 their
-generation, 3 the member's rack (KIP-881). New versions only add fields at the end, so that bytes of a version newer
-than ours are read as our newest, and what follows is left alone.
+generation, 3 the member's rack (KIP-881). New versions only add fields at the end, so bytes of a newer version are read
+as the newest known one, and the rest is ignored.
 
 `Subscription` and `Assignment` are this package's own values: `muster.assignors` is a sibling, which this package
 does not import, and its `MemberSubscription` carries a `group_instance_id`, which these bytes do not hold.
@@ -33,7 +33,7 @@ NEWEST_VERSION = 3
 
 @dataclass(slots=True)
 class Subscription:
-    """What a member tells the leader. `generation_id` is that of `owned_partitions`, -1 where it is not known."""
+    """What a member tells the leader. `generation_id` is that of `owned_partitions`, -1 if it is not known."""
 
     topics: list[str]
     owned_partitions: list[TopicPartition] = field(default_factory=list)
@@ -73,7 +73,7 @@ def decode_subscription(data: bytes) -> Subscription:
     """Read a subscription of any version.
 
     Raises:
-        ProtocolError: the bytes are cut short, or something else.
+        ProtocolError: the bytes are cut short, or not in this format.
     """
     message = codec.decode(ConsumerProtocolSubscription, _version(data), data, 2)
     return Subscription(
@@ -88,14 +88,14 @@ def decode_subscription(data: bytes) -> Subscription:
 def encode_assignment(
     partitions: Iterable[TopicPartition], user_data: bytes = b"", version: int = NEWEST_VERSION
 ) -> bytes:
-    """Topics stand in the order in which `partitions` first names them."""
+    """Encode an assignment. Topics are in the order in which `partitions` first names them."""
     return encode_assignment_by_topic(_by_topic(partitions), user_data, version)
 
 
 def encode_assignment_by_topic(
     by_topic: Mapping[str, list[int]], user_data: bytes = b"", version: int = NEWEST_VERSION
 ) -> bytes:
-    """The same, from partition numbers by topic."""
+    """`encode_assignment`, from partition numbers by topic."""
     message = ConsumerProtocolAssignment(
         assigned_partitions=[
             ConsumerProtocolAssignmentTopicPartition(topic, numbers) for topic, numbers in by_topic.items()
@@ -106,10 +106,10 @@ def encode_assignment_by_topic(
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """Read an assignment of any version; no bytes at all are what a member without one gets, and mean no partitions.
+    """Read an assignment of any version. A member without one gets no bytes at all, which means no partitions.
 
     Raises:
-        ProtocolError: the bytes are cut short, or something else.
+        ProtocolError: the bytes are cut short, or not in this format.
     """
     if not data:
         return Assignment()
@@ -121,7 +121,7 @@ def decode_assignment(data: bytes) -> Assignment:
 
 
 def _version(data: bytes) -> int:
-    """The version to read by: the one in front, or our newest if that is newer."""
+    """The version to read by: the one in front, or the newest known one if that is newer."""
     try:
         (version,) = unpack_from(">h", data)
     except struct_error:

@@ -1,12 +1,12 @@
 """Where the logs of a query's partitions begin and end, and what that says of its positions.
 
-Each partition is asked about for itself: one that has no leader, or whose topic is gone, holds up nobody else. That its
-records wait is said once.
+Each partition is asked about by itself: one without a leader, or of a deleted topic, holds up no other partition. One
+warning says that its records wait.
 
-A log that begins behind a position is a loss at once. One that ends before it is looked at again first, as Spark's own
-source does: a leader that has just been elected may not know yet how far it had come, and with `read_committed` the end
-is the last stable offset, which a commit by a reader of everything may have passed. What ends before the position each
-time is lost (`claims.judge`).
+A log that begins behind a position is a loss at once. A log that ends before a position is looked at again first, as
+Spark's own source does: a newly elected leader may not know its end yet, and with `read_committed` the end is the last
+stable offset, which the commit of a read_uncommitted consumer may have passed. A log that ends before the position
+every time is a loss (`claims.judge`).
 """
 
 from __future__ import annotations

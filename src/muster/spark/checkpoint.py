@@ -1,4 +1,4 @@
-"""What a query's checkpoint tells besides the offset that Spark hands over: who the query is, and which batch is done.
+"""What a query's checkpoint tells besides the offset that Spark hands over: the query's id, and which batch is done.
 
 Spark writes `metadata` once, `offsets/N` before batch N and `commits/N` after it. Only local folders are read; for a
 checkpoint elsewhere nothing is known, and the source does without.

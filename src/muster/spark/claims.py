@@ -1,8 +1,8 @@
-"""The rules by which a streaming query is a member of a group: who owns what, what a batch reads, when it is committed.
+"""The rules of a streaming query in a group: which partitions it owns, what a batch reads, when it is committed.
 
-Two truths with a clear border. The group's committed offset says where a newly gained partition starts. The query's
-checkpoint says what is in the batch under way and in the last one. This module joins them; it does no I/O, and time
-comes in as `now` (milliseconds).
+Two sources of truth divide the work. The group's committed offset says where a newly gained partition starts. The
+query's checkpoint says what is in the batch under way and in the last one. This module joins them; it does no I/O, and
+time comes in as `now` (milliseconds).
 
 Ownership. Each gain of a partition has an epoch of its own, so that a partition lost and regained is not taken for one
 that was kept. A partition that is owned and whose committed offset is known has a position.
@@ -23,7 +23,7 @@ Batches: at most one.
 6.  A claim made under an earlier epoch is not committed as such: its partition's position is resolved anew.
 7.  Commits never go back within an epoch.
 8.  `resume_position`, a table, says where a partition starts that the query has read before. It has to tell a commit of
-    this query from one of somebody else, so a gained partition is not read before the group holds where it starts under
+    this query from one of another member, so a gained partition is not read before the group holds its start under
     this query's name.
 9.  Replay after a restart reads the claims whole (`strict`), or only what is owned and not committed (`trim`).
 10. Executors read fixed ranges and never talk to the group.
@@ -48,7 +48,7 @@ from muster.spark.topics import KnownTopics
 
 
 class Resume(Enum):
-    """Whom to believe about a partition that this query has read before (rule 8)."""
+    """Which offset counts for a partition that this query has read before (rule 8)."""
 
     MAX = "max"
     """The checkpoint for what it has done, unless the group was set back before it or went on beyond it."""
@@ -78,8 +78,9 @@ def resume_position(
 ) -> int | None:
     """Where a gained partition starts; None leaves it to the reset policy (`startingOffsets`).
 
-    `own` says that this query made the commit. Within what the query has done, its own commit is followed by one that
-    was lost; another's is an operator's, who wants records read again, or another member's, who has read on from there.
+    `own` says that this query made the commit. If its own commit lies within what the query has done, a later commit
+    was lost. A commit of another client there comes from an operator that wants records read again, or from another
+    member that has read on from there.
 
     | committed                   | done by this query | max       | group     | checkpoint |
     |-----------------------------|--------------------|-----------|-----------|------------|
@@ -133,7 +134,7 @@ class _Owned:
     committed: int | None = None
     position: int | None = None
     note: str = ""
-    """The metadata of the group's commit: it says whose it is (rule 8)."""
+    """The metadata of the group's commit, which names the query that made it (rule 8)."""
     renewed: bool = False
     """Whether the topic was created again under this epoch: a commit of this query speaks of the former one then. A
     broker that takes commits by the topic's name has taken it nevertheless."""
@@ -462,8 +463,9 @@ class QueryClaims:
                 if start < claim.end:
                     trimmed[partition] = Claim(start, claim.end)
                     if start == owned.committed:
-                        # The batch begins where the group is, so it obeys whoever committed that, and moves on from
-                        # there. Resolved anew, another's commit would have the same records read once more.
+                        # The batch begins at the group's offset, so it obeys that commit, and moves on from there. If
+                        # the position were resolved anew, another member's commit would have the same records read
+                        # once more.
                         batch.epochs[partition] = owned.epoch
         self._trimmed[batch.offset.seq] = trimmed
 

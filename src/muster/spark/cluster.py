@@ -1,8 +1,8 @@
-"""Brokers, leaders and offsets, asked with blocking calls: what planners and executors need to know of a cluster.
+"""Brokers, leaders and offsets by blocking calls: what planners and executors need to know of a cluster.
 
 One `Cluster` is kept for each process and address (`connect`), so that tasks of a reused worker find its connections
-open. Every question is asked again, of another broker if need be, until its time is up: a broker that is restarted
-costs a task some waiting and nothing else.
+open. Every request is repeated, at another broker if need be, until its time is up: a restart of a broker only makes a
+task wait.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _OFFSET_FETCH_BY_NAME = 7  # one group, topics by name
 
 
 class RetriableError(MusterError):
-    """Something that passes: a leader that moved, a broker that is away. Whoever asks tries again until time is up."""
+    """A transient error: a leader that moved, a broker that is away. The caller tries again until time is up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Who leads a partition."""
+    """The leader of a partition."""
 
     node_id: int
     epoch: int
@@ -177,7 +177,7 @@ class Cluster:
                 self._leaders[place] = Leader(partition.leader_id, partition.leader_epoch)
 
     def leader(self, partition: TopicPartition) -> Leader:
-        """Who leads a partition, as last heard. Raises RetriableError where nobody does."""
+        """The leader of a partition, as last heard. Raises RetriableError if it has none."""
         if partition not in self._leaders:
             self._topics([partition.topic])
         found = self._leaders.get(partition)
@@ -191,7 +191,7 @@ class Cluster:
         return self._topic_ids.get(topic, ZERO_UUID)
 
     def forget_leader(self, partition: TopicPartition) -> None:
-        """Ask again who leads it, when that is next needed."""
+        """Look the leader up again when it is next needed."""
         self._leaders.pop(partition, None)
 
     # --- offsets -----------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The executor's side: reads a fixed range of one partition, as Arrow record batches.
 
-It knows nothing of groups (rule 10 of `claims`): whoever runs it, however often, reads the same records. The request
+It knows nothing of groups (rule 10 of `claims`): every task that reads the range reads the same records. The request
 for what follows is on its way while a fetch is decoded. The topic is asked for by its id where that is known: one that
 was deleted and created again has other records at the same offsets. What passes (a leader that moved, a broker that is
 restarted) is waited for; the wait is bounded, and counts from the last progress.
@@ -45,7 +45,7 @@ class NoTopicError(RetriableError):
 
 
 class AnotherTopicError(RetriableError):
-    """The topic that has the name is not the one whose records are wanted. A broker that lags behind says so, too."""
+    """The topic of this name is another one than the query has read. A broker that lags behind says so, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +258,7 @@ class RangeReader:
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def _leader(self) -> Leader:
-        """Who leads the partition of the topic with the id."""
+        """The leader of the partition of the topic with the id."""
         try:
             leader = self._cluster.leader(self._partition)
         except KafkaError as error:

@@ -1,8 +1,8 @@
 """The query's member, in the driver's Python process: a thread that keeps it alive, and Spark's calls into it.
 
 The thread runs one event loop with `QueryCore` and the client's driver: heartbeats go out while Spark runs batches, and
-while it calls nothing at all. Every call from Spark's thread is carried to that loop and waited for, always with an
-end to the wait: a broker that is away makes a query idle, not hang.
+while it calls nothing at all. Every call from Spark's thread is carried to that loop and waited for, always with a
+limit: without a broker a query is idle, but does not hang.
 """
 
 from __future__ import annotations
@@ -223,7 +223,8 @@ class Member:
         claims = self._claims.planned(end)
         await self._begin()
         if self._claims.to_trim():
-            # Not settled in time: what is not owned then is left to its next owner, who starts where the group is.
+            # If it is not settled in time, partitions not owned are left to their next owner, which starts at the
+            # group's committed offset.
             await self._wait(lambda: self._core.settled, self._options.join_timeout_ms)
             self._claims.trim()
             claims = self._claims.planned(end)

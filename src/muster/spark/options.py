@@ -130,7 +130,7 @@ class SourceOptions:
 
     @property
     def commits(self) -> bool:
-        """Whether what is done is committed to a group. A member has to, or nobody could go on in its place."""
+        """Whether finished batches are committed to a group. A member must commit, or no other could take over."""
         return self.group_id is not None and (self.grouped or not self.feeds_itself)
 
     def fetch_settings(self) -> FetchSettings:

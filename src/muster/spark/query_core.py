@@ -172,7 +172,7 @@ class QueryCore:
 
     @property
     def commits_fail(self) -> bool:
-        """Whether the last commit failed: nobody need wait for the next."""
+        """Whether the last commit failed: then waiting for the next is of no use."""
         return self._commit_failures > 0
 
     @property
@@ -228,7 +228,7 @@ class QueryCore:
         self.fatal = self.fatal or error
 
     def take_events(self) -> list[Event]:
-        """What has happened since the last call: nothing of it is for the user, who learns of `fatal`."""
+        """The events since the last call. None of them is for the user; `fatal` is the error for the user."""
         return [*self.events.take(), *self.consumer.take_events(for_user=False)]
 
     # --- the group's events ------------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ class QueryCore:
         self.consumer.callback_done(token, now)
 
     def _may_give_up(self, now: int) -> bool:
-        # What cannot be committed any more, since its topic is gone, holds up nobody.
+        # A partition that cannot be committed any more, since its topic is gone, does not hold up the drain.
         return self.claims.may_give_up(now, {p for p in self._revoking if self._is_gone(p.topic)})
 
     # --- topics ------------------------------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ class QueryCore:
                 self.fatal = ConfigError(f"assign names {partition}, which does not exist")
 
     def _watch_the_beginning(self, now: int) -> None:
-        """A query that begins says early what is wrong, and does not wait for ever for a topic that nobody made."""
+        """When a query begins, say early what is wrong, and do not wait for ever for a topic that does not exist."""
         assert self._began_at is not None
         error = self.consumer.metadata.last_error
         if error is not None and not self._no_broker_told and now >= self._began_at + NO_BROKER_WARNING_MS:

@@ -89,7 +89,7 @@ class Ear:
 
 
 def tell(end: dict[str, Any]) -> bool:
-    """Say that the batch with this end offset is done; whether somebody listened."""
+    """Say that the batch with this end offset is done. Returns whether the query's process got the word."""
     path = socket_path(str(end.get("query", "")))
     if path is None or not end.get("query"):
         return False

@@ -1,4 +1,4 @@
-"""What tests of consumer groups need: time that stands still, and a whole group in it.
+"""Helpers for tests of consumer groups: virtual time, and a whole group in it.
 
 `VirtualClock` is time as a number. `SimCluster` is a group of real client cores against the real coordinator, over a
 network that can do anything a real one can, checked while it runs. `simulate` leads one through a life of faults that

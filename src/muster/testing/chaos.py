@@ -1,9 +1,9 @@
 """The life of one or two groups, faults and all, as it follows from a seed.
 
 A `Scenario` is drawn first: topics, members, assignors, habits, what the network is like. Then faults strike at random
-moments for `fault_ms` (`faults`). Perhaps then all is well but one member, and the others have to become stable all the
-same. Then everything is mended, and the groups have to become stable and balanced within a bound, without anybody's
-help, and to commit all records there are.
+moments for `fault_ms` (`faults`). After that, in some lives, all is well except one member, and the others have to
+become stable all the same. Then everything is mended, and the groups have to become stable and balanced within a bound,
+without help, and to commit all records there are.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class _Life(Faults):
 
     def _settle(self) -> None:
         cluster = self.cluster
-        # Who was silent for too long may be expired only now; metadata may be that old, and a slow answer that late.
+        # A member that was silent for too long may expire only now; metadata may be that old, an answer that late.
         cluster.run(max(self.scenario.session_timeout_ms, METADATA_MAX_AGE_MS + 4_000))
         # Of each share that is read by hand one process is alive, or about to start when the one before it has ended.
         cluster.run_until(lambda: not any(member.is_closing for member in cluster.of_group(SIMPLE)), 2 * CLOSE_MS)
@@ -162,7 +162,7 @@ class _Life(Faults):
 
         A static member that comes back goes on with its predecessor's share, without a rebalance (KIP-345). If it leads
         (KIP-814), it does not know that partitions were added before it came; and if its predecessor had just given up
-        partitions under the cooperative protocol, nobody asks for the second rebalance that would give them an owner.
+        partitions under the cooperative protocol, no member asks for the second rebalance that gives them an owner.
         Besides, a coordinator that was restarted knows of each member only the assignor that was chosen: newcomers that
         have another in common with all are refused until the members rejoin.
         And one that subscribes to more than its predecessor did is given no more than that one had: see
@@ -186,9 +186,9 @@ class _Life(Faults):
     def _check_all_handled(self) -> None:
         cluster = self.cluster
         cluster.brokers.records.gaps = None
-        # Whose last commit failed commits again with the next record. A consumer that is in no group sends no
-        # heartbeats: that the coordinator has moved since its last commit it learns by the next, which fails if it has
-        # one try. So it takes a record more.
+        # A consumer commits again with the next record if its last commit failed. A consumer without a group sends no
+        # heartbeats: it learns that the coordinator has moved only by its next commit, which fails if it has one try.
+        # So it takes one record more.
         for _ in range(2 if self.scenario.simple else 1):
             for partition in sorted(cluster.partitions()):
                 cluster.produce(*partition)

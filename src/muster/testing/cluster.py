@@ -74,7 +74,7 @@ class SimCluster:
         self.clock = VirtualClock(1_000_000)
         self.members: list[SimMember] = []
         self.operator_helped = False
-        """Whether somebody had to have a group rebalanced that did not become stable by itself."""
+        """Whether an operator had to have a group rebalanced that did not become stable by itself."""
         self._started = self.clock.now
         self._story: list[tuple[int, str, str]] = []
         self.network = Network(self.clock, self.rng, slow=slow, late=late)
@@ -113,9 +113,8 @@ class SimCluster:
     ) -> SimMember:
         """Start a consumer. `settings` are those of `ConsumerConfig`; it begins at the earliest records.
 
-        `by_hand` are partitions that it takes (`assign`) where it does not subscribe. Its group is one of the
-        `simple_groups`, and no other process has these partitions: nobody keeps two from committing them, in either
-        order.
+        `by_hand` are partitions that it takes with `assign` instead of subscribing. Its group is one of the
+        `simple_groups`, and no other process may have these partitions: two could both commit them, in either order.
         """
         defaults: dict[str, Any] = {"group_id": self.groups[0], "auto_offset_reset": "earliest"}
         chosen = sorted(self.brokers.topics.counts) if topics is None else list(topics)
@@ -137,7 +136,7 @@ class SimCluster:
 
     @property
     def alive(self) -> list[SimMember]:
-        """The members whose process runs."""
+        """The members that are running."""
         self.members = [member for member in self.members if member.is_alive]
         return self.members
 
@@ -156,11 +155,11 @@ class SimCluster:
         return set(self.brokers.topics.logs)
 
     def owners(self) -> dict[TopicPartition, str]:
-        """Who holds what, as the members see it."""
+        """The partitions that each member holds, as the members see it."""
         return {partition: member.name for member in self.alive for partition in sorted(member.held)}
 
     def lag(self, group_id: str | None = None, partitions: Iterable[TopicPartition] | None = None) -> int:
-        """Records, of all partitions or of some, that nobody of a group has committed yet."""
+        """Records, of all partitions or of some, that a group has not committed yet."""
         offsets = self.invariants.group(group_id or self.groups[0]).offsets
         some = self.partitions() if partitions is None else partitions
         return sum(max(0, self.end_offset(p) - max(0, offsets.committed(p))) for p in some)
@@ -228,7 +227,7 @@ class SimCluster:
         return {member.member_id for member in group.members} == {member.member_id for member in alive}
 
     def of_group(self, group_id: str) -> list[SimMember]:
-        """The members of a group whose process runs."""
+        """The running members of a group."""
         return [member for member in self.alive if member.group_id == group_id]
 
     def check_balance(self, group_id: str) -> None:
@@ -284,5 +283,5 @@ class SimCluster:
 
     @property
     def story(self) -> str:
-        """What has happened, a line each: milliseconds, who, what."""
+        """What has happened, a line each: milliseconds, actor, event."""
         return "\n".join(f"{at:>8} {who:<8} {what}" for at, who, what in self._story)

@@ -48,7 +48,7 @@ class _Checker:
 
 
 class LogView:
-    """One coordinator's hold on a log. Once it is deposed, what it appends reaches nobody."""
+    """One coordinator's access to a log. Once it is deposed, its appends are dropped."""
 
     def __init__(self, log: SimLog) -> None:
         self._log = log
@@ -121,7 +121,7 @@ class Coordinator:
 
 
 class SimCoordinators:
-    """Who coordinates the groups, and who believes so."""
+    """The groups' coordinator, and deposed coordinators that do not know it yet."""
 
     def __init__(
         self,

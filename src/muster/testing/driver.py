@@ -162,7 +162,7 @@ class SimDriver:
         self._wakeup()
 
     def kill(self) -> None:
-        """The process is gone: its connections break, nobody is told anything."""
+        """The process is gone: its connections break, and no callback is called."""
         self._dead = True
         for link in list(self._links.values()):
             link.close(Failure(FailureKind.DISCONNECTED, "the process is gone"))

@@ -130,7 +130,7 @@ class SimLog:
             self._synced = self.log_end_offset
 
     def fail_sync(self) -> None:
-        """A sync fails: nobody knows what of the rest is on disk, and nothing is taken any more."""
+        """A sync fails: it is unknown what of the rest is on disk, and no append is accepted any more."""
         self.failed = OSError("the sync has failed")
 
     def reopen(self, rng: Random) -> None:

@@ -119,7 +119,7 @@ class SimMember:
         """The partitions that it takes without asking its group; None where the group assigns them."""
         self.rng = rng
         self.could_not_commit = False
-        """Whether an auto commit before a rebalance has failed since somebody last asked."""
+        """Whether an auto commit before a rebalance has failed since this was last read."""
         self.away_until = 0
         self._driver = SimDriver(
             name, self.identity, self.config, self.core.metadata, world.network, world.brokers, rng, self.wakeup
@@ -180,7 +180,7 @@ class SimMember:
     # --- what can happen to it ---------------------------------------------------------------------------------------
 
     def crash(self) -> None:
-        """The process ends on the spot: nothing is committed, nobody is told."""
+        """The process ends on the spot: nothing is committed, and no request is sent."""
         self.trace("crashes")
         self._end()
 

@@ -6,9 +6,9 @@ promised, so a slow link's request may arrive after a later one on another. What
 - it is slow: each message has a delay of its own, now and then a long one;
 - it breaks (`Network.reset`): some of the requests under way still arrive, their answers never do, and the client sees
   DISCONNECTED;
-- its path is cut (`Network.cut`): nothing moves, in both directions or in one, nobody is told, until the path is
-  healed. A client that gives a request up meanwhile closes its end; what it had sent may arrive all the same when the
-  path is back;
+- its path is cut (`Network.cut`): nothing moves, in both directions or in one, until the path is healed, and neither
+  end is told. A client that gives a request up meanwhile closes its end; what it had sent may arrive all the same when
+  the path is back;
 - its broker dies: the client learns of it as soon as a packet can reach it. If the path is cut, and the client has
   nothing to send, that may be never, and only its own timeout helps.
 """
@@ -38,7 +38,7 @@ class Waiting:
 
 
 class LinkOwner(Protocol):
-    """What a link asks of the client whose end it is; `SimDriver` is one."""
+    """What a link asks of its client; `SimDriver` is one."""
 
     name: str
     identity: str
@@ -136,12 +136,12 @@ class Link:
 
     @property
     def identity(self) -> str:
-        """Whose it is, for the checks."""
+        """The identity of its member, for the checks."""
         return self.driver.identity
 
     @property
     def client_name(self) -> str:
-        """The process whose it is, for the checks."""
+        """The name of its process, for the checks."""
         return self.driver.name
 
     @property
@@ -178,7 +178,7 @@ class Link:
         self._arm()
 
     def close(self, failure: Failure) -> None:
-        """End it from the client's side; whoever waits is told."""
+        """End it from the client's side; requests under way get the failure."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -231,7 +231,7 @@ class Link:
     def _arrive(self, message: tuple[Waiting, Any]) -> None:
         if self.far_end is not None:
             self.far_end.receive(*message)
-        elif not self.is_closed:  # nobody is there: the packet is answered with a reset
+        elif not self.is_closed:  # there is no far end: the packet is answered with a reset
             self.reset_by_peer()
 
     def answer(self, waiting: Waiting, response: Any) -> None:

@@ -1,4 +1,4 @@
-"""Simulated nodes: which of them are up, their ends of the links, and who answers what.
+"""Simulated nodes: which of them are up, their ends of the links, and which node answers a request.
 
 Groups are coordinated by the broker's own rules (`coordinators`), records are in memory (`records`). Which node leads a
 partition follows from which nodes are up.
@@ -141,7 +141,7 @@ class SimBrokers:
 
     @property
     def runtime(self) -> CoordinatorRuntime | None:
-        """The coordinator's runtime, None while nobody coordinates."""
+        """The coordinator's runtime, None while there is no coordinator."""
         current = self.coordinators.current
         return None if current is None else current.runtime
 
@@ -185,7 +185,7 @@ class SimBrokers:
             self.coordinators.die()
 
     def start(self, node_id: int) -> None:
-        """A node comes back; if nobody coordinates, it does."""
+        """A node comes back; if there is no coordinator, it becomes one."""
         if node_id in self._up:
             return
         self._trace(f"node {node_id}", "starts")

@@ -1,4 +1,4 @@
-"""Simulated producers: the real `ProducerCore` on nodes whose leaders change, and a life with faults for it.
+"""Simulated producers: the real `ProducerCore` on nodes with changing leaders, and a life with faults for it.
 
 What must hold of each, whatever happens:
 

@@ -127,7 +127,7 @@ class Scenario:
             gaps=one_in(4),
             compression=one_in(6),
             end=end,
-            # Offsets of a group that nobody is in expire though they are in use: nothing could be promised then.
+            # Offsets of a group without members expire even while they are used: nothing could be promised then.
             simple=rng.randint(1, 2) if one_in(5) and end != "expiry" else 0,
             versions=versions,
         )
@@ -136,8 +136,8 @@ class Scenario:
     def bound_ms(self) -> int:
         """How long the group may take to settle once all is well.
 
-        The longest way: a member's join hangs on a connection of which nobody says that it is dead, until its own
-        timeout; and the rebalance that its return starts waits for another that has just gone, for its whole time.
+        The longest way: a member's join hangs on a dead connection until its own timeout; and the rebalance that its
+        return starts waits for another member that has just gone, for its whole time.
         """
         return 2 * (self.max_poll_interval_ms + 5_000) + self.session_timeout_ms + 10_000
 

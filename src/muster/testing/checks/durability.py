@@ -57,12 +57,12 @@ class Durable:
     """The books of all groups.
 
     Args:
-        retention_ms: how long offsets are kept that nobody needs any more.
+        retention_ms: how long offsets are kept that are not used any more.
     """
 
     def __init__(self, retention_ms: int) -> None:
         self.vanished: list[tuple[str, TopicPartition]] = []
-        """Offsets that were taken away since somebody last looked, and rightly so."""
+        """Offsets that were rightly removed since this was last read."""
         self.vanished_groups: list[str] = []
         self._retention_ms = retention_ms
         self._read_to: dict[int, int] = {}
@@ -126,7 +126,7 @@ class Durable:
             raise InvariantError(f"the offset of {partition} of {group_id} vanished after {now - since} ms")
 
     def group_may_vanish(self, group_id: str) -> None:
-        """Somebody has asked for the group to be deleted."""
+        """A client has asked for the group to be deleted."""
         self._groups.setdefault(group_id, _Group()).may_vanish = True
 
     def topic_may_vanish(self, topic: str) -> None:

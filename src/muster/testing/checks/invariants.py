@@ -30,7 +30,7 @@ from muster.testing.checks.ownership import Ownership
 from muster.testing.checks.sessions import PARKED_MS, Sessions
 
 _SOON_MS = 3_000
-"""How long an answer may take for which nobody else has to be waited for."""
+"""How long an answer may take that does not wait for other members."""
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class Invariants:
     ) -> None:
         self.durable = Durable(limits.offsets_retention_ms)
         self.coordinator: object = None
-        """Whose answers count; the others' are those of coordinators that are none any more."""
+        """The coordinator whose answers count; answers of others come from deposed coordinators."""
         self.well_since = 0
         """Since when nothing holds the coordinator up, or held it up until `well_until`."""
         self.well_until: int | None = None
@@ -151,7 +151,7 @@ class Invariants:
         group = self.group(request.group_id)
         group.sessions.asked(ticket, group.ownership.newest_generation)
         if isinstance(request, OffsetCommitRequest):
-            # Now: if a topic is deleted before the answer, which waits for the log, nobody knows its id any more.
+            # Noted now: if a topic is deleted before the answer, which waits for the log, its id is no longer known.
             ticket.commits = list(self._commits(request))
             self.durable.mark(ticket, request.group_id, [partition for partition, _ in ticket.commits])
             group.offsets.asked(ticket.commits)
@@ -260,7 +260,7 @@ class Invariants:
     # --- the coordinator's life --------------------------------------------------------------------------------------
 
     def died(self) -> None:
-        """Whoever waits for the coordinator waits in vain; what it had not acknowledged nobody knows."""
+        """Requests under way to the coordinator get no answer; whether it carried them out is unknown."""
         self._open.clear()
         self.coordinator = None
         for group in self._groups.values():

@@ -5,9 +5,9 @@
     closing the connection. It can arrive after a later one, with Kafka as well.)
 15. What is committed was handled: no crash loses a record (at least once).
 16. Within one ownership records are handled in order, none is left out, from the committed offset on.
-17. Nobody is handed what another member has committed, but a member that does not know yet that it is none any more:
-    its generation is older than that of the commit. (A commit without a generation is that of a consumer that took its
-    partitions by hand: one that was sent before its process ended may arrive after its successor has asked.)
+17. No member is handed records that another member has committed, except one that does not know yet that it was
+    removed: its generation is older than that of the commit. (A commit without a generation comes from a consumer with
+    a manual assignment: if it was sent before its process ended, it may arrive after its successor has asked.)
 18. A partition that was given up in good order is committed as far as it was handled: its next owner handles nothing
     again.
 
@@ -32,7 +32,7 @@ NOTHING = Committed(-1)
 
 @dataclass(slots=True)
 class _Offsets:
-    """One partition's committed offset, and who moved it there last."""
+    """One partition's committed offset, and the member that moved it there last."""
 
     acknowledged: Committed = NOTHING
     by: str = ""
@@ -43,7 +43,7 @@ class _Offsets:
     """Those of them that were sent before the log was read."""
     late: bool = False
     may_go_back: int = 0
-    """How often somebody was asked to go back and has not committed it yet."""
+    """How often a member was asked to go back and has not committed it yet."""
 
 
 @dataclass(slots=True)
@@ -122,8 +122,8 @@ class Offsets:
     def _check_commit(self, ticket: Ticket, partition: TopicPartition, value: Committed, known: _Offsets) -> None:
         goes_back = value.offset < known.acknowledged.offset and not known.may_go_back
         if ticket.request.generation_id_or_member_epoch < 0 and (ticket.connection.identity, partition) in self._stale:
-            # A consumer of no group began where a deposed coordinator said, and commits to its successor: a commit
-            # without a generation is fenced by nobody, with Kafka neither.
+            # A consumer outside of the group began where a deposed coordinator said, and commits to its successor: a
+            # commit without a generation is not fenced, in Kafka neither.
             known.late, goes_back = True, False
         if goes_back and not ticket.connection.is_closed:
             raise InvariantError(
@@ -152,7 +152,7 @@ class Offsets:
             )
         if found.offset > self.handled_to(partition) and self._may_jump(partition, known):
             # A member began at the log's end, and committed that; the coordinator wrote it down and handed over before
-            # it answered. So the first that anybody hears of that commit is this.
+            # it answered. So this is the first sign of that commit.
             self._skip(partition, found.offset)
         known.acknowledged = found
         known.pending = [each for each in known.pending if each not in known.before_load]
@@ -163,7 +163,7 @@ class Offsets:
             known.before_load = list(known.pending)
 
     def vanished(self, partition: TopicPartition) -> None:
-        """The offset was taken away, and rightly so: whoever reads the partition may be sent to its begin."""
+        """The offset was rightly removed: a member that reads the partition may be sent to its beginning."""
         known = self._of(partition)
         known.acknowledged, known.late = NOTHING, True
         known.pending.clear()
@@ -276,7 +276,7 @@ class Offsets:
         self._advance(partition, frontier)
 
     def _skip(self, partition: TopicPartition, offset: int) -> None:
-        """Nobody has to handle what lies before an offset."""
+        """Records before an offset need not be handled."""
         self._advance(partition, max(offset, self._handled_to.get(partition, 0)))
 
     def _next(self, partition: TopicPartition, offset: int) -> int:
@@ -292,6 +292,6 @@ class Offsets:
         self._handled_to[partition] = frontier
 
     def handled_to(self, partition: TopicPartition) -> int:
-        """All records before this offset were handled by somebody, or are gone."""
+        """All records before this offset were handled, or are gone."""
         self._advance(partition, self._handled_to.get(partition, 0))
         return self._handled_to[partition]

@@ -1,4 +1,4 @@
-"""Who owns what in one group, as its coordinator gives it out and as its members see it.
+"""The owners of partitions in one group, as its coordinator assigns them and as its members see it.
 
 1. A partition has one owner in a generation: of all that SyncGroup gave out, and of all that members believe, from
    their `assigned` to the end of their `revoked` or the begin of their `lost`.
@@ -38,11 +38,11 @@ class Ownership:
 
     @property
     def newest_generation(self) -> int:
-        """The newest generation that anybody was told of in the life of this coordinator."""
+        """The newest generation that an answer of this coordinator has named."""
         return max(self._joined, self._synced)
 
     def forget_soft_state(self) -> None:
-        """The coordinator reads its log: a generation in which nobody got a share may be counted once more."""
+        """The coordinator reads its log: the number of a generation in which no member got a share may come again."""
         self._joined = -1
         self._answered.clear()
 
@@ -128,7 +128,7 @@ class Ownership:
     def is_of(self, member: Member, generation_id: int) -> bool:
         """Whether a member is of a generation or a later one, and not only of one of that number.
 
-        Whoever has joined a generation without a share yet may be of one that is lost in a crash: its number is given
+        A generation in which the member has joined, but has no share yet, may be lost in a crash: its number is given
         out again.
         """
         shared = self._last_share.get(member.member_id, -1)

@@ -1,10 +1,10 @@
-"""Who is alive in one group, as far as its coordinator can see, and what it may do to whom.
+"""The living members of one group, as far as its coordinator can see, and what it may do to each.
 
 5. A member is expired only if the coordinator has not heard of it for its session timeout, and never while a request of
    its waits; and one that was not heard of for longer is not kept.
 6. A rebalance comes to an end: members are waited for no longer than the rebalance timeout allows.
-7. Requests are met by the generation that they name: an older one, or one that nobody was told of, is refused.
-8. A static member whose place was taken is told that it is fenced, whatever it asks.
+7. A request must name the right generation: an older one, or one that no answer has named, is refused.
+8. A static member that was replaced is told that it is fenced, whatever it asks.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class Sessions:
     # --- every now and then ------------------------------------------------------------------------------------------
 
     def look_at(self, group: DescribedGroup, waiting: set[str], now: int) -> None:
-        """The coordinator is well, and says that the group is so: nobody may be in it that died long ago."""
+        """The coordinator is well and the group is stable: no member may be in it that died long ago."""
         for member in group.members:
             seen = self._seen.setdefault(member.member_id, now)  # at the latest
             # When a rebalance has its members the session of each begins anew, as with Kafka: also of a static one that
