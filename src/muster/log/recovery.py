@@ -72,6 +72,8 @@ def load(
     Raises OSError."""
     recovery = _Recovery(directory, config, now, sync, files)
     names = recovery.names()
+    if not names and not recovery_point and not log_start_offset:
+        return recovery.loaded  # never written: of a hundred thousand partitions most may be
     if names:
         recovery.finish_swaps(names)
     bases = recovery.bases(log_start_offset)

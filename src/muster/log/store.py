@@ -109,21 +109,23 @@ class LogStore:
         known = None if partitions is None else set(partitions)
         doomed, found, foreign = set(deleted), [], []
         interrupted = []
-        for name in sorted(os.listdir(self.root)):
-            path = self.root / name
+        with os.scandir(self.root) as entries:
+            things = sorted(entries, key=lambda entry: entry.name)
+        for thing in things:
+            name = thing.name
             partition = names.parse_partition(name)
-            if names.set_aside_suffix(name) == names.DELETED and path.is_dir() and not path.is_symlink():
-                self._doomed.append(path)
+            if names.set_aside_suffix(name) == names.DELETED and thing.is_dir(follow_symlinks=False):
+                self._doomed.append(self.root / name)
             elif partition is None:
                 foreign += [name] if not names.is_file_of_ours(name) else []
             elif partition in doomed:
                 interrupted.append(partition)
             elif known is not None and partition not in known:
-                foreign += [name] if not self._set_stray_aside(path, partition) else []
-            elif path.is_dir():
+                foreign += [name] if not self._set_stray_aside(self.root / name, partition) else []
+            elif thing.is_dir():
                 found.append(partition)
             elif known is not None:
-                raise NotADirectoryError(20, f"the folder of partition {partition} should be here", str(path))
+                raise NotADirectoryError(20, f"the folder of partition {partition} should be here", thing.path)
         self.delete_all(interrupted)
         self._remove_doomed(_REMOVED_AT_ONCE)
         if foreign:
@@ -150,11 +152,12 @@ class LogStore:
         clean = marker.is_file()
         self.was_clean = clean or not found
         self._checkpoints = {name: read_checkpoint(self.root / name) for name in _CHECKPOINTS}
+        of_topic = {topic: configs(topic) for topic in {partition.topic for partition in found}}
         for topic_partition in found:
             self._logs[topic_partition] = PartitionLog.open(
                 self.root / str(topic_partition),
                 topic_partition,
-                configs(topic_partition.topic),
+                of_topic[topic_partition.topic],
                 now=now,
                 fsync=self.fsync,
                 clean=clean,

@@ -456,3 +456,29 @@ def test_index_entries_are_kafkas(tmp_path):
     assert entries == [(2, 2 * size), (4, 4 * size)]
     times = list(struct.iter_unpack(">qi", (tmp_path / str(TP) / f"{0:020d}.timeindex").read_bytes()))
     assert times == [(NOW + 2, 2), (NOW + 4, 4)]
+
+
+def test_a_start_looks_once_into_the_folder_of_a_partition_without_records(tmp_path, monkeypatch):
+    partitions = [TopicPartition(topic, index) for topic in ("a", "b") for index in range(20)]
+    store = open_store(tmp_path)
+    for partition in partitions:
+        store.create(partition)
+    store.close()
+    looked_into, asked_about, real = [], [], os.scandir
+
+    def scandir(path):
+        looked_into.append(path)
+        return real(path)
+
+    def config_of(topic):
+        asked_about.append(topic)
+        return SMALL
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    store = LogStore.open(tmp_path, now=NOW, files=NO_SYNCS, partitions=partitions, configs=config_of)
+    monkeypatch.undo()
+
+    assert sorted(store.logs) == partitions
+    assert sorted(map(str, looked_into)) == sorted([str(tmp_path), *(str(tmp_path / str(one)) for one in partitions)])
+    assert sorted(asked_about) == ["a", "b"]
+    store.close()
