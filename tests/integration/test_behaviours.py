@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from muster.client import Admin
 from muster.errors import ErrorCode, KafkaError
 from muster.model import TopicPartition
 from muster.protocol.api import LATEST_TIMESTAMP
-from tests.support.faces import Cluster, Recorder, read, until
+from tests.support.faces import Cluster, Recorder, read, rest, until
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +37,7 @@ def test_callbacks_of_commits_come_before_the_rebalance(cluster, face):
         until(lambda: consumer.assignment() != set(), lambda: consumer.poll(50))
         consumer.commit_async({TopicPartition(topic, 0): 3}, lambda _offsets, error: told.append(f"committed {error}"))
         consumer.enforce_rebalance("to see what comes first")
-        until(lambda: bool(inner._pump._completed), lambda: time.sleep(0.01))
+        until(lambda: bool(inner._pump._completed), rest)
         until(lambda: "revoked" in told, lambda: consumer.poll(50))
     assert told[:2] == ["committed None", "revoked"]
 

@@ -72,7 +72,9 @@ BYTES = st.one_of(
 
 
 @given(BYTES)
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_any_bytes(shared_muster: brokers.BrokerProcess, data: bytes) -> None:
     poke(shared_muster.bootstrap, data)
     still_serves(shared_muster.bootstrap)
@@ -193,12 +195,15 @@ async def test_a_large_frame_of_a_lost_connection_gives_its_memory_back(small_br
 
 async def test_too_many_connections(small_broker: Broker) -> None:
     held = [RawClient(small_broker.bootstrap) for _ in range(5)]
-    await asyncio.sleep(0.05)
+    connections = small_broker._server.connections
+    while len(connections) < 5:
+        await asyncio.sleep(0)
     refused = RawClient(small_broker.bootstrap)
     assert await in_thread(refused.closed)
     refused.close()
     held.pop().close()
-    await asyncio.sleep(0.05)
+    while len(connections) == 5:
+        await asyncio.sleep(0)
     await in_thread(still_serves, small_broker.bootstrap)
     for client in held:
         client.close()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.faces import Cluster, read, until
+from tests.support.faces import Cluster, read, rest, until, until_known
 from tests.support.peers import free_ports, run_kafka_class
 
 pytestmark = pytest.mark.slow
@@ -47,6 +47,7 @@ def test_topics(cluster):
     at = {"bootstrap": cluster.bootstrap}
     created = muster("topics", "create", topic, "--partitions", "2", "--config", "retention.ms=7", **at)
     assert created == f"Created topic {topic}.\n"
+    until_known(cluster.bootstrap, topic, 2)
     assert "TOPIC_ALREADY_EXISTS" in muster("topics", "create", topic, code=1, **at)
     muster("topics", "create", topic, "--if-not-exists", **at)
     assert topic in muster("topics", "list", **at).splitlines()
@@ -58,6 +59,7 @@ def test_topics(cluster):
     assert [part["partition"] for part in found[topic]["partitions"]] == [0, 1]
     other = f"{topic}-other"
     muster("topics", "create", other, **at)
+    until_known(cluster.bootstrap, other, 1)
     told = muster("topics", "delete", topic, "not-there", other, code=1, **at)
     assert told == "muster: topic not-there does not exist. Nothing was deleted; --if-exists passes over it.\n"
     told = muster("topics", "delete", topic, "__consumer_offsets", code=1, **at)
@@ -66,6 +68,7 @@ def test_topics(cluster):
     assert {topic, other} <= set(muster("topics", "list", **at).splitlines())
     deleted = muster("topics", "delete", topic, other, "not-there", "--if-exists", **at)
     assert set(deleted.splitlines()) == {f"Deleted topic {topic}.", f"Deleted topic {other}."}
+    until_known(cluster.bootstrap, topic, 0)
     assert muster("topics", "delete", topic, "--if-exists", **at) == ""
 
 
@@ -183,10 +186,10 @@ def test_an_unreachable_broker_is_told_with_its_address():
     (port,) = free_ports(1)
     at = {"bootstrap": f"127.0.0.1:{port}"}
     for arguments in (("topics", "list"), ("groups", "list")):
-        told = muster(*arguments, "--timeout-ms", "500", code=1, **at)
+        told = muster(*arguments, "--timeout-ms", "2000", code=1, **at)
         assert f"no connection to 127.0.0.1:{port}: refused; is a broker listening there?" in told
         assert "--bootstrap names another" in told
-    told = muster("produce", "t", "-o", "max.block.ms=500", stdin="x\n", code=1, **at)
+    told = muster("produce", "t", "-o", "max.block.ms=2000", stdin="x\n", code=1, **at)
     assert f"no connection to 127.0.0.1:{port}: refused" in told
 
 
@@ -238,7 +241,7 @@ def test_a_group_commits_what_has_been_written(shared_muster, ending):
         assert process.stderr is not None
         fd = process.stdout.fileno()
         room = fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)
-        until(lambda: waiting_in(fd) > room // 2, lambda: None)
+        until(lambda: waiting_in(fd) > room // 2, rest)
         if ending == "a signal":
             process.send_signal(signal.SIGINT)
             written = process.stdout.read().count(b"\n")

@@ -71,11 +71,11 @@ def test_ctrl_c_stops_everything_that_was_started(tmp_path: Path) -> None:
     require("Java 17 or newer", find_java(), "Spark runs on it")
     process = subprocess.Popen([*DEMO, "--out", str(tmp_path / "out")], stdout=subprocess.PIPE, text=True)
     log = tmp_path / "out" / "python-3.jsonl"
-    give_up = time.monotonic() + 120
+    give_up = time.monotonic() + LIMIT_S / 2
     while not log.exists() and time.monotonic() < give_up:
         time.sleep(0.1)
     os.kill(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=LIMIT_S / 3)
     assert process.returncode == 130, output
     assert "has been stopped" in output
     assert not _processes_of(tmp_path)

@@ -26,6 +26,7 @@ from muster.client.producer import Producer
 from muster.errors import ErrorCode, KafkaError, MusterError
 from muster.model import RecordMetadata
 from tests.support.brokers import BrokerProcess
+from tests.support.faces import PATIENCE_S, until_known
 from tests.support.peers import KafkaBroker, KafkaCluster, run_kafka_class
 
 with warnings.catch_warnings():
@@ -55,6 +56,7 @@ def topic(bootstrap: str, partitions: int = 3, **configs: str) -> str:
         settings = {key.replace("_", "."): value for key, value in configs.items()}
         created = admin.create_topics([NewTopic(name, partitions, configs=settings)])[name]
         assert not isinstance(created, KafkaError), created
+    until_known(bootstrap, name, partitions)
     return name
 
 
@@ -63,7 +65,7 @@ def read_confluent(bootstrap: str, topic: str, partitions: int, count: int) -> l
     consumer = Confluent({"bootstrap.servers": bootstrap, "group.id": "none", "check.crcs": True})
     consumer.assign([Place(topic, number, 0) for number in range(partitions)])
     found: list[list[Any]] = [[] for _ in range(partitions)]
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while sum(map(len, found)) < count:
         assert time.monotonic() < deadline, f"{sum(map(len, found))} of {count}"
         for message in consumer.consume(1000, 0.2):
@@ -82,7 +84,7 @@ def read_kafka_python(bootstrap: str, topic: str, partitions: int, count: int) -
     consumer.assign(places)
     consumer.seek_to_beginning(*places)
     found: list[list[Any]] = [[] for _ in range(partitions)]
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while sum(map(len, found)) < count:
         assert time.monotonic() < deadline
         for records in consumer.poll(200).values():
@@ -136,7 +138,7 @@ def test_an_invalid_topic_is_told(bootstrap):
 
 def test_batches_that_the_broker_finds_too_large_are_split(bootstrap):
     name = topic(bootstrap, 1, max_message_bytes="1000")
-    with Producer(bootstrap_servers=bootstrap, linger_ms=50) as producer:
+    with Producer(bootstrap_servers=bootstrap, linger_ms=60_000) as producer:  # so that they are in few batches
         futures = [producer.send(name, b"%03d" % number + bytes(100)) for number in range(200)]
         alone = producer.send(name, bytes(2000))
         behind = producer.send(name, b"behind")
@@ -264,7 +266,7 @@ class Writer:
                 time.sleep(0.005)
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < deadline
             time.sleep(0.01)

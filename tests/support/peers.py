@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 PEERS = Path(__file__).resolve().parents[1] / "peers"
 KAFKA_VERSION = "4.2.0"
-START_TIMEOUT_S = 90.0
+START_TIMEOUT_S = 240.0
 CLUSTER_ID = "bXVzdGVyLXRlc3RzLTAwMQ"
 CHROMIUMS = (
     "chromium",

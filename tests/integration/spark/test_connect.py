@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.support.faces import until
+from tests.support.faces import rest, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("java")]
 
@@ -29,7 +29,7 @@ def test_batches_and_a_query_in_a_group(cluster, tmp_path):
         partitions = [TopicPartition(topic, number) for number in range(2)]
         with cluster.consumer("sync", enable_auto_commit=False) as consumer:
             # The next trigger is an hour away: the session's listener has told.
-            until(lambda: all(at and at.offset == 50 for at in consumer.committed(partitions).values()), lambda: None)
+            until(lambda: all(at and at.offset == 50 for at in consumer.committed(partitions).values()), rest)
         process.stdin.write("\n")
         process.stdin.close()
         for _ in process.stdout:

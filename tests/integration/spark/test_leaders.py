@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from muster.model import TopicPartition
 from muster.spark.cluster import disconnect
 from muster.spark.offsets import Claim
-from tests.support.faces import Cluster, until
+from tests.support.faces import PATIENCE_S, Cluster, until, until_known
 from tests.support.peers import KafkaCluster
 from tests.support.queries import Query, audit, grid
 
@@ -20,8 +20,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 def test_a_partition_without_a_leader_holds_up_itself_only_and_is_read_on(tmp_path, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "muster.spark")
-    monkeypatch.setattr("muster.spark.bounds.HELD_UP_WARNING_MS", 500)
-    monkeypatch.setattr("muster.spark.bounds.HELD_UP_MS", 300)
+    # Longer than a broker that lives takes to answer on a busy machine: it would be told of as held up.
+    monkeypatch.setattr("muster.spark.bounds.HELD_UP_WARNING_MS", 4_000)
+    monkeypatch.setattr("muster.spark.bounds.HELD_UP_MS", 2_000)
 
     def told(what):
         return sum(what in record.getMessage() for record in caplog.records if record.name == "muster.spark")
@@ -32,22 +33,24 @@ def test_a_partition_without_a_leader_holds_up_itself_only_and_is_read_on(tmp_pa
         admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
         new = NewTopic(topic, 2, replica_assignment=[[1], [2]], config={"retention.ms": "-1"})
         for future in admin.create_topics([new]).values():
-            future.result(30)
+            future.result(PATIENCE_S)
+        until_known(brokers.bootstrap, topic, 2)
         cluster.produce(topic, 40, partitions=2)
         query = Query(cluster, topic, tmp_path / "q", kafka_metadata_max_age_ms=500, maxOffsetsPerTrigger=30)
         try:
             until(lambda: len(query.sink()) == 40, query.run)
             cluster.produce(topic, 40, partitions=2, start=40)
+            before = told("What it holds waits")
             brokers.node(2).kill()
-            until(lambda: told("What it holds waits") == 1, query.run)
+            until(lambda: told("What it holds waits") == before + 1, query.run)
             until(lambda: sum(partition == 0 for partition, _ in query.sink()) == 40, query.run)
             for _ in range(5):
                 query.run()
-            assert told("What it holds waits") == 1
+            assert told("What it holds waits") == before + 1
             assert sum(partition == 1 for partition, _ in query.sink()) <= 40
             brokers.node(2).start()
             until(lambda: len(query.sink()) == 80, query.run)
-            assert told(f"{topic}-1 can be read again") == 1
+            assert told("can be read again") == told("What it holds waits")
 
             # And in the middle of a batch: its task waits for the broker.
             cluster.produce(topic, 20, partitions=2, start=80)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
 from muster.errors import KafkaTimeoutError
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.spark.word import tell
-from tests.support.faces import flat, until
+from tests.support.faces import flat, rest, until
 from tests.support.queries import audit, grid
 
 pytestmark = pytest.mark.slow
@@ -127,9 +126,9 @@ def test_the_commit_log_ends_a_drain_before_spark_asks_again(cluster, queries, o
     query = queries(topic)
     until(lambda: query.running is not None, query.trigger)
     other = others(topic)
-    until(lambda: query.member._claims.draining, lambda: time.sleep(0.01))
+    until(lambda: query.member._claims.draining, rest)
     query.finish()  # and Spark does not call: its trigger interval is long
-    until(lambda: other.owned == 1, lambda: time.sleep(0.01))
+    until(lambda: other.owned == 1, rest)
     cluster.produce(topic, 20, partitions=2, start=20)
     until(lambda: len(query.sink()) + len(other.read) == 40, query.run)
     assert audit(grid(40, 2), query.sink(), other.read) == (set(), {})
@@ -156,7 +155,7 @@ def test_the_word_of_another_batch_commits_nothing(cluster, queries):
     until(lambda: query.running is not None, query.trigger)
     query.finish()
     assert tell(query.offset(0))
-    until(lambda: committed(cluster, topic, 1) == {0: 10}, lambda: time.sleep(0.01))
+    until(lambda: committed(cluster, topic, 1) == {0: 10}, rest)
     assert query.trigger()
     assert tell(query.offset(0))
     query.stop()
@@ -169,7 +168,7 @@ def test_past_the_drain_deadline_a_batch_is_an_orphan_and_only_it_is_read_again(
     query = queries(topic, drain_timeout="300ms")
     until(lambda: query.running is not None, query.trigger)
     other = others(topic)
-    until(lambda: len(other.read) == 50, lambda: time.sleep(0.01))
+    until(lambda: len(other.read) == 50, rest)
     lost = other.read[0][0]
     query.finish()
     until(lambda: committed(cluster, topic, 2)[1 - lost] == 50, query.run)
@@ -236,7 +235,7 @@ def test_a_group_that_was_set_back_is_obeyed(cluster, queries, offset, resume, r
 def test_a_member_without_partitions_is_idle_and_takes_over(cluster, queries, others):
     topic = cluster.topic(1)
     other = others(topic)
-    until(lambda: other.owned == 1, lambda: time.sleep(0.01))
+    until(lambda: other.owned == 1, rest)
     query = queries(topic)
     assert not query.trigger()
     until(lambda: query.member._core.settled, lambda: query.trigger())

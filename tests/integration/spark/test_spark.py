@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -45,7 +44,7 @@ def options(cluster, topic, **more):
         "groupId": cluster.group,
         "startingOffsets": "earliest",
         "kafka.heartbeat.interval.ms": "200",
-        "kafka.session.timeout.ms": "6000",
+        "kafka.session.timeout.ms": str(cluster.session_timeout_ms),
     } | more
 
 
@@ -178,10 +177,7 @@ def test_a_topic_created_again_ends_the_query_or_is_told_and_read_whole(streams,
     cluster.produce(topic, 100, partitions=1)
     source = options(cluster, topic)
     streams.run(source)
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    for future in admin.delete_topics([topic]).values():
-        future.result(30)
-    until(lambda: topic not in admin.list_topics(timeout=10).topics, lambda: time.sleep(0.1))
+    cluster.delete(topic)
     cluster.topic(1, topic)
     cluster.produce(topic, 160, partitions=1)
     failing = streams.start(source, availableNow=True)
@@ -232,7 +228,8 @@ def test_an_unknown_option_is_a_sentence(spark):
 
 def start_process(cluster, topic, folder, batch_s):
     arguments = {
-        "options": options(cluster, topic, maxOffsetsPerTrigger="60"),
+        # A session that ends soon: the next process waits for the end of the one that was killed.
+        "options": options(cluster, topic, maxOffsetsPerTrigger="60") | {"kafka.session.timeout.ms": "6000"},
         "checkpoint": str(folder / "checkpoint"),
         "sink": str(folder / "sink"),
         "batch_s": batch_s,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import io
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
+import time
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -123,18 +127,20 @@ def test_an_interrupt_during_a_write_waits_until_it_is_counted(pipe: tuple[int, 
 def test_an_interrupt_ends_a_write_whose_reader_does_not_read(pipe: tuple[int, BinaryIO]) -> None:
     reading, stream = pipe
     output = Output(stream, text)
-    main, go = threading.main_thread().ident, threading.Event()
+    main, room = threading.main_thread().ident, fcntl.fcntl(reading, fcntl.F_GETPIPE_SZ)
     assert main is not None
 
     def interrupt() -> None:
-        go.wait()
+        waiting = array.array("i", [0])
+        while waiting[0] <= room - 4_096:  # until the write has filled the pipe, and waits
+            fcntl.ioctl(reading, termios.FIONREAD, waiting)
+            time.sleep(0.005)
         signal.pthread_kill(main, signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, output.interrupt)
     thread = threading.Thread(target=interrupt)
     thread.start()
     try:
-        threading.Timer(0.1, go.set).start()
         with pytest.raises(KeyboardInterrupt):
             output.write(records(1_000))
     finally:

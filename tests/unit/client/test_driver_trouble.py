@@ -36,6 +36,7 @@ async def test_no_answer_in_time_closes_the_connection():
 
     async with scripted(then) as (server, made):
         await made.know(1)
+        await made.ask(HeartbeatRequest(), 1)  # connected: a short time is for the answer alone
         first = made.begin(ListGroupsRequest(), 1, timeout_ms=50)
         second = made.begin(HeartbeatRequest(), 1)
         assert "did not answer ListGroupsRequest in time" in failed(await first, FailureKind.TIMEOUT)
@@ -60,11 +61,15 @@ async def test_each_request_has_its_own_time_wherever_it_waits():
 
 
 async def test_a_connection_that_is_left_alone_is_looked_at_as_long_as_something_waits_there():
-    async def never(peer):
-        await asyncio.Event().wait()
+    async def then(peer):
+        if peer.header.request_api_key != ListGroupsRequest.API_KEY:
+            await asyncio.Event().wait()  # never
+        await peer.reply(ListGroupsResponse())
 
-    async with scripted(never) as (_, made):
+    async with scripted(then) as (_, made):
         await made.know(1)
+        for channel in (Channel.COORDINATOR, Channel.DATA):
+            await made.ask(ListGroupsRequest(), 1, channel=channel)  # connected: a short time is for the answer alone
         first = made.begin(HeartbeatRequest(), 1, channel=Channel.COORDINATOR, timeout_ms=50)
         second = made.begin(HeartbeatRequest(), 1, timeout_ms=500)
         failed(await first, FailureKind.TIMEOUT)
@@ -85,6 +90,7 @@ async def test_an_impatient_request_behind_a_patient_one_waits_for_it():
 
     async with scripted(then) as (_, made):
         await made.know(1)
+        await made.ask(HeartbeatRequest(), 1)
         patient = made.begin(ListGroupsRequest(), 1, timeout_ms=60_000)
         hasty = made.begin(HeartbeatRequest(), 1, timeout_ms=30)
         await made.ask(HeartbeatRequest(), 1, channel=Channel.COORDINATOR)

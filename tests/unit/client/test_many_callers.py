@@ -16,7 +16,7 @@ from muster.client import AsyncConsumer, Consumer
 from muster.client.listener import RebalanceListener
 from muster.errors import ClosedError, IllegalStateError, WakeupError
 from muster.model import ConsumerRecord, TopicPartition
-from tests.support.faces import until
+from tests.support.faces import rest, until
 from tests.support.numbered_records import World, first
 
 NOWHERE = "127.0.0.1:1"
@@ -49,7 +49,7 @@ def test_a_second_poll_is_refused_and_the_first_goes_on() -> None:
     with Consumer(bootstrap_servers=NOWHERE) as consumer:
         consumer.assign([ZERO])
         thread, raised = in_thread(lambda: consumer.poll(60_000))
-        until(lambda: consumer._consumer._polling, lambda: None)
+        until(lambda: consumer._consumer._polling, rest)
         for call in (consumer.poll, consumer.poll_arrow, lambda: next(consumer)):
             with pytest.raises(IllegalStateError, match="poll of this consumer is under way"):
                 call()
@@ -98,7 +98,7 @@ def test_wakeup_ends_the_poll_under_way_and_nothing_else() -> None:
     with Consumer(bootstrap_servers=NOWHERE) as consumer:
         consumer.assign([ZERO])
         thread, raised = in_thread(lambda: consumer.poll(60_000))
-        until(lambda: consumer._consumer._polling, lambda: None)
+        until(lambda: consumer._consumer._polling, rest)
         consumer.wakeup()
         thread.join(60)
         assert [type(error) for error in raised] == [WakeupError]

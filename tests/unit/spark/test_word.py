@@ -22,6 +22,12 @@ def _own_folder(monkeypatch, tmp_path_factory):
         yield
 
 
+async def _what_was_said():
+    """Let the loop look at its sockets, in which the word lies already."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
 def while_listening(say, query="q"):
     """What a query of that name hears."""
 
@@ -29,7 +35,7 @@ def while_listening(say, query="q"):
         heard: list[str] = []
         ear = Ear(query, heard.append)
         say()
-        await asyncio.sleep(0.01)
+        await _what_was_said()
         ear.close()
         ear.close()
         return heard
@@ -67,7 +73,7 @@ def test_the_next_process_of_a_query_takes_the_place_of_one_that_was_killed():
         alive = Ear("q", second.append)
         killed.close()
         assert tell(END)
-        await asyncio.sleep(0.01)
+        await _what_was_said()
         alive.close()
         return first, second
 
