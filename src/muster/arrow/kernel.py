@@ -43,6 +43,10 @@ Longs = npt.NDArray[np.int64]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_LENGTH, _TIME, _OFFSET, _KEY_SIZE, _VALUE_SIZE = range(5)
+_NUMBERS = 5
+"""The numbers of a record, in their order; the key's bytes follow the fourth, the value's the fifth."""
+
 _types = numba.types
 _data = _types.Array(_types.uint8, 1, "C", readonly=True)
 _int32s, _int64s, _uint8s = _types.int32[::1], _types.int64[::1], _types.uint8[::1]
@@ -116,36 +120,8 @@ def _microseconds(base: int, delta: int) -> int:
     return total * 1000
 
 
-@_jit()
-def _parse_record(data: Bytes, position: int, limit: int, numbers: Longs, spans: Longs) -> int:
-    """Find one record's parts: the deltas of time and offset, where its fields lie. The position behind it, or minus
-    a status."""
-    length, position = _read_varint(data, position, limit)
-    if position < 0:
-        return position
-    end = position + length
-    numbers[0], position = _read_varint(data, position + 1, limit)  # passing over the attributes
-    if position < 0:
-        return position
-    numbers[1], position = _read_varint(data, position, limit)
-    if position < 0:
-        return position
-    for field in (KEY, VALUE):
-        size, position = _read_length(data, position, limit)
-        if position < 0:
-            return position
-        spans[field] = position
-        spans[field + 1] = size
-        position += max(size, 0)
-    spans[HEADERS_AT] = position
-    position = _skip_headers(data, position, limit)
-    if position < 0:
-        return position
-    return position if position == end else -WRONG_LENGTH
-
-
 @_jit(_types.UniTuple(_types.int64, 3)(_data, _table, _types.int64, _types.int64, _int64s, _int64s, _int32s, _table))
-def parse(
+def parse(  # noqa: C901
     data: Bytes,
     segments: npt.NDArray[np.int64],
     start: int,
@@ -161,20 +137,52 @@ def parse(
     LogAppendTime, max timestamp. A row of `spans` becomes: position and length of the key, of the value, position of
     the headers. Timestamps are in microseconds.
     """
+    # One function: with a call for each number and for each record it took ten times as long, 170 ns for a record.
     row = 0
-    numbers = np.empty(2, np.int64)
     for index in range(segments.shape[0]):
         position, limit, count, base_offset, base_timestamp, append_time, max_timestamp = segments[index]
         for _ in range(count):
-            position = _parse_record(data, position, limit, numbers, spans[row])
+            stop = time_delta = offset_delta = 0
+            for part in range(_NUMBERS):
+                value = shift = np.uint64(0)
+                byte = np.uint64(0x80)
+                while byte >= np.uint64(0x80):
+                    if position >= limit:
+                        return row, CUT_OFF, index
+                    byte = np.uint64(data[position])
+                    if shift == np.uint64(63) and byte > np.uint64(1):
+                        return row, BAD_VARINT, index
+                    value |= (byte & np.uint64(0x7F)) << shift
+                    shift += np.uint64(7)
+                    position += 1
+                number = int(np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1)))
+                if part == _LENGTH:
+                    stop = position + number
+                    position += 1  # passing over the attributes
+                elif part == _TIME:
+                    time_delta = number
+                elif part == _OFFSET:
+                    offset_delta = number
+                else:
+                    if number < -1 or number > limit - position:
+                        return row, BAD_FIELD, index
+                    field = KEY if part == _KEY_SIZE else VALUE
+                    spans[row, field] = position
+                    spans[row, field + 1] = number
+                    position += max(number, 0)
+            spans[row, HEADERS_AT] = position
+            has_none = position < limit and data[position] == 0
+            position = position + 1 if has_none else _skip_headers(data, position, limit)
             if position < 0:
                 return row, -position, index
-            offset = base_offset + numbers[1]
-            if start <= offset < end and (numbers[1] <= 0 or offset >= base_offset):
+            if position != stop:
+                return row, WRONG_LENGTH, index
+            offset = base_offset + offset_delta
+            if start <= offset < end and (offset_delta <= 0 or offset >= base_offset):
                 offsets[row] = offset
                 types[row] = append_time
                 timestamps[row] = (
-                    _microseconds(max_timestamp, 0) if append_time else _microseconds(base_timestamp, numbers[0])
+                    _microseconds(max_timestamp, 0) if append_time else _microseconds(base_timestamp, time_delta)
                 )
                 row += 1
         if position != limit:
