@@ -19,6 +19,7 @@ from muster.broker.connection import Connection, Shared
 from muster.broker.connections import Connections
 from muster.broker.intake import Intake
 from muster.broker.slices import Slices
+from muster.broker.sockets import Sockets, SocketTransport
 
 ACCEPT_AT_ONCE = 100
 ACCEPT_AGAIN_S = 0.5
@@ -61,7 +62,7 @@ class Server:
         self.shared = Shared(self.loop, service, self.connections)
         self._backlog = backlog
         self._listening: list[socket.socket] = []
-        self._accepting: set[asyncio.Task[object]] = set()
+        self._sockets = Sockets(self.loop)
         self._highest_descriptor = 1 << 30
         self._sweep: asyncio.TimerHandle | None = None
         self._look: asyncio.TimerHandle | None = None
@@ -94,7 +95,7 @@ class Server:
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(ACCEPT_AT_ONCE):
             try:
-                accepted, _ = listening.accept()
+                accepted, peer = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -113,15 +114,12 @@ class Server:
                 )
                 continue
             accepted.setblocking(False)
-            task = self.loop.create_task(self._serve(accepted))
-            self._accepting.add(task)
-            task.add_done_callback(self._accepting.discard)
-
-    async def _serve(self, accepted: socket.socket) -> None:
-        try:
-            await self.loop.connect_accepted_socket(lambda: Connection(self.shared), accepted)
-        except OSError:
-            accepted.close()
+            try:
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            except OSError:  # it has gone again
+                accepted.close()
+                continue
+            SocketTransport(self._sockets, accepted, peer, Connection(self.shared))
 
     def _accept_again(self, listening: socket.socket) -> None:
         if listening in self._listening:
@@ -153,6 +151,7 @@ class Server:
             connection.abort()
         await asyncio.sleep(0)  # the transports are told
         await asyncio.sleep(0)  # they tell the connections
+        self._sockets.close()
 
     # ------------------------------------------------------------------------------------- looked at now and then
 

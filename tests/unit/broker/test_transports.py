@@ -1,4 +1,5 @@
-"""A connection on transports that are no plain TCP socket: TLS, which is not its socket's bytes, and others.
+"""A connection on any transport: the broker's own (with an epoll and without), asyncio's of TCP and others, and TLS,
+which is not its socket's bytes.
 
 TLS is anonymous here (no certificate), which is all that it takes to have a transport that encrypts.
 """
@@ -18,11 +19,13 @@ import pytest
 from muster.broker.calls import Api, Call
 from muster.broker.connection import LARGE_WRITE, Connection
 from muster.broker.server import Server
+from muster.broker.sockets import Sockets
 from muster.protocol import framing
 from muster.protocol.messages import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseTopic
 
 VERSION = 12
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+OWN = ("own", "own, without epoll")
 
 
 def tls(side: int) -> ssl.SSLContext:
@@ -54,19 +57,24 @@ async def serving(
     def connection() -> Connection:
         return Connection(server.shared)
 
-    if transport == "unix":
+    listening: asyncio.Server | None = None
+    if transport in OWN:
+        server._sockets.close()
+        server._sockets = Sockets(loop, epoll=transport == "own")
+        port = await server.listen("127.0.0.1", 0)
+    elif transport == "unix":
         path = str(folder / "socket")
-        listening: asyncio.Server = await loop.create_unix_server(connection, path)
+        listening = await loop.create_unix_server(connection, path)
     else:
         context = tls(ssl.PROTOCOL_TLS_SERVER) if transport == "tls" else None
         listening = await loop.create_server(connection, "127.0.0.1", 0, ssl=context)
+        port = listening.sockets[0].getsockname()[1]
     streams: list[Streams] = []
 
     async def connect() -> Streams:
         if transport == "unix":
             streams.append(await asyncio.open_unix_connection(path, limit=4096))
         else:
-            port = listening.sockets[0].getsockname()[1]
             context = tls(ssl.PROTOCOL_TLS_CLIENT) if transport == "tls" else None
             streams.append(await asyncio.open_connection("127.0.0.1", port, ssl=context, limit=4096))
         return streams[-1]
@@ -76,7 +84,8 @@ async def serving(
     finally:
         for _, writer in streams:
             writer.transport.abort()
-        listening.close()
+        if listening is not None:
+            listening.close()
         await server.close()
 
 
@@ -91,7 +100,7 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, MetadataResponse]:
     return framing.correlation_id(found), framing.decode_response(found, MetadataRequest, VERSION)
 
 
-@pytest.mark.parametrize("transport", ["tcp", "tls", "unix"])
+@pytest.mark.parametrize("transport", [*OWN, "tcp", "tls", "unix"])
 async def test_answers_of_all_sizes_arrive_whole_and_in_order(
     transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,7 +133,7 @@ async def test_answers_of_all_sizes_arrive_whole_and_in_order(
         assert bool(past) == (transport != "tls")
 
 
-@pytest.mark.parametrize("transport", ["tcp", "tls", "unix"])
+@pytest.mark.parametrize("transport", [*OWN, "tcp", "tls", "unix"])
 async def test_a_peer_that_does_not_read_has_one_answer_waiting(transport: str, tmp_path: Path) -> None:
     handled = 0
     topics = [MetadataResponseTopic(name="x" * 30_000) for _ in range(500)]  # 15 MB, more than sockets take
@@ -151,7 +160,7 @@ async def test_a_peer_that_does_not_read_has_one_answer_waiting(transport: str, 
         assert server.connections.unread_bytes == 0
 
 
-@pytest.mark.parametrize("transport", ["tcp", "tls", "unix"])
+@pytest.mark.parametrize("transport", [*OWN, "tcp", "tls", "unix"])
 async def test_what_is_answered_is_sent_before_the_end(transport: str, tmp_path: Path) -> None:
     def handle(request: MetadataRequest, call: Call) -> MetadataResponse:
         return MetadataResponse(cluster_id="answered")
