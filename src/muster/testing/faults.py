@@ -95,9 +95,14 @@ class Faults:
         )
 
     def start_simple(self, place: int) -> None:
-        """Start the consumer that has a share of the partitions by hand, when the one before it is gone."""
-        if any(member.by_hand is not None and self._place_of(member) == place for member in self.cluster.alive):
-            self.later(1_000, self.start_simple, place)
+        """Start the consumer that has a share of the partitions by hand, when the one before it is gone.
+
+        One that is closing and crashes at that has two starts wait for its end: the place goes to the first.
+        """
+        there = [m for m in self.cluster.alive if m.by_hand is not None and self._place_of(m) == place]
+        if there:
+            if all(member.is_closing for member in there):
+                self.later(1_000, self.start_simple, place)
             return
         self._started += 1
         scenario, rng = self.scenario, self.rng

@@ -33,6 +33,8 @@ class Ownership:
         self._seen: dict[str, int] = {}
         self._answered: dict[int, set[str]] = {}
         self._stale: set[tuple[str, int]] = set()
+        self._former: set[str] = set()
+        """Ids of members that the group had when it was deleted and that may not have heard of it."""
 
     # --- the coordinator's side --------------------------------------------------------------------------------------
 
@@ -86,6 +88,7 @@ class Ownership:
         self._synced = generation_id
         who = request.group_instance_id or request.member_id
         self._last_share[request.member_id] = generation_id
+        self._former.discard(request.member_id)
         owners = self._shares.setdefault(generation_id, {})
         for partition in decode_assignment(response.assignment).partitions if response.assignment else ():
             owner = owners.setdefault(partition, who)
@@ -93,7 +96,12 @@ class Ownership:
                 raise InvariantError(f"generation {generation_id} gives {partition} to {owner} and to {who}")
 
     def deleted(self) -> None:
-        """The group was deleted: the next one of its name counts from the beginning."""
+        """The group was deleted: the next one of its name counts from the beginning.
+
+        A member that stands still meanwhile goes on with what it believes until it asks: it owns in a generation whose
+        number the next group gives out again. It can commit nothing there.
+        """
+        self._former = {member.member_id for member in self.members if member.member_id}
         self._joined = self._synced = -1
         for books in (self._shares, self._claims, self._last_share, self._seen, self._answered):
             books.clear()
@@ -107,6 +115,8 @@ class Ownership:
         self._check_told(member)
         if generation_id < 0 and member.held:
             raise InvariantError(f"{member.name} is assigned {sorted(member.held)} though it is in no generation")
+        if member.member_id in self._former:
+            return
         before = self._seen.get(member.name, -1)
         if generation_id < before and (member.name, generation_id) not in self._stale:
             raise InvariantError(f"{member.name} went from generation {before} back to {generation_id}")
