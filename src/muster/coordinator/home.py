@@ -1,4 +1,4 @@
-"""A shard that is read and served, with its journal and with what waits for the journal."""
+"""A shard that is loaded and served, with its journal and the answers that wait for the journal."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ class Decision(Protocol):
     """What follows from a request or a deadline."""
 
     replies: list[Reply]
-    """Answers, to be given when `records`, and whatever was decided before, are durable."""
+    """Answers, to be sent when `records`, and all records decided before them, are durable."""
     records: list[Any]
-    """For the store, together."""
+    """Written to the store together."""
     events: list[Any]
-    """For whoever watches."""
+    """For the log and for operators."""
 
 
 class Shard(Protocol):
-    """What is needed of a shard to keep it in a store."""
+    """What a shard must offer to be kept in a store."""
 
     def replay(self, key: bytes | None, value: bytes | None, shift: int) -> None:
-        """Take in a record of the store, its times moved by so many milliseconds. Raises what no record raises."""
+        """Apply a record of the store, its times moved by so many milliseconds. Raises if it cannot be understood."""
 
     def write_down(self, records: list[Any], batch: BatchBuilder, timestamp: int, shift: int) -> None:
         """Put what it has decided to write into a batch, its times moved by so many milliseconds."""
 
     def loaded(self, now: int) -> Decision:
-        """All records are taken in."""
+        """All records were applied."""
 
     def unload(self, error: ErrorCode) -> Decision:
-        """The shard goes: whoever waits in it is answered."""
+        """The shard goes away: every request that waits in it is answered."""
 
     def spoiled(self, answer: Any, error: ErrorCode) -> Struct:
-        """What to say in place of an answer whose records were lost."""
+        """The answer in place of one whose records were lost."""
 
     @property
     def first_alarm(self) -> int:
@@ -61,9 +61,9 @@ S = TypeVar("S", bound=Shard)
 class Home(Generic[S]):
     """A shard with its journal, its open batch, and the answers that wait for the journal.
 
-    `decided` are answers that wait for the open batch to be written, `parked` those that wait for what was written to
-    be durable, each with the position that it waits for. `written` is the position behind the last write, and
-    `is_durable` whether it is known that the journal has all up to there.
+    `decided` are answers that wait for the open batch to be written. `parked` are answers that wait for a write to be
+    durable, each with the position that it waits for. `written` is the position behind the last write; `is_durable`
+    says whether everything before it is known to be durable.
     """
 
     __slots__ = ("batch", "batch_time", "decided", "is_durable", "journal", "parked", "shard", "slot", "written")
@@ -80,7 +80,7 @@ class Home(Generic[S]):
         self.parked: deque[tuple[int, Reply]] = deque()
 
     def answer(self, replies: list[Reply]) -> None:
-        """Answer when all that was decided until now is durable."""
+        """Send these answers when everything decided until now is durable."""
         if self.batch.count:
             self.decided += replies
         elif self.parked or not self.is_durable:
@@ -98,7 +98,7 @@ class Home(Generic[S]):
         self.answer(decided)
 
     def release(self) -> None:
-        """Answer those whose records, and whatever was decided before, are durable."""
+        """Send the answers whose records, and all records before them, are durable."""
         parked, durable = self.parked, self.journal.durable
         self.is_durable = self.written <= durable
         while parked and parked[0][0] <= durable:
@@ -106,7 +106,7 @@ class Home(Generic[S]):
             reply.ticket(reply.response)
 
     def take_waiting(self) -> list[Reply]:
-        """The answers that have not gone out, in order. They are the caller's now."""
+        """The answers that have not gone out, in order; the caller has to send them."""
         waiting = [reply for _, reply in self.parked] + self.decided
         self.parked.clear()
         self.decided = []

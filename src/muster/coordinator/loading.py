@@ -11,8 +11,8 @@ from muster.coordinator.store import Journal
 class Loading(Generic[S]):
     """A fresh shard, and how far its journal has been applied to it.
 
-    What cannot be understood is passed over and counted: a record that somebody else wrote, or that the disk has
-    spoiled, must not take away what else is in the slot.
+    A record that cannot be understood is passed over and counted: a record of another program, or one damaged on disk,
+    must not make the other records of the slot unusable.
 
     Args:
         shift: milliseconds to add to the rules' time to have the time of day, which the records tell.
@@ -28,8 +28,8 @@ class Loading(Generic[S]):
         self.first_passed_over = ""
 
     def step(self, most: int) -> bool:
-        """Apply about so many records, or what is left. Whether there was anything to read: if not, the store is
-        looking for it. Raises what the store raises."""
+        """Apply about so many records, or what is left. Returns whether there was anything to read: if not, the store
+        is still fetching it. Raises what the store raises."""
         piece = self.journal.read(most)
         replay, shift = self.shard.replay, self._shift
         for where, key, value in piece.records:

@@ -1,7 +1,7 @@
 """Shards kept in logs: the partition of a topic for each slot, as Kafka keeps groups in `__consumer_offsets`.
 
-A batch of the log bears the epoch under which it was appended. It is the log that refuses an append under an older
-epoch than its leader's; who had the partition before, and has not heard that it lost it, learns it so.
+A batch of the log bears the epoch under which it was appended. The log refuses an append under an older epoch than its
+leader's. By that a coordinator that has lost the partition, and does not know it yet, learns it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ MAX_BATCH_BYTES = 16 * 1024 * 1024
 """A batch that would be larger when decompressed is not the coordinator's, and is passed over."""
 
 SLICE = 256
-"""Records of a large batch that are given at a time."""
+"""Records of a large batch that are returned at a time."""
 
 PassedOver = tuple[object, Exception]
 
 
 class Log(Protocol):
-    """What is needed of a partition's log; `muster.log.PartitionLog` is one."""
+    """What the store needs of a partition's log; `muster.log.PartitionLog` is one."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -40,25 +40,25 @@ class Log(Protocol):
 
     @property
     def failed(self) -> Exception | None:
-        """Set once writing or syncing has failed: what is not durable by then never will be."""
+        """Set once writing or syncing has failed: records that are not durable by then never will be."""
 
     def append(self, batches: bytearray, *, now: int, leader_epoch: int = 0, origin: Any = "coordinator") -> Any:
-        """An object with `last_offset`, of the last record. Others may have appended meanwhile. Raises KafkaError with
-        FENCED_LEADER_EPOCH if the log is led under a newer epoch."""
+        """Returns an object with `last_offset`, of the last record. Producers may append to the same log. Raises
+        KafkaError with FENCED_LEADER_EPOCH if the log is led under a newer epoch."""
 
     def read(self, offset: int, max_bytes: int) -> Any:
         """An object with `data` (whole batches, perhaps none) and `next_offset`."""
 
 
 class LogStore:
-    """A `Store`: `open_log` gives the log of a slot, an empty one if it was never written."""
+    """A `Store`: `open_log` returns the log of a slot, an empty one if it was never written."""
 
     def __init__(self, open_log: Callable[[int], Log]) -> None:
         self._open_log = open_log
         self._journals: dict[int, LogJournal] = {}
 
     def load(self, slot: int, epoch: int) -> LogJournal:
-        """Take the slot. A journal of the same or an older epoch that is open still is fenced."""
+        """Take the slot. A journal of the same or an older epoch that is still open is fenced."""
         before = self._journals.get(slot)
         if before is not None:
             if epoch < before.epoch:
@@ -66,7 +66,7 @@ class LogStore:
             before.fence(epoch)
         log = self._open_log(slot)
         if log.high_watermark < log.log_end_offset:
-            # A shard was dropped between an append and its sync. What is read now would lack records that a crash
+            # A shard was dropped between an append and its sync: the records read now would lack some that a crash
             # would bring back.
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the end of the log is not durable")
         journal = self._journals[slot] = LogJournal(log, epoch, partial(self._closed, slot))
@@ -125,15 +125,15 @@ class LogJournal:
                 self._refusal = FencedError(str(error))
                 raise self._refusal from error
             raise
-        # The log says where: it need not be the coordinator's alone.
+        # The log returns the position: the coordinator need not be its only writer.
         end: int = appended.last_offset + 1
         return end
 
     # ----------------------------------------------------------------------------------------------------------- read
 
     def read(self, most: int) -> Piece:
-        """As `Journal.read`. Batches of transactions are left out: nothing here writes them, and whether they were
-        committed is not tracked. What the disk has spoiled, or is no batch of records, is passed over."""
+        """As `Journal.read`. Batches of transactions are left out: the coordinator does not write them, and whether
+        they were committed is not tracked. Damaged data is passed over."""
         records: list[Stored] = []
         while len(records) < most:
             found = next(self._slices, None)
@@ -163,7 +163,7 @@ class LogJournal:
                 elif not (header.is_control or header.is_transactional):
                     yield from self._records(data, position, header)
         except CorruptRecordError as error:
-            yield offset, error  # a header: where the next batch begins nobody knows
+            yield offset, error  # a header is damaged: where the next batch begins is unknown
 
     def _is_of_a_fenced_epoch(self, header: BatchHeader) -> bool:
         epoch = header.partition_leader_epoch

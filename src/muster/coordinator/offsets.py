@@ -1,4 +1,4 @@
-"""What groups have committed: commit, fetch, expire, delete. The offsets of a shard, of all its groups.
+"""The committed offsets of all groups of a shard: commit, fetch, expire, delete.
 
 A commit is a record for each partition; applying it is what stores it. An offset belongs to a group id, not to a
 member, so it outlives the members, and a group id may have offsets without ever having had one (a "simple consumer",
@@ -55,7 +55,7 @@ class OffsetStore:
         self.by_group: dict[str, GroupOffsets] = {}
 
     def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
-        """Take in a record; None takes the offset away."""
+        """Apply a record; a value of None removes the offset."""
         if value is not None:
             self.commit(OffsetCommits(key.group, key.topic, [(key.partition, value)]))
             return
@@ -68,7 +68,7 @@ class OffsetStore:
             self.by_group.pop(key.group, None)
 
     def commit(self, commits: OffsetCommits) -> None:
-        """Take in what a request commits."""
+        """Apply the commits of one request."""
         topics = self.by_group.get(commits.group)
         if topics is None:
             topics = self.by_group[commits.group] = {}
@@ -91,7 +91,7 @@ class OffsetStore:
 
 
 def check_commit(group: ClassicGroup, request: OffsetCommitRequest) -> ErrorCode:
-    """Whether somebody may commit for the group."""
+    """The error of a commit for a group that exists; NONE if it is allowed."""
     state, generation_id = group.state, request.generation_id_or_member_epoch
     if state is GroupState.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -107,12 +107,12 @@ def check_commit(group: ClassicGroup, request: OffsetCommitRequest) -> ErrorCode
 def commit(
     request: OffsetCommitRequest, error: ErrorCode, config: GroupConfig, topics: TopicResolver, version: int, now: int
 ) -> tuple[OffsetCommitResponse, list[OffsetCommits]]:
-    """Answer and records for a commit that its group meets with `error`.
+    """Answer and records of a commit; `error` is the group's own error for it.
 
-    A partition that does not exist is told so first: Kafka's broker drops it before it asks the coordinator.
+    A partition that does not exist gets its own error first: Kafka's broker drops it before it asks the coordinator.
     """
     records: list[OffsetCommits] = []
-    # Whoever means "for ever" by the largest number there is gets that: a record has no room for more.
+    # The largest retention time stands for "for ever": a record has no room for a later time.
     longest = min(request.retention_time_ms, NEVER - now)
     expires = NO_TIMESTAMP if request.retention_time_ms == DEFAULT_RETENTION else now + longest
     answers: list[OffsetCommitResponseTopic] = []
@@ -142,7 +142,7 @@ def commit(
 
 
 def _resolve(topic: OffsetCommitRequestTopic | OffsetFetchRequestTopics, topics: TopicResolver, version: int) -> str:
-    """The topic's name; "" for an id that nobody knows."""
+    """The topic's name; "" for an unknown id."""
     if version < TOPIC_IDS_SINCE:
         return topic.name
     return topics.topic_name(topic.topic_id) or ""
@@ -154,7 +154,7 @@ def _resolve(topic: OffsetCommitRequestTopic | OffsetFetchRequestTopics, topics:
 def fetch(
     offsets: GroupOffsets, request: OffsetFetchRequestGroup, topics: TopicResolver, version: int
 ) -> OffsetFetchResponseGroup:
-    """What a group has committed, for the partitions asked for, or for all.
+    """A group's committed offsets, for the partitions asked for, or for all.
 
     `require_stable` (KIP-447) asks that no transaction has offsets pending; there are none here that could.
     """
@@ -164,7 +164,7 @@ def fetch(
             for name, partitions in offsets.items()
         ]
         if version >= TOPIC_IDS_SINCE:
-            # A topic that was deleted has no id any more by which it could be named.
+            # A deleted topic has no id by which it could be named.
             answers = [each for each in answers if each.topic_id != ZERO_UUID]
         return OffsetFetchResponseGroup(request.group_id, answers)
     return OffsetFetchResponseGroup(
@@ -191,7 +191,7 @@ def _fetch_topic(
 
 
 def is_of_another_topic(value: OffsetCommitValue, topic_id: bytes) -> bool:
-    """A topic may have been deleted, and made again under its name, since the commit."""
+    """Whether the topic was deleted, and created again under its name, since the commit."""
     return ZERO_UUID not in (value.topic_id, topic_id) and value.topic_id != topic_id
 
 

@@ -1,4 +1,4 @@
-"""An answer on its way to somebody: what the rules of every coordinator and the keepers of its shards speak of."""
+"""An answer on its way to a client, as the rules of every coordinator and the code that keeps its shards use it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 from muster.protocol.primitives import Struct
 
 Ticket: TypeAlias = Any
-"""Stands for a request that is to be answered. The rules keep it and hand it back; they never look into it."""
+"""Stands for a request that has to be answered. The rules keep it and hand it back; they never look into it."""
 
 
 @dataclass(slots=True)
 class Reply:
-    """The answer to a ticket: a response, or one group's part of it for requests that are about many."""
+    """The answer to a ticket: a response, or one group's part of it if the request is about many groups."""
 
     ticket: Ticket
     response: Struct

@@ -1,9 +1,9 @@
 """The groups' service: takes the requests of groups to their shards, and answers them.
 
-How a shard's decisions become durable before their answers go is in `shards.py`; here is which shard a request goes to,
-and how the answer of one that is about many groups is made.
+`shards.py` makes a shard's decisions durable before their answers go out. This file finds the shard of a request, and
+makes the answer of a request about many groups.
 
-A ticket, which the rules hand around without looking into it, is here a function that takes the answer.
+A ticket, which the rules hand around without looking into it, is here the callback that takes the answer.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Decide = Callable[[GroupShard, Any, Origin, int], Effects]
 
 
 class Client(NamedTuple):
-    """Who sent a request, and in which version."""
+    """The client that sent a request, and the request's version."""
 
     client_id: str
     client_host: str
@@ -134,7 +134,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
         if home is None:
             found = self._find(group_id)
             if not isinstance(found, Home):
-                # A coordinator that is loading cannot know, so it keeps the member calm, as Kafka does.
+                # A coordinator that is loading cannot know the member, so it answers NONE, as Kafka does.
                 return ErrorCode.NONE if found is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else found
             home = found
         return home.shard.heartbeat(group_id, generation_id, member_id, group_instance_id, self._clock())
@@ -208,7 +208,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
     def _ask(
         self, group_id: str, part: Answer, look: Callable[[GroupShard], Any], refuse: Callable[[ErrorCode], Any]
     ) -> None:
-        """Answer with what a shard shows of a group, once that is durable."""
+        """Answer with a shard's view of a group, once that is durable."""
         self._decide_one(group_id, part, lambda shard: (look(shard), Effects()), refuse)
 
     def _decide_one(
@@ -267,8 +267,8 @@ class CoordinatorRuntime(Shards[GroupShard]):
     # --------------------------------------------------------------------------------------------------------- topics
 
     def topics_deleted(self, topics: Iterable[str]) -> Generator[None, None, None]:
-        """Topics are gone: what groups committed for them goes too, some of it at a time. From a shard that is not
-        there it goes when it is read. No topic of such a name may come into being before the end of this."""
+        """Topics were deleted: remove the offsets that groups committed for them, some at a time. A shard that is not
+        loaded removes them when it is read. No topic of such a name may be created before the end of this."""
         gone = frozenset(topics)
         for home in list(self._homes.values()):
             for group_id in list(home.shard.offsets.by_group):

@@ -75,7 +75,7 @@ class GroupShard:
     # ----------------------------------------------------------------------------------------------------- membership
 
     def join(self, request: JoinGroupRequest, origin: Origin, now: int) -> Effects:
-        """JoinGroup. A group comes into being with the first join without a member id."""
+        """JoinGroup. The first join without a member id creates the group."""
         effects = Effects()
         error = self._check_join(request, origin)
         if error is not NONE:
@@ -104,11 +104,11 @@ class GroupShard:
         return NONE
 
     def sync(self, request: SyncGroupRequest, origin: Origin, now: int) -> Effects:
-        """SyncGroup. Since version 5 it must say which protocol it believes in (KIP-559)."""
+        """SyncGroup. Since version 5 it must name the protocol that the member believes was chosen (KIP-559)."""
         group = self.groups.get(request.group_id)
         if origin.api_version >= 5 and None in (request.protocol_type, request.protocol_name):
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        elif not request.group_id:  # there may be such a group: of consumers that only commit
+        elif not request.group_id:  # a group of this name may exist: of consumers that only commit
             error = ErrorCode.INVALID_GROUP_ID
         elif group is None:
             error = ErrorCode.UNKNOWN_MEMBER_ID
@@ -121,7 +121,7 @@ class GroupShard:
     def heartbeat(
         self, group_id: str, generation_id: int, member_id: str, group_instance_id: str | None, now: int
     ) -> ErrorCode:
-        """The short way: no request, no effects."""
+        """The short way: without a request object and without effects."""
         if not group_id:
             return ErrorCode.INVALID_GROUP_ID
         group = self.groups.get(group_id)
@@ -154,7 +154,7 @@ class GroupShard:
     # -------------------------------------------------------------------------------------------------------- offsets
 
     def commit(self, request: OffsetCommitRequest, origin: Origin, now: int) -> Effects:
-        """OffsetCommit. A commit without membership makes the group that it names (a simple consumer, J7)."""
+        """OffsetCommit. A commit without membership creates the group that it names (a simple consumer, J7)."""
         version = origin.api_version
         error = self._check_commit(request, version, now)
         response, records = offsets.commit(request, error, self.config, self.topics, version, now)
@@ -181,7 +181,7 @@ class GroupShard:
         return offsets.fetch(self.offsets.of_group(request.group_id), request, self.topics, version)
 
     def forget_offsets(self, group_id: str, topic: str, partitions: Iterable[int]) -> Effects:
-        """What a group has committed for a topic goes with the topic."""
+        """Remove a group's committed offsets for a deleted topic."""
         effects = Effects()
         committed = self.offsets.of_group(group_id).get(topic, {})
         for partition in partitions:
@@ -232,7 +232,7 @@ class GroupShard:
     # -------------------------------------------------------------------------------------------- records and loading
 
     def replay(self, key: bytes | None, value: bytes | None, shift: int) -> None:
-        """Take in a record of the log, its times moved by so many milliseconds."""
+        """Apply a record of the log, its times moved by so many milliseconds."""
         self.apply(shifted(decode_record(key, value), shift))
 
     def write_down(self, records: list[Written], batch: BatchBuilder, timestamp: int, shift: int) -> None:
@@ -241,11 +241,11 @@ class GroupShard:
             append_records(batch, timestamp, shifted(record, shift) if shift else record)
 
     def spoiled(self, answer: Any, error: ErrorCode) -> Struct:
-        """What to say in place of an answer whose records were lost."""
+        """The answer in place of one whose records were lost."""
         return spoiled(answer, error)
 
     def apply(self, record: Written) -> None:
-        """Take in a record: live, right when it is written, and when the log is read again."""
+        """Apply a record: live, when it is written, and when the log is read again."""
         if isinstance(record, OffsetCommits):
             if record.group not in self.groups:
                 self.groups[record.group] = ClassicGroup(record.group, self.config)
@@ -271,8 +271,8 @@ class GroupShard:
     def loaded(self, now: int) -> Effects:
         """All records are applied: sessions start now, and a group goes on with its generation (H1).
 
-        Only a group that has more members than it may have now has to rebalance, so that some are turned away. Offsets
-        of topics that were deleted while nobody was there to hear of it go now.
+        Only a group with more members than are allowed now has to rebalance, so that some are refused. Offsets of
+        topics that were deleted while the shard was not loaded are removed now.
         """
         effects = Effects()
         for group_id, topic, partition, value in list(self.offsets):
@@ -291,7 +291,7 @@ class GroupShard:
         return effects
 
     def unload(self, error: ErrorCode) -> Effects:
-        """The shard goes: whoever waits is answered with `error`, and looks for the coordinator again."""
+        """The shard goes away: waiting requests are answered with `error`, and members look up the coordinator."""
         return Effects().merge(classic.unload(group, error) for group in self.groups.values())
 
     def _write(self, record: Written, effects: Effects) -> None:
@@ -312,7 +312,7 @@ class GroupShard:
         return alarms[0][0] if alarms and alarms[0][0] < self._expiry_check_at else self._expiry_check_at
 
     def next_deadline(self) -> int | None:
-        """When to call `on_deadline`: nothing happens by itself before."""
+        """When to call `on_deadline`; nothing is due before."""
         while self._alarms and self._is_overtaken(*self._alarms[0]):
             heappop(self._alarms)
         deadline = min(self._alarms[0][0] if self._alarms else NEVER, self._expiry_check_at)
@@ -339,7 +339,7 @@ class GroupShard:
         return effects
 
     def _expire_offsets(self, now: int, effects: Effects) -> None:
-        """Offsets that nobody needs any more go, and so do empty groups that have none left."""
+        """Remove expired offsets, and empty groups that have no offsets left."""
         for group in list(self.groups.values()):
             committed = self.offsets.of_group(group.group_id)
             tombstones, none_left = offsets.expired(group, committed, self.config.offsets_retention_ms, now)

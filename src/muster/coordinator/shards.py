@@ -1,38 +1,40 @@
 """The shards of a coordinator, each in a slot of its store: loaded, asked to decide, written, released, dropped.
 
-What coordinates groups (runtime.py) knows requests; this knows how what a shard decides becomes durable before anybody
-hears of it. It knows nothing of groups: another coordinator, such as that of transactions, has the same life. Where
-the shards are kept is the store's affair (store.py says what is needed of one, log_store.py is one).
+The groups' service (runtime.py) knows the requests. This file makes a shard's decisions durable before their answers go
+out. It knows nothing of groups: another coordinator, such as that of transactions, can use it as it is. The store keeps
+the shards (store.py says what is needed of one, log_store.py is one).
 
-This and runtime.py are the files of this package that touch the world: a clock, callbacks, lines of the log. They wait
-for nothing and start nothing. They are used from one thread, and no method awaits, so there are no locks; each request
-is handled to the end of what the rules decide before the next.
+This and runtime.py are the files of this package that use a clock, callbacks and the log's lines. They wait for nothing
+and start nothing. They are used from one thread, and no method awaits, so there are no locks; the rules decide a
+request completely before the next one.
 
 The life of a request
 =====================
 
 The service finds the shard and has it decide (`_settle`); the records go into the shard's open batch. The answers are
-parked until the store says that everything decided so far is durable - also those that wrote nothing, for they may
-tell of records that others wrote and a crash could still take back. `flush` (called once, at the end of a turn of the
-event loop) writes each shard's batch, so that all commits of one turn share one write: group commit. `release_durable`
-lets the answers go whose records are durable, in order; where a write is durable at once, within `flush`.
+parked until the store says that everything decided so far is durable. That includes answers to requests that wrote
+nothing: they may tell of records of other requests, which a crash could still take back. `flush` (called once, at the
+end of a turn of the event loop) writes each shard's batch, so that all commits of one turn share one write: group
+commit. `release_durable` sends the answers whose records are durable, in order; if a write is durable at once, that
+happens within `flush`.
 
-The state runs ahead of the store by the writes that are not durable yet. That is safe because nobody hears of it before
-the store has it: if a write fails, every parked answer becomes an error, the shard is thrown away with all who wait in
-it, and is read again. Nothing is ever undone piece by piece. A rule that raises, which none should, is met like that.
+The state runs ahead of the store by the writes that are not durable yet. That is safe because no answer goes out before
+the store has them. If a write fails, every parked answer becomes an error, the shard is thrown away with all requests
+that wait in it, and is read again. Nothing is ever undone piece by piece. The same happens if a rule raises, which none
+should.
 
 The life of a shard
 ===================
 
 A coordinator has a slot from `load` (`load_all`) to `unload`, under an epoch that is newer each time the slot moves.
-Its shard is read when it is first needed, some hundred records at a time so that others are served in between
-(`later`); meanwhile who asks is told COORDINATOR_LOAD_IN_PROGRESS. If the store fails, the slot is away for a while,
-who asks is told NOT_COORDINATOR, and then it is read again.
+Its shard is read when it is first needed, some hundred records at a time, so that other requests are served in between
+(`later`); meanwhile requests are answered COORDINATOR_LOAD_IN_PROGRESS. If the store fails, the slot is away for a
+while: requests are answered NOT_COORDINATOR, and then the shard is read again.
 
-Who has lost a slot hears of it by `unload`, by a `load` under a newer epoch, or from the store, which fences it. All
-who wait are told NOT_COORDINATOR, what was not durable is not told, and nothing brings the slot back but a newer epoch:
-news of an older one, which come late, change nothing. A load that is given up leaves nothing behind: its shard, its
-journal and what the store finds for it later are its own.
+A coordinator that has lost a slot learns it by `unload`, by a `load` under a newer epoch, or from the store, which
+fences it. All waiting requests are answered NOT_COORDINATOR, and no answer tells what was not durable. Only a newer
+epoch brings the slot back; late news of an older one changes nothing. A load that is given up leaves nothing behind:
+its shard, its journal and what the store finds for it later are its own.
 """
 
 from __future__ import annotations
@@ -73,12 +75,12 @@ class Shards(Generic[S]):
         new_shard: an empty shard.
         store: where the shards are kept.
         clock: milliseconds since the epoch by a clock that does not jump. Sessions are measured by it.
-        on_event: told of what happens, for the broker's log and for whoever watches.
+        on_event: called with each event, for the broker's log and for operators.
         schedule_flush: called when there is something to flush, at most once until `flush` is called. Without it
             every request flushes by itself.
-        on_deadline_moved: called when a deadline has come nearer than `next_deadline` last told.
+        on_deadline_moved: called when there is an earlier deadline than `next_deadline` last returned.
         later: calls a function in one of the next turns of the event loop. Without it shards are read in one go.
-        wall_clock: the time of day, for what records tell; `clock`, if it is not given.
+        wall_clock: the time of day, for the times in records; `clock`, if it is not given.
     """
 
     def __init__(
@@ -109,8 +111,8 @@ class Shards(Generic[S]):
         self._homes: dict[int, Home[S]] = {}
         self._loading: dict[int, Loading[S]] = {}
         self._away: dict[int, int] = {}  # slots whose store failed, and when to read them again
-        self._epochs: dict[int, int] = {}  # the slots that are this coordinator's, and since which epoch
-        self._lost: dict[int, int] = {}  # those that were, and the newest epoch that is known of them
+        self._epochs: dict[int, int] = {}  # the slots that are this coordinator's, with their epochs
+        self._lost: dict[int, int] = {}  # the slots that it has lost, with their newest known epochs
         self._dirty: set[Home[S]] = set()
         self._flush_is_due = False
         self._load_is_due = False
@@ -119,9 +121,9 @@ class Shards(Generic[S]):
     # ----------------------------------------------------------------------------------------------- loading, closing
 
     def load_all(self, slots: Iterable[int] | None = None, epoch: int = 0) -> None:
-        """Have all slots of the topic, and begin to read the shards of some (`slots`; all, if not given).
+        """Take all slots of the topic, and begin to read the shards of `slots` (by default of all).
 
-        The others are read when they are first needed. Until this or `load` was called every request is answered
+        The others are read when they are first needed. Until this or `load` was called, every request is answered
         COORDINATOR_LOAD_IN_PROGRESS. Sessions of the members found begin when their shard is read.
         """
         everything = range(self._partitions())
@@ -133,10 +135,10 @@ class Shards(Generic[S]):
         self.flush()
 
     def load(self, slot: int, epoch: int) -> bool:
-        """Have a slot under an epoch, and begin to read its shard. False if the slot is known to have moved on, or the
-        coordinator is closed.
+        """Take a slot under an epoch, and begin to read its shard. Returns False if the slot is known to have moved on,
+        or the coordinator is closed.
 
-        What is known of the slot under an older epoch goes: others may have had it, and changed it, in between.
+        What is known of the slot under an older epoch is dropped: another coordinator may have changed it in between.
         """
         known = self._epochs.get(slot)
         if known == epoch:
@@ -153,10 +155,10 @@ class Shards(Generic[S]):
         return slot in self._epochs
 
     def unload(self, slot: int, epoch: int | None = None) -> None:
-        """A slot is not this coordinator's any more: all who wait are told NOT_COORDINATOR. Others are as before.
+        """Give a slot up: its waiting requests are answered NOT_COORDINATOR. Other slots stay as they are.
 
-        `epoch` is that of the slot's next coordinator, if it is known: if this one has had the slot under it, or a
-        newer one, since, the news came late and nothing happens.
+        `epoch` is that of the slot's next coordinator, if it is known. If this coordinator has since had the slot under
+        that epoch or a newer one, the news came late and nothing happens.
         """
         newest = self._newest_epoch(slot)
         if epoch is None or epoch > newest:
@@ -166,13 +168,13 @@ class Shards(Generic[S]):
         return max(self._epochs.get(slot, -1), self._lost.get(slot, -1))
 
     def _lose(self, slot: int, newest_epoch: int) -> None:
-        """Somebody else has a slot, or nobody. It comes back by a newer epoch only."""
+        """Another coordinator has a slot, or none. It comes back by a newer epoch only."""
         self._epochs.pop(slot, None)
         self._lost[slot] = newest_epoch
         self._leave(slot)
 
     def _leave(self, slot: int) -> None:
-        """Forget what is known of a slot, and send away all who wait."""
+        """Forget what is known of a slot, and answer its waiting requests NOT_COORDINATOR."""
         self._away.pop(slot, None)
         loading = self._loading.pop(slot, None)
         if loading is not None:
@@ -187,7 +189,7 @@ class Shards(Generic[S]):
         return bool(self._loading)
 
     def _begin_to_load(self, slot: int) -> None:
-        """Read a shard, a piece at a time if there is a later. One that is there, or being read, is left alone."""
+        """Read a shard, a piece at a time if `later` was given. Does nothing if it is loaded, or being read."""
         if slot in self._homes or slot in self._loading:
             return
         try:
@@ -216,12 +218,12 @@ class Shards(Generic[S]):
             self._load_soon()
 
     def load_a_piece(self) -> bool:
-        """Read some more of the shards that are to be read. False if the store has nothing of any of them yet: it has
-        `release_durable` called when it has."""
+        """Read some more of the shards that are being read. Returns False if the store has nothing of any of them yet:
+        it has `release_durable` called when it has."""
         return any(self._load_some(loading) for loading in list(self._loading.values()))
 
     def _load_some(self, loading: Loading[S]) -> bool:
-        """Read some of one shard. Whether there was something to read."""
+        """Read some of one shard. Returns whether there was something to read."""
         slot = loading.slot
         try:
             went_on = loading.step(LOAD_RECORDS)
@@ -236,7 +238,7 @@ class Shards(Generic[S]):
         return went_on
 
     def _settle_in(self, loading: Loading[S]) -> None:
-        """All of a shard is read: it begins to serve."""
+        """A shard is read completely: it begins to serve."""
         slot = loading.slot
         if loading.passed_over:
             log.error(
@@ -251,12 +253,12 @@ class Shards(Generic[S]):
         self._settle(home, now, loading.shard.loaded, now)
 
     def _could_not_load(self, slot: int, error: Exception) -> None:
-        """A shard that cannot be read leaves what is in it without a coordinator until it can."""
+        """A shard cannot be read: until it can, its groups have no coordinator."""
         log.error("reading partition %d of %s failed: %s", slot, self._topic, error)
         self._is_without(slot, error)
 
     def _is_without(self, slot: int, error: Exception) -> None:
-        """The store did not go along: come back to a slot in a while, or never if it is in other hands."""
+        """The store failed: try the slot again in a while, or never if another coordinator has it."""
         if isinstance(error, FencedError):
             self._lose(slot, self._epochs[slot])
         else:
@@ -267,14 +269,15 @@ class Shards(Generic[S]):
         self._comes_due(self._away[slot])
 
     def close(self) -> None:
-        """Write what is left, answer whoever waits with NOT_COORDINATOR, and serve no more."""
+        """Write what is left, answer waiting requests NOT_COORDINATOR, and serve no more."""
         if self._state_error is ErrorCode.COORDINATOR_NOT_AVAILABLE:
             return
         self.flush()
         self._forget_all(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def unload_all(self) -> None:
-        """The topic is gone: forget its shards, and send away all who wait. `load_all` begins anew, with any epoch."""
+        """The topic was deleted: forget its shards, and answer waiting requests NOT_COORDINATOR. `load_all` begins
+        anew, with any epoch."""
         self._forget_all(ErrorCode.NOT_COORDINATOR)
 
     def _forget_all(self, state_error: ErrorCode) -> None:
@@ -303,8 +306,8 @@ class Shards(Generic[S]):
     def _settle(
         self, home: Home[S], now: int, decide: Callable[..., Decision], *arguments: Any
     ) -> Sequence[Answer] | None:
-        """Have something decided, and see to it: records into the open batch, answers behind them, events to whoever
-        watches. If that raises, the shard is dropped: returns those who were told, which need not be all."""
+        """Have something decided, and carry it out: records into the open batch, answers behind them, events to
+        `on_event`. If that raises, the shard is dropped: returns the callbacks that were called, perhaps not all."""
         try:
             effects = decide(*arguments)
             if effects.records:
@@ -336,7 +339,7 @@ class Shards(Generic[S]):
             self._schedule_flush()
 
     def flush(self) -> None:
-        """Write all open batches, and answer whoever the store allows to. Of a shard that was dropped the journal takes
+        """Write all open batches, and send the answers that the store allows. The journal of a dropped shard accepts
         nothing any more."""
         self._flush_is_due = False
         dirty, self._dirty = self._dirty, set()
@@ -355,7 +358,7 @@ class Shards(Generic[S]):
             home.wrote(end)
 
     def release_durable(self) -> None:
-        """The store has got further by itself: answer whoever it allows to, and go on to read what waits for it."""
+        """The store has made progress by itself: send the answers that it allows, and go on reading shards."""
         for home in list(self._homes.values()):
             if home.parked:
                 home.release()
@@ -372,8 +375,8 @@ class Shards(Generic[S]):
                 self._drop(home, ErrorCode.NOT_COORDINATOR)
 
     def _drop(self, home: Home[S], error: ErrorCode) -> list[Answer]:
-        """Throw a shard away: all who wait for its store, or for other members, are answered with `error`. Returns whom
-        that was."""
+        """Throw a shard away: requests that wait for its store, or for other members, are answered with `error`.
+        Returns their callbacks."""
         del self._homes[home.slot]
         home.journal.close()
         replies = [Reply(reply.ticket, home.shard.spoiled(reply.response, error)) for reply in home.take_waiting()]
@@ -397,7 +400,7 @@ class Shards(Generic[S]):
             self._on_deadline_moved()
 
     def on_deadlines(self, now: int) -> None:
-        """Do all that is due: sessions and rebalances that end, offsets that expire, shards to be read again."""
+        """Do all that is due: end sessions and rebalances, expire offsets, read shards again."""
         for home in list(self._homes.values()):
             deadline = home.shard.next_deadline()
             if deadline is not None and deadline <= now:

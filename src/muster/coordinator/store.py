@@ -1,13 +1,13 @@
-"""Where the shards of a coordinator are kept: what `Shards` needs of it, whatever it is made of.
+"""The store of a coordinator's shards, as `Shards` needs it.
 
-A shard is known by its slot, a number. A coordinator has a slot under an epoch, which is a larger one whenever the slot
-comes into other hands. Two coordinators may both believe that they have a slot; of these the store fences the one with
-the older epoch: nothing that it writes becomes durable from then on.
+A shard is known by its slot, a number. A coordinator has a slot under an epoch, which grows whenever the slot moves to
+another coordinator. Two coordinators may both believe that they have a slot. Then the store fences the one with the
+older epoch: nothing that it writes from then on becomes durable.
 
-Nothing here waits. What takes time is asked for by `read` and `write`, and has happened when `read` finds more, when
-`durable` has grown, or when `failed` is set; a store that learns of it later than in the call has
-`Shards.release_durable` called then. So a store may be the log of a partition, whose reads and appends are done when
-they return (`log_store.py`), or one behind a network, which asks ahead, and sends what a turn has written as one
+No method here waits. `read` and `write` only begin what takes time: it has happened when `read` finds more, when
+`durable` has grown, or when `failed` is set. A store that learns of it after the call has returned has
+`Shards.release_durable` called. So a store may be the log of a partition, whose reads and appends are done when they
+return (`log_store.py`). Or it may be behind a network: then it reads ahead, and sends the writes of one turn as one
 transaction that checks the epoch.
 """
 
@@ -24,14 +24,15 @@ Stored = tuple[object, bytes | None, bytes | None]
 
 
 class FencedError(KafkaError):
-    """The slot is in other hands, under a newer epoch."""
+    """Another coordinator has the slot, under a newer epoch."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.FENCED_LEADER_EPOCH, message)
 
 
 class Piece(NamedTuple):
-    """Some of what a slot holds: `records`, then perhaps something that is passed over, with where and why it is."""
+    """Some of a slot's contents: `records`, then perhaps something that is passed over, with its place and the
+    error."""
 
     records: Sequence[Stored]
     passed_over: tuple[object, Exception] | None = None
@@ -39,22 +40,22 @@ class Piece(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the store has yet to find what comes next."""
+        """Whether the store is still fetching what comes next."""
         return not (self.records or self.passed_over or self.is_last)
 
 
 class Journal(Protocol):
-    """A slot in the hands of one coordinator, under one epoch: read from its beginning once, then written to."""
+    """A slot as one coordinator has it, under one epoch: read from its beginning once, then written to."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was ever written, so that to read it takes no time."""
+        """Whether nothing was ever written, so that reading takes no time."""
 
     def read(self, most: int) -> Piece:
-        """The next records, about so many at most, in the order in which those of one key were written.
+        """The next records, about so many at most; records of one key are in the order in which they were written.
 
-        What was written under an older epoch after a newer one began is left out. Raises FencedError if there is
-        anything of a newer epoch than this; whatever else it raises, the slot cannot be read now."""
+        Records written under an older epoch after a newer one began are left out. Raises FencedError if there is a
+        record of a newer epoch than this; after any other exception the slot cannot be read now."""
 
     def write(self, batch: BatchBuilder, now: int) -> int:
         """Hand over the records of one turn, all or none, at a time of day; returns the position behind them.
@@ -63,21 +64,21 @@ class Journal(Protocol):
 
     @property
     def durable(self) -> int:
-        """What was written up to this position is durable. Nothing of what follows may be told."""
+        """Everything before this position is durable. No answer may tell of anything behind it."""
 
     @property
     def failed(self) -> Exception | None:
-        """Set once the rest of what was written will not become durable; a FencedError if a newer epoch is why."""
+        """Set once later writes will never become durable; a FencedError if a newer epoch is the reason."""
 
     def close(self) -> None:
-        """The shard is unloaded: nothing is read or written any more."""
+        """The shard is unloaded: it is neither read nor written any more."""
 
 
 class Store(Protocol):
     """Where shards are kept."""
 
     def load(self, slot: int, epoch: int) -> Journal:
-        """Take a slot under an epoch, newer than any under which it was had before, or this coordinator's own.
+        """Take a slot under an epoch: this coordinator's own, or one newer than all before it.
 
-        Raises FencedError if a newer epoch is known. Raises what the store raises while it cannot be read, or while it
-        is open whether something that was written before will be durable: else what is read now might lack it."""
+        Raises FencedError if a newer epoch is known. Raises the store's own error while it cannot be read, or while it
+        is undecided whether an earlier write will be durable: otherwise the records read now might lack it."""
