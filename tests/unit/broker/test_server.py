@@ -29,6 +29,7 @@ from muster.protocol.messages import (
     MetadataResponseTopic,
 )
 from tests.support.brokers import running
+from tests.support.said import said
 
 VERSION = 12
 TEXT = "x" * 30_000
@@ -275,8 +276,8 @@ async def test_too_many_elements_are_refused_before_they_are_decoded(caplog: pyt
             with pytest.raises(EOFError):
                 await peer.answer()
     assert handled == [3_000]
-    [record] = caplog.records
-    assert "more elements than such a message may have" in record.getMessage()
+    [line] = said(caplog, "muster.broker")
+    assert "more elements than such a message may have" in line
 
 
 async def test_nobody_is_left_without_an_answer_by_a_handler_that_forgets(caplog: pytest.LogCaptureFixture) -> None:
@@ -406,7 +407,7 @@ def test_lines_that_say_the_same_are_few(caplog: pytest.LogCaptureFixture) -> No
     with caplog.at_level(logging.WARNING):
         for _ in range(6):
             seldom.warn("no descriptors")
-    assert [record.getMessage() for record in caplog.records] == [
+    assert said(caplog, "muster.broker") == [
         "no descriptors",
         "no descriptors (3 such lines were left out)",
     ]

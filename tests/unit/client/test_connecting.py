@@ -25,6 +25,7 @@ from muster.protocol.messages import (
 )
 from tests.support.driver_client import client, connected, failed, scripted
 from tests.support.peers import free_ports
+from tests.support.said import said
 from tests.support.scripted_server import ScriptedServer, answering
 
 LONG_MS = 600_000
@@ -59,16 +60,16 @@ def test_a_connection_that_comes_about_ends_all_patience(caplog):
         address.connected()
         address.connected()
     assert (address.backoff.failures, address.setup_timeout.failures, address.retry_at) == (0, 0, 0)
-    assert [record.message for record in caplog.records if record.levelno == logging.INFO] == ["connected to a:1 again"]
+    assert said(caplog, "muster.client")[1:] == ["connected to a:1 again"]
 
 
 def test_what_was_told_is_told_again_five_minutes_after_it_was_told_last(caplog):
     address = _Address(ClientConfig(), Node(1, "a", 1))
     for minute in range(11):
         address.failed("refused", NOW + minute * 60_000)
-    assert len(caplog.records) == 3
+    assert len(said(caplog, "muster.client")) == 3
     address.failed("no answer in time", NOW + 601_000)
-    assert len(caplog.records) == 4
+    assert len(said(caplog, "muster.client")) == 4
 
 
 async def test_an_address_that_failed_is_left_alone_for_its_backoff():
@@ -85,10 +86,10 @@ async def test_a_client_that_is_closed_while_it_waits_to_connect_says_nothing_of
     backoff = {"reconnect_backoff_ms": LONG_MS, "reconnect_backoff_max_ms": LONG_MS}
     async with client(f"127.0.0.1:{dead}", **backoff) as made:
         failed(await made.ask(ListGroupsRequest()))
-        told = len(caplog.records)
+        told = len(said(caplog, "muster.client"))
         waiting = made.begin(ListGroupsRequest())
     assert failed(await waiting) == "the client was closed"
-    assert len(caplog.records) == told
+    assert len(said(caplog, "muster.client")) == told
     assert not made.driver._tasks
 
 
@@ -104,7 +105,7 @@ async def test_a_connection_that_ends_is_no_failure_to_connect(caplog):
             for link in list(made.driver._connections.values()):
                 link._transport.abort()  # as if the broker had: nothing was under way
             assert await waiting
-        assert {record.levelno for record in caplog.records} <= {logging.INFO}
+        assert said(caplog, "muster.client", logging.WARNING) == []
         assert any("ended" in record.message for record in caplog.records)
 
 
