@@ -15,8 +15,8 @@ from muster.client.core.group.commits import Commits
 from muster.client.core.group.membership import Membership
 from muster.client.core.subscription_state import PartitionState, SubscriptionState
 from muster.coordinator import classic
+from muster.coordinator.classic_group import ClassicGroup
 from muster.coordinator.effects import ExpiryKind, MemberExpired
-from muster.coordinator.group import ClassicGroup
 from muster.coordinator.offsets import OffsetStore
 from muster.coordinator.shard import GroupShard
 from muster.errors import ErrorCode

@@ -14,8 +14,8 @@ import pytest
 
 from muster.client.core.group.commits import Commits
 from muster.client.core.subscription_state import SubscriptionState
-from muster.coordinator import classic, classic_join, offsets, shard
-from muster.coordinator.group import ClassicGroup
+from muster.coordinator import classic, classic_group, classic_join, shard
+from muster.coordinator.classic_group import ClassicGroup
 from muster.coordinator.home import Home
 from muster.errors import ErrorCode
 from muster.protocol.messages import OffsetFetchResponseGroup
@@ -57,7 +57,7 @@ def test_commits_are_acknowledged_that_could_not_be_written(monkeypatch):
 
 def test_a_fenced_member_that_commits_is_told_that_it_is_unknown(monkeypatch):
     real = classic.check_generation
-    monkeypatch.setattr(offsets, "check_generation", lambda group, who, _instance, at: real(group, who, None, at))
+    monkeypatch.setattr(classic_group, "check_generation", lambda group, who, _, at: real(group, who, None, at))
     assert_caught("was fenced, but|was told that it is fenced", static=True, fetch=True, commits=("async",), members=3)
 
 

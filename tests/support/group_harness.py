@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from muster.coordinator.classic_group import ClassicGroup
 from muster.coordinator.config import GroupConfig
 from muster.coordinator.effects import Effects, GroupEvent, Origin
-from muster.coordinator.group import ClassicGroup, GroupState
+from muster.coordinator.group import GroupState
+from muster.coordinator.kinds import Group
 from muster.coordinator.shard import GroupShard
 from muster.errors import ErrorCode
 from muster.protocol.group_records import GroupRecord, OffsetCommits, decode_record, encode_record
@@ -53,6 +55,12 @@ class FakeTopics:
 
     def topic_name(self, topic_id: bytes) -> str | None:
         return next((name for name in self.partitions if self.topic_id(name) == topic_id), None)
+
+
+def classic(group: Group) -> ClassicGroup:
+    """The group, which is of the classic protocol."""
+    assert isinstance(group, ClassicGroup)
+    return group
 
 
 class GroupHarness:
@@ -236,7 +244,7 @@ class GroupHarness:
 
     @property
     def group(self) -> ClassicGroup:
-        return self.shard.groups[self.group_id]
+        return classic(self.shard.groups[self.group_id])
 
     @property
     def state(self) -> GroupState:

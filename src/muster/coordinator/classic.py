@@ -1,6 +1,6 @@
 """The rules of the classic protocol (scheme 3): heartbeat, sync, leave, what runs out, and how a rebalance goes.
 
-Joining, which has the most cases, is in `classic_join.py`; the books are kept in `group.py`.
+Joining, which has the most cases, is in `classic_join.py`; members and deadlines are kept in `group.py`.
 
 Theory of operation
 ===================
@@ -67,7 +67,7 @@ from muster.coordinator.group import (
     EMPTY,
     PREPARING_REBALANCE,
     STABLE,
-    ClassicGroup,
+    ClassicGroupBase,
     ClassicMember,
     GroupState,
 )
@@ -177,7 +177,7 @@ TABLES: dict[str, Answers] = {
 # --------------------------------------------------------------------------------------------------------- the guards
 
 
-def check_member(group: ClassicGroup, member_id: str, group_instance_id: str | None) -> ErrorCode:
+def check_member(group: ClassicGroupBase, member_id: str, group_instance_id: str | None) -> ErrorCode:
     """Whether the group knows the member, and no newer member has taken its instance id (KIP-345)."""
     if group_instance_id is not None:
         current = group.static_members.get(group_instance_id)
@@ -189,7 +189,7 @@ def check_member(group: ClassicGroup, member_id: str, group_instance_id: str | N
 
 
 def check_generation(
-    group: ClassicGroup, member_id: str, group_instance_id: str | None, generation_id: int
+    group: ClassicGroupBase, member_id: str, group_instance_id: str | None, generation_id: int
 ) -> ErrorCode:
     """As `check_member`, and the generation must be the group's."""
     error = check_member(group, member_id, group_instance_id)
@@ -202,7 +202,7 @@ def check_generation(
 
 
 def heartbeat(
-    group: ClassicGroup, generation_id: int, member_id: str, group_instance_id: str | None, now: int
+    group: ClassicGroupBase, generation_id: int, member_id: str, group_instance_id: str | None, now: int
 ) -> ErrorCode:
     """The rule that runs most often: renews the member's session and says what state the group is in (H1)."""
     if group.state is DEAD:
@@ -217,7 +217,7 @@ def heartbeat(
 # --------------------------------------------------------------------------------------------------------------- sync
 
 
-def sync(group: ClassicGroup, request: SyncGroupRequest, origin: Origin, now: int) -> Effects:
+def sync(group: ClassicGroupBase, request: SyncGroupRequest, origin: Origin, now: int) -> Effects:
     """A member asks for its share; the leader brings the shares of all (J4)."""
     effects = Effects()
     error = _check_sync(group, request)
@@ -238,7 +238,7 @@ def sync(group: ClassicGroup, request: SyncGroupRequest, origin: Origin, now: in
     return effects
 
 
-def _check_sync(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
+def _check_sync(group: ClassicGroupBase, request: SyncGroupRequest) -> ErrorCode:
     if group.state is DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     error = check_generation(group, request.member_id, request.group_instance_id, request.generation_id)
@@ -259,7 +259,7 @@ def _park_sync(member: ClassicMember, ticket: Ticket, effects: Effects) -> None:
     member.awaiting_sync = ticket
 
 
-def _become_stable(group: ClassicGroup, request: SyncGroupRequest, now: int, effects: Effects) -> None:
+def _become_stable(group: ClassicGroupBase, request: SyncGroupRequest, now: int, effects: Effects) -> None:
     assignments = {each.member_id: each.assignment for each in request.assignments}
     write(group, group.record(assignments), effects)
     for member in group.members.values():
@@ -270,7 +270,7 @@ def _become_stable(group: ClassicGroup, request: SyncGroupRequest, now: int, eff
     _rebalance_completed(group, now, effects)
 
 
-def _share(group: ClassicGroup, member: ClassicMember) -> SyncGroupResponse:
+def _share(group: ClassicGroupBase, member: ClassicMember) -> SyncGroupResponse:
     return SyncGroupResponse(
         protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
     )
@@ -279,7 +279,9 @@ def _share(group: ClassicGroup, member: ClassicMember) -> SyncGroupResponse:
 # -------------------------------------------------------------------------------------------------------------- leave
 
 
-def leave(group: ClassicGroup, request: LeaveGroupRequest, now: int) -> tuple[ErrorCode, list[MemberResponse], Effects]:
+def leave(
+    group: ClassicGroupBase, request: LeaveGroupRequest, now: int
+) -> tuple[ErrorCode, list[MemberResponse], Effects]:
     """Members go, or an operator takes static ones out by their instance ids.
 
     Returns the error for the whole request, an answer for each member, and what else follows.
@@ -299,7 +301,9 @@ def leave(group: ClassicGroup, request: LeaveGroupRequest, now: int) -> tuple[Er
     return NONE, responses, effects
 
 
-def _leave_one(group: ClassicGroup, identity: MemberIdentity, left: list[ClassicMember], effects: Effects) -> ErrorCode:
+def _leave_one(
+    group: ClassicGroupBase, identity: MemberIdentity, left: list[ClassicMember], effects: Effects
+) -> ErrorCode:
     member_id = identity.member_id
     if member_id == UNKNOWN_MEMBER_ID:
         known = group.static_members.get(identity.group_instance_id or "")
@@ -324,7 +328,7 @@ def _leave_one(group: ClassicGroup, identity: MemberIdentity, left: list[Classic
     return NONE
 
 
-def _after_leaving(group: ClassicGroup, left: list[ClassicMember], reason: str, now: int, effects: Effects) -> None:
+def _after_leaving(group: ClassicGroupBase, left: list[ClassicMember], reason: str, now: int, effects: Effects) -> None:
     # A group that lost only ids it had handed out has lost no member, but Kafka lets it rebalance all the same.
     if group.state in (STABLE, COMPLETING_REBALANCE):
         who = left[0] if left else None
@@ -336,7 +340,7 @@ def _after_leaving(group: ClassicGroup, left: list[ClassicMember], reason: str, 
 # ------------------------------------------------------------------------------------------------------ what runs out
 
 
-def on_deadline(group: ClassicGroup, now: int) -> Effects:
+def on_deadline(group: ClassicGroupBase, now: int) -> Effects:
     """Do all that is due. Afterwards `group.wake_at` is later than `now`."""
     effects = Effects()
     due = [(m.session_deadline, m.member_id) for m in group.members.values() if m.session_deadline <= now]
@@ -351,7 +355,7 @@ def on_deadline(group: ClassicGroup, now: int) -> Effects:
     return effects
 
 
-def _expire_session(group: ClassicGroup, member_id: str, now: int, effects: Effects) -> None:
+def _expire_session(group: ClassicGroupBase, member_id: str, now: int, effects: Effects) -> None:
     if member_id in group.pending_members:
         group.remove(member_id)
         if group.state is PREPARING_REBALANCE and group.all_members_joined:
@@ -375,7 +379,7 @@ def _expire_session(group: ClassicGroup, member_id: str, now: int, effects: Effe
         complete_join(group, now, effects)
 
 
-def _join_time_is_over(group: ClassicGroup, now: int, effects: Effects) -> None:
+def _join_time_is_over(group: ClassicGroupBase, now: int, effects: Effects) -> None:
     remaining = group.initial_remaining_ms
     if group.is_initial_rebalance and group.new_member_added and remaining > 0:
         delay = min(group.config.group_initial_rebalance_delay_ms, remaining)
@@ -388,7 +392,7 @@ def _join_time_is_over(group: ClassicGroup, now: int, effects: Effects) -> None:
         complete_join(group, now, effects)
 
 
-def _expire_pending_sync(group: ClassicGroup, now: int, effects: Effects) -> None:
+def _expire_pending_sync(group: ClassicGroupBase, now: int, effects: Effects) -> None:
     """Remove the members that were told of the generation but never asked for their share of it."""
     group.sync_deadline = NEVER
     missing = [member for member_id, member in group.members.items() if member_id in group.pending_sync]
@@ -403,7 +407,9 @@ def _expire_pending_sync(group: ClassicGroup, now: int, effects: Effects) -> Non
     prepare_rebalance(group, Cause.MEMBER_DID_NOT_SYNC, reason, missing[0], now, effects)
 
 
-def _expired(group: ClassicGroup, member: ClassicMember, kind: ExpiryKind, timeout_ms: int, effects: Effects) -> None:
+def _expired(
+    group: ClassicGroupBase, member: ClassicMember, kind: ExpiryKind, timeout_ms: int, effects: Effects
+) -> None:
     who = (member.member_id, member.client_id, member.client_host, member.group_instance_id)
     effects.events.append(MemberExpired(group.group_id, *who, kind, timeout_ms))
 
@@ -411,7 +417,7 @@ def _expired(group: ClassicGroup, member: ClassicMember, kind: ExpiryKind, timeo
 # ---------------------------------------------------------------------------------------------------- the transitions
 
 
-def write(group: ClassicGroup, record: GroupMetadataRecord, effects: Effects) -> None:
+def write(group: ClassicGroupBase, record: GroupMetadataRecord, effects: Effects) -> None:
     """Put a record into the effects and apply it: both, always."""
     effects.records.append(record)
     if record.value is not None:
@@ -419,7 +425,7 @@ def write(group: ClassicGroup, record: GroupMetadataRecord, effects: Effects) ->
 
 
 def prepare_rebalance(
-    group: ClassicGroup, cause: Cause, reason: str, who: ClassicMember | None, now: int, effects: Effects
+    group: ClassicGroupBase, cause: Cause, reason: str, who: ClassicMember | None, now: int, effects: Effects
 ) -> None:
     """Begin the join phase (C4). Allowed when the group is empty, stable, or in its sync phase."""
     if group.state is COMPLETING_REBALANCE:
@@ -445,13 +451,13 @@ def prepare_rebalance(
         _set_join_deadline(group, now + max(group.rebalance_timeout_ms, 1))
 
 
-def maybe_complete_join(group: ClassicGroup, now: int, effects: Effects) -> None:
+def maybe_complete_join(group: ClassicGroupBase, now: int, effects: Effects) -> None:
     """End the join phase if no member is missing. An initial rebalance runs its time, for others may come (C8)."""
     if group.state is PREPARING_REBALANCE and not group.is_initial_rebalance and group.all_members_joined:
         complete_join(group, now, effects)
 
 
-def complete_join(group: ClassicGroup, now: int, effects: Effects) -> None:
+def complete_join(group: ClassicGroupBase, now: int, effects: Effects) -> None:
     """End the join phase: remove missing members, begin the next generation, answer every JoinGroup (J3)."""
     group.join_deadline = NEVER
     timeout = group.rebalance_timeout_ms
@@ -479,7 +485,7 @@ def complete_join(group: ClassicGroup, now: int, effects: Effects) -> None:
     group.wake_by(group.sync_deadline)
 
 
-def joined(group: ClassicGroup, member: ClassicMember) -> JoinGroupResponse:
+def joined(group: ClassicGroupBase, member: ClassicMember) -> JoinGroupResponse:
     """The answer to a JoinGroup that succeeded; the leader's carries the members (J3)."""
     return JoinGroupResponse(
         generation_id=group.generation_id,
@@ -491,7 +497,7 @@ def joined(group: ClassicGroup, member: ClassicMember) -> JoinGroupResponse:
     )
 
 
-def unload(group: ClassicGroup, error: ErrorCode) -> Effects:
+def unload(group: ClassicGroupBase, error: ErrorCode) -> Effects:
     """The group leaves this coordinator (it is deleted, or its shard is dropped): answer every waiting request (C3)."""
     effects = Effects()
     group.state = DEAD
@@ -505,7 +511,7 @@ def unload(group: ClassicGroup, error: ErrorCode) -> Effects:
     return effects
 
 
-def _remove(group: ClassicGroup, member: ClassicMember, effects: Effects) -> None:
+def _remove(group: ClassicGroupBase, member: ClassicMember, effects: Effects) -> None:
     # Its JoinGroup or SyncGroup may still be waiting: a new member can expire while it waits, and an operator can
     # remove a waiting member. A member that is alive starts over when it is told UNKNOWN_MEMBER_ID.
     ticket = group.unpark_join(member)
@@ -517,26 +523,28 @@ def _remove(group: ClassicGroup, member: ClassicMember, effects: Effects) -> Non
     group.remove(member.member_id)
 
 
-def _answer_sync(group: ClassicGroup, member: ClassicMember, error: ErrorCode, now: int, effects: Effects) -> None:
+def _answer_sync(group: ClassicGroupBase, member: ClassicMember, error: ErrorCode, now: int, effects: Effects) -> None:
     if member.awaiting_sync is not None:
         effects.reply(member.awaiting_sync, SyncGroupResponse(error_code=error))
         member.awaiting_sync = None
         group.renew_session(member, now)
 
 
-def _set_join_deadline(group: ClassicGroup, deadline: int) -> None:
+def _set_join_deadline(group: ClassicGroupBase, deadline: int) -> None:
     group.join_deadline = deadline
     group.wake_by(deadline)
 
 
-def _rebalance_started(group: ClassicGroup, cause: Cause, reason: str, who: ClassicMember | None) -> RebalanceStarted:
+def _rebalance_started(
+    group: ClassicGroupBase, cause: Cause, reason: str, who: ClassicMember | None
+) -> RebalanceStarted:
     if who is None:
         return RebalanceStarted(group.group_id, group.generation_id, cause, reason, UNKNOWN_MEMBER_ID, "")
     identity = (who.member_id, who.client_id, who.group_instance_id)
     return RebalanceStarted(group.group_id, group.generation_id, cause, reason, *identity)
 
 
-def _rebalance_completed(group: ClassicGroup, now: int, effects: Effects) -> None:
+def _rebalance_completed(group: ClassicGroupBase, now: int, effects: Effects) -> None:
     started = now if group.rebalance_started_at is None else group.rebalance_started_at
     group.rebalance_started_at = None
     effects.events.append(

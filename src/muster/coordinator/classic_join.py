@@ -28,7 +28,7 @@ from muster.coordinator.group import (
     DEAD,
     PREPARING_REBALANCE,
     STABLE,
-    ClassicGroup,
+    ClassicGroupBase,
     ClassicMember,
     GroupState,
     Protocols,
@@ -43,7 +43,7 @@ from muster.protocol.messages import JoinGroupRequest, JoinGroupResponse, SyncGr
 class _Join:
     """One JoinGroup on its way through the rules; differences between versions are already evened out."""
 
-    group: ClassicGroup
+    group: ClassicGroupBase
     request: JoinGroupRequest
     origin: Origin
     now: int
@@ -60,7 +60,7 @@ class _Join:
         self.effects.reply(self.origin.ticket, JoinGroupResponse(error_code=error, member_id=shown))
 
 
-def join(group: ClassicGroup, request: JoinGroupRequest, origin: Origin, now: int, effects: Effects) -> None:
+def join(group: ClassicGroupBase, request: JoinGroupRequest, origin: Origin, now: int, effects: Effects) -> None:
     """Handle a JoinGroup for a group that exists (the caller has created it if need be)."""
     attempt = _Join(
         group,
@@ -88,7 +88,7 @@ def join(group: ClassicGroup, request: JoinGroupRequest, origin: Origin, now: in
         _join_again(attempt)
 
 
-def _has_room_for(group: ClassicGroup, member_id: str) -> bool:
+def _has_room_for(group: ClassicGroupBase, member_id: str) -> bool:
     """`group.max.size`. While a rebalance collects its members, only those that have joined count: when the setting was
     lowered below the group's size, the last members to join are turned away."""
     state, most = group.state, group.config.group_max_size

@@ -5,6 +5,9 @@ from __future__ import annotations
 NEVER = 2**63 - 1
 """A deadline that does not come."""
 
+NO_TIMESTAMP = -1
+"""A time that is not set."""
+
 TOLERATED_MS = 100
 """Clocks that differ by less than this count as equal."""
 

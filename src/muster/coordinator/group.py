@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from muster.coordinator.clocks import NEVER
+from muster.coordinator.clocks import NEVER, NO_TIMESTAMP
 from muster.coordinator.config import GroupConfig
 from muster.coordinator.reply import Ticket
 from muster.errors import ProtocolError
@@ -26,8 +26,6 @@ from muster.protocol.messages import (
     JoinGroupResponseMember,
     MemberMetadata,
 )
-
-NO_TIMESTAMP = -1
 
 
 class GroupState(StrEnum):
@@ -88,7 +86,7 @@ class ClassicMember:
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
 
-class ClassicGroup:
+class ClassicGroupBase:
     """A group, its members and its deadlines.
 
     What a GroupMetadata record holds is durable, and `apply` brings it back: type and name of the protocol, generation,

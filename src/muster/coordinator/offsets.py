@@ -15,10 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from muster.coordinator.classic import COMMIT_BY_MEMBER, COMMIT_WITHOUT_GROUP, check_generation
-from muster.coordinator.clocks import NEVER
+from muster.coordinator.clocks import NEVER, NO_TIMESTAMP
 from muster.coordinator.config import GroupConfig
-from muster.coordinator.group import NO_TIMESTAMP, ClassicGroup, GroupState
+from muster.coordinator.kinds import Group
 from muster.coordinator.topics import TopicResolver
 from muster.errors import NONE, ErrorCode
 from muster.protocol.group_records import OffsetCommitRecord, OffsetCommits
@@ -88,20 +87,6 @@ class OffsetStore:
 
 
 # ------------------------------------------------------------------------------------------------------------- commit
-
-
-def check_commit(group: ClassicGroup, request: OffsetCommitRequest) -> ErrorCode:
-    """The error of a commit for a group that exists; NONE if it is allowed."""
-    state, generation_id = group.state, request.generation_id_or_member_epoch
-    if state is GroupState.DEAD:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if generation_id < 0 and state is GroupState.EMPTY:
-        return ErrorCode.NONE
-    member_id, instance_id = request.member_id, request.group_instance_id
-    if generation_id < 0 and not member_id and instance_id is None:
-        return COMMIT_WITHOUT_GROUP[state]
-    error = check_generation(group, member_id, instance_id, generation_id)
-    return COMMIT_BY_MEMBER[state] if error is ErrorCode.NONE else error
 
 
 def commit(
@@ -208,35 +193,23 @@ def tombstone(group_id: str, topic: str, partition: int) -> OffsetCommitRecord:
     return OffsetCommitRecord(OffsetCommitKey(group_id, topic, partition), None)
 
 
-def expired(
-    group: ClassicGroup, offsets: GroupOffsets, retention_ms: int, now: int
-) -> tuple[list[OffsetCommitRecord], bool]:
+def expired(group: Group, offsets: GroupOffsets, retention_ms: int, now: int) -> tuple[list[OffsetCommitRecord], bool]:
     """Tombstones for the offsets that have expired, and whether none are left."""
-    if not _may_expire(group):
+    if not group.may_expire:
         return [], not offsets
+    emptied_at = group.emptied_at
     tombstones: list[OffsetCommitRecord] = []
     left = False
     for topic, partitions in offsets.items():
         for partition, value in partitions.items():
-            if not group.is_subscribed_to(topic) and _is_expired(group, value, retention_ms, now):
+            if not group.is_subscribed_to(topic) and _is_expired(value, emptied_at, retention_ms, now):
                 tombstones.append(tombstone(group.group_id, topic, partition))
             else:
                 left = True
     return tombstones, not left
 
 
-def _may_expire(group: ClassicGroup) -> bool:
-    if group.protocol_type is None or group.state is GroupState.EMPTY:
-        return True
-    known = group.uses_consumer_protocol and group.subscribed_topics is not None
-    return known and group.state is GroupState.STABLE
-
-
-def _is_expired(group: ClassicGroup, value: OffsetCommitValue, retention_ms: int, now: int) -> bool:
+def _is_expired(value: OffsetCommitValue, emptied_at: int | None, retention_ms: int, now: int) -> bool:
     if value.expire_timestamp != NO_TIMESTAMP:
         return now >= value.expire_timestamp
-    since = value.commit_timestamp
-    once_had_members = group.protocol_type is not None and group.state is GroupState.EMPTY
-    if once_had_members and group.state_timestamp != NO_TIMESTAMP:
-        since = group.state_timestamp
-    return now - since >= retention_ms
+    return now - (value.commit_timestamp if emptied_at is None else emptied_at) >= retention_ms

@@ -11,12 +11,14 @@ from heapq import heappop, heappush
 from typing import Any
 
 from muster.coordinator import classic, offsets
+from muster.coordinator.classic_group import ClassicGroup
 from muster.coordinator.classic_join import join
 from muster.coordinator.clocks import NEVER
 from muster.coordinator.config import GroupConfig
-from muster.coordinator.effects import Cause, Effects, Origin
+from muster.coordinator.effects import Effects, Origin
 from muster.coordinator.failures import spoiled
-from muster.coordinator.group import ClassicGroup, GroupState
+from muster.coordinator.group import GroupState
+from muster.coordinator.kinds import Group
 from muster.coordinator.offsets import OffsetStore
 from muster.coordinator.topics import TopicResolver
 from muster.coordinator.wall_time import shifted
@@ -32,7 +34,6 @@ from muster.protocol.group_records import (
 from muster.protocol.messages import (
     DeletableGroupResult,
     DescribedGroup,
-    GroupMetadataKey,
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
@@ -49,13 +50,8 @@ from muster.protocol.messages import (
 from muster.protocol.primitives import Struct
 from muster.protocol.record_batch import BatchBuilder
 
-GROUP_TYPE = "classic"
-
 MAX_NAME_LENGTH = 8_000
 """Characters of a name that goes into a record, whose strings hold 32,767 bytes. Requests can carry longer ones."""
-
-
-_RENEWED_BY_A_COMMIT = (GroupState.STABLE, GroupState.PREPARING_REBALANCE)
 
 
 class GroupShard:
@@ -66,7 +62,7 @@ class GroupShard:
     def __init__(self, config: GroupConfig, topics: TopicResolver) -> None:
         self.config = config
         self.topics = topics
-        self.groups: dict[str, ClassicGroup] = {}
+        self.groups: dict[str, Group] = {}
         self.offsets = OffsetStore()
         # (time, group id): for each group the next time to look at it. Entries that were overtaken are skipped.
         self._alarms: list[tuple[int, str]] = []
@@ -84,6 +80,9 @@ class GroupShard:
         if group is None:
             self._write(ClassicGroup(request.group_id, self.config, now).record(), effects)
             group = self.groups[request.group_id]
+        if type(group) is not ClassicGroup:
+            error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+            return effects.reply(origin.ticket, JoinGroupResponse(error_code=error, member_id=request.member_id))
         join(group, request, origin, now, effects)
         self._arm(group)
         return effects
@@ -110,7 +109,7 @@ class GroupShard:
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         elif not request.group_id:  # a group of this name may exist: of consumers that only commit
             error = ErrorCode.INVALID_GROUP_ID
-        elif group is None:
+        elif type(group) is not ClassicGroup:
             error = ErrorCode.UNKNOWN_MEMBER_ID
         else:
             effects = classic.sync(group, request, origin, now)
@@ -125,7 +124,7 @@ class GroupShard:
         if not group_id:
             return ErrorCode.INVALID_GROUP_ID
         group = self.groups.get(group_id)
-        if group is None:
+        if type(group) is not ClassicGroup:
             return ErrorCode.UNKNOWN_MEMBER_ID
         error = classic.heartbeat(group, generation_id, member_id, group_instance_id, now)
         if group.wake_at < group.armed_at:
@@ -141,7 +140,7 @@ class GroupShard:
         if not request.group_id:
             response = LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
             return Effects().reply(origin.ticket, response)
-        if group is None:
+        if type(group) is not ClassicGroup:
             effects, error, unknown = Effects(), ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID
             members = [MemberResponse(m.member_id, m.group_instance_id, unknown) for m in request.members]
         else:
@@ -170,14 +169,17 @@ class GroupShard:
             if request.generation_id_or_member_epoch < 0:
                 return ErrorCode.NONE if len(request.group_id) <= MAX_NAME_LENGTH else ErrorCode.INVALID_GROUP_ID
             return ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
-        error = offsets.check_commit(group, request)
-        if error is NONE and group.state in _RENEWED_BY_A_COMMIT:
-            group.renew_session(group.members[request.member_id], now)
+        error = group.check_commit(request, now)
+        if group.wake_at < group.armed_at:
             self._arm(group)
         return error
 
     def fetch_offsets(self, request: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponseGroup:
         """One group of an OffsetFetch. A group that does not exist has committed nothing: that is no error."""
+        if request.member_id is not None and (group := self.groups.get(request.group_id)) is not None:
+            error = group.check_fetch(request)
+            if error is not NONE:
+                return OffsetFetchResponseGroup(request.group_id, error_code=error)
         return offsets.fetch(self.offsets.of_group(request.group_id), request, self.topics, version)
 
     def forget_offsets(self, group_id: str, topic: str, partitions: Iterable[int]) -> Effects:
@@ -206,28 +208,27 @@ class GroupShard:
         """The groups in any of the states and of any of the types asked for; none asked for means all (KIP-518)."""
         wanted = {state.strip().lower() for state in states}
         wanted_types = {name.strip().lower() for name in types}
-        if wanted_types and GROUP_TYPE not in wanted_types:
-            return []
         return [
-            ListedGroup(group.group_id, group.protocol_type or "", group.state.value, GROUP_TYPE)
-            for group in self.groups.values()
-            if not wanted or group.state.value.lower() in wanted
+            listed
+            for listed in [group.listed() for group in self.groups.values()]
+            if (not wanted or listed.group_state.lower() in wanted)
+            and (not wanted_types or listed.group_type in wanted_types)
         ]
 
     def delete_group(self, group_id: str) -> tuple[DeletableGroupResult, Effects]:
         """One group of a DeleteGroups: only an empty one may go, with all that it has committed."""
         effects = Effects()
         group = self.groups.get(group_id)
-        error = classic.DELETE_GROUP[GroupState.DEAD if group is None else group.state] or ErrorCode.NONE
+        error = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.check_delete()
         if group is not None and error is ErrorCode.NONE:
             self._delete(group, effects)
         return DeletableGroupResult(group_id, error), effects
 
-    def _delete(self, group: ClassicGroup, effects: Effects) -> None:
+    def _delete(self, group: Group, effects: Effects) -> None:
         for topic, partitions in list(self.offsets.of_group(group.group_id).items()):
             for partition in list(partitions):
                 self._write(offsets.tombstone(group.group_id, topic, partition), effects)
-        self._write(GroupMetadataRecord(GroupMetadataKey(group.group_id), None), effects)
+        self._write_all(group.tombstones(), effects)
 
     # -------------------------------------------------------------------------------------------- records and loading
 
@@ -264,7 +265,7 @@ class GroupShard:
             self.groups.pop(group_id, None)
             return
         group = self.groups.get(group_id)
-        if group is None:
+        if type(group) is not ClassicGroup:
             group = self.groups[group_id] = ClassicGroup(group_id, self.config)
         group.apply(record.value)
 
@@ -281,26 +282,25 @@ class GroupShard:
                 self._write(offsets.tombstone(group_id, topic, partition), effects)
         self._expiry_check_at = now + self.config.offsets_retention_check_interval_ms
         for group in self.groups.values():
-            for member in group.members.values():
-                group.renew_session(member, now)
-            if len(group.members) > self.config.group_max_size:
-                size, limit = len(group.members), self.config.group_max_size
-                reason = f"Freshly-loaded group {group.group_id} (size {size}) is over capacity {limit}."
-                classic.prepare_rebalance(group, Cause.OVER_CAPACITY, reason, None, now, effects)
+            effects.merge((group.loaded(now),))
             self._arm(group)
         return effects
 
     def unload(self, error: ErrorCode) -> Effects:
         """The shard goes away: waiting requests are answered with `error`, and members look up the coordinator."""
-        return Effects().merge(classic.unload(group, error) for group in self.groups.values())
+        return Effects().merge(group.unload(error) for group in self.groups.values())
 
     def _write(self, record: Written, effects: Effects) -> None:
         effects.records.append(record)
         self.apply(record)
 
+    def _write_all(self, records: Iterable[Written], effects: Effects) -> None:
+        for record in records:
+            self._write(record, effects)
+
     # ------------------------------------------------------------------------------------------------------ deadlines
 
-    def _arm(self, group: ClassicGroup) -> None:
+    def _arm(self, group: Group) -> None:
         if group.wake_at < group.armed_at:
             group.armed_at = group.wake_at
             heappush(self._alarms, (group.wake_at, group.group_id))
@@ -331,7 +331,7 @@ class GroupShard:
                 continue
             group = self.groups[group_id]
             group.armed_at = NEVER
-            effects.merge((classic.on_deadline(group, now),))
+            effects.merge((group.on_deadline(now),))
             self._arm(group)
         if self._expiry_check_at <= now:
             self._expiry_check_at = now + max(self.config.offsets_retention_check_interval_ms, 1)
@@ -343,7 +343,6 @@ class GroupShard:
         for group in list(self.groups.values()):
             committed = self.offsets.of_group(group.group_id)
             tombstones, none_left = offsets.expired(group, committed, self.config.offsets_retention_ms, now)
-            for record in tombstones:
-                self._write(record, effects)
-            if none_left and group.state is GroupState.EMPTY:
-                self._write(GroupMetadataRecord(GroupMetadataKey(group.group_id), None), effects)
+            self._write_all(tombstones, effects)
+            if none_left and group.is_empty:
+                self._write_all(group.tombstones(), effects)

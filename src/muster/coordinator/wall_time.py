@@ -6,10 +6,9 @@ goes into the log, and back when it is read; `clocks.shift_between` says by how 
 
 from __future__ import annotations
 
+from muster.coordinator.clocks import NO_TIMESTAMP
 from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord, OffsetCommits, Written
 from muster.protocol.messages import GroupMetadataValue, OffsetCommitValue
-
-_NONE = -1
 
 
 def shifted(record: Written, by: int) -> Written:
@@ -41,4 +40,4 @@ def _shifted_commit(value: OffsetCommitValue, by: int) -> OffsetCommitValue:
 
 
 def _moved(time: int, by: int) -> int:
-    return time if time == _NONE else min(max(time + by, 0), (1 << 63) - 1)
+    return time if time == NO_TIMESTAMP else min(max(time + by, 0), (1 << 63) - 1)

@@ -16,13 +16,14 @@ from hypothesis.stateful import (
     rule,
 )
 
+from muster.coordinator.classic_group import ClassicGroup
 from muster.coordinator.config import GroupConfig
 from muster.coordinator.effects import ExpiryKind, MemberExpired
-from muster.coordinator.group import ClassicGroup, GroupState
+from muster.coordinator.group import GroupState
 from muster.coordinator.shard import GroupShard
 from muster.errors import ErrorCode
 from muster.protocol.messages import JoinGroupResponse, MemberIdentity
-from tests.support.group_harness import DEFAULT_PROTOCOLS, GroupHarness
+from tests.support.group_harness import DEFAULT_PROTOCOLS, GroupHarness, classic
 
 SUBSCRIPTION = DEFAULT_PROTOCOLS["range"]
 PROTOCOLS = [
@@ -47,7 +48,7 @@ def durable(shard: GroupShard) -> dict[str, Any]:
             [(m.member_id, m.group_instance_id, m.session_timeout_ms, m.assignment) for m in group.members.values()],
             shard.offsets.of_group(group_id),
         )
-        for group_id, group in shard.groups.items()
+        for group_id, group in ((group_id, classic(group)) for group_id, group in shard.groups.items())
     }
 
 
@@ -171,7 +172,7 @@ class AnyHistory(RuleBasedStateMachine):
         return {member_id: name for name, member_id in self.harness.ids.items()}
 
     def group(self) -> ClassicGroup | None:
-        return self.harness.shard.groups.get(self.harness.group_id)
+        return self.harness.group if self.harness.group_id in self.harness.shard.groups else None
 
     @invariant()
     def the_log_tells_what_the_shard_knows(self) -> None:
@@ -183,7 +184,7 @@ class AnyHistory(RuleBasedStateMachine):
             assert durable(live) == durable(replayed)
             return
         assert live.offsets.by_group == replayed.offsets.by_group
-        before = replayed.groups[group.group_id]
+        before = classic(replayed.groups[group.group_id])
         assert before.state in (GroupState.STABLE, GroupState.EMPTY)
         assert before.generation_id <= group.generation_id
 

@@ -13,7 +13,7 @@ from muster.coordinator.effects import (
 )
 from muster.coordinator.group import GroupState
 from muster.errors import ErrorCode
-from tests.support.group_harness import DEFAULT_PROTOCOLS, GroupHarness
+from tests.support.group_harness import DEFAULT_PROTOCOLS, GroupHarness, classic
 
 SUBSCRIPTION = DEFAULT_PROTOCOLS["range"]
 
@@ -47,7 +47,7 @@ def test_the_longest_names_can_be_written():
     group = GroupHarness(group_id="\U0001f600" * 8_000)
     longest = "\U0001f600" * 8_000
     group.join("a", instance=longest, protocols={longest: SUBSCRIPTION}).tick(3000).sync_leader()
-    assert group.replayed().groups[group.group_id].protocol_name == longest
+    assert classic(group.replayed().groups[group.group_id]).protocol_name == longest
 
 
 def test_errors_come_in_kafkas_order():

@@ -2,8 +2,8 @@
 
 import pytest
 
+from muster.coordinator.classic_group import ClassicGroup
 from muster.coordinator.config import GroupConfig
-from muster.coordinator.group import ClassicGroup
 from muster.coordinator.offsets import expired
 from muster.errors import ErrorCode
 from muster.protocol.group_records import OffsetCommitRecord

@@ -1,0 +1,101 @@
+"""The classic kind of group: its members and deadlines, with the rules that a shard needs of every kind."""
+
+from __future__ import annotations
+
+from muster.coordinator import classic
+from muster.coordinator.classic import COMMIT_BY_MEMBER, COMMIT_WITHOUT_GROUP, DELETE_GROUP, check_generation
+from muster.coordinator.clocks import NO_TIMESTAMP
+from muster.coordinator.effects import Cause, Effects
+from muster.coordinator.group import ClassicGroupBase, GroupState
+from muster.errors import NONE, ErrorCode
+from muster.protocol.group_records import GroupMetadataRecord
+from muster.protocol.messages import GroupMetadataKey, ListedGroup, OffsetCommitRequest, OffsetFetchRequestGroup
+
+GROUP_TYPE = "classic"
+
+_RENEWED_BY_A_COMMIT = (GroupState.STABLE, GroupState.PREPARING_REBALANCE)
+
+
+class ClassicGroup(ClassicGroupBase):
+    """A `Group` of the classic protocol. What its members ask for - join, sync, heartbeat, leave - are functions of
+    `classic.py` and `classic_join.py`."""
+
+    __slots__ = ()
+
+    # -------------------------------------------------------------------------------------------------------- offsets
+
+    def check_commit(self, request: OffsetCommitRequest, now: int) -> ErrorCode:
+        """As `Group.check_commit`: by a member of this generation, or by anybody while there are no members."""
+        state, generation_id = self.state, request.generation_id_or_member_epoch
+        if state is GroupState.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if generation_id < 0 and state is GroupState.EMPTY:
+            return ErrorCode.NONE
+        member_id, instance_id = request.member_id, request.group_instance_id
+        if generation_id < 0 and not member_id and instance_id is None:
+            return COMMIT_WITHOUT_GROUP[state]
+        error = check_generation(self, member_id, instance_id, generation_id)
+        if error is NONE:
+            error = COMMIT_BY_MEMBER[state]
+        if error is NONE and state in _RENEWED_BY_A_COMMIT:
+            self.renew_session(self.members[member_id], now)
+        return error
+
+    def check_fetch(self, request: OffsetFetchRequestGroup) -> ErrorCode:
+        """As `Group.check_fetch`: offsets of a classic group are for all to see."""
+        return NONE
+
+    @property
+    def is_empty(self) -> bool:
+        """As `Group.is_empty`."""
+        return self.state is GroupState.EMPTY
+
+    @property
+    def may_expire(self) -> bool:
+        """As `Group.may_expire`: not while a rebalance is under way."""
+        if self.protocol_type is None or self.state is GroupState.EMPTY:
+            return True
+        known = self.uses_consumer_protocol and self.subscribed_topics is not None
+        return known and self.state is GroupState.STABLE
+
+    @property
+    def emptied_at(self) -> int | None:
+        """As `Group.emptied_at`. The oldest records do not tell."""
+        once_had_members = self.protocol_type is not None and self.state is GroupState.EMPTY
+        return self.state_timestamp if once_had_members and self.state_timestamp != NO_TIMESTAMP else None
+
+    # ----------------------------------------------------------------------------------------- list, delete
+
+    def listed(self) -> ListedGroup:
+        """As `Group.listed`."""
+        return ListedGroup(self.group_id, self.protocol_type or "", self.state.value, GROUP_TYPE)
+
+    def check_delete(self) -> ErrorCode:
+        """As `Group.check_delete`: only an empty group may go."""
+        return DELETE_GROUP[self.state]
+
+    def tombstones(self) -> list[GroupMetadataRecord]:
+        """As `Group.tombstones`."""
+        return [GroupMetadataRecord(GroupMetadataKey(self.group_id), None)]
+
+    # ------------------------------------------------------------------------------------------------------- its life
+
+    def loaded(self, now: int) -> Effects:
+        """As `Group.loaded`: the group goes on with its generation (H1). Only one that has more members than it may
+        have now has to rebalance, so that some are turned away."""
+        effects = Effects()
+        for member in self.members.values():
+            self.renew_session(member, now)
+        size, limit = len(self.members), self.config.group_max_size
+        if size > limit:
+            reason = f"Freshly-loaded group {self.group_id} (size {size}) is over capacity {limit}."
+            classic.prepare_rebalance(self, Cause.OVER_CAPACITY, reason, None, now, effects)
+        return effects
+
+    def on_deadline(self, now: int) -> Effects:
+        """As `Group.on_deadline`."""
+        return classic.on_deadline(self, now)
+
+    def unload(self, error: ErrorCode) -> Effects:
+        """As `Group.unload`."""
+        return classic.unload(self, error)
