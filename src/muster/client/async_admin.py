@@ -1,8 +1,8 @@
 """`AsyncAdmin`: topics, groups, offsets and settings of a cluster, for asyncio.
 
-What is asked of several items (topics, groups, partitions) is answered for each: by a value, or by the KafkaError that
-the broker gave for it. An error of the whole call is raised. Refusals that time heals (a coordinator that is loading,
-a leader that moved) are tried again for `default_api_timeout_ms`; after that the error stands as the item's answer.
+A call about several items (topics, groups, partitions) returns an answer for each: a value, or the KafkaError that the
+broker gave for it. An error of the whole call is raised. After retriable errors (a coordinator that is loading, a
+leader that moved) the call is tried again for `default_api_timeout_ms`; then the error is the item's answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`AsyncProducer`: the producer for asyncio. Its core turns in the caller's event loop."""
+"""`AsyncProducer`: the producer for asyncio. Its core runs in the caller's event loop."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class AsyncProducer(forks.StaysHere):
         return await future
 
     async def flush(self, timeout_ms: float | None = None) -> None:
-        """Send what waits at once, and wait until all that was given so far is acknowledged or failed.
+        """Send all waiting records at once, and wait until every record sent so far is acknowledged or failed.
 
         Raises:
             KafkaTimeoutError: it took longer than `timeout_ms`.
@@ -128,13 +128,14 @@ class AsyncProducer(forks.StaysHere):
         return await self._engine.partitions_for(topic)
 
     def metrics(self) -> dict[str, int]:
-        """What was counted since the start."""
+        """Counters since the start."""
         return asdict(self._engine.core.metrics) | {"buffered_bytes": self._engine.core.buffered_bytes}
 
     async def close(self, timeout_ms: float | None = None) -> None:
-        """Flush, then close the connections; after `timeout_ms` what is not acknowledged fails with ClosedError.
+        """Flush, then close the connections; after `timeout_ms` records not acknowledged fail with ClosedError.
 
-        What was not delivered is told by its future and its callback; if nobody looks there, by a warning in the log.
+        A record that was not delivered is told by its future and its callback; if there is no callback and the future
+        is never looked at, by a warning in the log.
         """
         await self._close(timeout_ms)
         self._engine.warn_of_unseen()
@@ -169,7 +170,7 @@ class AsyncProducer(forks.StaysHere):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close. An error on its way is not held up for long; without one, what nobody was told of is raised."""
+        """Close. An exception that leaves `with` is not held up for long; without one, failures not told are raised."""
         await self._close(patience_ms(error))
         if error is not None:
             self._engine.warn_of_unseen()

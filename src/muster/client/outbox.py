@@ -1,15 +1,14 @@
-"""What stands between the threads that call a `Producer` and the thread that sends: the inbox, and the end.
+"""The way from the threads that call a `Producer` to the thread that sends: the inbox, and the end.
 
-Theory. A caller puts its record into the inbox, and the sending thread empties that as a whole, so that the crossing
-costs once for many records. A record is accepted by the one step that appends it to the inbox; from then on it is told
-its outcome, whatever happens. The thread is woken before that step and the lock held until after it, so that no
-interrupt comes between: it may cost a look into an empty inbox, but leaves no record unseen. For the same reason there
-is no Condition here and no Event. Their methods are Python, and an interrupt in them can leave their lock locked for
-ever; a caller that waits does so for a lock of its own, which the sending thread releases.
+Theory. A caller puts its record into the inbox, and the sending thread empties the inbox as a whole, so that many
+records cross at the cost of one. A record is accepted by the single step that appends it to the inbox; from then on its
+outcome will be told. The thread is woken before that step, and the lock is held until after it. So an interrupt may
+cause a look into an empty inbox, but never leaves a record unseen. For the same reason this file uses no Condition and
+no Event: their methods are written in Python, and an interrupt in them can leave their lock locked for ever. A caller
+that waits does so for a lock of its own, which the sending thread releases.
 
-The end comes once, in the sending thread, however it was asked for: by `close`, at the end of the interpreter, or
-because the producer was dropped without either. What is not acknowledged when the time for that is over is given up,
-and told.
+The end comes once, in the sending thread, whether `close` was called, the interpreter ends, or the producer was
+dropped. Records that are not acknowledged when the time for that is over are given up, and their failure is told.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from muster.errors import ClosedError, IllegalStateError, KafkaTimeoutError
 log = logging.getLogger("muster.client")
 
 _MAX_INBOX = 1_000
-"""How many records a caller may be ahead of the background thread. More would only be garbage for Python's collector to
-look at again and again: without a bound, sending took twice the time."""
+"""How many records a caller may be ahead of the background thread. Python's garbage collector would look at more of
+them again and again: without a bound, sending took twice the time."""
 
 INBOX_WAIT_MS = 1
 """How long the sending thread leaves records in the inbox, of the time that they may linger."""
 
 _open: set[Outbox] = set()
-"""Those that were started and have not ended."""
+"""The outboxes that were started and have not ended."""
 
 
 class Outbox:
@@ -61,9 +60,9 @@ class Outbox:
         self._inbox: list[OutgoingRecord] = []
         self._inbox_bytes = 0
         self._inbox_since = 0
-        """When its first record came."""
+        """When the first record in the inbox came."""
         self._moving_bytes = 0
-        """What has left the inbox and is not in the core yet."""
+        """Bytes that have left the inbox and are not in the core yet."""
         self._hurried = False
         self._waiters: list[Any] = []
         """The locks of callers that wait for room."""
@@ -71,7 +70,7 @@ class Outbox:
         self._started = False
         self._closing = False
         self._unattended = False
-        """Nobody will look at what was not delivered: the sending thread says so in the log."""
+        """Whether no caller is left to be told of failures: then the sending thread logs them."""
         self._over = False
         self._over_waiters: list[Any] = []
         # Of the sending thread:
@@ -82,7 +81,7 @@ class Outbox:
 
     @property
     def buffered_bytes(self) -> int:
-        """What was accepted and has no outcome yet, by `record_size`."""
+        """Bytes of accepted records without an outcome, by `record_size`."""
         return self._inbox_bytes + self._moving_bytes + self.engine.core.buffered_bytes
 
     @property
@@ -92,7 +91,7 @@ class Outbox:
 
     @property
     def needs_closing(self) -> bool:
-        """Whether it was started in this process, and nobody has asked it to end."""
+        """Whether it was started in this process, and was not asked to end."""
         return self._started and not self._closing and self.is_here
 
     # --- for callers -------------------------------------------------------------------------------------------------
@@ -126,7 +125,7 @@ class Outbox:
                 raise KafkaTimeoutError(f"buffer_memory stayed full for max_block_ms ({block_ms})")
 
     def flush(self, timeout_ms: float | None) -> None:
-        """Wait until what was accepted so far is settled."""
+        """Wait until every record accepted so far is settled."""
         self.check_usable()
         if self._started:
             self._thread.call(self._flush, timeout_ms)
@@ -152,7 +151,7 @@ class Outbox:
             raise
 
     def begin_to_close_unattended(self) -> None:
-        """Ask for the end of a producer that nobody has closed."""
+        """Ask for the end of a producer that was not closed."""
         self._unattended = True
         self.begin_to_close(UNCLOSED_MS)
 
@@ -172,11 +171,11 @@ class Outbox:
             self._thread.close()
 
     def drop(self) -> None:
-        """The same when nobody holds the producer any more. Takes no lock: the collector may call it anywhere."""
+        """Ask for the end of a producer that was dropped. Takes no lock: the garbage collector may call it anywhere."""
         self._closing = self._unattended = True
         loop = self._loop
         if loop is None:
-            # Its start was interrupted, or has only just been asked for: `_begin` sees that this is the end.
+            # Its start was interrupted, or is about to happen: `_begin` then sees that this is the end.
             if not self._thread.call_if_serving(self._begin):
                 self._thread.drop()
                 self._end_is_over()
@@ -184,7 +183,7 @@ class Outbox:
             loop.call_soon_threadsafe(self._end, UNCLOSED_MS)
 
     def wait_until_over(self, timeout_s: float = -1) -> bool:
-        """Whether it has ended, waiting for that; -1 waits for ever."""
+        """Wait until it has ended, with -1 for ever. Returns whether it has."""
         waiter = threading.Lock()
         waiter.acquire()
         self._over_waiters.append(waiter)
@@ -226,10 +225,10 @@ class Outbox:
         return waiter
 
     def _wake_for(self, record: OutgoingRecord) -> None:
-        """Tell the sending thread to look into the inbox, if it is not going to.
+        """Have the sending thread look into the inbox, unless it is about to.
 
-        Waking it for each record would have the two threads fight for the interpreter: three times the CPU. It looks
-        a little later, within the linger time, or as soon as a batch may be full.
+        If each record woke it, the two threads would fight for the interpreter: three times the CPU. It looks a little
+        later, within the linger time, or as soon as a batch may be full.
         """
         if not self._inbox:
             self._start()
@@ -263,7 +262,7 @@ class Outbox:
             self._look = asyncio.get_running_loop().call_later(INBOX_WAIT_MS / 1000, self._drain)
 
     def _drain(self) -> None:
-        """Hand over what has come since the last time."""
+        """Hand the records in the inbox over to the core."""
         if self._look is not None:
             self._look.cancel()
             self._look = None
@@ -275,13 +274,13 @@ class Outbox:
             self.engine.take(record, since)
         with self._lock:
             self._moving_bytes = 0
-            if records:  # else there is as little room as before, and each would only ask again
+            if records:  # otherwise there is no more room than before, and each caller would only ask again
                 self._let_waiters_go()
 
     def _on_told(self) -> None:
         """Some records have their outcome: there may be room."""
         with self._lock:
-            self.engine.core.room_wanted = False  # who finds no room says so again
+            self.engine.core.room_wanted = False  # a caller that finds no room sets it again
             self._let_waiters_go()
 
     async def _flush(self, timeout_ms: float | None) -> None:

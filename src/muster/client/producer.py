@@ -1,7 +1,7 @@
 """`Producer`: the producer for code that blocks.
 
-Its core turns in a background thread; records cross over to it through an `Outbox`. It is not an `AsyncProducer` on a
-loop thread, as the consumer's face is: `send` is called for each record, and one crossing has to serve for many.
+Its core runs in a background thread; records get there through an `Outbox`. It is not an `AsyncProducer` on a loop
+thread, as `Consumer` is an `AsyncConsumer`: `send` is called for each record, so many records have to cross at once.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from muster.model import RecordMetadata
 class Producer(forks.StaysHere):
     """Writes records to Kafka, from any thread: the same as `AsyncProducer` with blocking calls.
 
-    `on_delivery` callbacks run in the producer's own thread: they must not block. Of the producer's methods they may
-    call `send`, which there raises KafkaTimeoutError at once where it would otherwise wait for room.
+    `on_delivery` callbacks run in the producer's own thread: they must not block. The only method of the producer that
+    they may call is `send`, which raises KafkaTimeoutError there at once instead of waiting for room.
 
     A producer that is never closed goes on sending at the end of the script, or when it was dropped, for ten seconds at
     most. In a process that is forked it cannot be used: its calls and futures raise IllegalStateError there.
@@ -96,7 +96,7 @@ class Producer(forks.StaysHere):
         return self.send(topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers).result()
 
     def flush(self, timeout_ms: float | None = None) -> None:
-        """Send what waits at once, and wait until all that was given so far is acknowledged or failed.
+        """Send all waiting records at once, and wait until every record sent so far is acknowledged or failed.
 
         Raises:
             KafkaTimeoutError: it took longer than `timeout_ms`.
@@ -108,14 +108,14 @@ class Producer(forks.StaysHere):
         return self._outbox.partitions_for(topic)
 
     def metrics(self) -> dict[str, int]:
-        """What was counted since the start."""
+        """Counters since the start."""
         return asdict(self._engine.core.metrics) | {"buffered_bytes": self._outbox.buffered_bytes}
 
     def close(self, timeout_ms: float | None = None) -> None:
-        """Flush, then close the connections; after `timeout_ms` what is not acknowledged fails with ClosedError.
+        """Flush, then close the connections; after `timeout_ms` records not acknowledged fail with ClosedError.
 
-        An interrupt ends the waiting at once. What was not delivered is told by its future and its callback; if nobody
-        looks there, by a warning in the log.
+        An interrupt ends the waiting at once. A record that was not delivered is told by its future and its callback;
+        if there is no callback and the future is never looked at, by a warning in the log.
         """
         self._outbox.close(timeout_ms)
         self._engine.warn_of_unseen()
@@ -127,7 +127,7 @@ class Producer(forks.StaysHere):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close. An error on its way is not held up for long; without one, what nobody was told of is raised."""
+        """Close. An exception that leaves `with` is not held up for long; without one, failures not told are raised."""
         self._outbox.close(patience_ms(error))
         if error is not None:
             self._engine.warn_of_unseen()

@@ -1,7 +1,7 @@
 """What both faces of a producer are built on: a core, its driver, and telling the outcome of each record.
 
-Each record that the core takes is told exactly once, whatever happens: by the broker's answer, by a timeout, by the
-close, or, when the cores' loop ends in any other way, by `_watch`.
+The outcome of each record that the core accepts is told exactly once: by the broker's answer, by a timeout, by the
+close, or, if the cores' loop ends in any other way, by `_watch`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger("muster.client")
 Serializer = Callable[[Any], bytes | None]
 Headers = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 OnDelivery = Callable[[RecordMetadata | None, MusterError | None], None]
-"""Called once for each record: with where it is, or with why it is not there."""
+"""Called once for each record: with its place in the log, or with the error."""
 
 _MAX_TIMESTAMP = 2**63 - 1
 _UNSEEN = 1_000
@@ -38,7 +38,7 @@ _Future = Future[RecordMetadata] | asyncio.Future[RecordMetadata]
 
 
 UNCLOSED_MS = 10_000
-"""How long a producer that nobody closed goes on sending at the end of the interpreter, or once it was dropped."""
+"""How long a producer that was not closed goes on sending at the end of the interpreter, or once it was dropped."""
 
 _INTERRUPTED_MS = 1_000
 _FAILED_MS = 5_000
@@ -54,13 +54,13 @@ def patience_ms(error: BaseException | None) -> int | None:
 
 
 def check_callable(what: str, function: Any) -> None:
-    """Raise TypeError for what a caller gave as a function and cannot be called; None is none."""
+    """Raise TypeError if an argument of the caller is neither None nor callable."""
     if function is not None and not callable(function):
         raise TypeError(f"{what} is {function!r}, which cannot be called")
 
 
 class Receipt:
-    """Whom to tell about one record where that is not its future alone."""
+    """The future and the callback of one record; a record without a callback has its future as receipt."""
 
     __slots__ = ("future", "on_delivery")
 
@@ -98,7 +98,7 @@ class Engine:
         self._closing: asyncio.Task[None] | None = None
         self._in_haste = False
         self._failed: list[tuple[_Future, MusterError]] = []
-        """What failed with nobody told as far as is known: no callback was given, and nobody has asked the future."""
+        """Failures not told yet, as far as is known: there is no callback, and the future was not looked at."""
         self._failed_besides = 0
         self._giving_up = False
 
@@ -131,7 +131,8 @@ class Engine:
         return OutgoingRecord(topic, partition, key_bytes, value_bytes, pairs, timestamp_ms, None, size)
 
     def append(self, record: OutgoingRecord, now: int) -> bool:
-        """Give a record to the core; whether that made it busy. Raises what the producer died of."""
+        """Give a record to the core. Returns whether the core has work now. Raises the error that ended the
+        producer."""
         if self.core.fatal is not None:
             raise self.core.fatal
         if self.loop.error is not None:
@@ -142,7 +143,7 @@ class Engine:
         return news
 
     def take(self, record: OutgoingRecord, now: int) -> None:
-        """The same for a record whose sender has gone on: what is wrong is told as its outcome."""
+        """`append` for a record whose `send` has returned: an error is told as the record's outcome."""
         try:
             self.append(record, now)
         except BaseException as error:  # a user's partitioner may raise anything
@@ -152,12 +153,12 @@ class Engine:
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin to turn the core, in the running event loop."""
+        """Begin to poll the core, in the running event loop."""
         await self.loop.start()
         self._watching = asyncio.create_task(self._watch())
 
     async def _watch(self) -> None:
-        """Settle what is left when the cores' loop ends by an error, or the event loop with everything in it."""
+        """Settle the records that are left when the cores' loop ends by an error, or when the event loop ends."""
         try:
             await self.loop.wait_for(lambda: False)
         except asyncio.CancelledError:
@@ -168,7 +169,7 @@ class Engine:
                 self._give_up(MusterError(f"the producer failed: {error!r}"))
 
     async def flush(self, timeout_ms: float | None = None) -> None:
-        """Wait until what was given so far is settled.
+        """Wait until every record given so far is settled.
 
         Raises:
             KafkaTimeoutError: it took longer than `timeout_ms`.
@@ -207,7 +208,7 @@ class Engine:
             await self.loop.close()
 
     def close_unattended(self, timeout_ms: int) -> None:
-        """Close, in the event loop, what its owner has dropped."""
+        """Close a producer that was dropped; runs in the event loop."""
         self._closing = asyncio.create_task(self._close_and_warn())
         asyncio.get_running_loop().call_later(timeout_ms / 1000, self.hurry)
 
@@ -216,7 +217,7 @@ class Engine:
         self.warn_of_unseen()
 
     def hurry(self) -> None:
-        """Have a `close` that is under way wait for nothing any more."""
+        """Make a `close` that is under way end without waiting."""
         self._in_haste = True
         self.loop.wakeup()
 
@@ -238,7 +239,7 @@ class Engine:
         self._on_told()
 
     def _tell(self, receipt: _Future | Receipt, metadata: RecordMetadata | None, error: MusterError | None) -> None:
-        """Settle a record. Whatever the user's callbacks raise, the others are told as well."""
+        """Settle a record. If a callback of the user raises, the other records are settled all the same."""
         future = receipt.future if isinstance(receipt, Receipt) else receipt
         try:
             if metadata is not None:
@@ -247,8 +248,8 @@ class Engine:
                 future.set_exception(error)
                 self._on_failed(future, error, isinstance(receipt, Receipt))
         except (InvalidStateError, asyncio.InvalidStateError):
-            pass  # its holder cancelled it, perhaps this moment
-        except BaseException as raised:  # out of a callback of the future
+            pass  # the caller has cancelled it, perhaps this moment
+        except BaseException as raised:  # from a callback of the future
             self._on_raised(raised)
         if isinstance(receipt, Receipt):
             try:
@@ -259,12 +260,12 @@ class Engine:
     def _on_raised(self, raised: BaseException) -> None:
         log.error("a delivery callback failed", exc_info=raised)
         if self._in_callers_loop and isinstance(raised, KeyboardInterrupt | SystemExit):
-            asyncio.get_running_loop().call_soon(_raise, raised)  # it is for the caller, once all are told
+            asyncio.get_running_loop().call_soon(_raise, raised)  # raised in the caller's loop, after all are told
 
     def _on_failed(self, future: _Future, error: MusterError, told: bool) -> None:
         if told and not self._giving_up:
             if not isinstance(future, DeliveryFuture):
-                future.exception()  # or asyncio would complain that nobody has asked
+                future.exception()  # without this asyncio would log that it was never retrieved
             return
         if len(self._failed) >= _UNSEEN:
             self._failed = [(future, error) for future, error in self._failed if not _is_seen(future)]
@@ -274,7 +275,7 @@ class Engine:
             self._failed_besides += 1
 
     def take_unseen(self) -> MusterError | None:
-        """What a record failed of that nobody has been told of, with a note of how many there are; once."""
+        """The first failure that was not told yet, with a note of how many there are. Each is returned once."""
         unseen = [(future, error) for future, error in self._failed if not _is_seen(future)]
         for future, _ in unseen:
             future.exception()  # it is seen now
@@ -288,7 +289,7 @@ class Engine:
         return error
 
     def warn_of_unseen(self) -> None:
-        """The same as a line in the log."""
+        """Log the failures that were not told yet."""
         error = self.take_unseen()
         if error is not None:
             log.warning("records were not delivered: %s", "; ".join([str(error), *getattr(error, "__notes__", ())]))

@@ -154,7 +154,7 @@ class SimCoordinators:
         self._stale: list[Coordinator] = []
         self._member_ids = 0
 
-    # --- who it is ---------------------------------------------------------------------------------------------------
+    # --- which node it is --------------------------------------------------------------------------------------------
 
     def at(self, node_id: int) -> Coordinator | None:
         """The coordinator of a node, if it believes that it is one."""

@@ -1,10 +1,10 @@
 """The producer's rules: from a record to its acknowledgement, without sockets, threads or a clock.
 
-Life of a record. `append` gives it to its partition's open batch; while its topic is not known yet it waits aside, at
-most `max.block.ms`. A batch is ready when it is full, when it has lingered, when room is short or when a flush is
-under way. `poll` collects the ready batches of each broker that may be sent to into one Produce request. The answer
-ends a batch, or sends it back to the head of its queue for another attempt, or splits it. `delivery.timeout.ms` after
-its first record came a batch is given up, wherever it is. What is done is handed out by `take_events`.
+The life of a record. `append` puts it into its partition's open batch; while its topic is not known, it is parked, for
+at most `max.block.ms`. A batch is ready when it is full, when it has lingered, when memory is short, or when a flush is
+under way. `poll` collects, for each broker, the ready batches that may be sent into one Produce request. The answer
+completes a batch, puts it back at the head of its queue for another attempt, or has it split. A batch is given up
+`delivery.timeout.ms` after its first record came, wherever it is. `take_events` hands out what is done.
 
 The order of records within a partition is kept: always with idempotence (see `sequences`), and without it when
 `max.in.flight.requests.per.connection` is 1.
@@ -81,7 +81,7 @@ class ProducerCore:
     ) -> None:
         self.metrics = ProducerMetrics()
         self.buffered_bytes = 0
-        """What waits or is under way, measured by `record_size`."""
+        """Bytes of records that wait or are under way, by `record_size`."""
         self.fatal: MusterError | None = None
         self.room_wanted = False
         """Set while a caller waits for room: batches are then sent without lingering."""
@@ -107,12 +107,12 @@ class ProducerCore:
     # --- taking records ----------------------------------------------------------------------------------------------
 
     def append(self, record: OutgoingRecord, now: int) -> bool:
-        """Take a record; whether `poll` has something to do because of it.
+        """Take a record. Returns whether `poll` has something to do because of it.
 
-        Whoever calls has looked at `fatal`, `check_size` and `has_room` before.
+        The caller has checked `fatal`, `check_size` and `has_room` before.
 
         Raises:
-            Exception: whatever a user's partitioner raises; the record was not taken.
+            Exception: the user's partitioner raised it; the record was not taken.
         """
         record.era = self._unsettled.era
         news = self._placement.append(record, now)
@@ -121,7 +121,7 @@ class ProducerCore:
         return news
 
     def check_size(self, size: int) -> MusterError | None:
-        """Why a record of this `record_size` can never be sent, if it cannot."""
+        """The error of a record that is too large ever to be sent; None if it is not."""
         whole = size + HEADER_SIZE
         if whole <= self._largest:
             return None
@@ -208,13 +208,14 @@ class ProducerCore:
             self._complete_parked(record, error)
 
     def close(self) -> None:
-        """Take no more of what comes back: whatever is not done fails with ClosedError."""
+        """Fail everything that is not done with ClosedError; later answers are ignored."""
         self.abort(ClosedError("the producer was closed before the record was acknowledged"))
 
     # --- flushing ----------------------------------------------------------------------------------------------------
 
     def begin_flush(self) -> Callable[[], bool]:
-        """Send all that waits without lingering; returns whether what was taken before this moment is settled by now.
+        """Send all waiting records without lingering. Returns a function that says whether all records taken before
+        are settled.
 
         A record is settled when `take_events` has handed it out.
         """
@@ -249,7 +250,7 @@ class ProducerCore:
 
     def _is_ready(self, batch: ProducerBatch, queue: deque[ProducerBatch], hurry: bool, now: int) -> bool:
         if batch.retry_at > now:
-            # A new leader has not refused the batch yet: no reason to wait (KIP-951).
+            # The batch was refused by another leader: the new one is tried without a backoff (KIP-951).
             if self._metadata.leader_epoch(batch.partition) > batch.leader_epoch >= 0:
                 return True
             self._look_at(batch.retry_at)
@@ -396,7 +397,7 @@ class ProducerCore:
         if batch.done:
             return
         if failure.kind is FailureKind.UNREACHABLE:
-            # Nothing was sent, so that this was no attempt; the driver waits before it connects again.
+            # Nothing was sent, so this does not count as an attempt; the driver waits before it connects again.
             batch.retry_at = now + self._config.retry_backoff_ms
             self._requeue(batch)
             return
@@ -421,7 +422,7 @@ class ProducerCore:
             return
         batch.maybe_written |= code not in NOT_WRITTEN
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-            # A duplicate whose place the broker has forgotten is written all the same: success without an offset.
+            # A duplicate whose offset the broker has forgotten is in the log: success without an offset.
             known = code is ErrorCode.NONE
             self._acknowledge(batch, answer.base_offset if known else -1, answer.log_append_time_ms)
         elif code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE) and batch.count > 1:
@@ -529,7 +530,7 @@ class ProducerCore:
         self._completions.append(completion)
 
     def take_events(self) -> list[Completion]:
-        """What is done since the last call, in order for each partition."""
+        """The completions since the last call, in order for each partition."""
         completions, self._completions = self._completions, []
         for completion in completions:
             self._unsettled.settle(completion.eras)
@@ -545,7 +546,7 @@ def _level(config: ProducerConfig, compression: Compression) -> int | None:
 
 
 def _record_errors(code: ErrorCode, answer: PartitionProduceResponse | None) -> dict[int, MusterError]:
-    """What the broker said of single records (KIP-467); the others of their batch fail because of them."""
+    """The broker's errors for single records (KIP-467); the other records of the batch fail because of them."""
     if answer is None or not answer.record_errors:
         return {}
     single = len(answer.record_errors) == 1
