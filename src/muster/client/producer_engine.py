@@ -249,7 +249,7 @@ class Engine:
                 self._on_failed(future, error, isinstance(receipt, Receipt))
         except (InvalidStateError, asyncio.InvalidStateError):
             pass  # the caller has cancelled it, perhaps this moment
-        except BaseException as raised:  # from a callback of the future
+        except BaseException as raised:  # out of a callback of the future
             self._on_raised(raised)
         if isinstance(receipt, Receipt):
             try:
