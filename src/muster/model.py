@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 UNKNOWN_MEMBER_ID = ""
 """The member id of a consumer that has not joined yet (J5)."""
@@ -61,8 +61,22 @@ class Node(NamedTuple):
 Headers = list[tuple[str, bytes | None]]
 
 
+class HeadersOnDemand:
+    """A record that was made without headers gets its empty list when somebody looks: most are not looked at."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Headers:
+            if name != "headers":
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            self.headers = []
+            return self.headers
+
+
 @dataclass(slots=True)
-class ConsumerRecord:
+class ConsumerRecord(HeadersOnDemand):
     """A record as a consumer gets it.
 
     `timestamp` is in milliseconds since the epoch; `timestamp_type` 0 is CreateTime, 1 LogAppendTime.

@@ -8,10 +8,11 @@ from typing import Any
 import pyarrow as pa
 
 from muster.arrow.layout import FLUSH_BYTES, MAX_MS
-from muster.arrow.schema import Array, arrow_schema
+from muster.arrow.schema import HEADERS, Array, arrow_schema
 from muster.arrow.segments import Segment
 from muster.protocol.compression import Buffer
-from muster.protocol.record_batch import RecordHeaders, read_tuples
+from muster.protocol.record_batch import read_records
+from muster.protocol.record_decode import RecordHeaders
 
 _Row = tuple[int, int | None, bytes | None, bytes | None, RecordHeaders, int]
 """offset, timestamp (µs), key, value, headers, timestamp type."""
@@ -26,10 +27,12 @@ def decode(
     rows: list[_Row] = []
     size = 0
     for position, header in segments:
-        for offset, timestamp, key, value, headers in read_tuples(buffer, position, header):
-            if start <= offset < end:
-                rows.append((offset, _microseconds(timestamp), key, value, headers, header.timestamp_type))
-                size += len(key or b"") + len(value or b"")
+        for record in read_records(buffer, position, header):
+            if start <= record.offset < end:
+                headers = record.headers if HEADERS in names else []
+                time = _microseconds(record.timestamp)
+                rows.append((record.offset, time, record.key, record.value, headers, header.timestamp_type))
+                size += len(record.key or b"") + len(record.value or b"")
         if size >= FLUSH_BYTES:
             yield len(rows), _columns(rows, names)
             rows, size = [], 0

@@ -53,13 +53,14 @@ def scan(
             break
         if check_crcs:  # before anything that the CRC covers is believed: a damaged last offset would hide records
             check_batch(buffer, position, header)
-        next_offset = max(next_offset, header.next_offset)
-        if header.last_offset < start:
+        behind = header.next_offset
+        next_offset = max(next_offset, behind)
+        if behind <= start:
             continue
         if transactions is not None and transactions.drops(buffer, position, header):
             continue
         if header.record_count and not header.is_control:
             segments.append(Segment(position, header))
-        if header.next_offset >= end:
+        if behind >= end:
             break
     return Scan(segments, next_offset)

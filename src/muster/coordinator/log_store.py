@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from muster.coordinator.store import FencedError, Piece, Stored
 from muster.errors import CorruptRecordError, ErrorCode, KafkaError
 from muster.protocol.primitives import Buffer
-from muster.protocol.record_batch import BatchBuilder, BatchHeader, check_batch, iter_headers, read_tuples
+from muster.protocol.record_batch import BatchBuilder, BatchHeader, check_batch, iter_headers, read_records
 
 READ_BYTES = 4 * 1024 * 1024
 MAX_BATCH_BYTES = 16 * 1024 * 1024
@@ -176,9 +176,8 @@ class LogJournal:
     def _records(self, data: Buffer, position: int, header: BatchHeader) -> Iterator[list[Stored] | PassedOver]:
         try:
             check_batch(data, position, header)
-            records: list[Stored] = [
-                (at, key, value) for at, _, key, value, _ in read_tuples(data, position, header, MAX_BATCH_BYTES)
-            ]
+            found = read_records(data, position, header, MAX_BATCH_BYTES)
+            records: list[Stored] = [(record.offset, record.key, record.value) for record in found]
         except CorruptRecordError as error:
             yield header.base_offset, error
             return

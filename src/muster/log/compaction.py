@@ -38,7 +38,7 @@ from typing import NamedTuple
 from muster.log.config import MAX_OFFSETS_OF_A_SEGMENT, LogConfig
 from muster.log.files import DISK, Files
 from muster.log.segment import Segment, segment_name
-from muster.protocol.record_batch import BatchBuilder, BatchHeader, RecordTuple, read_header, read_tuples
+from muster.protocol.record_batch import BatchBuilder, BatchHeader, Record, read_header, read_records
 
 KEY_MEMORY = 128 * 1024 * 1024
 """Roughly the bytes of keys that one run takes in (Kafka's log.cleaner.dedupe.buffer.size); the next run does the
@@ -131,7 +131,8 @@ def _read_keys(sealed: list[Segment], cleaned_to: int, breathe: Callable[[], Non
             breathe()
             if header.last_offset < cleaned_to or header.is_control:
                 continue
-            for offset, _, key, _, _ in read_tuples(batch, 0, header):
+            for record in read_records(batch, 0, header):
+                key, offset = record.key, record.offset
                 if key is not None and offset >= cleaned_to:
                     memory += 0 if key in offsets else len(key) + _BYTES_FOR_EACH_KEY
                     offsets[key] = offset
@@ -212,31 +213,31 @@ class _Cleaner:
         """The batch as it was, or without its dropped records, or None."""
         if header.is_control:
             return batch
-        records = read_tuples(batch, 0, header)
+        records = read_records(batch, 0, header)
         horizon = header.delete_horizon_ms
         kept = [record for record in records if self._stays(record, horizon)]
         self._statistics.records_before += len(records)
         self._statistics.records_after += len(kept)
-        set_horizon = horizon is None and any(record[3] is None for record in kept)
+        set_horizon = horizon is None and any(record.value is None for record in kept)
         if len(kept) == len(records) and not set_horizon and records:
             return batch
         if not kept and self._last_offsets.get(header.producer_id) != header.last_offset:
             return None
         return self._rebuild(header, kept, self._now + self._config.delete_retention_ms if set_horizon else horizon)
 
-    def _stays(self, record: RecordTuple, horizon: int | None) -> bool:
-        offset, _, key, value, _ = record
-        if offset >= self._keys.end_offset:
+    def _stays(self, record: Record, horizon: int | None) -> bool:
+        if record.offset >= self._keys.end_offset:
             return True
-        if key is None or self._keys.offsets.get(key, -1) > offset:
+        if record.key is None or self._keys.offsets.get(record.key, -1) > record.offset:
             return False
-        return value is not None or horizon is None or self._now < horizon
+        return record.value is not None or horizon is None or self._now < horizon
 
     @staticmethod
-    def _rebuild(header: BatchHeader, kept: list[RecordTuple], horizon: int | None) -> bytearray:
+    def _rebuild(header: BatchHeader, kept: list[Record], horizon: int | None) -> bytearray:
         builder = BatchBuilder(base_timestamp=horizon)
-        for offset, timestamp, key, value, headers in kept:
-            builder.append_at(offset - header.base_offset, timestamp, key, value, headers)
+        for record in kept:
+            delta = record.offset - header.base_offset
+            builder.append_at(delta, record.timestamp, record.key, record.value, record.headers)
         if not kept:
             # Only the header is left: its time must not be lost with the records.
             builder.keep_timestamp(header.max_timestamp)

@@ -1,5 +1,7 @@
 """Record batches: against bytes from Kafka's own Java, against two other Python implementations, and against damage."""
 
+import copy
+import pickle
 import struct
 import warnings
 from types import SimpleNamespace
@@ -236,6 +238,16 @@ def test_records_given_as_objects():
     records = [Record(99, *record) for record in RECORDS]
     assert build_batch(records) == build_batch(RECORDS)
     assert read_records(build_batch(records))[1] == Record(1, *RECORDS[1])
+
+
+def test_a_record_without_headers_gets_a_list_of_its_own_when_it_is_looked_at():
+    first, second = read_records(build_batch([(7, b"k", b"v", []), (7, b"k", b"v", [])]))
+    assert repr(copy.copy(first)) == repr(first) == repr(Record(0, 7, b"k", b"v", []))
+    assert pickle.loads(pickle.dumps(second)) == second == Record(1, 7, b"k", b"v", [])
+    first.headers.append(("a", b"b"))
+    assert (first.headers, second.headers) == ([("a", b"b")], [])
+    with pytest.raises(AttributeError, match="'Record' object has no attribute 'topic'"):
+        first.topic  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_gaps_that_compaction_leaves():

@@ -19,7 +19,7 @@ from muster.errors import CorruptRecordError, MusterError, ProtocolError
 from muster.model import NO_LEADER_EPOCH, ConsumerRecord, TopicPartition
 from muster.protocol.aborted import Aborted, AbortedTransactions
 from muster.protocol.primitives import Buffer
-from muster.protocol.record_batch import BatchHeader, check_batch, iter_headers, read_tuples
+from muster.protocol.record_batch import BatchHeader, check_batch, iter_headers, next_header, read_as
 
 
 @dataclass(slots=True)
@@ -153,11 +153,11 @@ class PartitionQueue:
         return False
 
     def _decode_batch(self, state: PartitionState, data: FetchedData) -> None:
-        found = next(iter_headers(data.buffer, data.position), None)
-        if found is None:  # the last batch is cut off: the next fetch brings it again
+        position = data.position
+        header = next_header(data.buffer, position)
+        if header is None:  # the last batch is cut off: the next fetch brings it again
             data.position = len(data.buffer)
             return
-        position, header = found
         if self._check_crcs:
             check_batch(data.buffer, position, header)
         if not data.hides(position, header):
@@ -182,23 +182,14 @@ def _records(
     partition: TopicPartition, buffer: Buffer, position: int, header: BatchHeader, first: int
 ) -> list[ConsumerRecord]:
     """The records of a batch from offset `first` on: a fetch brings whole batches, the position may be inside one."""
+    records = read_as(ConsumerRecord, buffer, position, header)
+    if first > header.base_offset:
+        records = [record for record in records if record.offset >= first]
     topic, number = partition
     epoch, timestamp_type = header.partition_leader_epoch, header.timestamp_type
-    new, records = ConsumerRecord.__new__, []
-    fields = read_tuples(buffer, position, header)
-    if first > header.base_offset:
-        fields = [found for found in fields if found[0] >= first]
-    for offset, timestamp, key, value, headers in fields:
-        # Filled here: the call of __init__ for each record would cost the loop a third more.
-        record = new(ConsumerRecord)
+    for record in records:
         record.topic = topic
         record.partition = number
-        record.offset = offset
-        record.timestamp = timestamp
         record.timestamp_type = timestamp_type
-        record.key = key
-        record.value = value
-        record.headers = headers
         record.leader_epoch = epoch
-        records.append(record)
     return records
