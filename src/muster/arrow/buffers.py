@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -11,11 +11,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from muster.arrow.engine import Kernel
-from muster.arrow.layout import FLUSH_BYTES, KEY, NULL_TIMESTAMP, OK, REASONS, SPAN_COLUMNS, VALUE
+from muster.arrow.layout import FLUSH_BYTES, KEY, NULL_TIMESTAMP, OK, REASONS, ROOM_BYTES, SPAN_COLUMNS, VALUE
 from muster.arrow.schema import HEADERS, Array, arrow_schema
 from muster.arrow.segments import Segment
 from muster.errors import CorruptRecordError
-from muster.protocol.compression import Buffer, Compression
+from muster.protocol.compression import Buffer, Compression, decompress_into
 from muster.protocol.record_batch import HEADER_SIZE, BatchHeader, record_bytes
 
 _MIN_RECORD_SIZE = 7
@@ -40,24 +40,59 @@ def decode(
 
 
 def _inputs(buffer: Buffer, segments: list[Segment]) -> Iterator[_Input]:
-    """Cut the batches into pieces of about FLUSH_BYTES. What is not compressed is decoded where it lies."""
+    """Cut the batches into pieces of at most about FLUSH_BYTES. What is not compressed is decoded where it lies."""
     whole = memoryview(buffer)
     for compressed, run in groupby(segments, lambda segment: segment.header.compression is not Compression.NONE):
-        parts: list[bytes] = []
-        rows: list[tuple[int, ...]] = []
-        size = 0
+        decoded = _unpacked if compressed else _in_place
+        yield from decoded(whole, run)
+
+
+def _in_place(whole: memoryview, run: Iterable[Segment]) -> Iterator[_Input]:
+    rows: list[tuple[int, ...]] = []
+    size = 0
+    for position, header in run:
+        rows.append(_row(position + HEADER_SIZE, position + header.size, header))
+        size += header.size
+        if size >= FLUSH_BYTES:
+            yield _input(whole, rows)
+            rows, size = [], 0
+    if rows:
+        yield _input(whole, rows)
+
+
+_rooms: list[npt.NDArray[np.uint8]] = []
+"""Where batches were decompressed to, and the next may be: memory of its own for each piece would have to be given by
+the system and be cleared each time."""
+
+
+def _unpacked(whole: memoryview, run: Iterable[Segment]) -> Iterator[_Input]:
+    """Decompress batches one behind the other. The memory of a piece is used again when the next one is asked for."""
+    room = _rooms.pop() if _rooms else np.empty(ROOM_BYTES, np.uint8)
+    view = room.data
+    rows: list[tuple[int, ...]] = []
+    size = 0
+    try:
         for position, header in run:
-            begin, end = position + HEADER_SIZE, position + header.size
-            if compressed:
-                parts.append(record_bytes(buffer, position, header))
-                begin, end = size, size + len(parts[-1])
-            rows.append(_row(begin, end, header))
-            size += end - begin
+            packed = whole[position + HEADER_SIZE : position + header.size]
+            count = decompress_into(header.compression, packed, view[size:])
+            if count is None and rows:
+                yield _input(view[:size], rows)
+                rows, size = [], 0
+                count = decompress_into(header.compression, packed, view)
+            if count is None:  # too large, or broken, which this tells
+                alone = memoryview(record_bytes(whole, position, header))
+                yield _input(alone, [_row(0, len(alone), header)])
+                continue
+            rows.append(_row(size, size + count, header))
+            size += count
             if size >= FLUSH_BYTES:
-                yield _input(_joined(parts) if compressed else whole, rows)
-                parts, rows, size = [], [], 0
+                yield _input(view[:size], rows)
+                rows, size = [], 0
         if rows:
-            yield _input(_joined(parts) if compressed else whole, rows)
+            yield _input(view[:size], rows)
+    finally:
+        if not _rooms:
+            _rooms.append(room)
 
 
 def _row(begin: int, end: int, header: BatchHeader) -> tuple[int, ...]:
@@ -65,10 +100,6 @@ def _row(begin: int, end: int, header: BatchHeader) -> tuple[int, ...]:
         raise CorruptRecordError(f"{header.record_count} records do not fit into {end - begin} bytes")
     times = (header.base_timestamp, header.timestamp_type, header.max_timestamp)
     return (begin, end, header.record_count, header.base_offset, *times)
-
-
-def _joined(parts: list[bytes]) -> memoryview:
-    return memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
 
 
 def _input(data: memoryview, rows: list[tuple[int, ...]]) -> _Input:

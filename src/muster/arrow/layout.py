@@ -25,6 +25,10 @@ NULL_TIMESTAMP = -(2**63)
 MAX_MS = (2**63 - 1) // 1000
 """The largest timestamp in milliseconds that can be told in microseconds."""
 
+ROOM_BYTES = 8 * 1024 * 1024
+"""Where compressed batches are decompressed to, one behind the other. It is used again and again, so its pages are
+there; a batch that finds no room in it gets memory of its own."""
+
 FLUSH_BYTES = 32 * 1024 * 1024
 """One piece of decoding ends when its records take so many bytes, decompressed: one fetch may hold gigabytes."""
 

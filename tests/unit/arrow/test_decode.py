@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from muster.arrow import COLUMNS, Decoder, Engine, arrow_schema, buffers, decode, plain
 from muster.errors import CorruptRecordError
-from muster.protocol.compression import Compression
+from muster.protocol.compression import Compression, decompress_into
 from muster.protocol.record_batch import (
     HEADER_SIZE,
     BatchBuilder,
@@ -290,3 +290,32 @@ def test_much_at_once_comes_in_pieces(monkeypatch, engine, codec):
     assert [offset for _, offsets, _ in pieces for offset in offsets] == list(range(15))
     assert [value for _, _, values in pieces for value in values] == [b"v%d" % at for at in range(15)]
     assert {topic for topics, _, _ in pieces for topic in topics} == {"flights"}
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Compression if codec], ids=lambda codec: codec.name)
+def test_batches_are_decompressed_once_into_one_buffer(monkeypatch, codec):
+    asked, real = [], decompress_into
+
+    def counted(compression, data, target):
+        asked.append(target.obj)
+        return real(compression, data, target)
+
+    monkeypatch.setattr(buffers, "decompress_into", counted)
+    monkeypatch.setattr(buffers, "record_bytes", None)  # not called: it makes bytes of each batch
+    buffer = b"".join(simple(50, at, compression=codec) for at in range(0, 500, 50))
+    for _ in range(2):
+        batches = list(Decoder("t", 0, ("offset", "value"), Engine.NUMBA).decode(buffer).batches)
+        assert [rows.num_rows for rows in batches] == [500]
+    assert len(asked) == 20
+    assert len({id(room) for room in asked}) == 1
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Compression if codec], ids=lambda codec: codec.name)
+def test_batches_that_find_no_room_are_decoded_all_the_same(monkeypatch, codec):
+    monkeypatch.setattr(buffers, "ROOM_BYTES", 600)
+    monkeypatch.setattr(buffers, "_rooms", [])
+    parts = [simple(count, at, compression=codec) for at, count in ((0, 20), (20, 20), (40, 90), (130, 5))]
+    found = Decoder("t", 0, ("offset", "value"), Engine.NUMBA).decode(b"".join(parts)).batches
+    rows = [row for batch in found for row in batch.to_pylist()]
+    assert [row["offset"] for row in rows] == list(range(135))
+    assert [row["value"] for row in rows] == [b"v%d" % at for at in range(135)]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.errors import CorruptRecordError
-from muster.protocol.compression import Compression, compress, decompress
+from muster.protocol.compression import Compression, compress, decompress, decompress_into
 
 PACKED = [codec for codec in Compression if codec]
 TEXT = b"".join(b'{"carrier":"UA","flight":%d}' % i for i in range(20_000))
@@ -116,3 +116,54 @@ def test_lz4_frames_with_dependent_blocks_and_checksums_are_read():
 
 def test_lz4_frames_have_the_header_that_java_writes():
     assert bytes(compress(Compression.LZ4, TEXT))[:7].hex() == "04224d18604082"
+
+
+def into(codec, packed, room):
+    """What `decompress_into` puts into so much room, between bytes that it must leave alone; None as it says so."""
+    target = bytearray(b"\xee" * (room + 2))
+    count = decompress_into(codec, packed, memoryview(target)[1:-1])
+    assert (target[0], target[-1]) == (0xEE, 0xEE)
+    return None if count is None else bytes(target[1 : 1 + count])
+
+
+@pytest.mark.parametrize("codec", Compression, ids=lambda codec: codec.name)
+@pytest.mark.parametrize("data", [b"", b"x", TEXT, NOISE, bytes(500_000)], ids=len)
+def test_bytes_come_into_a_buffer_as_they_come_out(codec, data):
+    packed = compress(codec, data)
+    assert into(codec, packed, len(data)) == into(codec, packed, len(data) + 100_000) == data
+    if data:
+        assert into(codec, packed, len(data) - 1) is None
+
+
+@given(
+    data=st.binary(max_size=2_000), codec=st.sampled_from(PACKED), where=st.integers(0, 5_000), byte=st.integers(0, 255)
+)
+def test_what_is_damaged_comes_into_a_buffer_only_where_it_comes_out(data, codec, where, byte):
+    packed = bytearray(compress(codec, data))
+    packed[where % len(packed)] = byte
+    found = into(codec, packed, 10_000)
+    try:
+        told = decompress(codec, packed)
+    except CorruptRecordError:
+        told = None
+    assert found is None or found == told
+
+
+@pytest.mark.parametrize("codec", PACKED, ids=lambda codec: codec.name)
+@pytest.mark.parametrize("cut", [1, 4, 9, 0.5])
+def test_what_is_cut_off_does_not_come_into_a_buffer(codec, cut):
+    packed = compress(codec, TEXT)
+    packed = packed[: -cut if isinstance(cut, int) else int(len(packed) * cut)]
+    try:
+        told = decompress(codec, packed)
+    except CorruptRecordError:
+        told = None
+    assert into(codec, packed, len(TEXT)) in (None, told)
+
+
+def test_lz4_of_two_frames_and_with_blocks_that_are_longer_than_their_frame_says():
+    packed = bytes(compress(Compression.LZ4, NOISE))
+    assert into(Compression.LZ4, packed + packed, 2 * len(NOISE)) in (None, NOISE + NOISE)
+    block = b"\0" * 70_000
+    long = packed[:7] + (len(block) | 0x80000000).to_bytes(4, "little") + block + bytes(4)
+    assert into(Compression.LZ4, long, 100_000) is None
