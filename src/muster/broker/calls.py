@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -20,6 +21,7 @@ from muster.broker.intake import Intake, LargeFrame
 from muster.errors import MusterError
 from muster.protocol import codec
 from muster.protocol.api import response_header_version
+from muster.protocol.messages import FetchRequest
 from muster.protocol.primitives import Buffer, Request, Response
 
 SMALL = 2_000
@@ -52,7 +54,8 @@ Handle = Callable[[Any, "Call"], Response | Sliced | None]
 Fast = Callable[[bytes, int, int, int], bytes | None]
 
 
-class Api(NamedTuple):
+@dataclass(slots=True)
+class Api:
     """How a kind of request is served: its versions, its handler, whether requests behind it may go on.
 
     `fast` is a short way for a hot request: frame, position of the body, version, correlation id -> the whole answer,
@@ -66,6 +69,16 @@ class Api(NamedTuple):
     pipelined: bool = False
     fast: Fast | None = None
     most_elements: int = 1 << 20
+    flexible_from: int = field(init=False)
+    """The first version whose answers have a header with tags."""
+    has_records: bool = field(init=False)
+    """Whether its answers may hold views of the log, which are not copied."""
+
+    def __post_init__(self) -> None:
+        self.has_records = self.request is FetchRequest
+        versions = range(self.request.MIN_VERSION, self.request.MAX_VERSION + 1)
+        flexible = (version for version in versions if response_header_version(self.request, version))
+        self.flexible_from = next(flexible, self.request.MAX_VERSION + 1)
 
 
 class Unsupported(NamedTuple):
@@ -245,14 +258,18 @@ def encode_answer_sliced(response: Response, call: Call) -> Generator[None, None
 
 def finish_frame(parts: list[Buffer], call: Call) -> list[Buffer]:
     """Put length and header in front of an encoded response (`parts` has a place for them)."""
-    size = sum(map(len, parts))
-    if response_header_version(call.api.request, call.version):
+    if not call.api.has_records:
+        parts = [b"", b"".join(parts)]
+    elif len(parts) > _JOIN_PARTS:
+        parts = [b"", *join_small(parts)]
+    size = len(parts[1]) if len(parts) == 2 else sum(map(len, parts))
+    if call.version >= call.api.flexible_from:
         parts[0] = _FLEXIBLE_RESPONSE_HEADER.pack(size + 5, call.correlation_id, 0)
         call.size = size + 9
     else:
         parts[0] = _RESPONSE_HEADER.pack(size + 4, call.correlation_id)
         call.size = size + 8
-    return parts if len(parts) <= _JOIN_PARTS else join_small(parts)
+    return parts
 
 
 def join_small(parts: list[Buffer]) -> list[Buffer]:

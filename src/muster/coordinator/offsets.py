@@ -101,7 +101,9 @@ def commit(
     longest = min(request.retention_time_ms, NEVER - now)
     expires = NO_TIMESTAMP if request.retention_time_ms == DEFAULT_RETENTION else now + longest
     answers: list[OffsetCommitResponseTopic] = []
+    longest_metadata = config.offset_metadata_max_bytes
     for topic in request.topics:
+        topic_id = topic.topic_id
         name = _resolve(topic, topics, version)
         count = topics.partition_count(name) if name else 0
         missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name else ErrorCode.UNKNOWN_TOPIC_ID
@@ -113,14 +115,14 @@ def commit(
                 code = missing
             elif error is not NONE:
                 code = error
-            elif len(metadata) > config.offset_metadata_max_bytes:
+            elif len(metadata) > longest_metadata:
                 code = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
                 code = NONE
                 offset, epoch = each.committed_offset, each.committed_leader_epoch
-                values.append((index, OffsetCommitValue(offset, epoch, metadata, now, expires, topic.topic_id)))
+                values.append((index, OffsetCommitValue(offset, epoch, metadata, now, expires, topic_id)))
             partitions.append(OffsetCommitResponsePartition(index, code))
-        answers.append(OffsetCommitResponseTopic(name, topic.topic_id, partitions))
+        answers.append(OffsetCommitResponseTopic(name, topic_id, partitions))
         if values:
             records.append(OffsetCommits(request.group_id, name, values))
     return OffsetCommitResponse(0, answers), records

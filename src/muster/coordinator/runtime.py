@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from muster.coordinator.config import GroupConfig
 from muster.coordinator.effects import Effects, GroupEvent, Origin
@@ -56,7 +57,8 @@ FORGOTTEN_AT_ONCE = 100
 Decide = Callable[[GroupShard, Any, Origin, int], Effects]
 
 
-class Client(NamedTuple):
+@dataclass(slots=True)
+class Client:
     """The client that sent a request, and the request's version."""
 
     client_id: str

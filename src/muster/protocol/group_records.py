@@ -10,6 +10,7 @@ There are more kinds (the next-generation, share and streams protocols), and the
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
 from typing import Any, NamedTuple, TypeAlias
@@ -38,9 +39,11 @@ _INT16 = Struct(">h")
 _INT32 = Struct(">i")
 _COMMIT_HEAD = Struct(">hqiB")
 _COMMIT_TAIL = Struct(">qB")
-_USUAL_COMMIT = Struct(">iBhqiBqBB")
-_USUAL = 2 * (_USUAL_COMMIT.size - _INT32.size - 2)
-"""The length of the usual value as a varint."""
+_USUAL_COMMIT = Struct(">i3sqi11s")
+_USUAL_HEAD = Struct(">Bh").pack(2 * (_USUAL_COMMIT.size - _INT32.size - 2), OFFSET_COMMIT_VALUE_VERSION)
+"""Of the usual value: its length as a varint, its version."""
+_USUAL_TAIL = Struct(">BqBB")
+"""No metadata, the time, no tags, no headers."""
 
 
 class OffsetCommitRecord(NamedTuple):
@@ -50,7 +53,8 @@ class OffsetCommitRecord(NamedTuple):
     value: OffsetCommitValue | None
 
 
-class OffsetCommits(NamedTuple):
+@dataclass(slots=True)
+class OffsetCommits:
     """What one request commits for partitions of a topic: an OffsetCommitRecord for each, in order."""
 
     group: str
@@ -107,14 +111,16 @@ def _encode_commits(commits: OffsetCommits) -> list[bytes]:
     # value, value without metadata, no tags, no headers.
     head = _commit_key_head(commits.group, commits.topic)
     head = varint(len(head) + _INT32.size) + head
-    pack, version = _USUAL_COMMIT.pack, OFFSET_COMMIT_VALUE_VERSION
+    pack, usual, at, tail = _USUAL_COMMIT.pack, _USUAL_HEAD, None, b""
     found = []
     for partition, value in commits.values:
         if value.metadata or value.expire_timestamp != -1 or value.topic_id != ZERO_UUID:
             found.append(_encode_unusual_commit(head, partition, value))
         else:
-            times = value.commit_timestamp
-            found.append(head + pack(partition, _USUAL, version, value.offset, value.leader_epoch, 1, times, 0, 0))
+            if value.commit_timestamp != at:
+                at = value.commit_timestamp
+                tail = _USUAL_TAIL.pack(1, at, 0, 0)
+            found.append(head + pack(partition, usual, value.offset, value.leader_epoch, tail))
     return found
 
 

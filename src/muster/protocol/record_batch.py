@@ -379,14 +379,18 @@ class BatchBuilder:
             base_timestamp = self._base_timestamp = timestamp
         if timestamp > self._max_timestamp:
             self._max_timestamp = timestamp
-        time_delta = varint(timestamp - base_timestamp)
-        delta, add = self._last_delta, self._parts.append
+        start = b"\0" + varint(timestamp - base_timestamp)
+        delta, parts, size, length, head = self._last_delta, self._parts, self.size, -1, b""
         for rest in records:
             delta += 1
-            body = b"\0%b%b%b" % (time_delta, varint(delta), rest)
-            record = varint(len(body)) + body
-            add(record)
-            self.size += len(record)
+            place = varint(delta)
+            follows = len(place) + len(rest)
+            if follows != length:  # neighbours are alike, most of the time
+                length = follows
+                head = varint(len(start) + length) + start
+            parts += (head, place, rest)
+            size += len(head) + length
+        self.size = size
         self.count += delta - self._last_delta
         self._last_delta = delta
 
@@ -430,9 +434,7 @@ class BatchBuilder:
         parts: list[bytes | memoryview] = list(self._parts)
         if compression:
             parts = [compress(compression, b"".join(self._parts), level)]
-        batch = bytearray(HEADER_SIZE)
-        for part in parts:
-            batch += part
+        batch = bytearray().join((bytes(HEADER_SIZE), *parts))
         fields = (attributes, last_offset_delta, base_timestamp, max_timestamp)
         _AFTER_CRC.pack_into(batch, _CRC_START, *fields, producer_id, producer_epoch, base_sequence, self.count)
         _PREFIX.pack_into(batch, 0, base_offset, len(batch) - LOG_OVERHEAD, leader_epoch)

@@ -72,8 +72,11 @@ class Shared:
 
 def offset_commit(groups: Groups, request: OffsetCommitRequest, call: Call) -> Sliced | None:
     """Have offsets committed."""
-    if sum(len(topic.partitions) + 1 for topic in request.topics) <= SHARE:
-        group_request(groups, request, call)
+    partitions = 0
+    for topic in request.topics:
+        partitions += len(topic.partitions) + 1
+    if partitions <= SHARE:
+        submit(groups, request, call, call.reply)
         return None
     shared = Shared(request.topics, "partitions")
 
