@@ -55,7 +55,8 @@ def test_lives_differ_and_are_eventful() -> None:
     told = "\n".join(cluster.story for cluster in lives)
     for word in (
         "crashes", "freezes", "is closed", "unsubscribes", "seeks t", "pauses [T", "only", "stays away",
-        "dies", "resigns", "is deposed", "stands still", "learns that", "cuts", "(to client)", "resets",
+        "dies", "resigns", "is deposed", "stands still", "learns that", "cuts", "(to client)", "resets", "loses slot",
+        "has slot",
         "log      fails", "syncs hang", "a sync fails", "partitions", "is made anew", "begins at", "ends at",
         "revoked t", "lost t", "MemberFenced", "MemberExpired", "NOT_COORDINATOR", "FENCED_INSTANCE_ID",
         "GROUP_MAX_SIZE_REACHED", "poll was not called", "everything is well but", "all leave: expiry", "deletes group",

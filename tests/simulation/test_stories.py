@@ -9,7 +9,10 @@ import pytest
 from muster.client.core.group.member_state import MemberState, Step
 from muster.coordinator.config import GroupConfig
 from muster.coordinator.effects import Cause, ExpiryKind, MemberExpired, MemberLeft, RebalanceStarted
+from muster.coordinator.runtime import Client, group_partition
+from muster.errors import ErrorCode
 from muster.model import OffsetAndMetadata, TopicPartition
+from muster.protocol.messages import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from muster.testing import Habits, InvariantError, SimCluster, SimMember
 
 COOPERATIVE: dict[str, Any] = {"partition_assignment_strategy": "cooperative-sticky"}
@@ -268,6 +271,74 @@ def test_members_that_are_all_dead_expire_though_their_group_has_to_be_read_agai
 
     [described] = where.describe()
     assert described.group_state == "Empty"
+
+
+# --- slots that move --------------------------------------------------------------------------------------------------
+
+
+def two_slots(nodes: int = 1, lazy_log: bool = False) -> SimCluster:
+    """With the groups `group` and `other` in different slots of the coordinator's store."""
+    config = GroupConfig(offsets_topic_num_partitions=3)
+    assert group_partition("group", 3) != group_partition("other", 3)
+    return cluster(groups=["group", "other"], nodes=nodes, group_config=config, lazy_log=lazy_log)
+
+
+@pytest.mark.parametrize("lazy_log", [False, True])
+def test_a_slot_moves_away_and_back_while_members_wait(lazy_log):
+    """A member waits in the rebalance that another has begun, then their slot is gone. The other group goes on."""
+    where = two_slots(lazy_log=lazy_log)
+    members = group(where, 2, group_id="group")
+    other = group(where, 1, group_id="other")[0]
+    coordinators = where.brokers.coordinators
+    generation = other.generation_id
+    newcomer = where.add_member("newcomer", group_id="group", **COOPERATIVE)
+    where.run_until(lambda: "RebalanceStarted" in where.story.split("newcomer")[-1], 5_000)
+    slot = group_partition("group", 3)
+    assert coordinators.current is not None
+    coordinators.current.runtime.unload(slot)
+    begin = len(where.story)
+    where.produce("flights", 0, 10)
+    where.run_until(lambda: where.lag("other") == 0, 15_000)
+    assert "NOT_COORDINATOR" in where.story[begin:]
+    assert not [event for event in coordinators.events if isinstance(event, MemberExpired)]
+    assert coordinators.current.runtime.load(slot, 100)
+    where.settle(60_000)
+    assert sorted(load([*members, newcomer])) == [1, 1, 2]
+    assert other.generation_id == generation
+    where.produce("flights", 0, 10)
+    where.run_until(lambda: where.lag("group") == where.lag("other") == 0, 20_000)
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_a_coordinator_that_was_deposed_is_fenced_by_its_store(refuses):
+    """Two nodes believe that they coordinate. What the older one writes is refused, or nothing is heard of it: it
+    acknowledges nothing, though nobody has told it."""
+    where = two_slots(nodes=2)
+    coordinators = where.brokers.coordinators
+    members = group(where, 2, group_id="group")
+    before = coordinators.current
+    assert before is not None
+    coordinators.depose(30_000, refuses=refuses)
+    where.brokers.start_coordinator(2)
+    after = coordinators.current
+    assert after is not None
+    assert (after.node_id != before.node_id, after.epoch > before.epoch) == (True, True)
+    partition = OffsetCommitRequestPartition(0, 7)
+    topic = OffsetCommitRequestTopic("flights", partitions=[partition])
+    request = OffsetCommitRequest("other", topics=[topic])
+    answers: list[Any] = []
+    for coordinator in (before, after):
+        coordinator.runtime.submit(request, Client("cli", "", 8), answers.append)
+        where.run(2_000)
+    codes = [answer.topics[0].partitions[0].error_code for answer in answers]
+    assert codes == [ErrorCode.NOT_COORDINATOR, ErrorCode.NONE][1 - refuses :]
+    assert coordinators.stale == [before]
+    if refuses:
+        assert before.runtime.heartbeat("other", 1, "x") is ErrorCode.NOT_COORDINATOR
+    where.run(30_000)  # by now it has learned it
+    where.settle()
+    assert [answer.topics[0].partitions[0].error_code for answer in answers].count(ErrorCode.NONE) == 1
+    assert sorted(load(members)) == [2, 2]
 
 
 # --- partitions taken by hand -----------------------------------------------------------------------------------------

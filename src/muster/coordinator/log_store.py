@@ -122,7 +122,7 @@ class LogJournal:
             appended = self.log.append(batch.build(), now=now, leader_epoch=self.epoch, origin="coordinator")
         except KafkaError as error:
             if error.code is ErrorCode.FENCED_LEADER_EPOCH:
-                self._refusal = FencedError(str(error))
+                self._refusal = FencedError(error.message or "the log is led under a newer epoch")
                 raise self._refusal from error
             raise
         # The log returns the position: the coordinator need not be its only writer.

@@ -121,6 +121,7 @@ class _Life(Faults):
             brokers.thaw(node)
             brokers.start(node)
         brokers.take_over()
+        coordinators.move_back()
         cluster.network.slow = 0
         for name, count in self.scenario.topics.items():
             if name not in brokers.topics.counts:

@@ -75,9 +75,9 @@ class LogView:
     def append(self, batches: bytearray, *, now: int, leader_epoch: int = 0, origin: Any = "") -> LogAppend:
         """As `SimLog.append`. A deposed coordinator is refused, or hears nothing at all."""
         if self._deposed_at is None:
-            return self._log.append(batches, now=now)
+            return self._log.append(batches, now=now, leader_epoch=leader_epoch)
         if self._refuses:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another node leads this log")
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, "another node leads this log")
         self._lost += 1
         return LogAppend(self.log_end_offset - 1)
 
@@ -94,8 +94,9 @@ class LogView:
 class Coordinator:
     """One node that coordinates, or believes that it does."""
 
-    def __init__(self, node_id: int, skew_ms: int) -> None:
+    def __init__(self, node_id: int, epoch: int, skew_ms: int) -> None:
         self.node_id = node_id
+        self.epoch = epoch
         self.skew_ms = skew_ms
         self.is_loading = True
         self.is_frozen = False
@@ -152,6 +153,10 @@ class SimCoordinators:
         self._skew_ms = skew_ms
         self._trace = trace
         self._stale: list[Coordinator] = []
+        self._epoch = 0
+        """How often a slot, or all of them, came into other hands."""
+        self._moved: set[int] = set()
+        """Slots that the coordinator has lost, and will have again."""
         self._member_ids = 0
 
     # --- which node it is --------------------------------------------------------------------------------------------
@@ -165,7 +170,8 @@ class SimCoordinators:
     def begin(self, node_id: int) -> None:
         """A node reads the logs, and coordinates from now on."""
         skew = self._rng.choice((0, self._skew_ms, -self._skew_ms)) if self._skew_ms else 0
-        coordinator = self.current = Coordinator(node_id, skew)
+        coordinator = self.current = Coordinator(node_id, self._next_epoch(), skew)
+        self._moved.clear()
         coordinator.runtime = CoordinatorRuntime(
             self._config,
             LogStore(lambda partition: self._open_log(coordinator, partition)),
@@ -193,7 +199,7 @@ class SimCoordinators:
             log.sync()
         coordinator.is_loading = False
         self.invariants.coordinator = coordinator
-        coordinator.runtime.load_all(sorted(self.logs))
+        coordinator.runtime.load_all(sorted(self.logs), coordinator.epoch)
         self._when_loaded(coordinator)
 
     def _later(self, coordinator: Coordinator, callback: Callable[[], None]) -> None:
@@ -259,13 +265,45 @@ class SimCoordinators:
             coordinator.alarm.cancel()
         self.invariants.died()
 
-    def depose(self, for_ms: int) -> None:
-        """Another is to take over; this one does not notice it for a while, and answers as if it still were."""
+    def _next_epoch(self) -> int:
+        self._epoch += 1
+        return self._epoch
+
+    def move_slot(self, for_ms: int) -> None:
+        """One slot moves away from the coordinator, and back a while later."""
+        coordinator = self.current
+        slots = sorted(self.logs.keys() - self._moved)
+        if coordinator is None or coordinator.is_loading or coordinator.is_frozen or not slots:
+            return
+        slot = self._rng.choice(slots)
+        self._trace(f"node {coordinator.node_id}", f"loses slot {slot}")
+        self._moved.add(slot)
+        self._is_held_up()
+        coordinator.runtime.unload(slot, self._next_epoch())
+        self._arm(coordinator)
+        self._clock.call_later(for_ms, coordinator.when_it_runs, lambda: self._move_back(coordinator, slot))
+
+    def move_back(self) -> None:
+        """The coordinator has all slots again."""
+        if self.current is not None:
+            for slot in sorted(self._moved):
+                self._move_back(self.current, slot)
+
+    def _move_back(self, coordinator: Coordinator, slot: int) -> None:
+        if coordinator is self.current and slot in self._moved:
+            self._trace(f"node {coordinator.node_id}", f"has slot {slot} again")
+            self._moved.discard(slot)
+            coordinator.runtime.load(slot, self._next_epoch())
+            self._when_loaded(coordinator)
+
+    def depose(self, for_ms: int, *, refuses: bool | None = None) -> None:
+        """Another is to take over; this one does not notice it for a while, and answers as if it still were. Its logs
+        refuse what it writes, or take it without ever making it durable: by chance, if `refuses` does not say."""
         coordinator, self.current = self.current, None
         if coordinator is None:
             return
         self._trace(f"node {coordinator.node_id}", "is deposed, and does not know")
-        refuses = bool(self._rng.randrange(2))
+        refuses = bool(self._rng.randrange(2)) if refuses is None else refuses
         for view in coordinator.views:
             view.depose(refuses=refuses)
         self.invariants.died()
@@ -309,7 +347,7 @@ class SimCoordinators:
     def is_well_again(self) -> None:
         """Nothing holds the coordinator up from now on, unless its log still does."""
         self.invariants.well_since = self._clock.now
-        is_held = any(log.fails or log.held for log in self.logs.values())
+        is_held = bool(self._moved) or any(log.fails or log.held for log in self.logs.values())
         self.invariants.well_until = self._clock.now if is_held else None
 
     def _is_held_up(self) -> None:
@@ -320,7 +358,7 @@ class SimCoordinators:
     def is_well(self) -> bool:
         """Whether nothing holds the coordinator up."""
         current = self.current
-        if current is None or current.is_loading or current.is_frozen or current.runtime.is_loading:
+        if current is None or current.is_loading or current.is_frozen or current.runtime.is_loading or self._moved:
             return False
         return not any(log.fails or log.held or log.failed is not None for log in self.logs.values())
 

@@ -44,6 +44,8 @@ class Faults:
             (2, self._grow),
             (2, self._rejoin),
         ]
+        if scenario.moves_slots:
+            faults.append((4, self._move_slot))
         if scenario.lazy_log:
             faults += [(3, self._hold_syncs), (1, self._fail_syncs)]
         if scenario.records:
@@ -213,6 +215,9 @@ class Faults:
 
     def _move(self) -> None:
         self.cluster.brokers.move_coordinator(self.rng.choice(self.cluster.brokers.node_ids))
+
+    def _move_slot(self) -> None:
+        self.cluster.brokers.coordinators.move_slot(self.rng.choice((1, 500, 3_000)))
 
     def _depose(self) -> None:
         self.cluster.brokers.depose_coordinator(self.rng.choice((500, 3_000, 9_000)))

@@ -83,6 +83,7 @@ class Scenario:
     end: str
     simple: int = 0
     versions: dict[type[Request[Any]], int] = field(default_factory=dict)
+    moves_slots: bool = False
 
     @classmethod
     def draw(cls, rng: Random) -> Scenario:
@@ -130,6 +131,7 @@ class Scenario:
             # Offsets of a group without members expire even while they are used: nothing could be promised then.
             simple=rng.randint(1, 2) if one_in(5) and end != "expiry" else 0,
             versions=versions,
+            moves_slots=one_in(4),
         )
 
     @property
