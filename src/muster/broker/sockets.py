@@ -1,9 +1,9 @@
-"""The sockets of connections: what asyncio's own transports do, with less to do for each socket and each event.
+"""The sockets of connections: transports like asyncio's own, with less work for each socket and each event.
 
-A group of a thousand members is a thousand sockets, of which hundreds are ready at once. Here one call of the loop
-reads all of them: they are in an epoll, and the loop has but that. Where there is no epoll (macOS) the loop has each.
+A group of a thousand members has a thousand sockets, of which hundreds are ready at once. Here one call of the loop
+reads all of them: they are in an epoll, and the loop watches only that. Without epoll (macOS) the loop watches each.
 
-What has a socket is a transport as asyncio defines it, for a BufferedProtocol; connection.py works with any other too.
+A `SocketTransport` is a transport as asyncio defines it, for a BufferedProtocol; connection.py works with others too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ READ, WRITE = 1, 4
 
 
 class Sockets:
-    """The sockets of one loop that are waited for."""
+    """The sockets that one loop watches."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, epoll: bool = hasattr(select, "epoll")) -> None:
         self.loop = loop
@@ -34,7 +34,7 @@ class Sockets:
         for descriptor, events in self._epoll.poll(0):
             transport = find(descriptor)
             if transport is None:
-                continue  # closed by what was read from one before it
+                continue  # closed while an earlier socket was handled
             if events == READ:
                 transport.read_ready()
             else:
@@ -66,7 +66,7 @@ class Sockets:
             self.loop.remove_writer(descriptor)
 
     def close(self) -> None:
-        """None is waited for any more."""
+        """Stop watching all sockets."""
         if self._epoll is not None and not self._closed:
             self.loop.remove_reader(self._epoll.fileno())
             self._epoll.close()
@@ -74,8 +74,8 @@ class Sockets:
 
 
 class SocketTransport(asyncio.Transport):
-    """A connected socket that does not block. It keeps what one write did not get rid of, asks for a pause with the
-    first byte of that, and says when it is gone."""
+    """A connected socket that does not block. It keeps the rest of one write, asks for a pause with the first byte
+    kept, and ends the pause when all are gone."""
 
     __slots__ = ("_closing", "_descriptor", "_events", "_lost", "_protocol", "_socket", "_sockets", "_unsent")
 
@@ -176,7 +176,7 @@ class SocketTransport(asyncio.Transport):
         return len(self._unsent)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """They are as they are: a pause with the first byte that is kept, and none when all are gone."""
+        """Ignored: a pause begins with the first byte that is kept, and ends when all are gone."""
 
     def pause_reading(self) -> None:
         self._watch(self._events & ~READ)

@@ -17,7 +17,7 @@ _RENEWED_BY_A_COMMIT = (GroupState.STABLE, GroupState.PREPARING_REBALANCE)
 
 
 class ClassicGroup(ClassicGroupBase):
-    """A `Group` of the classic protocol. What its members ask for - join, sync, heartbeat, leave - are functions of
+    """A `Group` of the classic protocol. Its members' requests - join, sync, heartbeat, leave - are functions of
     `classic.py` and `classic_join.py`."""
 
     __slots__ = ()
@@ -25,7 +25,7 @@ class ClassicGroup(ClassicGroupBase):
     # -------------------------------------------------------------------------------------------------------- offsets
 
     def check_commit(self, request: OffsetCommitRequest, now: int) -> ErrorCode:
-        """As `Group.check_commit`: by a member of this generation, or by anybody while there are no members."""
+        """As `Group.check_commit`: by a member of this generation, or by any client while there are no members."""
         state, generation_id = self.state, request.generation_id_or_member_epoch
         if state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -42,7 +42,7 @@ class ClassicGroup(ClassicGroupBase):
         return error
 
     def check_fetch(self, request: OffsetFetchRequestGroup) -> ErrorCode:
-        """As `Group.check_fetch`: offsets of a classic group are for all to see."""
+        """As `Group.check_fetch`: every client may read the offsets of a classic group."""
         return NONE
 
     @property
