@@ -62,7 +62,7 @@ Headers = list[tuple[str, bytes | None]]
 
 
 class HeadersOnDemand:
-    """A record that was made without headers gets its empty list when somebody looks: most are not looked at."""
+    """A record that was made without headers gets its empty list when the caller reads them; most callers do not."""
 
     __slots__ = ()
 
