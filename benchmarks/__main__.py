@@ -1,6 +1,6 @@
 """The benchmarks: `make bench`, or `python -m benchmarks [NAME] [ARGUMENTS]`.
 
-load       muster and Apache Kafka under the same load, in turn (this is what runs without a word)
+load       muster and Apache Kafka under the same load, in turn (the default)
 assignors  the assignors beside Kafka's own
 spark      the Spark source beside Spark's own Kafka connector
 clients    the consumer and the producer beside other clients for Python

@@ -417,4 +417,4 @@ ATTACKS = (
 )  # fmt: skip
 
 PAUSE = Attack("stopped for 8 s (SIGSTOP)", stop_process, seconds=8.0)
-"""Nobody is served meanwhile; what counts is that nobody is expelled."""
+"""No client is served meanwhile; what counts is that no member is expelled."""

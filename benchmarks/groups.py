@@ -1,7 +1,7 @@
 """Whole groups of members, each on a connection of its own: a server may handle a connection's requests one by one.
 
 A member joins, syncs, and asks with heartbeats whether it must join again: at once, and then at growing distances,
-while it knows that somebody is missing. The time that a group takes is that from its first JoinGroup to the last
+while it knows that a member is missing. The time that a group takes is that from its first JoinGroup to the last
 assignment of the generation that has all members.
 """
 

@@ -91,7 +91,7 @@ class Outcome(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the rows; the exit code is 1 if somebody was kept waiting, expelled or failed."""
+    """Run the rows; the exit code is 1 if a client was kept waiting, expelled or failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks hostile", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("-k", metavar="WORD", help="only the rows whose name contains it")
     parser.add_argument("--quick", action="store_true", help="watch each attack for a shorter time")

@@ -73,7 +73,7 @@ class Server:
             return False
 
     def stop(self) -> None:
-        """End it at once: nobody wants its data, and an orderly end takes Kafka ten seconds."""
+        """End it at once: its data is not needed any more, and an orderly end takes Kafka ten seconds."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()

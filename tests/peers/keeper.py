@@ -1,8 +1,8 @@
-"""Keep one server running for as long as somebody holds its lock, and end it when nobody does.
+"""Keep one server running for as long as a process holds its lock, and end it when none does.
 
 keeper.py USERS PIDFILE LOGFILE COMMAND ARGUMENT…
 
-Whoever uses the server holds a shared lock on the file USERS. The kernel gives the lock back when a process ends,
+A process that uses the server holds a shared lock on the file USERS. The kernel gives the lock back when it ends,
 however it ends, so that a test run that is killed leaves no server behind, and the workers of a parallel run share one
 server without counting each other. The keeper holds no lock while the server is in use; once it can have the lock for
 itself, it ends the server, and keeps the lock until the server is gone: a newcomer waits for that and starts another.
@@ -31,7 +31,7 @@ def main() -> int:
             except OSError:
                 time.sleep(POLL_S)
                 continue
-            # Nobody will read its data any more, and an orderly end takes Kafka ten seconds.
+            # Its data is not needed any more, and an orderly end takes Kafka ten seconds.
             server.kill()
             server.wait()
         # A server that was killed to be started again may have a new keeper already: the file is then the new one's.

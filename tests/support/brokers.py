@@ -69,7 +69,7 @@ def beside(folder: Path, settings: Mapping[str, object] | None = None) -> Iterat
 class BrokerProcess:
     """`muster serve` in a process of its own. Start and kill it as often as you like: it keeps folder and port.
 
-    The port is one that nobody else is given. One of the system's choosing (port 0) is among those of outgoing
+    The port is given to no other test. One of the system's choosing (port 0) is among those of outgoing
     connections: while the broker is down, one of those may take it.
     """
 

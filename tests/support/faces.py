@@ -117,7 +117,7 @@ class Cluster:
     """
 
     session_timeout_ms = 45_000
-    """Kafka's default: on a busy machine nobody is expelled who is alive."""
+    """Kafka's default: on a busy machine no living member is expelled."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap

@@ -221,7 +221,7 @@ class GroupHarness:
         return self
 
     def restart(self) -> GroupHarness:
-        """A new process reads the log; whoever waited for the old one waits in vain."""
+        """A new process reads the log; requests that waited in the old one get no answer."""
         self.shard = self.replayed()
         self.answers.update((ticket, None) for ticket in self.open_tickets)
         self._take(self.shard.loaded(self.now))

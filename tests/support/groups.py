@@ -62,7 +62,7 @@ def loads(assignments: Mapping[str, MemberAssignment]) -> list[int]:
 
 
 def check_complete(topics: Mapping[str, int], members: Members, assignments: Mapping[str, MemberAssignment]) -> None:
-    """Each partition that somebody wants belongs to exactly one member that wants it."""
+    """Each partition that a member wants belongs to exactly one member that wants it."""
     assert set(assignments) == set(members)
     rows = sorted(row for assignment in assignments.values() for row in assignment.partitions)
     wanted = {topic for subscription in members.values() for topic in subscription.topics}

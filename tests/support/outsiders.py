@@ -1,7 +1,7 @@
 """Members of groups that are not muster's own clients: each a process, started, told to leave, or killed.
 
 What a member does is the same for all: it reads its group's topic, prints each record as a line of JSON, then commits.
-Who owns what is asked of the broker, with confluent-kafka's admin client.
+The owners of partitions are asked of the broker, with confluent-kafka's admin client.
 """
 
 from __future__ import annotations

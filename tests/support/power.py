@@ -6,7 +6,7 @@
 
 What is legal to lose is written in muster/log/files.py: of a file what was written since its last sync (all, the end,
 or it reads as zeros), of a folder each name that was made, renamed or removed since its last sync, by itself.
-`leave_out` names one place in the code whose syncs do nothing, to see that somebody would notice.
+`leave_out` names one place in the code whose syncs do nothing, to see that a test would notice.
 """
 
 from __future__ import annotations

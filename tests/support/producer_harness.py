@@ -80,7 +80,7 @@ class Outcome:
 
 @dataclass
 class ProducerHarness:
-    """See the head of this file. `leaders` is who leads each partition of `TOPIC`; None is nobody."""
+    """See the head of this file. `leaders` has the leader of each partition of `TOPIC`; None for none."""
 
     leaders: list[int | None] = field(default_factory=lambda: [1])
     version: int = NEWEST

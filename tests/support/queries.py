@@ -163,7 +163,7 @@ def offsets(batches: Iterable[pa.RecordBatch]) -> list[int]:
 
 
 def audit(produced: Iterable[Read], *readers: Iterable[Read]) -> tuple[set[Read], dict[Read, int]]:
-    """What nobody read, and what was read more than once with how often."""
+    """The records that were never read, and those read more than once, with how often."""
     counted = Counter(read for reader in readers for read in reader)
     return set(produced) - set(counted), {read: count for read, count in counted.items() if count > 1}
 

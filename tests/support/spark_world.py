@@ -192,7 +192,7 @@ class SimQuery(Query):
 class SparkWorld:
     """Simulated brokers with topics, queries of one group, and what happens to them.
 
-    `leaderless` are partitions that nobody leads, `silent` those whose leader does not say where they begin and end.
+    `leaderless` are partitions without a leader, `silent` those whose leader does not say where they begin and end.
     """
 
     bootstrap = "node1:9092"
@@ -271,7 +271,7 @@ class SparkWorld:
         return {number: self.offsets.committed(TopicPartition(topic, number)) for number in range(count)}
 
     def set_group(self, offsets: Mapping[TopicPartition, int], note: str = "") -> None:
-        """An operator sets the offsets of a group that nobody is in. The books say nothing more of these partitions."""
+        """An operator sets the offsets of a group without members. The books say nothing more of these partitions."""
         brokers = self.cluster.brokers
         brokers.asked.unsure.update(offsets)
         topics = [

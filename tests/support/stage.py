@@ -15,7 +15,7 @@ SUBSCRIPTION = b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff"
 
 
 class Stage:
-    """One broker, a topic, a group, and who is on; `told` is all that was answered."""
+    """One broker, a topic, a group, and its members; `told` is all that was answered."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -139,7 +139,7 @@ class Stage:
         self.hear("operator")
 
     def until(self, state: str) -> None:
-        """Wait for what somebody sent to take effect: requests of two connections may overtake each other."""
+        """Wait until a request has taken effect: requests of two connections may overtake each other."""
         request = m.DescribeGroupsRequest([self.group])
         while self.connection("operator").ask(request, 5).groups[0].group_state != state:
             pass

@@ -1,4 +1,4 @@
-"""Record batches to Arrow columns: what Spark and analysts read, without a Python object for each record."""
+"""Record batches to Arrow columns, for Spark and for data analysis, without a Python object for each record."""
 
 from muster.arrow.decode import Decoder, Fetched
 from muster.arrow.engine import Engine, warm

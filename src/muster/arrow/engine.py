@@ -1,8 +1,8 @@
-"""Which decoder works: the numba kernel once it pays, else plain Python.
+"""Chooses the decoder: the numba kernel once it pays, else plain Python.
 
 Loading the kernel from numba's cache costs about as much as decoding a hundred thousand records in Python, compiling it
-ten times that. So a process decodes its first records in Python and turns to the kernel when more have come, or at
-once where the kernel was loaded before.
+ten times that. So a process decodes its first records in Python, and uses the kernel when more have come, or at once if
+the kernel was loaded before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Kernel = ModuleType
 """`muster.arrow.kernel`, which is imported only here."""
 
 WORTH_LOADING = 50_000
-"""So many records in one process are worth loading the kernel for."""
+"""After so many records in one process the kernel is worth loading."""
 
 
 class Engine(Enum):
@@ -32,7 +32,7 @@ class Engine(Enum):
 
 
 class _Process:
-    """What this process has seen and loaded."""
+    """How many records this process has decoded, and what it has loaded."""
 
     def __init__(self) -> None:
         self.records = 0
@@ -72,7 +72,7 @@ def _load() -> Kernel:
 def use_writable_cache() -> str | None:
     """Point numba to a folder that can be written, unless NUMBA_CACHE_DIR is set, and say which.
 
-    Beside a read-only site-packages numba would compile anew in each process, without a word.
+    With a read-only site-packages numba would silently compile anew in each process.
     """
     if "NUMBA_CACHE_DIR" in os.environ or "numba" in sys.modules:
         return os.environ.get("NUMBA_CACHE_DIR")
@@ -89,7 +89,7 @@ def use_writable_cache() -> str | None:
 
 
 def warm() -> bool:
-    """Compile the kernel, or load it, now. False where numba is not installed: everything works without, slower.
+    """Compile or load the kernel now. Returns False if numba is not installed: everything works without it, slower.
 
     Call it once before worker processes start, so that they find the kernel in numba's cache.
     """

@@ -1,9 +1,9 @@
-"""Which of the fetched batches hold records for the reader: checks, the range asked for, transactions.
+"""Finds the fetched batches that hold wanted records: checks, the range asked for, transactions.
 
 A fetch may begin before the offset asked for (its batch is sent whole) and may end in the middle of a batch. Batches
-outside the range, control batches and, for read_committed, those of aborted transactions are passed over; the next
-offset to fetch is behind the last whole batch, whatever was in it: compaction and transactions leave gaps, so the end
-of a range is reached by offsets and never by counting records.
+outside the range, control batches and, for read_committed, those of aborted transactions are passed over. The next
+offset to fetch is always behind the last whole batch: compaction and transactions leave gaps, so the end of a range is
+found by offsets, never by counting records.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the commands that talk to a cluster share: its address, settings, JSON."""
+"""What all commands that use a cluster share: its address, settings, JSON."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
 
 
 def add_log_level(parser: argparse.ArgumentParser, default: str) -> None:
-    """How much is told on standard error."""
+    """How much is logged on standard error."""
     parser.add_argument(
         "--log-level",
         type=str.upper,
@@ -50,7 +50,7 @@ def add_log_level(parser: argparse.ArgumentParser, default: str) -> None:
 
 
 def set_up_log(arguments: argparse.Namespace) -> None:
-    """Have what the clients say told as the commands tell it."""
+    """Write the clients' log in the form of the commands' own messages."""
     logging.basicConfig(level=arguments.log_level, format="muster: %(message)s", stream=sys.stderr)
 
 
@@ -62,7 +62,7 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
 
 
 def client_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The settings that the command line comes to."""
+    """The settings given on the command line."""
     return {"client.id": "muster-cli"} | pairs(arguments.settings, "-o") | {"bootstrap.servers": arguments.bootstrap}
 
 
@@ -88,7 +88,7 @@ def open_admin(arguments: argparse.Namespace) -> Iterator[Admin]:
 
 @contextmanager
 def reaching(bootstrap: str) -> Iterator[None]:
-    """Add to a failure to connect what the user can do about it."""
+    """Add a hint for the user to a failure to connect."""
     try:
         yield
     except (KafkaConnectionError, KafkaTimeoutError) as error:
@@ -96,7 +96,7 @@ def reaching(bootstrap: str) -> Iterator[None]:
 
 
 def report_errors(results: Mapping[Any, object], what: str) -> int:
-    """Tell each item that failed on standard error; the exit code."""
+    """Report each item that failed on standard error. Returns the exit code."""
     failed = {item: answer for item, answer in results.items() if isinstance(answer, KafkaError)}
     for item, error in failed.items():
         print(f"muster: {what} {item}: {error}", file=sys.stderr)

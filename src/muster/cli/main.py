@@ -1,8 +1,8 @@
 """The command `muster`: finds the sub-command and runs it.
 
-A sub-command is a module with `add_arguments(parser)` and `run(arguments) -> exit code`. Only the one that is asked for
-is imported, so that each starts as fast as it can. What goes wrong is told in a sentence on standard error, and the
-exit code is 1; a wrong command line gives 2, Ctrl-C 130, and `consume` at SIGTERM 143.
+A sub-command is a module with `add_arguments(parser)` and `run(arguments) -> exit code`. Only the one that is called is
+imported, so that each starts as fast as it can. An error is one sentence on standard error, with exit code 1; a wrong
+command line gives 2, Ctrl-C 130, and `consume` at SIGTERM 143.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MusterError as error:
         print(f"muster: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt as interrupt:  # with the signal's number where it was another one
+    except KeyboardInterrupt as interrupt:  # holds the signal's number if it was not SIGINT
         return 128 + int((*interrupt.args, signal.SIGINT)[0])
     except BrokenPipeError:
         _give_up_output()  # the reader of the output has gone
@@ -77,7 +77,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _give_up_output() -> None:
-    """What is still to be written to standard output goes nowhere: Python would try again at exit, and complain."""
+    """Drop output that is not written yet: Python would try to write it again at exit, and complain."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json and arguments.key_separator:
         raise ConfigError("--json and --key-separator exclude each other: a JSON line has a key of its own")
     set_up_log(arguments)
-    if sys.stdin is None:  # before anything is connected, or a broker that is not there is told of first
+    if sys.stdin is None:  # checked before connecting, or a missing broker would be reported first
         raise MusterError("standard input is closed: there is nothing to produce")
     settings = {"max.block.ms": 10_000, "acks": arguments.acks, "compression.type": arguments.compression}
     failures: list[MusterError] = []
@@ -94,9 +94,9 @@ def read_lines(arguments: argparse.Namespace) -> Iterator[Line]:
 
 
 def from_json(text: bytes, number: int) -> Line:
-    """A record as an object. A key or value that is no text is written as JSON itself, null is none.
+    """A record from a JSON object. A key or value that is not a string is written as JSON itself; null means none.
 
-    Bytes that are no text come as base64 in `key_base64` or `value_base64`, a header's as `{"base64": …}`.
+    Bytes that are not text are given as base64 in `key_base64` or `value_base64`, a header's as `{"base64": …}`.
     """
     try:
         found: Any = json.loads(text)
@@ -120,7 +120,7 @@ def from_json(text: bytes, number: int) -> Line:
     return Line(key, value, pairs, found.get("partition"), found.get("timestamp"))
 
 
-# `topic` and `offset` are what `muster consume --json` tells of a record besides: they say nothing here.
+# `muster consume --json` also writes `topic` and `offset`: they are ignored here.
 _NAMES = {"key", "key_base64", "value", "value_base64", "headers", "partition", "timestamp", "topic", "offset"}
 
 

@@ -53,13 +53,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def log_quickly() -> None:
-    """Look up for each line only what `LOG_FORMAT` shows: where it comes from costs as much as writing it."""
+    """Have logging look up only what `LOG_FORMAT` shows: finding a line's origin costs as much as writing the line."""
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None
 
 
 class LineFormatter(logging.Formatter):
-    """Each message is one line of printable text, whatever names clients gave their groups and themselves."""
+    """Each message is one line of printable text, even if clients use names with other characters."""
 
     MOST = 2_000
     """Characters of a message: ids may be long."""
@@ -84,7 +84,7 @@ def event_file(path: Path) -> EventFile:
 
 
 def settings(arguments: argparse.Namespace) -> BrokerConfig:
-    """The settings that the command line, the environment and the file come to."""
+    """The settings from the command line, the environment and the file."""
     config = load(arguments.config, os.environ, arguments.overrides)
     host, port = config.listener
     if arguments.port is not None and not 0 <= arguments.port <= 65_535:
@@ -98,12 +98,12 @@ def settings(arguments: argparse.Namespace) -> BrokerConfig:
     config.set("log.dirs", arguments.data_dir or config.text("log.dirs"))
     if arguments.fsync is not None:
         config.set("fsync", arguments.fsync)
-    _ = config.advertised  # refused before the folder is touched
+    _ = config.advertised  # checked before the folder is touched
     return config
 
 
 def allow_many_files() -> None:
-    """Each connection and each segment is an open file: take as many as the system lets us."""
+    """Raise the limit of open files as far as the system allows: each connection and each segment is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 65_536 if hard == resource.RLIM_INFINITY else hard
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -112,8 +112,8 @@ def allow_many_files() -> None:
 
 
 async def serve(config: BrokerConfig, listener: EventFile | None = None) -> int:
-    """Run a broker until SIGINT or SIGTERM, or until its disk fails; returns the exit code. `listener` is told of what
-    happens to groups.
+    """Run a broker until SIGINT or SIGTERM, or until its disk fails; returns the exit code. `listener` gets the events
+    of groups.
 
     One line on standard output says that it is ready.
     """
@@ -141,6 +141,6 @@ def _hung_up() -> None:
 
 
 def ready_line(broker: Broker) -> str:
-    """What is printed when clients may come."""
+    """The line that is printed when clients may connect."""
     folder = broker.config.data_dir
     return f"muster {__version__} ready on {broker.bootstrap} (cluster {broker.cluster.cluster_id}, data in {folder})"

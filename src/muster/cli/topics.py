@@ -84,7 +84,7 @@ def _describe(admin: Admin, arguments: argparse.Namespace) -> int:
 
 
 def description(topic: TopicDescription, configs: str) -> list[str]:
-    """A topic as `kafka-topics.sh --describe` prints it, but for the replicas that are eligible to lead."""
+    """A topic as `kafka-topics.sh --describe` prints it, without the replicas that are eligible to lead."""
     factor = len(topic.partitions[0].replicas) if topic.partitions else 0
     lines = [
         f"Topic: {topic.name}\tTopicId: {topic_id_text(topic.topic_id)}\tPartitionCount: {len(topic.partitions)}\t"
@@ -100,7 +100,7 @@ def description(topic: TopicDescription, configs: str) -> list[str]:
 
 
 def _delete(admin: Admin, arguments: argparse.Namespace) -> int:
-    """Delete all or nothing: a slip in the last name is not to cost the topics before it."""
+    """Delete all or none: a mistake in the last name must not cost the topics before it."""
     names = list(dict.fromkeys(arguments.names))
     internal = sorted(INTERNAL_TOPICS.intersection(names))
     if internal:

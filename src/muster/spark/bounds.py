@@ -1,4 +1,4 @@
-"""Where the logs of a query's partitions begin and end, and what that says of its positions.
+"""Looks up where the logs of a query's partitions begin and end, and judges its positions by that.
 
 Each partition is asked about by itself: one without a leader, or of a deleted topic, holds up no other partition. One
 warning says that its records wait.
@@ -23,11 +23,11 @@ from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_UNCOM
 from muster.spark.claims import BatchState, QueryClaims, Verdict, judge
 
 HELD_UP_MS = 2_000
-"""A partition that has given no answer for so long is not waited for."""
+"""After so long without an answer a query does not wait for a partition."""
 
 HELD_UP_WARNING_MS = 10_000
 STARTS_EVERY_MS = 10_000
-"""How often the beginnings of logs are asked for again. Tasks find out by themselves what is gone."""
+"""How often the beginnings of logs are looked up again. Tasks find out by themselves which records are gone."""
 
 DOUBT_TRIES, DOUBT_EVERY_MS = 3, 1_000
 
@@ -42,7 +42,7 @@ class Answer:
 
 
 class Lookup:
-    """One kind of question to the leaders of partitions; each partition's answer is taken when it comes."""
+    """One kind of ListOffsets lookup; each partition's answer is taken when it comes."""
 
     def __init__(self, offsets: OffsetLookup, claims: QueryClaims, isolation_level: int | None = None) -> None:
         self._offsets = offsets
@@ -53,7 +53,7 @@ class Lookup:
         self.error: MusterError | None = None
 
     def ask(self, timestamps: Mapping[TopicPartition, int], now: int) -> None:
-        """Ask about these, but for those that are being asked about."""
+        """Look these up, except partitions that are being looked up already."""
         new = {partition: when for partition, when in timestamps.items() if partition not in self._asked}
         if new:
             self._asked |= {partition: (self._claims.epoch(partition), now) for partition in new}
@@ -64,15 +64,15 @@ class Lookup:
         return partition in self._asked
 
     def asked_before(self, when: int) -> list[TopicPartition]:
-        """Partitions that were asked about before a time, and have not answered."""
+        """Partitions that were looked up before a time, without an answer yet."""
         return sorted(partition for partition, (_, asked_at) in self._asked.items() if asked_at <= when)
 
     def oldest(self) -> int | None:
-        """When the question was asked that has waited longest for its answer."""
+        """When the oldest lookup without an answer was made."""
         return min((asked_at for _, asked_at in self._asked.values()), default=None)
 
     def take(self) -> dict[TopicPartition, Answer]:
-        """The answers that have come; only for partitions that are still held as they were when asked about."""
+        """The answers that have come, for partitions that were owned without a break since they were looked up."""
         found: dict[TopicPartition, Answer] = {}
         for query in list(self._queries):
             for partition in [p for p in query.open if self._claims.epoch(p) is None]:
@@ -125,20 +125,20 @@ class Bounds:
     # --- what the face asks ------------------------------------------------------------------------------------------
 
     def want(self, now: int) -> None:
-        """Have ends that were asked for before now looked up again."""
+        """Have ends that were looked up before now looked up again."""
         self._wanted_at = now
 
     def missing(self, since: int) -> list[TopicPartition]:
-        """Partitions with a position whose end was not asked for since that time and heard, or whose start was not."""
+        """Partitions with a position, but without an end that was looked up since that time, or without a start."""
         return [partition for partition in self._claims.positions() if not self._heard(partition, since)]
 
     def held_up(self, now: int) -> set[TopicPartition]:
-        """Partitions that are not waited for."""
+        """Partitions for which a query does not wait."""
         before = now - HELD_UP_MS
         return {p for lookup in (self._ask_ends, self._ask_starts) for p in lookup.asked_before(before)}
 
     def fresh(self, since: int, now: int) -> bool:
-        """Whether all is heard that is waited for."""
+        """Whether all answers have come for which a query waits."""
         missing = self.missing(since)
         return not missing or self.held_up(now).issuperset(missing)
 
@@ -148,7 +148,7 @@ class Bounds:
         return sorted(self._doubts)
 
     def offsets(self) -> dict[TopicPartition, int]:
-        """The ends as far as they are known of what is owned now."""
+        """The ends of the owned partitions, as far as they are known."""
         return {p: end.offset for p, end in self.ends.items() if end.epoch == self._claims.epoch(p)}
 
     def _heard(self, partition: TopicPartition, since: int) -> bool:
@@ -162,7 +162,7 @@ class Bounds:
     # --- turning -----------------------------------------------------------------------------------------------------
 
     def poll(self, now: int) -> None:
-        """Take what was answered, judge positions by it, and ask what is to be asked."""
+        """Take the answers, judge positions by them, and look up what is due."""
         ends = self._ask_ends.take()
         self.ends |= ends
         self._starts |= self._ask_starts.take()
@@ -213,7 +213,7 @@ class Bounds:
                 self._claims.lost(partition, start.offset, f"{gone}: its log begins at {start.offset} now")
             elif verdict is Verdict.BEYOND and partition not in self._doubts and self._cleared.get(partition) != end:
                 self._doubts[partition] = _Doubt(end.epoch, now, next_at=now)
-                self._metadata.request_update(now)  # the topic may be another one by now
+                self._metadata.request_update(now)  # the topic may have been created again
 
     def _look_again(self, now: int) -> None:
         answers = self._ask_again.take()

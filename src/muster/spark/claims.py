@@ -12,14 +12,14 @@ Batches: at most one.
     NONE --latest() claims--> CLAIMED --planned()--> PLANNED --latest(start == its end), or finished()--> NONE
     NONE --planned() comes first, after a restart--> PLANNED (a replay)
 
-1.  A member joins lazily; that is its face's part.
+1.  The query joins the group when it first reads; its face (`member.py`) does that.
 2.  `latest(start)`: the batch whose end is `start` is done. Without partitions, while draining, or with nothing new the
-    answer is `start` itself. Else the member claims `[position, end)`, at most its share of the limit.
+    answer is `start` itself. Otherwise the query claims `[position, end)`, at most its share of the limit.
 3.  Positions move only when a batch is done. A claim that was never planned is made again.
 4.  Draining: before partitions are given up, the batch that reads them is finished and committed; no batch is begun.
 5.  When the drain's deadline has passed, or partitions are lost, ownership ends at once. The batch goes on, since Spark
-    cannot be stopped in it: for those partitions it is an orphan and is not committed. The new owner reads that again;
-    nothing is lost.
+    cannot be stopped in it: for those partitions it is an orphan and is not committed. The new owner reads its records
+    again; none is lost.
 6.  A claim made under an earlier epoch is not committed as such: its partition's position is resolved anew.
 7.  Commits never go back within an epoch.
 8.  `resume_position`, a table, says where a partition starts that the query has read before. It has to tell a commit of
@@ -28,10 +28,10 @@ Batches: at most one.
 9.  Replay after a restart reads the claims whole (`strict`), or only what is owned and not committed (`trim`).
 10. Executors read fixed ranges and never talk to the group.
 11. At the end, a batch known to be done is committed before the member leaves; the face does both.
-12. Records that are gone before they were read, and positions that mean nothing any more, are losses: `judge` is the
-    table for a position, a topic's id tells of one that was created again. Each ends what is remembered of the
-    partition, is told once (`take_losses`), and reading goes on from the start of what is there: twice rather than not
-    at all.
+12. Records that are gone before they were read, and positions that are no longer valid, are losses. `judge` is the
+    table for a position; a topic's id shows that it was created again. After a loss what is remembered of the partition
+    is dropped, the loss is told once (`take_losses`), and reading goes on from the start of the log: records are read
+    twice rather than not at all.
 """
 
 from __future__ import annotations
@@ -102,13 +102,13 @@ def resume_position(
 
 
 class Verdict(Enum):
-    """What a position is worth (rule 12)."""
+    """Whether a position is valid, and why not (rule 12)."""
 
     GOOD = "good"
     GONE = "gone"
     """Records from here to the log's start were deleted."""
     BEYOND = "beyond"
-    """The log ends before: it was cut off, created again where topics have no ids, or the commit was never right."""
+    """The log ends before: it was truncated, or created again without topic ids, or the commit was never right."""
 
 
 def judge(position: int, log_start: int, log_end: int) -> Verdict:
@@ -136,8 +136,8 @@ class _Owned:
     note: str = ""
     """The metadata of the group's commit, which names the query that made it (rule 8)."""
     renewed: bool = False
-    """Whether the topic was created again under this epoch: a commit of this query speaks of the former one then. A
-    broker that takes commits by the topic's name has taken it nevertheless."""
+    """Whether the topic was created again under this epoch: then a commit of this query is about the old topic. A
+    broker that accepts commits by the topic's name has accepted it all the same."""
 
 
 @dataclass(slots=True)
@@ -164,8 +164,9 @@ class QueryClaims:
     `notes_first`: a partition is read only when the group has its start under that name. `records_first`: the first
     batch, with records or without, writes down which partitions were there.
 
-    Without a group to commit to (`keeps_all`), the query's own offsets carry what it has done in every partition, and
-    also where the reset policy had each begin: else a restart before the first record would ask for the latest again.
+    Without a group to commit to (`keeps_all`), the query's own offsets hold what it has done in every partition, and
+    also where the reset policy had each begin: otherwise a restart before the first record would ask for the latest
+    offset again.
     """
 
     def __init__(
@@ -196,7 +197,7 @@ class QueryClaims:
         self._batch: _Batch | None = None
         self._drain: _Drain | None = None
         self._done: Claims = {}
-        """What the query has finished and the group has not acknowledged."""
+        """Claims that the query has finished and the group has not acknowledged."""
         self._started = False
         self._restarted = False
         self._trimmed: dict[int, Claims] = {}
@@ -210,7 +211,7 @@ class QueryClaims:
 
     @property
     def name(self) -> str:
-        """Under what name the query commits: the checkpoint's, once it is known."""
+        """The name under which the query commits: the checkpoint's, once it is known."""
         return self._name
 
     @property
@@ -225,7 +226,7 @@ class QueryClaims:
 
     @property
     def drain_deadline(self) -> int | None:
-        """When partitions are given up at the latest."""
+        """The time at which partitions are given up at the latest."""
         return self._drain.deadline if self._drain else None
 
     def batch_reads(self, partitions: Iterable[TopicPartition]) -> bool:
@@ -238,7 +239,7 @@ class QueryClaims:
         return sorted(self._owned)
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Where each partition stands whose position is known."""
+        """The position of each partition where it is known."""
         return {p: owned.position for p, owned in self._owned.items() if owned.position is not None}
 
     def unresolved(self) -> list[TopicPartition]:
@@ -296,7 +297,7 @@ class QueryClaims:
         self._recreated(self._topics.seen(topics))
 
     def lost(self, partition: TopicPartition, start: int, what: str) -> None:
-        """Records are gone, or the position means nothing: read on from the log's start (rule 12)."""
+        """Records are gone, or the position is invalid: read on from the log's start (rule 12)."""
         owned = self._owned.get(partition)
         if owned is None:
             return
@@ -312,12 +313,12 @@ class QueryClaims:
             self._unrecorded = True
 
     def take_losses(self) -> list[str]:
-        """What was lost since this was last asked, in sentences without an end."""
+        """The losses since this was last called, as sentences without a full stop."""
         found, self._losses = self._losses, []
         return found
 
     def _recreated(self, topics: Iterable[str]) -> None:
-        """A topic was deleted and created again: nothing that is remembered of it is good any more."""
+        """A topic was deleted and created again: forget what is remembered of it."""
         for topic in topics:
             self._losses.append(f"topic {topic} was deleted and created again, and what it had before is gone")
             for partition in [partition for partition in self._done if partition.topic == topic]:
@@ -338,7 +339,7 @@ class QueryClaims:
                 self._unrecorded = True
 
     def revoked(self, partitions: Iterable[TopicPartition]) -> None:
-        """Own these no more: given up after a drain, or lost. What a batch still reads of them becomes an orphan."""
+        """Own these no more: given up after a drain, or lost. A batch that still reads them is an orphan for them."""
         for partition in partitions:
             self._owned.pop(partition, None)
         self._drain = None
@@ -351,12 +352,12 @@ class QueryClaims:
         done = self._done.get(partition)
         owned.position = resume_position(owned.committed, done, self._resume, self._is_own(owned.note))
         if done is not None and owned.position != done.end:
-            # The group was set back, or others went on: what was done before says nothing any more. Were it kept,
-            # reading a range again that an operator wants read again would be taken for a lost commit half-way.
+            # The group was set back, or other members went on: what was done before no longer counts. If it were kept,
+            # an operator's wish to have a range read again would be taken half-way for a lost commit.
             del self._done[partition]
 
     def _is_own(self, note: str) -> bool:
-        """Whether a commit's metadata is this query's. Versions before offsets had the name wrote none of their own."""
+        """Whether a commit's metadata is this query's. Older versions, whose offsets lack the name, wrote none."""
         name = note.rpartition("/")[0]
         return bool(name) and (name == f"spark:{self._name}" or (self._older_names and name == "spark"))
 
@@ -370,7 +371,7 @@ class QueryClaims:
         self._drain = _Drain(set(partitions), deadline)
 
     def may_give_up(self, now: int, hopeless: Set[TopicPartition] = frozenset()) -> bool:
-        """Whether what is being drained can be given up: no batch reads it, nothing of it waits to be committed.
+        """Whether the partitions being drained can be given up: no batch reads them, and none waits for a commit.
 
         `hopeless` are partitions whose commit is not waited for."""
         drain = self._drain
@@ -412,7 +413,7 @@ class QueryClaims:
         return to_json(offset)
 
     def begin_from(self, start: dict[str, Any]) -> None:
-        """Take note that everything up to `start` is done: Spark asks what comes after it (rules 2 and 3)."""
+        """Everything up to `start` is done, since Spark asks what comes after it (rules 2 and 3)."""
         batch = self._batch
         if batch is not None and to_json(batch.offset) == start:
             self._finish(batch)
@@ -424,13 +425,14 @@ class QueryClaims:
             self._unrecorded = not self._restarted
 
     def finished(self, end: dict[str, Any]) -> None:
-        """Spark says in another way that the batch is done: its `commit`, or its commit log. Does nothing twice."""
+        """Spark says in another way that the batch is done: by `commit`, or by its commit log. A second call does
+        nothing."""
         batch = self._batch
         if batch is not None and to_json(batch.offset) == end:
             self._finish(batch)
 
     def planned(self, end: dict[str, Any]) -> Claims:
-        """What the batch with this end reads (rules 3, 9). Asked again, it says the same again."""
+        """The claims of the batch with this end (rules 3, 9); the same each time it is called."""
         offset = from_json(end)
         batch = self._batch
         if batch is not None and batch.offset.seq == offset.seq:
@@ -475,13 +477,13 @@ class QueryClaims:
         return position
 
     def _unclaim(self) -> None:
-        """Forget a claim that was never planned: Spark did not take it up, so it is made again (rule 3)."""
+        """Forget a claim that was never planned: Spark did not use it, so it is made again (rule 3)."""
         if self._batch is not None and self._batch.state is BatchState.CLAIMED:
             self._seq -= 1
             self._settle()
 
     def _finish(self, batch: _Batch) -> None:
-        """A batch is done: positions move for partitions held since its claim; the rest is remembered (rule 6)."""
+        """A batch is done: positions move for partitions owned since its claim; the rest is remembered (rule 6)."""
         read = self._trimmed.pop(batch.offset.seq, batch.offset.claims)
         read = {partition: claim for partition, claim in read.items() if self._is_same(partition.topic, batch.offset)}
         self._done.update(QueryOffset(batch.offset.seq, read, uncommitted=self._done).finished())
@@ -491,7 +493,7 @@ class QueryClaims:
         self._settle()
 
     def _is_same(self, topic: str, offset: QueryOffset) -> bool:
-        """Whether a topic is still the one that an offset speaks of."""
+        """Whether a topic is still the one that an offset is about."""
         then = offset.topics.get(topic)
         return then is None or not then.id or then.id == self._topics.topic_id(topic)
 
@@ -509,15 +511,15 @@ class QueryClaims:
             return
         finished = start.finished()
         if self._replay is Replay.TRIM:
-            # A trimmed replay has passed over what others owned then, and the checkpoint does not tell: of these claims
-            # only the beginning is sure.
+            # A trimmed replay may have skipped what other members owned then, which the checkpoint does not tell: of
+            # these claims only the beginning is sure.
             finished = {partition: Claim(claim.start, claim.start) for partition, claim in finished.items()}
         self._done.update(finished)
         self._recreated(again)
         self._unknow(self._done)
 
     def _remember(self, offset: QueryOffset) -> list[str]:
-        """What an offset says of the query itself; the topics that are others now."""
+        """Take note of what an offset says of the query itself. Returns the topics that were created again since."""
         self._seq = offset.seq
         if offset.seq:
             self._restarted = True
@@ -526,7 +528,7 @@ class QueryClaims:
         return self._topics.restore(offset.topics)
 
     def _unknow(self, partitions: Iterable[TopicPartition]) -> None:
-        """Resolve the positions of these anew: what the query has done before came to be known after they were."""
+        """Resolve these positions again: what the query has done before became known only after they were resolved."""
         for partition in list(partitions):
             owned = self._owned.get(partition)
             if owned is not None and owned.known:
@@ -545,12 +547,12 @@ class QueryClaims:
         }
 
     def epoch(self, partition: TopicPartition) -> int | None:
-        """The epoch under which a partition is owned now: remember it with a commit that is sent."""
+        """The epoch under which a partition is owned now; the caller keeps it with a commit that it sends."""
         owned = self._owned.get(partition)
         return owned.epoch if owned else None
 
     def acknowledged(self, partition: TopicPartition, offset: int, epoch: int | None) -> None:
-        """The group has taken a commit that was sent under this epoch."""
+        """The group has acknowledged a commit that was sent under this epoch."""
         if not self._is_under(partition, epoch):
             return
         owned = self._owned[partition]

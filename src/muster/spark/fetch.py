@@ -1,9 +1,9 @@
 """The executor's side: reads a fixed range of one partition, as Arrow record batches.
 
 It knows nothing of groups (rule 10 of `claims`): every task that reads the range reads the same records. The request
-for what follows is on its way while a fetch is decoded. The topic is asked for by its id where that is known: one that
-was deleted and created again has other records at the same offsets. What passes (a leader that moved, a broker that is
-restarted) is waited for; the wait is bounded, and counts from the last progress.
+for what follows is on its way while a fetch is decoded. The topic is named by its id if that is known: a topic that was
+deleted and created again has other records at the same offsets. After transient errors (a leader that moved, a broker
+that restarts) the reader waits and tries again; the wait is bounded, and counts from the last progress.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ log = logging.getLogger("muster.spark")
 
 _NEWEST_BY_NAME = 12  # from 13 on topics go by id
 _OTHERS = 5
-"""How often in a row brokers have to say that a topic is another one, with pauses as between other tries."""
+"""How often in a row brokers have to say that the topic has another id, with pauses as between other tries."""
 
 
 class NoTopicError(RetriableError):
-    """The topic or partition does not exist; a broker that is just starting says so, too."""
+    """The topic or partition does not exist. A broker that is just starting says so, too."""
 
 
 class AnotherTopicError(RetriableError):
@@ -72,7 +72,7 @@ class DataLossError(MusterError):
 
 
 def data_loss(what: str) -> DataLossError:
-    """The error for something that is lost; a sentence without its end."""
+    """The error for a loss; `what` is a sentence without its full stop."""
     return DataLossError(
         f"{what}. Set failOnDataLoss to false to read on without what is gone, "
         "or lengthen the topic's retention so that records live until they are read"
@@ -129,8 +129,8 @@ class RangeReader:
             self._drop()
 
     def _pause(self, error: RetriableError) -> None:
-        """Wait before the next try. A topic that is gone is a loss: when there is no time left for another try, or as
-        soon as brokers have said often enough that another one has its name."""
+        """Wait before the next try. A topic that is gone is a loss once there is no time left for another try, or once
+        brokers have said often enough that another topic has its name."""
         if isinstance(error, AnotherTopicError):
             self._others += 1
             if self._others >= _OTHERS:
@@ -144,7 +144,7 @@ class RangeReader:
             self._lose(f"{error}: offsets {self._position} to {self._end - 1} are gone", self._end)
 
     def _fetch(self) -> PartitionData | None:
-        """The next piece that has records; None where there is nothing to decode this time."""
+        """The next piece with records; None if there is nothing to decode this time."""
         in_flight = self._in_flight or self._send()
         self._in_flight = None
         try:
@@ -184,8 +184,8 @@ class RangeReader:
         start, records = self._position, data.records
         try:
             decoded = self._decoder.decode(records, start, self._end, aborted, self._settings.check_crcs)
-            # What is lazy is decoded while the next request is on its way; where damage is passed over, it has to be
-            # known before anything is handed out.
+            # Decoding is lazy, while the next request is on its way. But where damage is passed over, it must be known
+            # before anything is handed out.
             batches = decoded.batches if self._settings.fail_on_data_loss else iter(list(decoded.batches))
         except CorruptRecordError as error:
             records, decoded = self._before_damage(records, aborted, error)
@@ -211,15 +211,16 @@ class RangeReader:
     def _before_damage(
         self, records: Buffer, aborted: list[tuple[int, int]] | None, error: CorruptRecordError
     ) -> tuple[Buffer, Fetched]:
-        """What lies before the first damaged batch, with the offset behind that batch to go on at.
+        """The records before the first damaged batch, and the offset behind that batch, where reading goes on.
 
-        What follows it is fetched again: which transactions were aborted, only a response that begins there tells.
+        The records behind it are fetched again: only a response that begins there tells which transactions were
+        aborted.
 
         Raises:
             CorruptRecordError: as the consumer's poll does, unless damage is to be passed over.
         """
         found = self._find_damage(records)
-        if found is None:  # the bytes are no batches at all: nothing says where the next one begins
+        if found is None:  # the bytes are not batches at all: nothing says where the next one begins
             raise CorruptRecordError(f"{self._partition} is damaged behind offset {self._position}: {error}") from error
         position, header, following = found
         first, last = max(header.base_offset, self._position), following - 1
@@ -239,7 +240,7 @@ class RangeReader:
                     found = position, header
         except CorruptRecordError:
             pass  # behind the damaged one, if there is one
-        # Its own header is all there is to go by, and may be damaged itself.
+        # Only its own header tells where it ends, and that may be damaged itself.
         return None if found is None else (*found, max(found[1].next_offset, found[1].base_offset + 1))
 
     def _is_damaged(self, batch: Buffer) -> bool:
@@ -303,7 +304,7 @@ class RangeReader:
     # --- records that are gone ---------------------------------------------------------------------------------------
 
     def _out_of_range(self) -> None:
-        """The log begins behind, or ends before, what is to be read."""
+        """The log begins behind the range, or ends before it."""
         first = self._cluster.list_offsets({self._partition: EARLIEST_TIMESTAMP})[self._partition]
         if first <= self._position:
             last = self._cluster.list_offsets({self._partition: LATEST_TIMESTAMP})[self._partition]

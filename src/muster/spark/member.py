@@ -38,13 +38,13 @@ log = logging.getLogger("muster.spark")
 T = TypeVar("T")
 
 FRESH_MS = 100
-"""Ends of partitions that were heard less than this ago are fresh enough: Spark may ask every 10 ms."""
+"""Ends that were looked up less than this ago are fresh enough: Spark may ask every 10 ms."""
 
 COMMIT_WAIT_MS = 5_000
 """How long the next batch waits for the last one's commit, unless commits fail anyway."""
 
 DOUBTS_WAIT_MS = 10_000
-"""How long an answer to Spark waits until it is clear whether a position still means something."""
+"""How long an answer to Spark waits until it is clear whether a position is still valid."""
 
 LAST_WORD_MS = 2_000
 """How long an ending query waits for the word that its last batch was finished."""
@@ -53,7 +53,7 @@ LAST_COMMIT_MS = 6_000
 """How long it then waits for the commit of what is done. A rebalance may have to end before it is possible."""
 
 LEAVE_MS = 2_500
-"""And how long for the answer of the group that it leaves."""
+"""How long it then waits for the answer to its LeaveGroup."""
 
 GOODBYE_MS = LAST_WORD_MS + LAST_COMMIT_MS + LEAVE_MS
 
@@ -93,7 +93,7 @@ class Member:
     # --- Spark's calls -----------------------------------------------------------------------------------------------
 
     def prepare_available_now(self) -> None:
-        """Read no further than what is there now."""
+        """Read no further than the present ends of the logs."""
         options = self._options
         timeout_s = self._config.request_timeout_ms / 1000
         cluster = connect(options.bootstrap, self._config.client_id, timeout_s)
@@ -143,7 +143,8 @@ class Member:
         return self._driver.now()
 
     async def _wait(self, predicate: Callable[[], bool], timeout_ms: int) -> bool:
-        """Wait until the predicate holds; False if it does not in time. Raises what the group says is hopeless."""
+        """Wait until the predicate holds. Returns False if it does not in time. Raises an error that is not
+        retriable."""
         held = await self._loop.wait_for(lambda: predicate() or self._core.fatal is not None, timeout_ms)
         if self._core.fatal is not None:
             raise self._core.fatal
@@ -153,7 +154,7 @@ class Member:
         if self._ear is None and self._claims.started:
             self._ear = Ear(self._claims.name, self._hear)
         self._core.begin(self._now())
-        # What the checkpoint says may be a loss by what is known of the cluster already.
+        # The checkpoint, compared with what is known of the cluster already, may show a loss.
         self._core.take_losses()
         if self._core.fatal is not None:
             raise self._core.fatal
@@ -174,7 +175,7 @@ class Member:
         ends = self._core.bounds.offsets()
         if self._targets is not None:
             ends = {p: min(end, self._targets[p]) for p, end in ends.items() if p in self._targets}
-        # No await from here on: what the claims say of ownership holds for the claim that is made.
+        # No await from here on: the ownership that the claims state must hold for the claim that is made.
         return self._claims.latest(start, ends, max_rows, self._core.generation)
 
     async def _commit_what_is_done(self) -> None:
@@ -182,7 +183,7 @@ class Member:
             await self._wait(lambda: self._core.all_committed or self._core.commits_fail, COMMIT_WAIT_MS)
 
     async def _wait_for_partitions(self, last: bool) -> None:
-        """Until the group has come to rest: each time if this may be the last answer, else only the first time."""
+        """Wait until the group is stable: every time if this may be the last answer, else only the first time."""
         core, timeout_ms = self._core, self._options.join_timeout_ms
         if not last and not self._first:
             return
@@ -199,7 +200,7 @@ class Member:
         core.has_begun()
 
     async def _refresh_ends(self, last: bool) -> None:
-        """Ask where the logs end, and wait until each position is known to be good, or lost and set anew."""
+        """Look up where the logs end, and wait until each position is known to be valid, or was lost and set again."""
         bounds = self._core.bounds
         since = self._now() - FRESH_MS
 
@@ -236,7 +237,7 @@ class Member:
         await self._commit_what_is_done()
 
     def _hear(self, said: str) -> None:
-        """Spark's driver says that a batch is in the commit log: there is no need to wait for the next trigger."""
+        """Spark's driver says that a batch is in the commit log: commit it without waiting for the next trigger."""
         end = self._claims.batch_in_flight
         if end is not None and digest(end) == said:
             self._claims.finished(end)

@@ -1,18 +1,18 @@
 """A streaming query as a member of its group, without I/O: the consumer's core, the claims, and what joins them.
 
-It is turned like any core: `poll(now)` when something has arrived or `next_deadline` has come. The face (`member.py`)
-brings Spark's calls in between. What it does at each turn:
+It is polled like any core: `poll(now)` when something has arrived or `next_deadline` has come. The face (`member.py`)
+brings Spark's calls in between. What it does at each poll:
 
 - events of the group: a gain is noted; a loss ends ownership at once; a revocation begins a drain, and is answered when
   the drain is over (rule 4), while the heartbeats go on;
 - the committed offsets of gained partitions are looked up, and where there are none the reset policy is applied;
-- what is done and not committed is committed, fenced by the ownership under which it was claimed. A commit that fails
-  in a rebalance is made again after it: the partition's epoch tells whether it is still right;
-- where the logs of the owned partitions begin and end is looked up when Spark has asked for them (`bounds.py`);
-- what is lost is an error, or with `failOnDataLoss=false` a warning.
+- finished claims are committed, fenced by the ownership under which they were claimed. A commit that fails in a
+  rebalance is made again after it, if the partition's epoch is still the same;
+- the beginnings and ends of the owned partitions' logs are looked up when Spark has asked for them (`bounds.py`);
+- a loss is an error, or with `failOnDataLoss=false` a warning.
 
-A topic that does not exist when the query begins ends it, as it does Spark's own source. One that is deleted later, or
-has no leader, holds up its own partitions only.
+A topic that does not exist when the query begins ends the query, as with Spark's own source. A topic that is deleted
+later, or a partition without a leader, holds up its own partitions only.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ from muster.spark.options import Offsets, SourceOptions
 COMMIT_RETRY_MS, COMMIT_RETRY_MAX_MS = 200, 5_000
 LOOKUP_RETRY_MS = 500
 LOOKUP_MS = 5_000
-"""How long committed offsets are asked for at a time."""
+"""How long one lookup of committed offsets may take."""
 
 DRAIN_MARGIN_MS = 5_000
-"""So long before the broker's rebalance timeout a drain ends: the join has to arrive in time."""
+"""How long before the broker's rebalance timeout a drain ends, so that the JoinGroup arrives in time."""
 
 MISSING_TOPIC_MS = 10_000
 """How long a query that begins waits for a topic that does not exist: it may just have been created."""
@@ -134,7 +134,7 @@ class QueryCore:
         return self._at_rest and not self._waiting()
 
     def ready(self, now: int) -> bool:
-        """Whether there is nothing to wait for but partitions that are held up."""
+        """Whether only partitions that are held up are left to wait for."""
         held_up = self.bounds.held_up(now) | set(self._resets.asked_before(now - LOOKUP_MS))
         return self._at_rest and self._waiting() <= {
             p for p in self.claims.owned() if p in held_up or p.topic in self._missing
@@ -157,7 +157,7 @@ class QueryCore:
         return {*claims.unresolved(), *claims.without_start(), *claims.unnoted()}
 
     def has_begun(self) -> None:
-        """Reading begins: from now on a topic that is missing holds up itself only."""
+        """Reading begins: from now on a missing topic holds up only its own partitions."""
         self._beginning = False
 
     @property
@@ -177,7 +177,7 @@ class QueryCore:
 
     @property
     def commits_are_vain(self) -> bool:
-        """Whether the last commit failed of something else than a rebalance or a coordinator that moves: both pass."""
+        """Whether the last commit failed for another reason than a rebalance or a moving coordinator, which pass."""
         return self.commits_fail and not self._commit_may_do
 
     # --- turning -----------------------------------------------------------------------------------------------------
@@ -215,7 +215,8 @@ class QueryCore:
         return min(known) if known else None
 
     def take_losses(self) -> None:
-        """What was lost ends the query or is told. Also for the face, which may learn of a loss between two turns."""
+        """End the query because of a loss, or warn of it. The face calls it too, when it learns of a loss between
+        polls."""
         self.events += self.bounds.notes
         self.bounds.notes = []
         error = self.bounds.error or self._resets.error
@@ -296,7 +297,7 @@ class QueryCore:
             self._take_all([TopicPartition(name, index) for name in found for index in metadata.partitions(name)])
 
     def _all_answered(self) -> bool:
-        """Whether the metadata says of all topics that the query reads what there is of them."""
+        """Whether the metadata has an answer for all topics that the query reads."""
         metadata = self.consumer.metadata
         if self.options.pattern is not None:
             return metadata.interest is None and (bool(metadata.topics) or not metadata.update_pending)
@@ -369,14 +370,14 @@ class QueryCore:
         def on_done(found: dict[TopicPartition, OffsetAndMetadata | None] | MusterError, now: int) -> None:
             self._fetching -= set(wanted)
             if isinstance(found, MusterError):
-                # One topic's trouble is not to hold up the others: they are asked about one by one.
+                # A problem with one topic must not hold up the others: they are looked up one by one.
                 first, self._fetches_apart = not self._fetches_apart, True
                 self._fetch_at = now + LOOKUP_RETRY_MS
                 level = WARNING if first else DEBUG
                 self.events.append(Note(level, f"committed offsets could not be had and are asked for again: {found}"))
                 return
             for partition, committed in found.items():
-                # Lost and regained since it was asked: another member may have committed in between.
+                # The partition was lost and regained meanwhile: another member may have committed in between.
                 if self.claims.epoch(partition) != epochs[partition]:
                     continue
                 if committed is None:
@@ -459,7 +460,7 @@ class QueryCore:
             self.events.append(Note(INFO, f"offsets of group {self.options.group_id} are committed again"))
 
     def _on_commit_failed(self, error: MusterError, offsets: Iterable[TopicPartition], now: int) -> None:
-        """What is still owned under the same epoch is committed again, a little later each time."""
+        """Partitions still owned under the same epoch are committed again, a little later each time."""
         passes = self.options.grouped and isinstance(error, KafkaError) and error.code in _PASSING
         self._commit_may_do = passes or (isinstance(error, KafkaError) and error.code in _MOVING)
         if isinstance(error, KafkaError) and error.code in _NO_TOPIC:

@@ -61,7 +61,7 @@ def session(app_name: str = "muster", master: str | None = None, **settings: Any
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make `format("muster")` known to a session that was made elsewhere, and give the session back.
+    """Make `format("muster")` known to a session that was made elsewhere, and return the session.
 
     A listener of the session tells the source when a batch is done, so that it is committed at once."""
     from muster.spark.progress import listen

@@ -11,8 +11,8 @@ from muster.spark.offsets import Claim, Claims
 def share_rows(available: Mapping[TopicPartition, int], limit: int | None, turn: int = 0) -> dict[TopicPartition, int]:
     """Divide `limit` rows over partitions in proportion to what each has, exactly `limit` if there is that much.
 
-    What rounding leaves over goes one by one to partitions in order, beginning with another one at each `turn`, so that
-    with fewer rows than partitions none waits for ever. None is no limit.
+    Rows left over by rounding go one by one to partitions in order, beginning with another partition at each `turn`, so
+    that with fewer rows than partitions none waits for ever. A limit of None is no limit.
     """
     total = sum(available.values())
     if limit is None or total <= limit:

@@ -1,7 +1,7 @@
 """`spark.read.format("muster")` and `spark.readStream.format("muster")`.
 
-Spark builds readers more than once, in several processes, and pickles them to executors: making one does no I/O and
-joins no group, and what a process holds (sockets, the member) is never pickled.
+Spark makes readers more than once, in several processes, and pickles them to executors. So making one does no I/O and
+joins no group, and the sockets and the member of a process are never pickled.
 """
 
 from __future__ import annotations
@@ -57,20 +57,20 @@ class MusterDataSource(DataSource):  # type: ignore[misc]
         return NAME
 
     def schema(self) -> StructType:
-        # Spark does not say what for; as for a batch, fewer options are refused. The readers check again.
+        # Spark does not say what the schema is for. A batch allows more options than a stream; the readers check again.
         return spark_schema(parse_options(self.options, streaming=False).columns)
 
     def reader(self, schema: StructType) -> BatchReader:
         return BatchReader(_with_schema(parse_options(self.options, streaming=False), schema))
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802 - Spark's name
-        from muster.spark.stream import StreamReader  # a batch query does without the member and all it stands on
+        from muster.spark.stream import StreamReader  # imported here: a batch query does not need the member's modules
 
         return StreamReader(_with_schema(parse_options(self.options, streaming=True), schema))
 
 
 def _with_schema(options: SourceOptions, schema: StructType) -> SourceOptions:
-    """Check a schema given by the user: the source makes the columns of `columns` and no others."""
+    """Check a schema given by the user: it must have exactly the columns of the option `columns`."""
     if schema != spark_schema(options.columns):
         raise ConfigError(
             f"the muster source has the columns {', '.join(options.columns)} with fixed types: "
@@ -80,7 +80,7 @@ def _with_schema(options: SourceOptions, schema: StructType) -> SourceOptions:
 
 
 class BatchReader(DataSourceReader):  # type: ignore[misc]
-    """Reads what is there between two sets of offsets."""
+    """Reads the records between two sets of offsets."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options

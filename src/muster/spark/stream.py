@@ -1,7 +1,7 @@
 """The streaming reader: Spark's calls, carried to the query's member.
 
-Spark makes a reader at least twice: in the process that lives as long as the query run, and in a short-lived one that
-pickles it for the executors. Only the first is ever asked for offsets, and only there a member comes to be.
+Spark makes a reader at least twice: in the process that lives as long as the query runs, and in a short-lived one that
+pickles it for the executors. Only the first is asked for offsets, so only there a member is made.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from muster.spark.ranges import OffsetRange, read_range
 from muster.spark.shares import split
 
 _GOODBYE_S = 12.0
-"""How long an ending process takes leave of its group at most."""
+"""How long an ending process takes to leave its group, at most."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -87,14 +87,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
 
 def say_goodbye_at_the_end(close: Callable[[], None]) -> None:
-    """Leave the group when the process ends. Spark ends it with SIGTERM in an orderly stop, and then the handler is
-    all that runs; when the JVM is killed the reader's stop() is called; `atexit` is for what is left."""
+    """Leave the group when the process ends. In an orderly stop Spark sends SIGTERM, and only the handler runs. When
+    the JVM is killed, the reader's stop() is called. `atexit` is for all other ends."""
     atexit.register(close)
     if threading.current_thread() is not threading.main_thread():
         return
 
     def on_sigterm(_number: int, _frame: FrameType | None) -> None:
-        # In a thread of its own: the main thread may hold a lock right here that closing needs.
+        # In a thread of its own: the interrupted main thread may hold a lock that closing needs.
         goodbye = threading.Thread(target=close, name="muster-spark-goodbye", daemon=True)
         goodbye.start()
         goodbye.join(_GOODBYE_S)

@@ -1,10 +1,10 @@
-"""What a query knows of its topics over restarts: which one it has read, and which partitions came later.
+"""What a query knows of its topics over restarts: their ids, and which partitions came later.
 
-A topic that is deleted and created again under its name is another one: its id tells (KIP-516), its offsets do not. So
-everything that is remembered of a topic's partitions is good for one id only.
+A topic that is deleted and created again under its name is another topic: its id shows that (KIP-516), its offsets do
+not. So everything that is remembered of a topic's partitions is valid for one id only.
 
-A partition that the query did not see when it first started began empty after that: it is read from its start, as
-Spark's own source does. `startingOffsets` is for those that were there.
+A partition that did not exist when the query first started was empty then: it is read from its start, as in Spark's own
+source. `startingOffsets` is for the partitions that existed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class KnownTopics:
 
     @property
     def decided(self) -> bool:
-        """Whether it is known which partitions were there at first."""
+        """Whether it is known which partitions existed when the query first started."""
         return self._began and self._view is not None
 
     @property
@@ -34,7 +34,7 @@ class KnownTopics:
         return dict(self._known)
 
     def topic_id(self, topic: str) -> str:
-        """The id under which what is remembered of a topic is good; empty where none was told."""
+        """The id for which what is remembered of a topic is valid; empty if the broker sent none."""
         found = self._known.get(topic)
         return found.id if found else ""
 
@@ -44,13 +44,13 @@ class KnownTopics:
         return found is None or partition.partition >= found.partitions
 
     def seen(self, view: Mapping[str, Topic]) -> list[str]:
-        """The cluster's topics as they are now, those of this query; which of them are others than before."""
+        """The cluster's topics, as far as this query reads them, as they are now. Returns those created again since."""
         first = self._view is None
         self._view = dict(view)
         return self._compare(first and not self._known) if self._began else []
 
     def restore(self, known: Mapping[str, Topic]) -> list[str]:
-        """The query begins, with what its checkpoint says; which topics are others than before."""
+        """The query begins with the topics in its checkpoint. Returns those created again since."""
         self._began = True
         self._known = dict(known)
         return self._compare(not known) if self._view is not None else []

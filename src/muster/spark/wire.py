@@ -1,4 +1,4 @@
-"""A blocking connection to a broker, for executors and planners: they read and wait, and do nothing else meanwhile.
+"""A blocking connection to a broker, for executors and planners, which have nothing else to do while they wait.
 
 Requests may be pipelined: `send` several, then `receive` the answers in the same order.
 """
@@ -21,11 +21,11 @@ R = TypeVar("R", bound=Response)
 
 _LENGTH = struct.Struct(">i")
 _MAX_FRAME = 1 << 30
-_API_VERSIONS = 2  # what every broker of today answers, without telling it what we are
+_API_VERSIONS = 2  # every broker of today answers this version; it does not carry the client's name
 
 
 class Connection:
-    """One connection. Whatever goes wrong raises OSError or ProtocolError, and the connection is of no more use."""
+    """One connection. A failure raises OSError or ProtocolError; then the connection cannot be used any more."""
 
     def __init__(self, host: str, port: int, client_id: str, timeout_s: float) -> None:
         self._client_id = client_id

@@ -1,10 +1,10 @@
 """The word that a batch is done, from Spark's driver to the process that holds the query's member.
 
-A source hears of a finished batch only when Spark asks it for the next, which may be an hour later, or never if the
-query is stopped. Spark's driver knows at once: a `StreamingQueryListener` hears of each batch when it is in the commit
-log. So `session()` and `register()` install one, and it sends the digest of the batch's end offset to the socket of the
-query, whose name stands in that offset. The sockets lie in a folder that only this user can enter. Where there are
-none, or driver and source have different machines, nothing is lost: the batch is committed at the next trigger.
+A source learns of a finished batch only when Spark asks it for the next one, which may be an hour later, or never if
+the query is stopped. Spark's driver knows at once: a `StreamingQueryListener` is called for each batch when it is in
+the commit log. So `session()` and `register()` install one. It sends the digest of the batch's end offset to the
+query's socket; the query's name is in that offset. The sockets are in a folder that only this user can enter. Without a
+socket, or if driver and source run on different machines, nothing is lost: the batch is committed at the next trigger.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _LONGEST = 512
 
 
 def digest(offset: dict[str, Any]) -> str:
-    """What stands for an offset: the same for the dict that the source gave and for Spark's text of it."""
+    """A digest of an offset: the same for the dict that the source returned and for Spark's text of it."""
     return hashlib.sha256(json.dumps(offset, sort_keys=True).encode()).hexdigest()
 
 
 def socket_path(query: str) -> Path | None:
-    """Where the query of that name listens; None where there is no place that others cannot enter."""
+    """The socket of the query with this name; None if there is no folder that other users cannot enter."""
     if not hasattr(socket, "AF_UNIX"):
         return None
     folder = Path(tempfile.gettempdir()) / f"muster-spark-{os.getuid()}"
@@ -48,7 +48,7 @@ def socket_path(query: str) -> Path | None:
 
 
 class Ear:
-    """Listens for one query, in a running event loop. `heard` is given each digest."""
+    """Listens for one query, in a running event loop. `heard` is called with each digest."""
 
     def __init__(self, query: str, heard: Callable[[str], None]) -> None:
         self._heard = heard
@@ -77,7 +77,7 @@ class Ear:
                 self._heard(said.decode("ascii", "replace"))
 
     def close(self) -> None:
-        """Listen no more. A later process of the same query may have taken the place: that is left alone."""
+        """Stop listening. If a later process of the same query has its socket there, that is left alone."""
         if self._socket is None or self._path is None:
             return
         asyncio.get_running_loop().remove_reader(self._socket)
