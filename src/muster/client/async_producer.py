@@ -87,13 +87,15 @@ class AsyncProducer(forks.StaysHere):
             KafkaError: MESSAGE_TOO_LARGE, or what made the producer unusable.
             ClosedError: the producer is closed.
         """
-        await self._ready()
-        check_callable("on_delivery", on_delivery)
+        if self._loop is None or self._closed or self._forks != forks.count:
+            await self._ready()
+        if on_delivery is not None:
+            check_callable("on_delivery", on_delivery)
         record = self._engine.encode(topic, value, key, partition, timestamp_ms, headers)
         if not self._engine.core.has_room(record.size):
             await self._wait_for_room(record.size)
             self._check_open()
-        future: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[RecordMetadata] = asyncio.Future(loop=asyncio.get_running_loop())
         record.receipt = future if on_delivery is None else Receipt(future, on_delivery)
         if self._engine.append(record, self._engine.driver.now()):
             await asyncio.sleep(0)  # a caller that sends without a pause must not keep the batches from going out

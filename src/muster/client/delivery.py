@@ -38,15 +38,16 @@ class DeliveryFuture(Future[RecordMetadata]):
     IllegalStateError as soon as it is looked at.
     """
 
+    _state = PENDING
+    _result: RecordMetadata | None = None
+    _exception: BaseException | None = None
+    seen = False
+    """Whether the caller has asked for the outcome, or waits for it."""
+    _locks: list[Any] | None = None
+    _made: threading.Condition | None = None
+
     def __init__(self) -> None:
-        # Not super's: it makes what `_condition` makes later.
-        self._state = PENDING
-        self._result: RecordMetadata | None = None
-        self._exception: BaseException | None = None
-        self.seen = False
-        """Whether the caller has asked for the outcome, or waits for it."""
-        self._locks: list[Any] | None = None
-        self._made: threading.Condition | None = None
+        # Not super's: it makes what `_condition` makes later. All else begins as the class has it.
         self._forks = forks.count
 
     def _get_condition(self) -> threading.Condition:

@@ -75,7 +75,8 @@ class Producer(forks.StaysHere):
             KafkaError: MESSAGE_TOO_LARGE.
             ClosedError: the producer is closed.
         """
-        check_callable("on_delivery", on_delivery)
+        if on_delivery is not None:
+            check_callable("on_delivery", on_delivery)
         record = self._engine.encode(topic, value, key, partition, timestamp_ms, headers)
         future = DeliveryFuture()
         record.receipt = future if on_delivery is None else Receipt(future, on_delivery)

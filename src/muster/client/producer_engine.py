@@ -114,9 +114,10 @@ class Engine:
         headers: Headers | None,
     ) -> OutgoingRecord:
         """Serialize and check a record: what is wrong with it is its sender's affair alone. Used from any thread."""
-        key_bytes = _serialize("key", self._key_serializer, key)
+        key_bytes = None if key is None is self._key_serializer else _serialize("key", self._key_serializer, key)
         value_bytes = _serialize("value", self._value_serializer, value)
-        check_topic(topic)
+        if topic.__class__ is not str or topic not in self.metadata.topics:  # those were looked at before
+            check_topic(topic)
         if partition is not None:
             partition = check_number("partition", partition, 0, MAX_INT)
         if timestamp_ms is None:
@@ -125,8 +126,7 @@ class Engine:
             timestamp_ms = check_number("timestamp_ms", timestamp_ms, 0, _MAX_TIMESTAMP)
         pairs = () if headers is None else _pairs(headers)
         size = record_size(key_bytes, value_bytes, pairs)
-        error = self.core.check_size(size)
-        if error is not None:
+        if size > self.core.largest_record and (error := self.core.check_size(size)) is not None:
             raise error
         return OutgoingRecord(topic, partition, key_bytes, value_bytes, pairs, timestamp_ms, None, size)
 
@@ -303,8 +303,10 @@ def _outcomes(completion: Completion) -> Iterator[tuple[Any, RecordMetadata | No
             yield receipt, None, completion.record_errors.get(index, error)
         return
     offset, step = (base, 1) if base >= 0 else (-1, 0)
+    new = tuple.__new__  # what the class does, but in Python
     for receipt, timestamp in zip(completion.receipts, completion.timestamps, strict=True):
-        yield receipt, RecordMetadata(topic, partition, offset, appended if appended >= 0 else timestamp), None
+        place = (topic, partition, offset, appended if appended >= 0 else timestamp)
+        yield receipt, new(RecordMetadata, place), None
         offset += step
 
 

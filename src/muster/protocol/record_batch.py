@@ -68,6 +68,8 @@ _MIN_RECORD_SIZE = 7
 
 _CODECS = tuple(Compression)
 
+_COUNTS = tuple(varint(number) for number in range(4_096))
+
 
 class UnsupportedMagicError(CorruptRecordError):
     """A message of magic 0 or 1, or of an unknown one. Brokers answer INVALID_RECORD."""
@@ -361,13 +363,21 @@ class BatchBuilder:
             base_timestamp = self._base_timestamp = timestamp
         if timestamp > self._max_timestamp:
             self._max_timestamp = timestamp
-        time_delta = varint(timestamp - base_timestamp) if timestamp != base_timestamp else b"\0"
-        head = b"\0" + time_delta + varint(offset_delta) + (b"\x01" if key is None else varint(len(key)) + key)
+        # A producer's hot path: small numbers without a call, and the value is not copied before the batch is built.
+        counts, limit = _COUNTS, len(_COUNTS)
+        head = b"\0\0" if timestamp == base_timestamp else b"\0" + varint(timestamp - base_timestamp)
+        head += counts[offset_delta] if offset_delta < limit else varint(offset_delta)
+        head += b"\x01" if key is None else varint(len(key)) + key
+        if value is None:
+            head += b"\x01"
+            value = b""
+        else:
+            head += counts[len(value)] if len(value) < limit else varint(len(value))
         tail = _encode_headers(headers) if headers else b"\0"
-        body = head + (b"\x01" if value is None else varint(len(value)) + value) + tail
-        length = varint(len(body))
-        self._parts += (length, body)
-        self.size += len(length) + len(body)
+        size = len(head) + len(value) + len(tail)
+        length = counts[size] if size < limit else varint(size)
+        self._parts += (length, head, value, tail)
+        self.size += len(length) + size
         self._last_delta = offset_delta
         self.count += 1
 
@@ -431,7 +441,7 @@ class BatchBuilder:
             max_timestamp = log_append_time
         if delete_horizon:
             attributes |= _DELETE_HORIZON_FLAG
-        parts: list[bytes | memoryview] = list(self._parts)
+        parts: Sequence[bytes | memoryview] = self._parts
         if compression:
             parts = [compress(compression, b"".join(self._parts), level)]
         batch = bytearray().join((bytes(HEADER_SIZE), *parts))

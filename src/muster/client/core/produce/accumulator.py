@@ -129,7 +129,7 @@ class ProducerBatch:
         era: int,
     ) -> None:
         """Add a record."""
-        self.builder.append(timestamp, key, value, headers)
+        self.builder.append_at(len(self.receipts), timestamp, key, value, headers)
         self.receipts.append(receipt)
         self.timestamps.append(timestamp)
         self.eras.append(era)
@@ -238,14 +238,16 @@ class Accumulator:
         if queue is None:
             queue = self.queues[partition] = deque()
         batch = queue[-1] if queue else None
-        is_new = batch is None or not self._takes(batch, record.size)
+        ratio = self._ratios.get(partition.topic)
+        is_new = batch is None or not self._takes(batch, record.size, ratio)
         if batch is None or is_new:
             self._created += 1
             batch = ProducerBatch(partition, now, (self._created,))
             queue.append(batch)
         batch.append(record.timestamp, record.key, record.value, record.headers, record.receipt, record.era)
         batch.memory += record.size
-        return is_new, self._expected(partition.topic, batch.builder.size) >= self._batch_size
+        size = batch.builder.size
+        return is_new, (size if ratio is None else ratio.estimate(size)) >= self._batch_size
 
     def waiting(self) -> list[tuple[TopicPartition, deque[ProducerBatch]]]:
         """The queues that are not empty. The one not taken from for the longest time comes first, so none starves."""
@@ -257,10 +259,11 @@ class Accumulator:
         queue.popleft()
         self.queues[place] = queue
 
-    def _takes(self, batch: ProducerBatch, size: int) -> bool:
+    def _takes(self, batch: ProducerBatch, size: int, ratio: CompressionRatio | None) -> bool:
         if batch.encoded is not None:
             return False
-        return self._expected(batch.partition.topic, batch.builder.size + size) <= self._batch_size
+        size += batch.builder.size
+        return (size if ratio is None else ratio.estimate(size)) <= self._batch_size
 
     def is_full(self, batch: ProducerBatch, queue: deque[ProducerBatch]) -> bool:
         """Whether no more records will come into it."""

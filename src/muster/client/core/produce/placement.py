@@ -41,6 +41,8 @@ class Placement:
         self._partitioner = partitioner
         self._chance = chance
         self._sticky: dict[str, StickyPartitioner] = {}
+        self._places: dict[str, dict[int, TopicPartition]] = {}
+        """The partitions that records went to: making one anew for each record takes time."""
         self._parked: dict[str, deque[OutgoingRecord]] = {}
         self._topics_used: dict[str, int] = {}
 
@@ -129,7 +131,13 @@ class Placement:
                 sticky = self._sticky_of(topic, now)
                 partition = sticky.partition
                 assert partition is not None
-        is_new, full = self._accumulator.append(TopicPartition(topic, partition), record, now)
+        places = self._places.get(topic)
+        if places is None:
+            places = self._places[topic] = {}
+        place = places.get(partition)
+        if place is None:
+            place = places[partition] = TopicPartition(topic, partition)
+        is_new, full = self._accumulator.append(place, record, now)
         if sticky is not None and sticky.produced(record.size, full):
             self._switch(sticky, topic, now)
         # A first record starts the linger time of its batch, and makes the batch before it ready.
@@ -184,4 +192,5 @@ class Placement:
         for topic in idle:
             del self._topics_used[topic]
             self._sticky.pop(topic, None)
+            self._places.pop(topic, None)
         self._metadata.set_interest(self._topics_used)

@@ -86,7 +86,8 @@ class ProducerCore:
         self.room_wanted = False
         """Set while a caller waits for room: batches are then sent without lingering."""
         self._config = config
-        self._largest = min(config.max_request_size, config.buffer_memory)
+        self.largest_record = min(config.max_request_size, config.buffer_memory) - HEADER_SIZE
+        """The `record_size` up to which `check_size` has nothing to say."""
         self._metadata = metadata
         self._chance = Chance(seed)
         self._compression = Compression[config.compression_type.upper()]
@@ -122,9 +123,9 @@ class ProducerCore:
 
     def check_size(self, size: int) -> MusterError | None:
         """The error of a record that is too large ever to be sent; None if it is not."""
-        whole = size + HEADER_SIZE
-        if whole <= self._largest:
+        if size <= self.largest_record:
             return None
+        whole = size + HEADER_SIZE
         for name, limit in (
             ("max_request_size", self._config.max_request_size),
             ("buffer_memory", self._config.buffer_memory),

@@ -7,6 +7,7 @@ search any queue, and cannot miss a record there.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 
@@ -27,8 +28,8 @@ class Unsettled:
 
     def settle(self, eras: Sequence[int]) -> None:
         """Count records off."""
-        for era in eras:
-            left = self._left[era] - 1
+        for era, count in Counter(eras).items():
+            left = self._left[era] - count
             if left:
                 self._left[era] = left
             else:
