@@ -258,11 +258,14 @@ def encode_answer_sliced(response: Response, call: Call) -> Generator[None, None
 
 def finish_frame(parts: list[Buffer], call: Call) -> list[Buffer]:
     """Put length and header in front of an encoded response (`parts` has a place for them)."""
-    if not call.api.has_records:
-        parts = [b"", b"".join(parts)]
-    elif len(parts) > _JOIN_PARTS:
-        parts = [b"", *join_small(parts)]
-    size = len(parts[1]) if len(parts) == 2 else sum(map(len, parts))
+    if call.api.has_records:
+        size = sum(map(len, parts))
+        if len(parts) > _JOIN_PARTS:
+            parts = [b"", *join_small(parts)]
+    else:
+        body = b"".join(parts)
+        parts = [b"", body]
+        size = len(body)
     if call.version >= call.api.flexible_from:
         parts[0] = _FLEXIBLE_RESPONSE_HEADER.pack(size + 5, call.correlation_id, 0)
         call.size = size + 9

@@ -23,6 +23,9 @@ log = logging.getLogger("muster.broker")
 READ_BYTES = 256 * 1024
 """The shared read buffer."""
 
+WRITE_EVERY = 64
+"""Connections with answers, of those that one act answers, that are written to while the rest is being answered."""
+
 LARGE_WRITE = 64 * 1024
 _MAX_BUFFERS = min(os.sysconf("SC_IOV_MAX") if hasattr(os, "sysconf") else 16, 1024)
 
@@ -43,15 +46,24 @@ class Shared:
         self.read_view = memoryview(bytearray(READ_BYTES))
         self._loop = loop
         self._woken: list[Connection] = []
+        self._unwritten = 0
+        """Of these, since the last were written to."""
 
     def wake(self, connection: Connection) -> None:
         """Let the connection go on in the next turn of the loop, together with others."""
         if not self._woken:
             self._loop.call_soon(self._turn)
         self._woken.append(connection)
+        # A rebalance answers a thousand at once. Those that came first have something to do while the others wait.
+        self._unwritten += 1
+        if self._unwritten == WRITE_EVERY:
+            self._unwritten = 0
+            for one in self._woken[-WRITE_EVERY:]:
+                one.write_answers()
 
     def _turn(self) -> None:
         connections, self._woken = self._woken, []
+        self._unwritten = 0
         handled = False
         for connection in connections:
             handled = connection.turn() or handled
@@ -140,6 +152,11 @@ class Connection(asyncio.BufferedProtocol):
         if core.reading is not self._reading or core.ending is not None:
             self._settle()
         return handled
+
+    def write_answers(self) -> None:
+        """Write what is answered, and handle nothing."""
+        if self.core.out:
+            self._write()
 
     def _settle(self) -> None:
         """Read on, pause reading, or end, as the core says."""

@@ -98,8 +98,8 @@ def commit(
     """
     records: list[OffsetCommits] = []
     # The largest retention time stands for "for ever": a record has no room for a later time.
-    longest = min(request.retention_time_ms, NEVER - now)
-    expires = NO_TIMESTAMP if request.retention_time_ms == DEFAULT_RETENTION else now + longest
+    retention = request.retention_time_ms
+    expires = NO_TIMESTAMP if retention == DEFAULT_RETENTION else now + min(retention, NEVER - now)
     answers: list[OffsetCommitResponseTopic] = []
     longest_metadata = config.offset_metadata_max_bytes
     for topic in request.topics:

@@ -1,4 +1,5 @@
-"""What a request costs, in numbers that no machine's load moves: calls of functions, writes of the log, sends, lines.
+"""What a request costs, in numbers that no machine's load moves: calls of functions, bytes of memory, writes of the
+log, sends, lines.
 
 Time is measured by `make bench`; here a change that makes a hot path longer is seen at once. A bound is the number as
 it was last; where one has to grow, put the new number (the failure tells it) into the table, and into the commit's
@@ -8,8 +9,10 @@ message why. Where it has shrunk, lower it: a bound with room below it notices n
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from struct import unpack_from
@@ -21,7 +24,8 @@ import pytest
 import muster
 from muster.broker import connection_core
 from muster.broker.broker import Broker
-from muster.broker.connection import Connection
+from muster.broker.calls import encode_answer
+from muster.broker.connection import WRITE_EVERY, Connection
 from muster.protocol import codec, framing
 from muster.protocol import messages as m
 from tests.support.brokers import running
@@ -29,19 +33,27 @@ from tests.support.brokers import running
 MOST_CALLS = {
     "a heartbeat alone": 43,
     "each of 64 heartbeats at once": 30,
-    "a join that is told its id": 114,
-    "joins and syncs for each of 50 members of a group": 279,
-    "a commit of one partition": 197,
-    "a commit of ten partitions": 341,
-    "a look-up of one offset": 124,
+    "a join that is told its id": 113,
+    "joins and syncs for each of 50 members of a group": 277,
+    "a commit of one partition": 196,
+    "a commit of ten partitions": 340,
+    "a look-up of one offset": 123,
 }
 """Calls of functions of muster, and of C functions by them, in CPython 3.11; later ones count less."""
+
+MOST_BYTES = {
+    "a heartbeat": 64,
+    "a join that waits": 1_040,
+    "a commit of ten partitions": 2_280,
+}
+"""Memory for each of MANY requests at the peak, in CPython 3.11; in others it may be a tenth more."""
 
 OURS = (str(Path(muster.__file__).parent), "<muster codec ")
 RUNS = 3
 """Of each; the fewest calls count, for a timer of the broker may come into one."""
 
 MEMBERS = 50
+MANY = 100
 SUBSCRIPTION = b"\0\0" + codec.encode(m.ConsumerProtocolSubscription(["t"]), 0)
 
 
@@ -76,18 +88,26 @@ class Peer(asyncio.Transport):
 
     def say(self, *requests: Any, version: int) -> None:
         """Send requests in one packet."""
-        data = b"".join(b"".join(framing.encode_request(request, version, 1, "c")) for request in requests)
-        view = self.connection.get_buffer(-1)
-        view[: len(data)] = data
+        data = frames(*requests, version=version)
+        self.connection.get_buffer(-1)[: len(data)] = data
         with Counted() as counted:
             self.connection.buffer_updated(len(data))
         self.calls = counted.calls
+
+    def feed(self, data: bytes) -> None:
+        """Send what is encoded already."""
+        self.connection.get_buffer(-1)[: len(data)] = data
+        self.connection.buffer_updated(len(data))
 
     def heard(self, response: type[Any], version: int, header: int = 9) -> Any:
         data = b"".join(self.sent)
         self.sent.clear()
         assert len(data) == 4 + unpack_from(">i", data)[0], "one answer"
         return codec.decode(response, version, data, header)
+
+
+def frames(*requests: Any, version: int) -> bytes:
+    return b"".join(b"".join(framing.encode_request(request, version, 1, "c")) for request in requests)
 
 
 class Counted:
@@ -203,6 +223,40 @@ async def test_calls_of_offsets(broker: Broker, what: str, request_of_one: tuple
     check(what, min(calls))
 
 
+async def test_bytes_of_requests(broker: Broker) -> None:
+    """Of many: what one of them adds to a table that grows now and then is not its own."""
+    peers = [Peer(broker) for _ in range(MANY)]
+    for peer in peers:
+        peer.say(join("", "other"), version=9)
+    await answered(*peers)
+    ids = [peer.heard(m.JoinGroupResponse, 9).member_id for peer in peers]
+    heartbeat = frames(m.HeartbeatRequest("other", 1, ids[0]), version=4)
+    peers[0].feed(heartbeat)
+    peers[0].sent.clear()
+    joins = [(peer, frames(join(member_id, "other"), version=9)) for peer, member_id in zip(peers, ids, strict=True)]
+    check_bytes("a join that waits", joins)
+    await answered(*peers)
+    check_bytes("a heartbeat", [(peer, heartbeat) for peer in peers])
+    data = frames(commit(10), version=9)
+    first, *some = [Peer(broker) for _ in range(MANY + 1)]
+    first.feed(data)  # compiles codecs, and opens the shard
+    await answered(first)
+    check_bytes("a commit of ten partitions", [(peer, data) for peer in some])
+    await answered(*some)
+
+
+def check_bytes(what: str, requests: list[tuple[Peer, bytes]]) -> None:
+    """Memory at the peak, for each of these requests."""
+    gc.collect()
+    tracemalloc.start()
+    for peer, data in requests:
+        peer.feed(data)
+    size = tracemalloc.get_traced_memory()[1] // len(requests)
+    tracemalloc.stop()
+    most = MOST_BYTES[what] * (10 if sys.version_info[:2] == (3, 11) else 11) // 10
+    assert size <= most, f"{what} takes {size} bytes"
+
+
 async def test_commits_of_one_read_are_one_write_and_one_send(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Peer(broker)
     peer.say(commit(1), version=9)
@@ -220,6 +274,25 @@ async def test_commits_of_one_read_are_one_write_and_one_send(broker: Broker, mo
     peer.say(*[commit(1)] * 64, version=9)
     await answered(peer)
     assert (len(writes), len(peer.sent)) == (1, 1)
+
+
+async def test_answers_to_many_leave_while_the_others_are_made(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rebalance answers a thousand at once: the first members work on when the last ones are answered."""
+    peers = [Peer(broker) for _ in range(3 * WRITE_EVERY)]
+    sent_before: list[int] = []
+
+    def counted(response: Any, call: Any) -> Any:
+        sent_before.append(sum(bool(peer.sent) for peer in peers))
+        return encode_answer(response, call)
+
+    ids, _ = await form("g", peers)
+    for peer, member_id in zip(peers, ids, strict=True):
+        if peer is peers[-1]:
+            monkeypatch.setattr(connection_core, "encode_answer", counted)
+        peer.say(join(member_id), version=9)
+    assert sent_before == [number // WRITE_EVERY * WRITE_EVERY for number in range(len(peers))]
+    await answered(*peers)
+    assert [len(peer.sent) for peer in peers] == [1] * len(peers)
 
 
 async def test_a_group_that_forms_is_a_few_lines_of_the_log(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
