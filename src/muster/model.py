@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+_HEADERS = "headers"
 
 UNKNOWN_MEMBER_ID = ""
 """The member id of a consumer that has not joined yet (J5)."""
@@ -61,22 +65,28 @@ class Node(NamedTuple):
 Headers = list[tuple[str, bytes | None]]
 
 
-class HeadersOnDemand:
-    """A record that was made without headers gets its empty list when the caller reads them; most callers do not."""
+def headers_on_demand(kind: type[T]) -> type[T]:
+    """Give a record that was made without headers its empty list when it is first read: most never are.
 
-    __slots__ = ()
+    For a class with a slot `headers`. Not by `__getattr__`: that would make reading every attribute slower.
+    """
+    slot = vars(kind)[_HEADERS]
 
-    if not TYPE_CHECKING:
+    def headers(record: object) -> Headers:
+        try:
+            found: Headers = slot.__get__(record)
+        except AttributeError:
+            found = []
+            slot.__set__(record, found)
+        return found
 
-        def __getattr__(self, name: str) -> Headers:
-            if name != "headers":
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            self.headers = []
-            return self.headers
+    setattr(kind, _HEADERS, property(headers, slot.__set__))
+    return kind
 
 
+@headers_on_demand
 @dataclass(slots=True)
-class ConsumerRecord(HeadersOnDemand):
+class ConsumerRecord:
     """A record as a consumer gets it.
 
     `timestamp` is in milliseconds since the epoch; `timestamp_type` 0 is CreateTime, 1 LogAppendTime.

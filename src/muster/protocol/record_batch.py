@@ -30,7 +30,7 @@ from typing import NamedTuple, TypeVar
 from crc32c import crc32c
 
 from muster.errors import CorruptRecordError
-from muster.model import HeadersOnDemand
+from muster.model import headers_on_demand
 from muster.protocol.compression import MAX_DECOMPRESSED_SIZE, Buffer, Compression, compress, decompress
 from muster.protocol.record_decode import Decoded, RecordHeaders, decode_records
 from muster.protocol.varints import varint
@@ -156,8 +156,9 @@ RecordTuple = tuple[int, int, bytes | None, bytes | None, RecordHeaders]
 R = TypeVar("R", bound=Decoded)
 
 
+@headers_on_demand
 @dataclass(slots=True)
-class Record(HeadersOnDemand):
+class Record:
     """One record. `offset` is absolute when read, and ignored when a batch is built."""
 
     offset: int

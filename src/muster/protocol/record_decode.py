@@ -34,7 +34,7 @@ class Header(Protocol):
 
 
 class Decoded(Protocol):
-    """What is decoded of a record. `headers` are not set where there are none (see `HeadersOnDemand`)."""
+    """What is decoded of a record. `headers` are not set where there are none (see `headers_on_demand`)."""
 
     offset: int
     timestamp: int
