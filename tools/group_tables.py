@@ -15,15 +15,15 @@ HEAD = """\
 A group of the classic protocol is in one of five states. `Empty`: it has no members, but perhaps committed offsets.
 `PreparingRebalance`: it waits for its members' JoinGroup requests. `CompletingRebalance`: they have all joined, and it
 waits for the leader's assignment. `Stable`: every member can have its share. `Dead`: it has been deleted, or its
-coordinator is going away. How a group passes from one to the next is told at the head of
-`src/muster/coordinator/classic.py`.
+coordinator is going away. The head of `src/muster/coordinator/classic.py` says how a group passes from one state to the
+next.
 
-The table is for requests that have passed the guards, which come first: the group exists, the member is known and has
-not been replaced under its `group.instance.id`, the generation is the group's. *waits* means that the answer comes when
-other members have done their part, or their time is over.
+The table is for requests that have passed the guards: the group exists, the member is known and has not been replaced
+under its `group.instance.id`, the generation is the group's. *waits* means that the answer comes when other members
+have sent their requests, or their time is over.
 
-This page is written by `python -m tools.group_tables` from the very tables that the coordinator uses; a test sees to it
-that it is up to date.
+`python -m tools.group_tables` writes this page from the tables that the coordinator itself uses; a test checks that it
+is up to date.
 
 """
 

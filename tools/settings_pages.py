@@ -17,33 +17,33 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "settings.md"
 HEAD = """\
 # Settings
 
-Names, units and defaults are Apache Kafka's where Kafka has the setting. *Unused* means that it is taken and told, so
-that tools which set it work, and changes nothing here. This page is written by `python -m tools.settings_pages` from
-the tables that broker and clients read; a test sees to it that it is up to date.
+Names, units and defaults are Apache Kafka's where Kafka has the setting. *Unused* means that the setting is accepted
+and shown, so that tools which set it work, but changes nothing here. `python -m tools.settings_pages` writes this page
+from the tables that broker and clients read; a test checks that it is up to date.
 
 A name that does not exist is refused, with the nearest one that does.
 
 ## The broker
 
-Looked for in this order, the last one found wins: the default; the file of `--config`, in TOML, with quoted keys in its
-table `[broker]` (`"num.partitions" = 3`); the environment, `MUSTER_` and the name in capitals with underscores
-(`MUSTER_NUM_PARTITIONS=3`); `-o num.partitions=3`; the flags of `muster serve`.
+The sources of a value, from the weakest to the strongest: the default; the file of `--config`, in TOML, with quoted
+keys in its table `[broker]` (`"num.partitions" = 3`); the environment, `MUSTER_` and the name in capitals with
+underscores (`MUSTER_NUM_PARTITIONS=3`); `-o num.partitions=3`; the flags of `muster serve`.
 
 """
 
 TOPICS = """
 ## Topics
 
-Given when a topic is created (`muster topics create flights --config retention.ms=60000`); what a topic does not set it
-takes from the broker's setting in the last column.
+A topic gets its settings when it is created (`muster topics create flights --config retention.ms=60000`). A setting
+that is not given then has the value of the broker's setting in the last column.
 
 """
 
 CLIENTS = """
 ## Clients
 
-Keywords of `Consumer`, `Producer`, `Admin` and their `Async…` twins, or a mapping, where Kafka's dotted names are
-understood too: `Consumer({"bootstrap.servers": "localhost:9092"}, group_id="delays")`. Times are in milliseconds, sizes
+These are keywords of `Consumer`, `Producer`, `Admin` and their `Async…` twins. A mapping works too, also with Kafka's
+dotted names: `Consumer({"bootstrap.servers": "localhost:9092"}, group_id="delays")`. Times are in milliseconds, sizes
 in bytes.
 """
 

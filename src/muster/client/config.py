@@ -26,7 +26,7 @@ _INSTANCE_ID = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """What every client has.
+    """The settings of every client.
 
     `send_buffer_bytes` and `receive_buffer_bytes` of -1, the default here, leave the socket's buffers to the operating
     system, which sizes them better than Kafka's fixed 128 and 64 KB.
@@ -80,7 +80,7 @@ class ClientConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig(ClientConfig):
-    """What a consumer has besides.
+    """The further settings of a consumer.
 
     `partition_assignment_strategy` holds names (range, roundrobin, sticky, cooperative-sticky) or `Assignor` objects,
     the most wanted first.
@@ -135,7 +135,7 @@ class ConsumerConfig(ClientConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig(ClientConfig):
-    """What a producer has besides.
+    """The further settings of a producer.
 
     `enable_idempotence` None, the default, means: yes, unless `acks`, `retries` or
     `max_in_flight_requests_per_connection` were given values that rule it out. `acks` is "all", 1 or 0.
@@ -206,7 +206,7 @@ class ProducerConfig(ClientConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminConfig(ClientConfig):
-    """What an admin client has besides: how often a request is tried again within `default_api_timeout_ms`."""
+    """The further setting of an admin client: how often a request is tried again within `default_api_timeout_ms`."""
 
     retries: int = _MAX_INT
 

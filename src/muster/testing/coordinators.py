@@ -107,7 +107,7 @@ class Coordinator:
         self._deferred: list[Callable[[], None]] = []
 
     def when_it_runs(self, callback: Callable[[], None]) -> None:
-        """Call back now, or when it does not stand still any more; never once it is over."""
+        """Call back now, or once it no longer stands still; never after its end."""
         if self.is_frozen:
             self._deferred.append(callback)
         elif not self.is_over:
@@ -204,8 +204,8 @@ class SimCoordinators:
 
     def _later(self, coordinator: Coordinator, callback: Callable[[], None]) -> None:
         def load_and_arm() -> None:
-            # As the broker does. Of a log that is read again, since it failed, the members may all be dead: then no
-            # request comes that would set the alarm by which they expire.
+            # As the broker does. When a log is read again after a failure, its members may all be dead: then no request
+            # comes that would set the alarm by which they expire.
             callback()
             self._arm(coordinator)
 
@@ -297,8 +297,8 @@ class SimCoordinators:
             self._when_loaded(coordinator)
 
     def depose(self, for_ms: int, *, refuses: bool | None = None) -> None:
-        """Another is to take over; this one does not notice it for a while, and answers as if it still were. Its logs
-        refuse what it writes, or take it without ever making it durable: by chance, if `refuses` does not say."""
+        """Another coordinator takes over; this one does not notice it for a while, and goes on answering. Its logs
+        refuse its writes, or accept them without ever making them durable: by chance, if `refuses` does not say."""
         coordinator, self.current = self.current, None
         if coordinator is None:
             return
@@ -329,7 +329,7 @@ class SimCoordinators:
 
     @property
     def stale(self) -> list[Coordinator]:
-        """Those that were deposed and do not know."""
+        """The deposed coordinators that do not know it."""
         return list(self._stale)
 
     # --- logs and time -----------------------------------------------------------------------------------------------

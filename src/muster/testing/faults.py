@@ -97,9 +97,9 @@ class Faults:
         )
 
     def start_simple(self, place: int) -> None:
-        """Start the consumer that has a share of the partitions by hand, when the one before it is gone.
+        """Start the consumer that assigns itself a share of the partitions, when the one before it is gone.
 
-        One that is closing and crashes at that has two starts wait for its end: the place goes to the first.
+        If a closing consumer crashes, two starts wait for its end: the first takes its place.
         """
         there = [m for m in self.cluster.alive if m.by_hand is not None and self._place_of(m) == place]
         if there:
@@ -125,7 +125,7 @@ class Faults:
         )
 
     def simple_share(self) -> list[TopicPartition]:
-        """The partitions that are read by hand: those that were there first."""
+        """The partitions that consumers assign themselves: those that existed first."""
         return [
             TopicPartition(t, number) for t, count in sorted(self.scenario.topics.items()) for number in range(count)
         ]
@@ -230,7 +230,7 @@ class Faults:
             self.later(self.rng.choice((1_000, 6_000)), brokers.thaw, node)
 
     def _set_clock(self) -> None:
-        """The time of day jumps, forth or back. Where it decides when offsets expire, it had better not."""
+        """The time of day jumps, forward or back; not in lives in which it decides when offsets expire."""
         if self.scenario.end != "expiry":
             coordinators = self.cluster.brokers.coordinators
             coordinators.wall_ms = self.rng.choice((-1, 1)) * self.rng.choice((1_000, 60_000, 3_600_000))

@@ -1,7 +1,7 @@
 """A simulated consumer process: a real `ConsumerCore`, its connections, and a program that uses it (`programs`).
 
-The program is a generator that yields what it waits for (`Wait`); the member resumes it when that has come, in virtual
-time, and turns the cores whenever something has arrived or is due, whatever the program does meanwhile.
+The program is a generator that yields what it waits for (`Wait`). The member resumes it when that has come, in virtual
+time. It polls the cores whenever something has arrived or is due, also while the program is busy.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class SimMember:
         self.pattern = pattern
         self.topics = topics
         self.by_hand = by_hand
-        """The partitions that it takes without asking its group; None where the group assigns them."""
+        """The partitions that it assigns itself, without the group; None if the group assigns them."""
         self.rng = rng
         self.could_not_commit = False
         """Whether an auto commit before a rebalance has failed since this was last read."""
@@ -146,7 +146,7 @@ class SimMember:
 
     @property
     def state(self) -> MemberState:
-        """What it is to its group."""
+        """Its state in its group."""
         return self.core.member_state
 
     @property
@@ -161,7 +161,7 @@ class SimMember:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is stable, its listener has been told all, nothing is to be joined, and it is there to stay."""
+        """Whether it is stable, its listener was told all, no join is due, and it is not about to end."""
         if self.by_hand is not None:
             return not (self._frozen or self.is_closing)
         membership = self.core.group.membership
@@ -206,7 +206,7 @@ class SimMember:
             self._driver.thaw()
 
     def stay_away(self, milliseconds: int) -> None:
-        """Let the handling of the next batch take so long; heartbeats go on meanwhile."""
+        """Make the handling of the next batch take so long; heartbeats go on meanwhile."""
         self.habits.stay_away_ms = milliseconds
 
     def come_back(self) -> None:
@@ -274,7 +274,7 @@ class SimMember:
             self.attend(event)
 
     def attend(self, event: Event) -> None:
-        """Do what an event says that the user need not know of."""
+        """Handle an event that is not for the user."""
         if isinstance(event, Note):
             self.trace(event.text)
             self.could_not_commit = self.could_not_commit or event.text.startswith("offsets could not be committed")

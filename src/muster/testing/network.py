@@ -216,8 +216,8 @@ class Link:
 
     def _answer(self, message: tuple[Waiting, Any] | None) -> None:
         if message is None:
-            # A node may have died, and been back, long before its client hears that their connection is no more: what
-            # the client sent meanwhile went nowhere.
+            # A node may have died and come back long before its client learns that the connection is gone: requests
+            # that the client sent meanwhile were lost.
             self._network.note_disturbed(self.client_name)
             self.close(Failure(FailureKind.DISCONNECTED, f"node {self.node_id} closed the connection"))
         elif not self.is_closed:

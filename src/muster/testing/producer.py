@@ -1,14 +1,14 @@
 """Simulated producers: the real `ProducerCore` on nodes with changing leaders, and a life with faults for it.
 
-What must hold of each, whatever happens:
+The invariants of each:
 
-1. A record that was accepted is settled once: it is acknowledged, or its failure is told, and that within
-   `delivery.timeout.ms` (`max.block.ms` while its topic is not known), but for what one poll may take.
-2. What was acknowledged is in the log, at the place that was told.
-3. With idempotence nothing is there twice, also of what failed; and the records of a partition are there in the order
-   in which they were sent.
-4. A flush is over when all that was sent before it is settled, and not before.
-5. In the end, when all is well, everything can be sent.
+1. An accepted record is settled once: it is acknowledged, or its failure is told, within `delivery.timeout.ms`
+   (`max.block.ms` while its topic is not known) and the time of one poll.
+2. An acknowledged record is in the log, at the offset that was told.
+3. With idempotence no record is there twice, not even a failed one; and the records of a partition are in the order in
+   which they were sent.
+4. A flush is over when all records sent before it are settled, and not before.
+5. In the end, when all is well, every record can be sent.
 """
 
 from __future__ import annotations

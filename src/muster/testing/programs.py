@@ -1,9 +1,9 @@
-"""What applications do with a consumer, as the faces of the client would let them.
+"""Programs that use a consumer as applications do, with the rules of the client's faces.
 
 Records handed out are handled before the next poll, the listener runs while the program is in poll, closing commits and
-leaves. `read` is the program of a consumer that fetches. `claim` is one like Spark's: it is always in poll, reads the
-partitions that it is given by itself, and commits explicit offsets, fenced by its ownership; it is told at once what it
-has lost, also in the middle of a batch, and gives up what is revoked when the batch that holds it is done.
+leaves. `read` is the program of a consumer that fetches. `claim` is like Spark's: it is always in poll, reads its
+partitions by itself, and commits explicit offsets, fenced by its ownership. It is told of lost partitions at once, also
+in the middle of a batch, and gives up revoked partitions when the batch that reads them is done.
 """
 
 from __future__ import annotations

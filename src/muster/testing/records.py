@@ -72,7 +72,7 @@ class SimTopics:
         self.counts[name] = max(count, self.counts.get(name, 0))
 
     def delete(self, name: str) -> None:
-        """Delete a topic with its records. One made anew under its name has another id."""
+        """Delete a topic with its records. If it is created again under its name, it has another id."""
         for number in range(self.counts.pop(name)):
             del self.logs[TopicPartition(name, number)]
 

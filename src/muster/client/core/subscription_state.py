@@ -282,7 +282,7 @@ class SubscriptionState:
         return [p for p, state in self._assigned.items() if state.state is PositionState.AWAIT_RESET]
 
     def finish_reset(self, partition: TopicPartition, strategy: OffsetReset, offset: int) -> None:
-        """Take the looked-up position, unless the partition went or was sought meanwhile."""
+        """Take the looked-up position, unless the partition was lost or `seek` was called meanwhile."""
         state = self._assigned.get(partition)
         if state is not None and state.state is PositionState.AWAIT_RESET and state.reset is strategy:
             state.move_to(offset, NO_LEADER_EPOCH)  # the leader itself has named it: there is nothing to validate

@@ -188,7 +188,7 @@ class Invariants:
             group.sessions.answered(ticket, response, newest, self.well_since, self._now())
 
     def _answered_by_another(self, ticket: Ticket, response: Any) -> None:
-        """By a coordinator that died with the request, or does not know yet that it is none."""
+        """By a coordinator that died with the request, or does not know yet that it is deposed."""
         if isinstance(response, OffsetCommitResponse):
             codes = [each.error_code for topic in response.topics for each in topic.partitions]
             if ErrorCode.NONE in codes:

@@ -11,7 +11,7 @@
 18. A partition that was given up in good order is committed as far as it was handled: its next owner handles nothing
     again.
 
-Where the records themselves were lost (`Log.truncate`, a topic deleted and made anew) nothing of this can hold; such a
+Where the records themselves were lost (`Log.truncate`, a topic deleted and created again) none of this can hold; such a
 partition is `unsure` from then on.
 """
 
@@ -175,7 +175,7 @@ class Offsets:
     # --- the members' side -------------------------------------------------------------------------------------------
 
     def told_by_a_stale_coordinator(self, identity: str, partition: TopicPartition) -> None:
-        """A coordinator that is none any more told a member where to begin: it may be too early."""
+        """A deposed coordinator told a member where to begin: that may be too early."""
         self._stale.add((identity, partition))
 
     def begin(self, member: Member, partitions: Iterable[TopicPartition]) -> None:

@@ -62,7 +62,7 @@ class Ownership:
         self._answered.setdefault(generation_id, set()).add(response.member_id)
 
     def joined_a_stale_one(self, name: str, generation_id: int) -> None:
-        """A process was let in by a coordinator that is none any more, and does not know it.
+        """A process was let in by a deposed coordinator, which does not know that it is deposed.
 
         The members that it knows may be of a later generation: its successor has led them there. When that one dies,
         and a member finds the deposed one instead, it is refused with its generation, joins, and is told the older one,

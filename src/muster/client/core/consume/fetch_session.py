@@ -40,7 +40,7 @@ class FetchSession:
         changed, forgotten = wanted, {}
         if self.epoch != INITIAL_EPOCH:
             changed = {p: spec for p, spec in wanted.items() if self.partitions.get(p) != spec}
-            # A topic that was created anew has another id: the old one is forgotten as well as the new one added.
+            # A topic that was created again has another id: the old id is forgotten, and the new one is added.
             forgotten = {
                 p: spec for p, spec in self.partitions.items() if p not in wanted or wanted[p].topic_id != spec.topic_id
             }
