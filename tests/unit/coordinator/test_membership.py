@@ -71,6 +71,23 @@ def test_who_waits_for_others_need_not_heartbeat(group):
     assert group.sync_leader().share("b") == b"b"
 
 
+@pytest.mark.parametrize("is_rebalancing", [False, True])
+def test_a_commit_is_a_sign_of_life_if_it_is_not_refused(group, is_rebalancing):
+    """H1: in a stable group, and from a member that commits before it gives its partitions up."""
+    group.stable_with("a", "b", "c")
+    if is_rebalancing:
+        group.join("a")
+        assert group.state is GroupState.PREPARING_REBALANCE
+    for _ in range(5):
+        group.tick(5_000)
+        assert group.commit("b", {("t", 0): 1}) == [ErrorCode.NONE]
+        if group.events_of(MemberExpired) == []:
+            assert group.commit("c", {("t", 0): 1}, generation=7) == [ErrorCode.ILLEGAL_GENERATION]
+        group.heartbeat("a")
+    (expired,) = group.events_of(MemberExpired)
+    assert (expired.member_id, expired.kind) == (group.ids["c"], ExpiryKind.SESSION)
+
+
 def test_who_was_answered_must_heartbeat_again(group):
     """Its deadline passed without effect while it waited, in a join and in a sync, so it is set anew."""
     group.stable_with("a", "b").join("a")

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.broker.calls import at_once
 from muster.coordinator.log_store import SLICE, LogStore
 from muster.coordinator.store import FencedError, Piece
 from muster.errors import ErrorCode, KafkaError
@@ -149,6 +150,38 @@ def test_a_topic_that_is_made_again_begins_with_any_epoch(broker):
     broker.logs.clear()
     broker.runtime.load_all([], 0)
     assert (committed(broker), commit_now(broker, offset=3), committed(broker)) == (0, 0, 3)
+
+
+def test_a_slot_that_could_not_be_read_leaves_nothing_behind(broker, monkeypatch):
+    """Its topic is made again, under an older epoch than the load that failed."""
+    commit_now(broker)
+    monkeypatch.setattr(broker.log_of("g"), "read", lambda offset, max_bytes: 1 // 0)
+    assert broker.runtime.load(slot_of(broker), 5)
+    assert committed(broker) == -NOT_COORDINATOR
+    broker.runtime.unload_all()
+    broker.logs.clear()
+    broker.runtime.load_all([], 0)
+    assert commit_now(broker) == 0
+
+
+def test_a_look_up_waits_for_what_was_written_without_an_answer(broker):
+    """The offsets of a deleted topic go, for which nobody waits. They are not gone before that is durable."""
+    commit_now(broker, offset=1)
+    log = broker.log_of("g")
+    log.hold()
+    waiting = broker.commit(offset=2)
+    broker.turn()
+    durable = log.log_end_offset
+    at_once(broker.runtime.topics_deleted(["t"]))
+    broker.turn()
+    log._durable = durable
+    broker.runtime.release_durable()
+    assert code(waiting) == 0
+    fetched = broker.fetch("g")
+    assert fetched == []
+    log.sync()
+    broker.runtime.release_durable()
+    assert fetched[0].groups[0].topics == []
 
 
 # ---------------------------------------------------------------------------------- two that believe in themselves
