@@ -1,11 +1,18 @@
 """The Spark source beside Spark's own Kafka connector (spark-sql-kafka-0-10), in one session, on one broker, in turn.
 
     python -m benchmarks spark [--records 2000000] [--rounds 3] [--cases batch count …] [--bootstrap HOST:PORT]
+    python -m benchmarks spark --records 10000000 --rounds 1      # the whole, in some eight minutes
 
 Without --bootstrap an Apache Kafka 4.2 is started for the run. Both sources read the same topic of 8 partitions on
-`local[2]`, one round after the other, after a first round of each that is not counted; medians of the rest are shown.
-The connector is tuned as well as it can be (4 MB partition fetches, 10,000 records a poll). CPU seconds are those of
-the JVM and of all Python workers; where other work shares the machine they are the figure to trust.
+`local[2]`, one after the other, after a first short read of each that is not counted. Each reads a tenth of the
+records and all of them: what a record costs is the difference, and what a query costs before its first record is what
+is left of the short one. Medians are shown. CPU seconds are those of the JVM and of all Python workers; where other
+work shares the machine they are the figure to trust.
+
+The connector is tuned so that it does not wait. After every poll it asks the broker where the partition begins and
+ends, which throws away what was fetched ahead, and the question waits behind the fetch that is under way: at the end
+of a partition that lasts until fetch.max.wait.ms (500 by default) is over. So a poll is to hand out all that a fetch
+has brought, and a fetch at the end is not to wait.
 """
 
 from __future__ import annotations
@@ -21,21 +28,30 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
-
+from benchmarks import report, spark_data
+from benchmarks.spark_data import PARTITIONS, Topic
 from muster.spark import session
 from tests.support import peers
 
-PARTITIONS = 8
 CONNECTOR_VERSION = "4.2.0"
 POM = Path(__file__).resolve().parent / "java" / "spark-connector.xml"
-QUIET = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.log.level": "ERROR"}
-TUNED = {"kafka.max.partition.fetch.bytes": str(4 << 20), "kafka.max.poll.records": "10000"}
+QUIET = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.log.level": "ERROR",
+}
+TUNED = {
+    "kafka.max.partition.fetch.bytes": str(8 << 20),
+    "kafka.max.poll.records": "1000000",
+    "kafka.fetch.max.wait.ms": "5",
+    "kafka.receive.buffer.bytes": "-1",
+}
 SOURCES = ("muster", "kafka")
 FIVE = ("key", "value", "partition", "offset", "timestamp")
 
@@ -73,11 +89,18 @@ CASES = (
     Case("batch", "100 B, five columns", 100, "none", 1.0, to_nowhere),
     Case("count", "100 B, count()", 100, "none", 1.0, counted),
     Case("group", "100 B, group by key and sum", 100, "none", 1.0, grouped),
+    Case("stream", "100 B, AvailableNow, five batches", 100, "none", 1.0, to_nowhere, 5),
     Case("lz4", "100 B, lz4, five columns", 100, "lz4", 1.0, to_nowhere),
+    Case("stream-lz4", "100 B, lz4, AvailableNow, five batches", 100, "lz4", 1.0, to_nowhere, 5),
     Case("zstd", "100 B, zstd, five columns", 100, "zstd", 1.0, to_nowhere),
+    Case("snappy", "100 B, snappy, five columns", 100, "snappy", 1.0, to_nowhere),
+    Case("gzip", "100 B, gzip, five columns", 100, "gzip", 1.0, to_nowhere),
     Case("1k", "1 KB, five columns", 1000, "none", 0.1, to_nowhere),
-    Case("stream", "100 B, AvailableNow, one batch", 100, "none", 1.0, to_nowhere, 1),
 )
+SHORT = 10
+"""The short read is of one record in so many."""
+
+WANTED_RATIO = 1.5
 
 
 def main() -> int:
@@ -87,6 +110,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cases", nargs="*", choices=[case.name for case in CASES], default=None)
     parser.add_argument("--bootstrap", help="a broker that is running already")
+    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/performance.md")
     arguments = parser.parse_args()
     chosen = [case for case in CASES if arguments.cases is None or case.name in arguments.cases]
     with contextlib.ExitStack() as held:
@@ -96,9 +120,24 @@ def main() -> int:
             bootstrap = held.enter_context(peers.KafkaBroker(folder / "kafka", heap="1g")).bootstrap
         spark = session("muster benchmark", "local[2]", **QUIET, **{"spark.jars": ",".join(connector_jars())})
         held.callback(spark.stop)
-        results = [measure(spark, bootstrap, case, arguments, folder) for case in chosen]
-    show(results)
-    print(json.dumps({"records": arguments.records, "rounds": arguments.rounds, "cases": results}))
+        results = []
+        for (value_bytes, codec, share), cases in groupby(
+            chosen, lambda case: (case.value_bytes, case.codec, case.share)
+        ):
+            topic = spark_data.fill(bootstrap, value_bytes, codec, int(arguments.records * share))
+            for case in cases:
+                results.append(measure(spark, bootstrap, topic, case, arguments.rounds, folder))
+                print(json.dumps(results[-1]), flush=True)
+            spark_data.drop(bootstrap, topic)
+    print(report.plain_table(HEAD, cells(results), LEFT))
+    path = report.save_as("spark", {"records": arguments.records, "rounds": arguments.rounds, "cases": results})
+    print(f"\n{report.machine()}; all figures: {path}")
+    if arguments.write_docs:
+        note = f"{arguments.records:,} records (of 1 KB a tenth), {arguments.rounds} round(s), on {report.machine()}."
+        report.put_on_page("spark", f"{note}\n\n{report.markdown_table(HEAD, cells(results), LEFT)}")
+    short = [found["case"] for found in results if found["ratio"] < WANTED_RATIO]
+    dear = [found["case"] for found in results if found["muster"]["cpu_us"] > found["kafka"]["cpu_us"]]
+    print(f"below {WANTED_RATIO}×: {', '.join(short) or 'none'}; more CPU for a record: {', '.join(dear) or 'none'}")
     return 0
 
 
@@ -119,87 +158,65 @@ def connector_jars() -> list[str]:
     return [str(path) for path in sorted(folder.glob("*.jar"))]
 
 
-_topics: dict[tuple[int, str], str] = {}
-
-
-def topic_for(bootstrap: str, case: Case, records: int) -> str:
-    """A topic with the case's data, written when it is first needed."""
-    key = case.value_bytes, case.codec
-    if key not in _topics:
-        _topics[key] = name = f"bench-{uuid.uuid4().hex[:8]}"
-        admin = AdminClient({"bootstrap.servers": bootstrap})
-        for future in admin.create_topics([NewTopic(name, PARTITIONS, 1)]).values():
-            future.result(30)
-        produce(bootstrap, name, records, case)
-    return _topics[key]
-
-
-def produce(bootstrap: str, topic: str, records: int, case: Case) -> None:
-    """Keys that differ, values that compress about as JSON does."""
-    settings = {"compression.type": case.codec, "linger.ms": 20, "batch.size": 64 << 10}
-    producer = Producer({"bootstrap.servers": bootstrap, "queue.buffering.max.messages": 500_000, **settings})
-    filler = [os.urandom(case.value_bytes).hex()[: case.value_bytes - 12].encode() for _ in range(64)]
-    for number in range(records):
-        value = b"%012d" % number + filler[number & 63]
-        while True:
-            try:
-                producer.produce(topic, value, b"k%010d" % number, partition=number % PARTITIONS)
-                break
-            except BufferError:
-                producer.poll(0.05)
-        if not number % 10_000:
-            producer.poll(0)
-    if producer.flush(120):
-        raise SystemExit("the records could not be written")
-
-
-def measure(spark: Any, bootstrap: str, case: Case, arguments: Any, folder: Path) -> dict[str, Any]:
-    """One case: both sources in turn, the first round of each not counted."""
-    records = max(PARTITIONS, int(arguments.records * case.share))
-    topic = topic_for(bootstrap, case, records)
-    taken: dict[str, list[tuple[float, float]]] = {source: [] for source in SOURCES}
-    for turn in range(arguments.rounds + 1):
+def measure(spark: Any, bootstrap: str, topic: Topic, case: Case, rounds: int, folder: Path) -> dict[str, Any]:
+    """One case: both sources in turn, a tenth of the records and all of them; the first short read is not counted."""
+    run = stream if case.batches else batch
+    sizes = {"short": topic.of_each // SHORT, "all": topic.of_each}
+    taken: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    turns = [("short", False), *[(size, True) for _ in range(rounds) for size in sizes]]
+    for size, counts in turns:
         for source in SOURCES:
-            run = stream if case.batches else batch
             with clocked() as spent:
-                run(spark, source, bootstrap, topic, case, records, folder)
-            if turn:
-                taken[source].append((spent[0], spent[1]))
-    found: dict[str, Any] = {"case": case.name, "label": case.label, "records": records}
-    for source, times in taken.items():
-        wall = median(wall for wall, _ in times)
-        found[source] = {
-            "records_per_s": round(records / wall),
-            "mb_per_s": round(records * (case.value_bytes + 11) / wall / 1e6, 1),
-            "cpu_s": round(median(cpu for _, cpu in times), 2),
-        }
-    found["ratio"] = round(found["muster"]["records_per_s"] / found["kafka"]["records_per_s"], 2)
+                run(spark, source, bootstrap, topic, case, sizes[size], folder)
+            if counts:
+                taken.setdefault((source, size), []).append((spent[0], spent[1]))
+    found: dict[str, Any] = {"case": case.name, "label": case.label, "records": topic.records}
+    for source in SOURCES:
+        short, whole = ([median(part) for part in zip(*taken[source, size], strict=True)] for size in sizes)
+        found[source] = _figures(sizes["short"] * PARTITIONS, topic.records, short, whole)
+    found["ratio"] = round(found["kafka"]["us"] / found["muster"]["us"], 2)
+    found["whole_ratio"] = round(found["kafka"]["wall_s"] / found["muster"]["wall_s"], 2)
     return found
 
 
-def batch(spark: Any, source: str, bootstrap: str, topic: str, case: Case, _records: int, _folder: Path) -> None:
-    """Read it all at once."""
-    case.work(spark.read.format(source).options(**options(source, bootstrap, topic, case)).load())
+def _figures(few: int, many: int, short: list[float], whole: list[float]) -> dict[str, float]:
+    """What a record costs, and what a query costs beside its records, from wall and CPU seconds of a short read and of
+    all."""
+    each_s, each_cpu_s = ((all_of - part_of) / (many - few) for part_of, all_of in zip(short, whole, strict=True))
+    return {
+        "us": each_s * 1e6,
+        "cpu_us": each_cpu_s * 1e6,
+        "fixed_s": short[0] - few * each_s,
+        "fixed_cpu_s": short[1] - few * each_cpu_s,
+        "wall_s": whole[0],
+        "cpu_s": whole[1],
+    }
 
 
-def stream(spark: Any, source: str, bootstrap: str, topic: str, case: Case, records: int, folder: Path) -> None:
-    """Read it all as a stream, from the beginning to what is there now."""
-    limit = {"maxOffsetsPerTrigger": str(-(-records // case.batches)), "startingOffsets": "earliest"}
+def batch(spark: Any, source: str, bootstrap: str, topic: Topic, case: Case, of_each: int, _folder: Path) -> None:
+    """Read the last `of_each` records of each partition at once."""
+    case.work(spark.read.format(source).options(**options(source, bootstrap, topic, case, of_each)).load())
+
+
+def stream(spark: Any, source: str, bootstrap: str, topic: Topic, case: Case, of_each: int, folder: Path) -> None:
+    """Read them as a stream, up to what is there now."""
+    limit = {"maxOffsetsPerTrigger": str(-(-topic.records // case.batches))}
     group = {"groupId": f"bench-{uuid.uuid4().hex[:8]}"} if source == "muster" else {}
-    given = {**options(source, bootstrap, topic, case), **limit, **group}
+    given = {**options(source, bootstrap, topic, case, of_each), **limit, **group}
     frame = spark.readStream.format(source).options(**given).load().select(*FIVE)
     checkpoint = str(folder / f"checkpoint-{uuid.uuid4().hex[:8]}")
     writer = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     read = sum(progress["numInputRows"] for progress in query.recentProgress)
-    if read != records:
-        raise SystemExit(f"{source} read {read} of {records} records")
+    if read != of_each * PARTITIONS:
+        raise SystemExit(f"{source} read {read} of {of_each * PARTITIONS} records")
 
 
-def options(source: str, bootstrap: str, topic: str, case: Case) -> dict[str, str]:
-    """How each source is set up for its best."""
-    common = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
+def options(source: str, bootstrap: str, topic: Topic, case: Case, of_each: int) -> dict[str, str]:
+    """How each source is set up for its best, to read the last `of_each` records of each partition."""
+    starts = {topic.name: {str(index): topic.of_each - of_each for index in range(PARTITIONS)}}
+    common = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic.name, "startingOffsets": json.dumps(starts)}
     if source == "kafka":
         return {**common, **TUNED}
     if case.work is grouped:
@@ -237,17 +254,34 @@ def _is_spark(pid: int, times: dict[int, tuple[int, float]]) -> bool:
     return False
 
 
-def show(results: list[dict[str, Any]]) -> None:
-    """The table."""
-    head = ("", "muster", "connector", "ratio", "CPU s muster", "CPU s connector")
-    table = [head]
-    for found in results:
-        ours, theirs = found["muster"], found["kafka"]
-        rates = [f"{side['records_per_s'] / 1e6:.2f} M/s ({side['mb_per_s']:.0f} MB/s)" for side in (ours, theirs)]
-        table.append((found["label"], *rates, f"{found['ratio']:.2f}×", f"{ours['cpu_s']}", f"{theirs['cpu_s']}"))
-    widths = [max(len(row[column]) for row in table) for column in range(len(head))]
-    for row in table:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+HEAD = (
+    "",
+    "muster",
+    "connector",
+    "faster by",
+    "CPU of a record",
+    "the connector's",
+    "before the first record",
+    "the connector's",
+    "CPU before it",
+    "the connector's",
+)
+LEFT = (0,)
+
+
+def cells(results: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """A row for each case."""
+    return [
+        (
+            found["label"],
+            *(f"{1 / found[source]['us']:.2f} M/s" for source in SOURCES),
+            f"{found['ratio']:.2f}×",
+            *(f"{found[source]['cpu_us']:.2f} µs" for source in SOURCES),
+            *(f"{found[source]['fixed_s']:.2f} s" for source in SOURCES),
+            *(f"{found[source]['fixed_cpu_s']:.2f} s" for source in SOURCES),
+        )
+        for found in results
+    ]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,45 @@
+"""What a task leaves to the garbage collection that Spark's worker runs behind it: nothing of what is imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+READ = """
+import gc, sys
+from muster.spark import ranges
+from muster.spark.fetch import FetchSettings
+
+class Reader:  # what it reads does not matter here
+    def __init__(self, *arguments): pass
+    def batches(self): yield from ()
+
+ranges.RangeReader = Reader
+if {in_a_worker}:
+    from pyspark import TaskContext
+    TaskContext._getOrCreate()  # as a worker does before each task
+
+def frozen_by_a_task():
+    before = gc.get_freeze_count()
+    list(ranges.read_range(FetchSettings(("127.0.0.1:1",)), ranges.OffsetRange("t", 0, 0, 1)))
+    return gc.get_freeze_count() > before
+
+found = [frozen_by_a_task()]
+leaves = len(gc.get_objects())
+found.append(frozen_by_a_task())
+sys.modules["another"] = sys  # a task that needs more, as one with many records does
+found.append(frozen_by_a_task())
+print(*found, leaves < 2_000)
+"""
+
+
+@pytest.mark.parametrize(
+    ("in_a_worker", "expected"), [(True, "True False True True"), (False, "False False False False")]
+)
+def test_a_worker_freezes_what_was_imported(in_a_worker: bool, expected: str) -> None:
+    code = READ.format(in_a_worker=in_a_worker)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.stdout.split() == expected.split(), done.stderr
