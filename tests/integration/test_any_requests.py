@@ -25,7 +25,7 @@ _WAIT = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.FETCH})
 """They may wait for others, or for as long as they say."""
 
 SENTINEL = pack(">ihhihi", 14, 18, 0, 1_000_000, 4, 0x66757A7A)  # ApiVersions v0 of the client "fuzz"
-LIMIT_S = 60
+LIMIT_S = 180
 
 
 async def ends_or_goes_on(broker: Broker, frames: list[bytes]) -> None:

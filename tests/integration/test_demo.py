@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.peers import Chromium, find_java, require
 
-LIMIT_S = 600  # against hanging only: it takes about a minute
+LIMIT_S = 1800  # against hanging only: it takes about a minute
 
 DEMO = [sys.executable, "-m", "muster", "demo", "--quick"]
 

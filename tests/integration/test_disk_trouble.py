@@ -232,7 +232,7 @@ class Maker(UntilKilled):
 
 @pytest.mark.slow
 @pytest.mark.soak
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_kill_9_amid_compaction_deletion_and_the_catalogue(tmp_path: Path) -> None:
     settings = {
         "log.segment.bytes": 1 << 20,

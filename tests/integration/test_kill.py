@@ -155,7 +155,7 @@ def check(
 
 
 @pytest.mark.parametrize("fsync", ["interval", "always", "never"])
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_nothing_acknowledged_is_lost(tmp_path: Path, fsync: str) -> None:
     settings = {"num.partitions": PARTITIONS, "log.segment.bytes": 1 << 20, "offsets.topic.num.partitions": 3}
     seconds = random.Random(7)

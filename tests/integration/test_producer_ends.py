@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 NOWHERE = "127.0.0.1:1"
 NO_BROKER = "no connection to 127.0.0.1:1: refused"
-PATIENCE_S = 90
+PATIENCE_S = 180
 
 
 @pytest.fixture(params=["shared_muster", "kafka_broker"])

@@ -34,7 +34,7 @@ from muster.model import RecordMetadata
 pytestmark = pytest.mark.slow
 
 OURS = muster.__path__[0]
-PATIENCE_S = 60
+PATIENCE_S = 180
 
 
 def interrupted(at: int, action: Callable[[], object]) -> bool:

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 REDIRECT = Path(__file__).parent / "redirect"
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 """Against hanging only."""
 
 

@@ -21,7 +21,7 @@ from muster.model import ConsumerRecord, TopicPartition
 from muster.protocol import messages as m
 from tests.support.brokers import RawClient
 
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 """Against hanging only."""
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from muster.spark import register
 from muster.spark.sessions import prepare
 
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 
 
 def main(arguments: dict[str, Any]) -> None:

@@ -10,8 +10,11 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from pyspark.errors import StreamingQueryException
 
 from muster.spark import session
 
@@ -23,6 +26,39 @@ def write_batch(folder: Path, rows: list[Any], batch: int) -> None:
     partial = folder / f".{batch}"
     partial.write_text(json.dumps([[row["partition"], row["offset"]] for row in rows]))
     partial.replace(folder / str(batch))
+
+
+class Stream:
+    """A query. Spark gives a source's Python process ten seconds to start, which no setting changes: on a busy machine
+    that is not always enough, and ends the query before it has read anything. Then it is begun again."""
+
+    def __init__(self, begin: Callable[[], Any]) -> None:
+        self._begin = begin
+        self._query = begin()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._query, name)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Until it has ended, in good order; whether it has."""
+        while True:
+            try:
+                return bool(self._query.awaitTermination(timeout_s) is not False)
+            except StreamingQueryException:
+                if not self._begun_again():
+                    raise
+
+    def look(self) -> None:
+        """Raise what has ended it."""
+        error = self._query.exception()
+        if error is not None and not self._begun_again():
+            raise error
+
+    def _begun_again(self) -> bool:
+        late = "worker failed to connect back" in str(self._query.exception())
+        if late:
+            self._query = self._begin()
+        return late
 
 
 def main(arguments: dict[str, Any]) -> None:
@@ -38,9 +74,9 @@ def main(arguments: dict[str, Any]) -> None:
 
     frame = spark.readStream.format("muster").options(**arguments["options"]).load()
     writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", arguments["checkpoint"])
-    query = writer.trigger(processingTime="100 milliseconds").start()
+    query = Stream(writer.trigger(processingTime="100 milliseconds").start)
     print(json.dumps({"pid": os.getpid(), "jvm": jvm}), flush=True)
-    query.awaitTermination()
+    query.wait()
 
 
 if __name__ == "__main__":

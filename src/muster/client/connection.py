@@ -261,6 +261,7 @@ class Connection(asyncio.BufferedProtocol):
         assert self._transport is not None
         self._transport.writelines(self._frame(waiting, request))
         self._in_flight.append(waiting)
+        self._owner.look_at(waiting.deadline)  # what waits behind it may have much more time
 
     def _on_versions(self, answer: ApiVersionsResponse | Failure, now: int) -> None:
         if isinstance(answer, Failure):

@@ -15,7 +15,7 @@ from tests.support.faces import PATIENCE_S, Cluster, until, until_known
 from tests.support.peers import KafkaCluster
 from tests.support.queries import Query, audit, grid
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 def test_a_partition_without_a_leader_holds_up_itself_only_and_is_read_on(tmp_path, monkeypatch, caplog):

@@ -22,12 +22,12 @@ from muster.arrow import COLUMNS, arrow_schema
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.spark import session
 from muster.spark.source import spark_schema
-from tests.support.faces import Cluster, flat, until
+from tests.support.faces import PATIENCE_S, Cluster, flat, rest, until
 from tests.support.peers import require
 from tests.support.queries import audit, grid
-from tests.support.spark_query import QUIET, write_batch
+from tests.support.spark_query import QUIET, Stream, write_batch
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("java")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.usefixtures("java")]
 
 
 @pytest.fixture(scope="module")
@@ -104,14 +104,20 @@ class Streams:
             .foreachBatch(write)
             .option("checkpointLocation", str(self._folder / "checkpoint"))
         )
-        query = writer.trigger(**(trigger or {"processingTime": "50 milliseconds"})).start()
-        self.started.append(query)
-        return query
+        writer = writer.trigger(**(trigger or {"processingTime": "50 milliseconds"}))
+        self.started.append(Stream(writer.start))
+        return self.started[-1]
+
+    def look(self):
+        """A step for `until`, which a query that has failed ends at once."""
+        for query in self.started:
+            query.look()
+        time.sleep(0.05)
 
     def run(self, source):
         """Read what is there now, to its end."""
         query = self.start(source, availableNow=True)
-        assert query.awaitTermination(120)
+        assert query.wait(PATIENCE_S)
         assert query.exception() is None
 
     def sink(self):
@@ -159,16 +165,16 @@ def test_the_first_trigger_reads_and_its_batch_is_committed_without_a_second(str
     topic = cluster.topic(2)
     cluster.produce(topic, 40, partitions=2)
     query = streams.start(options(cluster, topic), by=lambda frame: frame.groupBy("partition").count(), **trigger)
-    until(lambda: committed(cluster, topic, 2) == [20, 20], lambda: time.sleep(0.1))
+    until(lambda: committed(cluster, topic, 2) == [20, 20], streams.look)
     assert sorted(streams.sink()) == [(0, 20), (1, 20)]
     if "once" in trigger:
-        assert query.awaitTermination(60)
+        assert query.wait(PATIENCE_S)
     (source,) = query.lastProgress["sources"]
     assert json.loads(source["latestOffset"])["ends"] == {topic: {"0": 20, "1": 20}}
     query.stop()
     assert query.exception() is None
     assert committed(cluster, topic, 2) == [20, 20]
-    until(lambda: "keeps state, and it is a member of a consumer group" in caplog.text, lambda: time.sleep(0.05))
+    until(lambda: "keeps state, and it is a member of a consumer group" in caplog.text, rest)
 
 
 def test_a_topic_created_again_ends_the_query_or_is_told_and_read_whole(streams, kafka_broker):
@@ -182,7 +188,7 @@ def test_a_topic_created_again_ends_the_query_or_is_told_and_read_whole(streams,
     cluster.produce(topic, 160, partitions=1)
     failing = streams.start(source, availableNow=True)
     with pytest.raises(StreamingQueryException, match=r"was deleted and created again.*failOnDataLoss"):
-        failing.awaitTermination(120)
+        failing.wait(PATIENCE_S)
     streams.run(source | {"failOnDataLoss": "false"})
     assert sorted(streams.sink()) == sorted([*grid(100, 1), *grid(160, 1)])
 
@@ -199,7 +205,7 @@ def test_another_member_joins_during_a_batch_and_leaves_again(streams, cluster):
     topic = cluster.topic(4)
     cluster.produce(topic, 400)
     query = streams.start(options(cluster, topic, maxOffsetsPerTrigger="100"), batch_s=0.5)
-    until(lambda: len(streams.sink()) >= 100, lambda: time.sleep(0.05))
+    until(lambda: len(streams.sink()) >= 100, streams.look)
     read = []
     how = {"enable_auto_commit": False, "partition_assignment_strategy": ("cooperative-sticky",)}
     with cluster.consumer("sync", **how) as other:
@@ -209,13 +215,14 @@ def test_another_member_joins_during_a_batch_and_leaves_again(streams, cluster):
             records = [(record.partition, record.offset) for record in flat(other.poll(100))]
             read.extend(records)
             other.commit()
+            streams.look()
 
         until(lambda: len(other.assignment()) == 2, step)
         cluster.produce(topic, 400, start=400)
         until(lambda: len(streams.sink()) + len(read) >= 800, step)
         assert read
     cluster.produce(topic, 400, start=800)
-    until(lambda: len(streams.sink()) + len(read) >= 1200, lambda: time.sleep(0.05))
+    until(lambda: len(streams.sink()) + len(read) >= 1200, streams.look)
     assert query.lastProgress["sources"][0]["endOffset"]
     query.stop()
     assert audit(grid(1200, 4), streams.sink(), read) == (set(), {})
@@ -235,9 +242,22 @@ def start_process(cluster, topic, folder, batch_s):
         "batch_s": batch_s,
     }
     command = [sys.executable, "-m", "tests.support.spark_query", json.dumps(arguments)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    with (folder / "errors").open("w") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
     assert process.stdout is not None
-    return process, json.loads(process.stdout.readline())["jvm"]
+    told = process.stdout.readline()
+    assert told, (folder / "errors").read_text()[-5_000:]
+    return process, json.loads(told)["jvm"]
+
+
+def going_on(process, folder):
+    """A step for `until`, which ends at once when the process has."""
+
+    def step():
+        assert process.poll() is None, (folder / "errors").read_text()[-5_000:]
+        time.sleep(0.05)
+
+    return step
 
 
 def end(process, jvm):
@@ -253,13 +273,13 @@ def test_the_jvm_is_killed_in_a_batch_and_the_query_starts_again(kafka_broker, t
     cluster.produce(topic, 300, partitions=3)
     sink = tmp_path / "sink"
     process, jvm = start_process(cluster, topic, tmp_path, 0.5)
-    until(lambda: sink.exists() and len(sink_of(sink)) >= 120, lambda: time.sleep(0.05))
+    until(lambda: sink.exists() and len(sink_of(sink)) >= 120, going_on(process, tmp_path))
     end(process, jvm)
     before = sink_of(sink)
     assert len(before) < 300
     cluster.produce(topic, 150, partitions=3, start=300)
     process, jvm = start_process(cluster, topic, tmp_path, 0.0)
-    until(lambda: len(sink_of(sink)) >= 450, lambda: time.sleep(0.05))
+    until(lambda: len(sink_of(sink)) >= 450, going_on(process, tmp_path))
     end(process, jvm)
     assert audit(grid(450, 3), sink_of(sink)) == (set(), {})
 

@@ -25,7 +25,7 @@ async def run(bootstrap: str, group: str, topic: str) -> None:
         partition_assignment_strategy=(RangePartitionAssignor,),
         auto_offset_reset="earliest",
         enable_auto_commit=False,
-        session_timeout_ms=6_000,
+        session_timeout_ms=12_000,
         heartbeat_interval_ms=1_000,
     )
     await consumer.start()

@@ -22,7 +22,7 @@ consumer = Consumer(
         "partition.assignment.strategy": "range",
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
-        "session.timeout.ms": 6_000,
+        "session.timeout.ms": 12_000,
         "heartbeat.interval.ms": 1_000,
     }
 )

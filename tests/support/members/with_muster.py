@@ -22,7 +22,7 @@ consumer = Consumer(
     partition_assignment_strategy="range",
     auto_offset_reset="earliest",
     enable_auto_commit=False,
-    session_timeout_ms=6_000,
+    session_timeout_ms=12_000,
     heartbeat_interval_ms=1_000,
 )
 consumer.subscribe([topic])
