@@ -341,15 +341,19 @@ def _after_leaving(group: ClassicGroupBase, left: list[ClassicMember], reason: s
 def on_deadline(group: ClassicGroupBase, now: int) -> Effects:
     """Do all that is due. Afterwards `group.wake_at` is later than `now`."""
     effects = Effects()
-    due = [(m.session_deadline, m.member_id) for m in group.members.values() if m.session_deadline <= now]
-    due += [(deadline, member_id) for member_id, deadline in group.pending_members.items() if deadline <= now]
-    for _, member_id in sorted(due):
-        _expire_session(group, member_id, now, effects)
+    sessions_end = group.sessions_at <= now
+    if sessions_end:
+        due = [(m.session_deadline, m.member_id) for m in group.members.values() if m.session_deadline <= now]
+        due += [(deadline, member_id) for member_id, deadline in group.pending_members.items() if deadline <= now]
+        for _, member_id in sorted(due):
+            _expire_session(group, member_id, now, effects)
     if group.join_deadline <= now:
         _join_time_is_over(group, now, effects)
     if group.sync_deadline <= now:
         _expire_pending_sync(group, now, effects)
-    group.wake_at = min(group.deadlines())
+    if sessions_end:
+        group.sessions_at = min(group.sessions(), default=NEVER)
+    group.wake_at = min(group.join_deadline, group.sync_deadline, group.sessions_at)
     return effects
 
 

@@ -117,7 +117,7 @@ def _join_as_new(attempt: _Join) -> None:
         member_id = attempt.origin.fresh_member_id
         deadline = attempt.now + attempt.request.session_timeout_ms
         group.pending_members[member_id] = deadline
-        group.wake_by(deadline)
+        group.session_ends_by(deadline)
         attempt.refuse(ErrorCode.MEMBER_ID_REQUIRED, member_id)
     else:
         _add_and_rebalance(attempt, attempt.origin.fresh_member_id)
@@ -150,7 +150,7 @@ def _add_and_rebalance(attempt: _Join, member_id: str) -> None:
     if group.state is PREPARING_REBALANCE and group.is_initial_rebalance:
         group.new_member_added = True
     group.add(member)
-    group.wake_by(member.session_deadline)
+    group.session_ends_by(member.session_deadline)
     attempt.effects.events.append(
         MemberJoined(
             group.group_id, member_id, member.client_id, member.client_host, member.group_instance_id, request.reason

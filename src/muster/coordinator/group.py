@@ -113,6 +113,7 @@ class ClassicGroupBase:
         "protocol_support",
         "protocol_type",
         "rebalance_started_at",
+        "sessions_at",
         "state",
         "state_timestamp",
         "static_members",
@@ -145,6 +146,8 @@ class ClassicGroupBase:
         self.initial_remaining_ms = 0
         self.new_member_added = False
         self.rebalance_started_at: int | None = None
+        self.sessions_at = NEVER
+        """A time that lies before every session's end, or at it: a deadline of another kind need not look at them."""
         self.wake_at = NEVER
         self.armed_at = NEVER
 
@@ -345,12 +348,21 @@ class ClassicGroupBase:
         """A sign of life: the member has its session timeout again from now (H1)."""
         deadline = now + member.session_timeout_ms
         member.session_deadline = deadline
-        if deadline < self.wake_at:
-            self.wake_at = deadline
+        if deadline < self.sessions_at:
+            self.session_ends_by(deadline)
+
+    def session_ends_by(self, deadline: int) -> None:
+        """A member's session ends at that time, or the time in which an id that was handed out may be used."""
+        if deadline < self.sessions_at:
+            self.sessions_at = deadline
+            self.wake_by(deadline)
 
     def deadlines(self) -> Iterator[int]:
         yield self.join_deadline
         yield self.sync_deadline
+        yield from self.sessions()
+
+    def sessions(self) -> Iterator[int]:
         yield from self.pending_members.values()
         for member in self.members.values():
             yield member.session_deadline

@@ -17,6 +17,7 @@ from hypothesis.stateful import (
 )
 
 from muster.coordinator.classic_group import ClassicGroup
+from muster.coordinator.clocks import NEVER
 from muster.coordinator.config import GroupConfig
 from muster.coordinator.effects import ExpiryKind, MemberExpired
 from muster.coordinator.group import GroupState
@@ -231,6 +232,7 @@ class AnyHistory(RuleBasedStateMachine):
         assert group.pending_sync <= group.members.keys()
         assert not group.pending_members.keys() & group.members.keys()
         assert group.wake_at <= min(group.deadlines())
+        assert group.sessions_at <= min(group.sessions(), default=NEVER)
         assert group.armed_at <= group.wake_at
         assert (group.state is GroupState.EMPTY) == (not group.members) or (
             group.state is GroupState.PREPARING_REBALANCE

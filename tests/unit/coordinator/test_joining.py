@@ -2,6 +2,7 @@
 
 import pytest
 
+from muster.coordinator.classic_group import ClassicGroup
 from muster.coordinator.config import GroupConfig
 from muster.coordinator.effects import (
     Cause,
@@ -180,6 +181,15 @@ def test_without_delay_the_wait_goes_on_while_members_keep_coming():
         group.join(name).tick(1)
         assert group.waits("a")
     assert group.tick(1).joined("a") == (1, "a", list("abcdef"))
+
+
+def test_a_wait_that_goes_on_looks_at_no_session(monkeypatch):
+    """It goes on each millisecond while a thousand members come."""
+    group = GroupHarness(GroupConfig(group_initial_rebalance_delay_ms=0))
+    group.join("a").join("b")
+    monkeypatch.setattr(ClassicGroup, "sessions", None)
+    assert group.tick(0).join("c").tick(1).waits("a")
+    assert group.tick(1).joined("a") == (1, "a", ["a", "b", "c"])
 
 
 def test_the_first_rebalance_runs_its_time_though_all_have_joined(group):
