@@ -154,7 +154,7 @@ class ConnectionCore:
         """Bytes have come: handle their frames, or keep them if frames have to wait. The view may change later."""
         self.last_active = self._clock()
         if not self.stalled():
-            self._guarded(self.pending + view if self.pending else bytes(view))
+            self._guarded(self.pending + view if self.pending else view)
         elif self.ending is None:
             self.pending += view
             self.reading = False
@@ -167,13 +167,13 @@ class ConnectionCore:
         large = self.large
         assert large is not None
         # Another connection may have taken the room since this one was told of it.
-        room = self.intake.room(self) or _LEAST_READ
-        return large.view()[large.filled : large.filled + room]
+        return large.part(self.intake.room(self) or _LEAST_READ)
 
     def received_more(self, count: int) -> None:
         """That many bytes have come into `large_buffer`."""
         large = self.large
         assert large is not None
+        large.let_go()
         self.last_active = self._clock()
         self.intake.received(large, count)
         self._more_of(large)
@@ -221,7 +221,7 @@ class ConnectionCore:
 
     # ------------------------------------------------------------------------------------- frames
 
-    def _guarded(self, data: bytes) -> None:
+    def _guarded(self, data: bytes | memoryview) -> None:
         """Handle what was read: any number of frames."""
         try:
             self._handle_frames(data)
@@ -232,11 +232,14 @@ class ConnectionCore:
         elif self.out_bytes >= HIGH_WATER and self.pending:
             self._next_turn()
 
-    def _handle_frames(self, data: bytes) -> None:
-        position, end, seen = 0, len(data), 0
+    def _handle_frames(self, some: bytes | memoryview) -> None:
+        position, end, seen = 0, len(some), 0
         self.pending = b""
         most = self.service.max_request_bytes
-        begun = self.last_active
+        if end > KEPT_BYTES and end < _LENGTH.unpack_from(some)[0] <= most:
+            self._begin_large(some[4:], *_LENGTH.unpack_from(some))  # copied once, to where it belongs
+            return
+        data = bytes(some)
         while end - position >= 4:
             (length,) = _LENGTH.unpack_from(data, position)
             if not 0 <= length <= most:
@@ -252,16 +255,15 @@ class ConnectionCore:
             if seen >= _LOOK_EVERY:
                 seen = 0
                 if (self._slots or self._held_up or self.out_bytes >= HIGH_WATER) and self.stalled():
-                    if position < end:
-                        self._held_up |= _BY_REST
+                    self._held_up |= _BY_REST if position < end else 0
                     break
-                if self._clock() - begun >= SLICE_S:
+                if self._clock() - self.last_active >= SLICE_S:
                     if position < end:
                         self._next_turn()
                     break
-        self.pending = data[position:] if position else data
+        self.pending = data[position:]
 
-    def _begin_large(self, start: bytes, length: int) -> None:
+    def _begin_large(self, start: bytes | memoryview, length: int) -> None:
         """The first bytes of a large frame have come: read the rest into memory of its own."""
         self.large = self.intake.begin(self, length, start)
         self._more_of(self.large)

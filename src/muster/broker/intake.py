@@ -8,10 +8,13 @@ STALLED_S, twice at most.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import sys
 from collections.abc import Callable
 from typing import Protocol
+
+from muster.protocol.primitives import Buffer
 
 CHUNK = 1024 * 1024
 """The most that is read of a large frame at once."""
@@ -52,10 +55,11 @@ class Loop(Protocol):
 class LargeFrame:
     """A frame with memory of its own; `filled` bytes of it are there."""
 
-    __slots__ = ("_memory", "filled", "length", "looked_at")
+    __slots__ = ("_given", "_memory", "filled", "length", "looked_at")
 
     def __init__(self, memory: mmap.mmap, length: int) -> None:
         self._memory: mmap.mmap | None = memory
+        self._given: memoryview | None = None
         self.length = length
         self.filled = 0
         self.looked_at = -1
@@ -65,6 +69,19 @@ class LargeFrame:
         """The whole frame."""
         assert self._memory is not None
         return memoryview(self._memory)[: self.length]
+
+    def part(self, room: int) -> memoryview:
+        """Where the next bytes belong, as many as there is room for."""
+        self._given = self.view()[self.filled : self.filled + room]
+        return self._given
+
+    def let_go(self) -> None:
+        """The bytes of `part` have come. asyncio keeps its view while it tells of them, and so all of the memory."""
+        if self._given is not None:
+            # Another loop may hold the buffer itself until it was told: then the memory is not used again.
+            with contextlib.suppress(BufferError):
+                self._given.release()
+            self._given = None
 
     def take_memory(self) -> mmap.mmap | None:
         """The frame's memory, if no view of it is left."""
@@ -85,7 +102,7 @@ class Intake:
         self._pool: list[mmap.mmap] = []
         self._watch: Timer | None = None
 
-    def begin(self, receiver: Receiver, length: int, start: bytes) -> LargeFrame:
+    def begin(self, receiver: Receiver, length: int, start: Buffer) -> LargeFrame:
         """Begin a frame, of which the first bytes have come."""
         pooled = length <= POOL_BYTES
         memory = self._pool.pop() if pooled and self._pool else mmap.mmap(-1, POOL_BYTES if pooled else length)

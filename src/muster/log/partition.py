@@ -34,7 +34,7 @@ import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 from muster.errors import ErrorCode
 from muster.log import compaction, recovery
@@ -49,7 +49,7 @@ from muster.log.due import deletable, is_dirty, is_full
 from muster.log.files import DISK, Files, put_whole
 from muster.log.placing import place, writable
 from muster.log.positions import Positions, readable
-from muster.log.producer_state import ProducedBatch, ProducerState
+from muster.log.producer_state import ProducerState
 from muster.log.record_walk import first_of_time
 from muster.log.results import AppendResult, ReadResult, Sealed
 from muster.log.segment import FileCutError, Segment, segment_name
@@ -218,19 +218,20 @@ class PartitionLog:
         if examined is None:
             examined = examine(buffer, self.config, now, origin, self.topic_partition)
         with self._lock:
-            self._refuse_if_failed()
-            if origin == "client" and (duplicate := self._duplicate(examined.headers[0])):
-                return AppendResult(duplicate.first_offset, duplicate.last_offset, duplicate.timestamp, True)
-            placed = place(buffer, examined, self._log_end_offset, self.config, now, leader_epoch)
-            base_offset, last_offset = placed[0].base_offset, placed[-1].last_offset
+            if self.failed is not None or self._closed:
+                self._refuse()
+            if origin == "client" and examined.headers[0].producer_id >= 0:
+                duplicate = self.producers.check(examined.headers[0])
+                if duplicate is not None:
+                    return AppendResult(duplicate.first_offset, duplicate.last_offset, duplicate.timestamp, True)
+            base_offset = self._log_end_offset
+            placed = place(buffer, examined, base_offset, self.config, now, leader_epoch)
             self._write(buffer, placed, now)
+            last_offset = self._log_end_offset - 1
         if self._on_dirty is not None:
             self._on_dirty(self)
         stamped = self.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
         return AppendResult(base_offset, last_offset, now if stamped else NO_TIMESTAMP, False)
-
-    def _duplicate(self, header: BatchHeader) -> ProducedBatch | None:
-        return self.producers.check(header) if header.producer_id >= 0 else None
 
     def _write(self, buffer: bytearray | memoryview, placed: list[BatchHeader], now: int) -> None:
         try:
@@ -273,11 +274,10 @@ class PartitionLog:
         self._new_files = True
         return segment
 
-    def _refuse_if_failed(self) -> None:
+    def _refuse(self) -> NoReturn:
         if self.failed is not None:
             raise self.failed
-        if self._closed:
-            raise LogError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the log of {self.topic_partition} is closed")
+        raise LogError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the log of {self.topic_partition} is closed")
 
     def _fail(self, what: str, error: OSError) -> LogFailedError:
         self.failed = LogFailedError(f"{what} the log of {self.topic_partition} failed: {error}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from muster.log.config import LogConfig, TimestampType
 from muster.log.validation import Examined
-from muster.protocol.record_batch import BatchHeader, assign_offset, read_header, set_times
+from muster.protocol.record_batch import LOG_OVERHEAD, PREFIX, TIMESTAMP_TYPE_FLAG, BatchHeader, read_header, set_times
 
 
 def place(
@@ -15,21 +15,21 @@ def place(
     stamp = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
     placed = []
     position = 0
-    for header, latest in zip(*examined, strict=True):
-        assign_offset(buffer, position, offset, leader_epoch)
-        if stamp or header.timestamp_type or header.max_timestamp != latest:
+    for header, latest in zip(examined.headers, examined.latest, strict=True):
+        PREFIX.pack_into(buffer, position, offset, header.batch_length, leader_epoch)
+        if stamp or header.attributes & TIMESTAMP_TYPE_FLAG or header.max_timestamp != latest:
             set_times(buffer, position, header, now if stamp else latest, stamp)
             header = read_header(buffer, position)
         else:
-            header = BatchHeader(offset, header.batch_length, leader_epoch, *header[3:])
+            header = tuple.__new__(BatchHeader, (offset, header.batch_length, leader_epoch) + header[3:])  # noqa: RUF005
         placed.append(header)
-        offset = header.next_offset
-        position += header.size
+        offset += header.last_offset_delta + 1
+        position += header.batch_length + LOG_OVERHEAD
     return placed
 
 
 def writable(batches: bytes | bytearray | memoryview) -> bytearray | memoryview:
     """The batches themselves if they can be patched, else a copy."""
-    if isinstance(batches, bytes) or (isinstance(batches, memoryview) and batches.readonly):
-        return bytearray(batches)
-    return batches
+    if isinstance(batches, bytearray):
+        return batches
+    return bytearray(batches) if isinstance(batches, bytes) or batches.readonly else batches

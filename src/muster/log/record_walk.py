@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 
 from muster.errors import CorruptRecordError
 from muster.protocol.compression import Buffer
-from muster.protocol.record_batch import NO_TIMESTAMP, BatchHeader, read_header, record_bytes
+from muster.protocol.record_batch import NO_TIMESTAMP, TIMESTAMP_TYPE_FLAG, BatchHeader, read_header, record_bytes
 from muster.protocol.varints import read_varint, read_zigzag
 
 MAX_ERRORS = 1_000
@@ -26,6 +26,9 @@ MAX_ERRORS = 1_000
 
 _SHORTEST_RUN = 16
 _LONGEST_RUN = 1 << 15
+_GROWTH = 64
+"""How much longer a run is looked for behind one that was found: the look fails early where there is none."""
+
 _MAX_WAIT = 4_096
 _WIDER_OFFSETS = (64, 8_192, 1 << 20, 1 << 27)
 """The first offsets within a batch that need one more byte each."""
@@ -38,6 +41,7 @@ _NULL = 1
 """The length -1 as it is encoded."""
 _FLIP_HIGH_BIT = bytes(byte ^ 0x80 for byte in range(256))
 _LOWEST_BIT = bytes(byte & 1 for byte in range(256))
+_BYTES = [bytes((byte,)) for byte in range(256)]
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
@@ -70,8 +74,9 @@ class Walk(NamedTuple):
     bad_count: int
 
 
-def walk(data: bytes, header: BatchHeader, rules: Rules) -> Walk:
-    """Check all records of a batch; `data` is what follows its header, decompressed.
+def walk(data: bytes | memoryview, header: BatchHeader, rules: Rules) -> Walk:
+    """Check all records of a batch; `data` is what follows its header, decompressed. Runs are taken out of a view
+    without a copy of the rest; a view of which many records are in no run is copied.
 
     Raises:
         RecordLengthError: a record's length is not a valid number.
@@ -79,7 +84,7 @@ def walk(data: bytes, header: BatchHeader, rules: Rules) -> Walk:
     """
     walker = _Walker(data, header.record_count, rules.needs_key)
     walker.walk()
-    if header.timestamp_type:
+    if header.attributes & TIMESTAMP_TYPE_FLAG:
         first = last = header.max_timestamp
     else:
         first, last = header.base_timestamp + walker.earliest, header.base_timestamp + walker.latest
@@ -88,7 +93,7 @@ def walk(data: bytes, header: BatchHeader, rules: Rules) -> Walk:
     return _look_closely(data, header, rules, walker.in_sequence)
 
 
-def _look_closely(data: bytes, header: BatchHeader, rules: Rules, in_sequence: bool) -> Walk:
+def _look_closely(data: Buffer, header: BatchHeader, rules: Rules, in_sequence: bool) -> Walk:
     """Find the bad records of a batch; all records are known to be whole, and some to be bad."""
     position, latest = 0, _INT64.start
     bad: list[BadRecord] = []
@@ -147,7 +152,7 @@ class _Walker:
 
     __slots__ = ("count", "data", "earliest", "in_sequence", "lacks_key", "latest", "needs_key")
 
-    def __init__(self, data: bytes, count: int, needs_key: bool) -> None:
+    def __init__(self, data: bytes | memoryview, count: int, needs_key: bool) -> None:
         self.data = data
         self.count = count
         self.needs_key = needs_key
@@ -168,10 +173,14 @@ class _Walker:
             except IndexError:
                 raise CorruptRecordError("a record reaches behind the end of its batch") from None
             index = stop
+            if index == self.count:
+                break
             length = self._run(start, index)
             position += length * (position - start)
             index += length
             wait = 1 if length else min(wait * 2, _MAX_WAIT)
+            if wait > _SHORTEST_RUN and not isinstance(self.data, bytes):
+                self.data = bytes(self.data)
             try_at = index + wait if self.count - index > _SHORTEST_RUN else self.count
         if position != len(self.data):
             raise CorruptRecordError(f"{len(self.data) - position} bytes are left behind the last record")
@@ -298,7 +307,7 @@ class _Walker:
             length = min(length, most - found, _LONGEST_RUN)
             if self._alike(start, first + found * layout.size, index + found, length, layout):
                 found += length
-                length *= 8
+                length *= _GROWTH
             elif length <= _SHORTEST_RUN:
                 break
             else:
@@ -329,16 +338,16 @@ class _Walker:
         data, size = self.data, layout.size
         stop = first + (count - 1) * size + 1
         for at in layout.fixed:
-            if data[first + at : stop + at : size] != data[start + at : start + at + 1] * count:
+            if bytes(data[first + at : stop + at : size]) != _BYTES[data[start + at]] * count:
                 return False
-        columns = [data[first + at : stop + at : size] for at in layout.offset]
+        columns = [bytes(data[first + at : stop + at : size]) for at in layout.offset]
         if not _are_numbers(columns):
             return False
         if self.in_sequence:
             self.in_sequence = all(
                 column == _offsets(place, len(columns), index, count) for place, column in enumerate(columns)
             )
-        columns = [data[first + at : stop + at : size] for at in layout.time]
+        columns = [bytes(data[first + at : stop + at : size]) for at in layout.time]
         return _are_numbers(columns) and self._take_times(columns, count)
 
     def _take_times(self, columns: list[bytes], count: int) -> bool:
@@ -362,11 +371,15 @@ def _are_numbers(columns: list[bytes]) -> bool:
     return last.isascii() and all(head.translate(_FLIP_HIGH_BIT).isascii() for head in heads)
 
 
+_CYCLES = {more: bytes(n << 1 | more for n in range(64)) for more in (0, 0x80)}
+"""First bytes of the varints of 64 offsets, the last bytes of theirs or not."""
+
+
 def _offsets(place: int, width: int, index: int, count: int) -> bytes:
     """Byte number `place` of the varints of offsets from `index` on, `width` bytes each."""
     more = 0x80 if place < width - 1 else 0
     if not place:
-        cycle = bytes(n << 1 | more for n in range(64))
+        cycle = _CYCLES[more]
         return (cycle * (count // 64 + 2))[index % 64 :][:count]
     shift = 7 * place - 1  # so many bits of the offset count up before this byte changes
     end = index + count
@@ -374,7 +387,7 @@ def _offsets(place: int, width: int, index: int, count: int) -> bytes:
     return b"".join(bytes([n & 0x7F | more]) * (min(n + 1 << shift, end) - max(n << shift, index)) for n in shared)
 
 
-def _small(data: bytes, position: int) -> tuple[int, int]:
+def _small(data: Buffer, position: int) -> tuple[int, int]:
     """A number of 32 bits."""
     value, position = read_varint(data, position)
     if not -(1 << 31) <= value < 1 << 31:

@@ -107,7 +107,8 @@ class Segment:
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Writes `data` behind the end; `note` then takes note of it. Raises OSError; then nothing of it stays.
         FileCutError: there would be a hole before it."""
-        self.open_for_append()
+        if self._fd < 0:
+            self.open_for_append()
         self._look_at_size()
         if self._torn:
             self._cut_back()
@@ -129,18 +130,19 @@ class Segment:
 
     def note(self, header: BatchHeader, index_interval_bytes: int) -> None:
         """Takes note of the batch that was written at the end: size, times, and an index entry if one is due."""
-        if header.max_timestamp > self.max_timestamp:
-            self.max_timestamp = header.max_timestamp
-            self.offset_of_max_timestamp = header.last_offset
+        last_offset, latest = header.base_offset + header.last_offset_delta, header.max_timestamp
+        if latest > self.max_timestamp:
+            self.max_timestamp = latest
+            self.offset_of_max_timestamp = last_offset
         if self.first_timestamp < 0:
-            self.first_timestamp = header.max_timestamp
+            self.first_timestamp = latest
         size = header.batch_length + LOG_OVERHEAD
         if self._bytes_since_index > index_interval_bytes:
-            self.index.append(header.last_offset - self.base_offset, self.size)
+            self.index.append(last_offset - self.base_offset, self.size)
             self._note_time()
             self._bytes_since_index = 0
         self._bytes_since_index += size
-        self.next_offset = header.next_offset
+        self.next_offset = last_offset + 1
         self.size += size
 
     def _note_time(self) -> None:

@@ -4,7 +4,7 @@ A client's batch is checked by its header, its CRC and its records (`record_walk
 Kafka: a batch whose header does not match its records would stop the consumers of the partition. If the header's
 largest timestamp differs from the records', it is corrected, also as in Kafka.
 
-Checking a compressed batch can cost far more than its size suggests; `is_costly` tells beforehand for which it may.
+Checking a compressed batch can cost far more than its size suggests: with `at_once` such a batch is not checked.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from muster.errors import CorruptRecordError, ErrorCode
-from muster.log.config import LogConfig, LogError, TimestampType
+from muster.log.config import CleanupPolicy, LogConfig, LogError, TimestampType
 from muster.log.record_walk import MAX_ERRORS, RecordLengthError, Rules, Walk, walk
 from muster.model import TopicPartition
 from muster.protocol.compression import MAX_DECOMPRESSED_SIZE, Compression, TooLargeError
 from muster.protocol.record_batch import (
+    CONTROL_FLAG,
     HEADER_SIZE,
+    LOG_OVERHEAD,
+    TIMESTAMP_TYPE_FLAG,
+    TRANSACTIONAL_FLAG,
     BatchHeader,
     UnsupportedMagicError,
     check_batch,
@@ -38,7 +42,11 @@ _CHEAP_DECOMPRESSED_BYTES = 1024 * 1024
 """The most decompressed bytes that are checked at once. More takes milliseconds, for which other requests wait."""
 
 _SMALLEST_RECORD = 7
-_ANY_TIME = Rules(False, -(1 << 63), (1 << 63) - 1)
+_FIRST_TIME, _LAST_TIME = -(1 << 63), (1 << 63) - 1
+_COPIED = 64 * 1024
+"""Records of up to so many bytes are copied before they are checked: bytes are faster to index than a view of them."""
+
+_LAST_CODEC = int(Compression.ZSTD)
 
 
 class Examined(NamedTuple):
@@ -49,14 +57,11 @@ class Examined(NamedTuple):
 
 
 class CostlyError(CorruptRecordError):
-    """A batch decompresses to more than is checked at once."""
+    """A batch takes longer to check than is allowed at once."""
 
 
-def is_costly(batch: Buffer) -> bool:
+def _takes_long(header: BatchHeader) -> bool:
     """Whether checking a client's batch may take long."""
-    if len(batch) < HEADER_SIZE:
-        return False
-    header = unpack_header(batch)
     if not header.attributes & 7:
         return header.record_count > CHEAP_RECORDS
     return header.record_count > CHEAP_COMPRESSED_RECORDS or header.size > CHEAP_COMPRESSED_BYTES
@@ -105,54 +110,53 @@ def _of_client(buffer: Buffer, config: LogConfig, now: int, where: TopicPartitio
     if not buffer:
         raise _invalid("a produce request must have a record batch for each partition")
     header = unpack_header(buffer)
-    if header.size < len(buffer):
+    if at_once and _takes_long(header):
+        raise CostlyError("a batch that takes long to look into")
+    size = header.batch_length + LOG_OVERHEAD
+    if size < len(buffer):
         raise _invalid("exactly one record batch is allowed for a partition")
     if header.base_offset:
         raise _invalid(f"the base offset of a record batch should be 0, but it is {header.base_offset}")
-    if header.size > config.max_message_bytes:
+    if size > config.max_message_bytes:
         raise LogError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"a record batch of {header.size} bytes exceeds the maximum of {config.max_message_bytes}",
+            f"a record batch of {size} bytes exceeds the maximum of {config.max_message_bytes}",
         )
     check_batch(buffer, 0, header)
-    if header.attributes & 7 > Compression.ZSTD:
-        raise LogError(ErrorCode.UNKNOWN_SERVER_ERROR, f"unknown compression type {header.attributes & 7}")
+    attributes = header.attributes
+    if attributes & 7 > _LAST_CODEC:
+        raise LogError(ErrorCode.UNKNOWN_SERVER_ERROR, f"unknown compression type {attributes & 7}")
     _check_header(header)
     found = _walk(buffer, header, config, now, at_once)
-    _check_records(found, header, config, now, where)
+    if found.bad or attributes & TIMESTAMP_TYPE_FLAG:
+        _check_records(found, header, config, now, where)
     return Examined([header], [found.max_timestamp])
 
 
 def _check_header(header: BatchHeader) -> None:
-    if header.last_offset_delta < 0 or header.record_count <= 0 or header.last_offset_delta + 1 != header.record_count:
-        raise _invalid(f"a batch of {header.record_count} records has {header.last_offset_delta + 1} offsets")
-    if header.is_control:
+    attributes, last_offset_delta, record_count = header.attributes, header.last_offset_delta, header.record_count
+    if last_offset_delta < 0 or record_count <= 0 or last_offset_delta + 1 != record_count:
+        raise _invalid(f"a batch of {record_count} records has {last_offset_delta + 1} offsets")
+    if attributes & CONTROL_FLAG:
         raise _invalid("clients are not allowed to write control records")
-    if header.has_producer_id and header.base_sequence < 0:
+    if header.producer_id >= 0 and header.base_sequence < 0:
         raise _invalid(f"sequence {header.base_sequence} of a producer is negative")
-    if header.is_transactional:
+    if attributes & TRANSACTIONAL_FLAG:
         raise LogError(ErrorCode.INVALID_TXN_STATE, "the record batch is not part of an ongoing transaction")
 
 
 def _walk(buffer: Buffer, header: BatchHeader, config: LogConfig, now: int, at_once: bool) -> Walk:
-    rules = _ANY_TIME
+    earliest, latest = _FIRST_TIME, _LAST_TIME
     if config.message_timestamp_type is TimestampType.CREATE_TIME:
-        earliest, latest = now - config.message_timestamp_before_max_ms, now + config.message_timestamp_after_max_ms
-        rules = Rules(False, max(earliest, _ANY_TIME.earliest), min(latest, _ANY_TIME.latest))
-    rules = rules._replace(needs_key=config.cleanup_policy.compacts)
-    compressed = bool(header.attributes & 7)
-    try:
-        data = record_bytes(buffer, 0, header, _CHEAP_DECOMPRESSED_BYTES if at_once else MAX_DECOMPRESSED_SIZE)
-    except TooLargeError as error:
-        if at_once:
-            raise CostlyError(str(error)) from None
-        raise LogError(ErrorCode.MESSAGE_TOO_LARGE, str(error)) from None
-    except CorruptRecordError as error:
-        raise LogError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from None
+        earliest = max(now - config.message_timestamp_before_max_ms, earliest)
+        latest = min(now + config.message_timestamp_after_max_ms, latest)
+    rules = Rules(config.cleanup_policy is not CleanupPolicy.DELETE, earliest, latest)
+    data = _records(buffer, header, at_once)
     if header.record_count * _SMALLEST_RECORD > len(data):
         raise _invalid(f"{header.record_count} records do not fit into {len(data)} bytes")
     if header.record_count > MAX_RECORDS:
         raise LogError(ErrorCode.MESSAGE_TOO_LARGE, f"a record batch of more than {MAX_RECORDS} records")
+    compressed = bool(header.attributes & 7)
     try:
         found = walk(data, header, rules)
     except RecordLengthError as error:
@@ -163,6 +167,21 @@ def _walk(buffer: Buffer, header: BatchHeader, config: LogConfig, now: int, at_o
     if compressed and not found.in_sequence and not found.bad_count:
         raise LogError(ErrorCode.UNKNOWN_SERVER_ERROR, "the offsets of a compressed batch do not count up from 0")
     return found
+
+
+def _records(buffer: Buffer, header: BatchHeader, at_once: bool) -> bytes | memoryview:
+    """The records of a whole batch, decompressed. A large batch is not copied."""
+    if not header.attributes & 7:
+        data = memoryview(buffer)[HEADER_SIZE:]
+        return bytes(data) if len(data) <= _COPIED else data
+    try:
+        return record_bytes(buffer, 0, header, _CHEAP_DECOMPRESSED_BYTES if at_once else MAX_DECOMPRESSED_SIZE)
+    except TooLargeError as error:
+        if at_once:
+            raise CostlyError(str(error)) from None
+        raise LogError(ErrorCode.MESSAGE_TOO_LARGE, str(error)) from None
+    except CorruptRecordError as error:
+        raise LogError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from None
 
 
 def _check_records(found: Walk, header: BatchHeader, config: LogConfig, now: int, where: TopicPartition) -> None:

@@ -48,7 +48,9 @@ NO_TIMESTAMP = -1
 _CRC_START = 21
 _MAGIC_POSITION = 16
 _HEADER = struct.Struct(">qiibIhiqqqhii")
-_PREFIX = struct.Struct(">qii")
+PREFIX = struct.Struct(">qii")
+"""What gives a batch its place: base offset, batch length, leader epoch."""
+
 _OFFSET_AND_LENGTH = struct.Struct(">qi")
 _LENGTH = struct.Struct(">i")
 _LENGTH_POSITION = 8
@@ -58,11 +60,11 @@ _PRODUCER = struct.Struct(">qhi")
 _PRODUCER_POSITION = 43
 
 _COMPRESSION_MASK = 0x07
-_TIMESTAMP_TYPE_FLAG = 0x08
-_TRANSACTIONAL_FLAG = 0x10
-_CONTROL_FLAG = 0x20
+TIMESTAMP_TYPE_FLAG = 0x08
+TRANSACTIONAL_FLAG = 0x10
+CONTROL_FLAG = 0x20
 _DELETE_HORIZON_FLAG = 0x40
-_KNOWN_ATTRIBUTES = _COMPRESSION_MASK | _TRANSACTIONAL_FLAG | _CONTROL_FLAG | _DELETE_HORIZON_FLAG
+_KNOWN_ATTRIBUTES = _COMPRESSION_MASK | TRANSACTIONAL_FLAG | CONTROL_FLAG | _DELETE_HORIZON_FLAG
 
 _MIN_RECORD_SIZE = 7
 
@@ -123,16 +125,16 @@ class BatchHeader(NamedTuple):
     @property
     def timestamp_type(self) -> int:
         """0 is CreateTime, 1 LogAppendTime."""
-        return 1 if self.attributes & _TIMESTAMP_TYPE_FLAG else 0
+        return 1 if self.attributes & TIMESTAMP_TYPE_FLAG else 0
 
     @property
     def is_transactional(self) -> bool:
-        return bool(self.attributes & _TRANSACTIONAL_FLAG)
+        return bool(self.attributes & TRANSACTIONAL_FLAG)
 
     @property
     def is_control(self) -> bool:
         """Whether the batch holds transaction markers or other records that no application sees."""
-        return bool(self.attributes & _CONTROL_FLAG)
+        return bool(self.attributes & CONTROL_FLAG)
 
     @property
     def has_producer_id(self) -> bool:
@@ -240,14 +242,14 @@ def check_batch(buffer: Buffer, position: int, header: BatchHeader) -> None:
 def assign_offset(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
     """Gives a batch its offsets: patches base offset and leader epoch, which the CRC does not cover, in place."""
     length = _OFFSET_AND_LENGTH.unpack_from(buffer, position)[1]
-    _PREFIX.pack_into(buffer, position, base_offset, length, leader_epoch)
+    PREFIX.pack_into(buffer, position, base_offset, length, leader_epoch)
 
 
 def set_times(buffer: bytearray | memoryview, position: int, header: BatchHeader, latest: int, append: bool) -> None:
     """Makes `latest` the batch's largest time, with `append` (LogAppendTime) that of every record, and computes the CRC
     again, in place. Kafka's brokers clear the attributes that they do not know when they do so."""
     end = position + header.batch_length + LOG_OVERHEAD
-    attributes = header.attributes & _KNOWN_ATTRIBUTES | (_TIMESTAMP_TYPE_FLAG if append else 0)
+    attributes = header.attributes & _KNOWN_ATTRIBUTES | (TIMESTAMP_TYPE_FLAG if append else 0)
     struct.pack_into(">hiqq", buffer, position + _CRC_START, attributes, *header[6:8], latest)
     _CRC.pack_into(buffer, position + 17, crc32c(memoryview(buffer)[position + _CRC_START : end]))
 
@@ -434,11 +436,11 @@ class BatchBuilder:
                 raise ValueError("a batch needs at least one record")
             last_offset_delta = self._last_delta
         compression = compression if self.count else Compression.NONE
-        attributes = compression | (_TRANSACTIONAL_FLAG if transactional else 0) | (_CONTROL_FLAG if control else 0)
+        attributes = compression | (TRANSACTIONAL_FLAG if transactional else 0) | (CONTROL_FLAG if control else 0)
         base_timestamp = NO_TIMESTAMP if self._base_timestamp is None else self._base_timestamp
         max_timestamp = self._max_timestamp
         if log_append_time is not None:
-            attributes |= _TIMESTAMP_TYPE_FLAG
+            attributes |= TIMESTAMP_TYPE_FLAG
             max_timestamp = log_append_time
         if delete_horizon:
             attributes |= _DELETE_HORIZON_FLAG
@@ -448,7 +450,7 @@ class BatchBuilder:
         batch = bytearray().join((bytes(HEADER_SIZE), *parts))
         fields = (attributes, last_offset_delta, base_timestamp, max_timestamp)
         _AFTER_CRC.pack_into(batch, _CRC_START, *fields, producer_id, producer_epoch, base_sequence, self.count)
-        _PREFIX.pack_into(batch, 0, base_offset, len(batch) - LOG_OVERHEAD, leader_epoch)
+        PREFIX.pack_into(batch, 0, base_offset, len(batch) - LOG_OVERHEAD, leader_epoch)
         batch[_MAGIC_POSITION] = MAGIC
         _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[_CRC_START:]))
         return batch

@@ -23,6 +23,7 @@ from muster.broker.handlers import (
     metadata,
     offsets,
     produce,
+    produce_short,
     producer_ids,
 )
 from muster.broker.handlers import cluster as cluster_apis
@@ -62,7 +63,7 @@ def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
         rooms.partitions,
         rooms.groups,
     )
-    produced = produce.Needs(topics, partitions, rooms.durability, rooms.fetches, rooms.side_thread)
+    produced = _produced(rooms)
     fetched = fetch.Needs(rooms.sessions, rooms.reader, rooms.fetches, rooms.loop)
     listed = list_offsets.Needs(cluster, partitions, rooms.side_thread)
     described = cluster_apis.Needs(cluster, topics)
@@ -85,6 +86,10 @@ def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
         ApiKey.DESCRIBE_CLUSTER: partial(cluster_apis.describe_cluster, described),
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: partial(cluster_apis.describe_topic_partitions, described),
     }
+
+
+def _produced(rooms: Rooms) -> produce.Needs:
+    return produce.Needs(rooms.topics, rooms.partitions, rooms.durability, rooms.fetches, rooms.side_thread)
 
 
 _PIPELINED = frozenset({ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.HEARTBEAT})
@@ -119,14 +124,17 @@ def table(rooms: Rooms) -> dict[int, Api]:
     """What serves each request."""
     apis = {}
     serve = _handlers(rooms)
+    fast = {
+        ApiKey.HEARTBEAT: coordinators.fast_heartbeat(rooms.groups),
+        ApiKey.PRODUCE: produce_short.fast_produce(_produced(rooms)),
+    }
     group_request = partial(coordinators.group_request, rooms.groups)
     for key in ADVERTISED:
         request = REQUESTS[key]
         handle = serve.get(key, group_request)
-        fast = coordinators.fast_heartbeat(rooms.groups) if key is ApiKey.HEARTBEAT else None
         first, last = max(ADVERTISED[key][0], request.MIN_VERSION), ADVERTISED[key][1]
         most = _MOST_ELEMENTS.get(key, _MOST_OF_OTHERS)
-        apis[int(key)] = Api(request, first, last, handle, key in _PIPELINED, fast, most)
+        apis[int(key)] = Api(request, first, last, handle, key in _PIPELINED, fast.get(key), most)
     return apis
 
 

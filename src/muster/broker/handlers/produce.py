@@ -42,7 +42,9 @@ log = logging.getLogger("muster.broker")
 
 _SIZE = Struct(">i")
 _INT8 = Struct(">b")
+_FIRST_LOOK = Struct(">i4xb4xh")
 _MAGIC = 16
+_MAGIC_2 = 2
 _ATTRIBUTES = 22
 _SMALLEST = 14
 """Bytes of the smallest record of the oldest format: a batch must not be smaller."""
@@ -81,13 +83,11 @@ class Append:
         self.result = result
         self.examined: validation.Examined | LogError | None = None
 
-    def examine(self, at_once: bool) -> None:
+    def examine(self, now: int, *, at_once: bool) -> None:
         """Examine the batch. With `at_once` a batch that would take long is left for the thread."""
-        if at_once and validation.is_costly(self.batch):
-            return
         try:
             self.examined = validation.examine(
-                self.batch, self.log.config, now_ms(), "client", self.log.topic_partition, at_once=at_once
+                self.batch, self.log.config, now, "client", self.log.topic_partition, at_once=at_once
             )
         except validation.CostlyError:
             pass
@@ -120,9 +120,11 @@ def produce(here: Needs, request: ProduceRequest, call: Call) -> ProduceResponse
         name = _topic_name(here, asked, call.version)
         results = [_accept(here, name, partition, request, call, appends) for partition in asked.partition_data]
         response.responses.append(TopicProduceResponse(asked.name, bytes(asked.topic_id), results))
+    now, costly = now_ms(), False
     for append in appends:
-        append.examine(at_once=True)
-    if all(append.examined is not None for append in appends):
+        append.examine(now, at_once=True)
+        costly = costly or append.examined is None
+    if not costly:
         return _write(here, request, call, response, appends)
     _examine_beside(here, request, call, response, appends)
     return None
@@ -137,7 +139,7 @@ def _examine_beside(
     def examine() -> Generator[None, None, None]:
         for append in appends:
             if append.examined is None:
-                append.examine(at_once=False)
+                append.examine(now_ms(), at_once=False)
                 yield
 
     def write() -> None:
@@ -156,15 +158,16 @@ def _write(
     here: Needs, request: ProduceRequest, call: Call, response: ProduceResponse, appends: list[Append]
 ) -> ProduceResponse | None:
     waits: list[Wait] = []
+    now = now_ms()
     for append in appends:
-        _append(here, append, request, waits)
+        _append(here, append, request, waits, now)
     if request.acks == 0:
         # No request waits for these records, but with fsync=always they cannot be read before they are synced.
         here.durability.want()
         if any(result.error_code for topic in response.responses for result in topic.partition_responses):
             raise CloseConnectionError("a produce with acks=0 failed; closing is the only way to tell")
         return NO_RESPONSE  # type: ignore[return-value]
-    if all(wait.over for wait in waits):
+    if not waits or all(wait.over for wait in waits):
         return response
     here.durability.wait(waits, lambda: _durable(waits, response, call))
     return None
@@ -221,21 +224,22 @@ def _accept(
     return result
 
 
-def _append(here: Needs, append: Append, request: ProduceRequest, waits: list[Wait]) -> None:
+def _append(here: Needs, append: Append, request: ProduceRequest, waits: list[Wait], now: int) -> None:
     partition_log, result = append.log, append.result
     try:
         if isinstance(append.examined, LogError):
             raise append.examined
-        appended = partition_log.append(append.batch, now=now_ms(), examined=append.examined)
+        appended = partition_log.append(append.batch, now=now, examined=append.examined)
     except KafkaError as error:
-        _refused(result, error, partition_log, request.transactional_id)
+        refused(result, error, partition_log, request.transactional_id)
         return
     end = appended.last_offset + 1
     here.fetches.appended(partition_log.topic_partition.topic, result.index, len(append.batch), end)
     result.base_offset = appended.base_offset
     result.log_append_time_ms = appended.log_append_time
     result.log_start_offset = partition_log.log_start_offset
-    waits.append(Wait(partition_log, end, result))
+    if partition_log.high_watermark < end:
+        waits.append(Wait(partition_log, end, result))
 
 
 def check_batches(records: Buffer, version: int) -> int:
@@ -244,8 +248,12 @@ def check_batches(records: Buffer, version: int) -> int:
     Raises:
         KafkaError: INVALID_RECORD, CORRUPT_MESSAGE or UNSUPPORTED_COMPRESSION_TYPE.
     """
+    if len(records) >= HEADER_SIZE:
+        length, magic, attributes = _FIRST_LOOK.unpack_from(records, 8)
+        if length + LOG_OVERHEAD == len(records) and magic == _MAGIC_2 and attributes & 7 < Compression.ZSTD:
+            return len(records)
     size = _batch_size(records, 0)
-    if size is None or records[_MAGIC] != 2:
+    if size is None or records[_MAGIC] != _MAGIC_2:
         raise KafkaError(ErrorCode.INVALID_RECORD)
     if size < HEADER_SIZE:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE)
@@ -284,7 +292,7 @@ _KNOWN_START = (
 """Errors that Kafka finds inside the log, and so answers with the log start offset."""
 
 
-def _refused(
+def refused(
     result: PartitionProduceResponse, error: KafkaError, log: PartitionLog, transactional_id: str | None
 ) -> None:
     result.error_code = error.code

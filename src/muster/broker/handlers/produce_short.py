@@ -1,0 +1,166 @@
+"""The short way of a Produce: one small batch for one partition, as producers of single records send it.
+
+Only the wire is shorter here: the request is read, and its answer written, without a message in between. Whether a
+batch may be written, and where it goes, is said by the same rules as on the general way (produce.py), which takes all
+that is unusual, before anything was written: it decides again, and so says why a batch is refused.
+
+Between two looks at the clock a connection may have 64 requests answered this way, so they must be cheap: no batch that
+is compressed or has more than MOST_RECORDS.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from muster.broker.calls import Fast
+from muster.broker.clock import now_ms
+from muster.broker.handlers.produce import Needs, refused
+from muster.errors import KafkaError
+from muster.log import FsyncPolicy, PartitionLog, validation
+from muster.model import INTERNAL_TOPICS
+from muster.protocol import framing
+from muster.protocol.messages import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from muster.protocol.primitives import ZERO_UUID, long_uvarint
+from muster.protocol.record_batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC
+
+MOST_RECORDS = 32
+MOST_KNOWN = 1_000
+"""Partitions whose requests are known by their first bytes."""
+
+_BY_ID = 13
+_START = Struct(">bhibb")
+"""No transactional id, acks, timeout, one topic, bytes of its name or first byte of its id."""
+_NAME = 8
+_NO_ID, _ONE = 0, 2
+"""As the codecs write a string that is null, and the length of an array of one."""
+_NO_TAGS = bytes(3)
+_BATCH = Struct(">i4xbih34xi")
+_ANSWER = Struct(">iib")
+_OFFSETS = Struct(">qqq")
+_BEHIND_OFFSETS = b"\x01\x00\x00\x00" + bytes(5)
+"""No record errors, no message, no tags of partition and topic; no throttle time and no tags of the answer."""
+_BESIDE = 5 + _OFFSETS.size + len(_BEHIND_OFFSETS)
+"""Bytes of an answer beside `Target.answer`."""
+
+
+class Target(NamedTuple):
+    """What the first bytes of a request say, up to the batch: where it goes, and how its answer begins."""
+
+    name: str
+    topic_id: bytes
+    partition: int
+    log: PartitionLog
+    answer: bytes
+
+
+class Known:
+    """What the first bytes of requests say that came before, by these bytes: MOST_KNOWN at most."""
+
+    __slots__ = ("_by_id", "_by_name", "_here")
+
+    def __init__(self, here: Needs) -> None:
+        self._here = here
+        self._by_name: dict[bytes, Target] = {}
+        self._by_id: dict[bytes, Target] = {}
+
+    def read(self, frame: bytes, position: int, version: int) -> tuple[Target, bytearray] | None:
+        """What a request is for, and its batch, which is no larger than the short way takes. None: it is not plain."""
+        if version < ProduceRequest.FIRST_FLEXIBLE_VERSION or len(frame) < position + _NAME + HEADER_SIZE:
+            return None
+        known = self._by_name if version < _BY_ID else self._by_id
+        at = position + _NAME + (frame[position + _NAME] if version < _BY_ID else len(ZERO_UUID)) + 5
+        head = frame[position:at]
+        target = known.get(head) or self._learn(known, head, version)
+        if target is None or len(frame) < at + HEADER_SIZE:
+            return None
+        if self._here.partitions.get(target.name, target.partition) is not target.log:  # the topic was deleted
+            del known[head]
+            return None
+        size = frame[at]
+        at += 1
+        if size > 127:
+            size, at = long_uvarint(frame, at, size)
+        if frame[at + size - 1 :] != _NO_TAGS or size <= HEADER_SIZE:
+            return None
+        batch = bytearray(memoryview(frame)[at:-3])
+        length, magic, _, attributes, records = _BATCH.unpack_from(batch, 8)
+        if length + LOG_OVERHEAD != len(batch) or magic != MAGIC or attributes & 7 or records > MOST_RECORDS:
+            return None
+        return target, batch
+
+    def _learn(self, known: dict[bytes, Target], head: bytes, version: int) -> Target | None:
+        target = _target(self._here, head, version)
+        if target is not None:
+            if len(known) >= MOST_KNOWN:
+                known.clear()
+            known[head] = target
+        return target
+
+
+def fast_produce(here: Needs) -> Fast:
+    """Answers a Produce, from frame, position of the body, version and correlation id; None: take the general way."""
+    read, examine, appended_to = Known(here).read, validation.examine, here.fetches.appended
+
+    def answer(frame: bytes, position: int, version: int, correlation_id: int) -> bytes | None:
+        plain = read(frame, position, version)
+        if plain is None:
+            return None
+        target, batch = plain
+        log, said = target.log, target.answer
+        now = now_ms()
+        try:
+            examined = examine(batch, log.config, now, "client", log.topic_partition)
+        except Exception:  # the general way tells what is wrong
+            return None
+        try:
+            appended = log.append(batch, now=now, examined=examined)
+        except KafkaError as error:
+            return _refusal(target, error, version, correlation_id)
+        appended_to(target.name, target.partition, len(batch), appended.last_offset + 1)
+        return b"".join(
+            (
+                _ANSWER.pack(len(said) + _BESIDE, correlation_id, 0),
+                said,
+                _OFFSETS.pack(appended.base_offset, appended.log_append_time, log.log_start_offset),
+                _BEHIND_OFFSETS,
+            )
+        )
+
+    return answer
+
+
+def _target(here: Needs, head: bytes, version: int) -> Target | None:
+    """Where a request goes that begins so, if the short way may serve it."""
+    transactional_id, acks, _, topics, _ = _START.unpack_from(head)
+    if transactional_id != _NO_ID or acks not in (-1, 1) or topics != _ONE or head[-5] != _ONE:
+        return None
+    topic, topic_id = head[_NAME:-5], ZERO_UUID
+    if version < _BY_ID:
+        if topic[0] != len(topic):  # one that takes two bytes
+            return None
+        try:
+            name = topic[1:].decode()
+        except UnicodeDecodeError:
+            return None
+    else:
+        topic_id = topic
+        name = here.topics.topic_name(topic_id) or ""
+    index = int.from_bytes(head[-4:], "big", signed=True)
+    log = here.partitions.get(name, index)
+    # With fsync=always an answer waits, which a short one cannot.
+    if log is None or name in INTERNAL_TOPICS or log.fsync is FsyncPolicy.ALWAYS:
+        return None
+    return Target(name, topic_id, index, log, b"\x02" + topic + b"\x02" + head[-4:] + b"\0\0")
+
+
+def _refusal(target: Target, error: KafkaError, version: int, correlation_id: int) -> bytes:
+    result = PartitionProduceResponse(target.partition, base_offset=-1)
+    refused(result, error, target.log, None)
+    response = ProduceResponse([TopicProduceResponse(target.name, target.topic_id, [result])])
+    return b"".join(framing.encode_response(response, ProduceRequest, version, correlation_id))
