@@ -105,7 +105,7 @@ class LogJournal:
 
     def close(self) -> None:
         """As `Journal.close`."""
-        self._refusal = self._refusal or KafkaError(ErrorCode.NOT_COORDINATOR, "the shard was unloaded")
+        self._refusal = KafkaError(ErrorCode.NOT_COORDINATOR, "the shard was unloaded")
         self._on_close(self)
 
     def fence(self, epoch: int) -> None:

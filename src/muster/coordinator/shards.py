@@ -165,7 +165,7 @@ class Shards(Generic[S]):
             self._lose(slot, newest if epoch is None else epoch)
 
     def _newest_epoch(self, slot: int) -> int:
-        return max(self._epochs.get(slot, -1), self._lost.get(slot, -1))
+        return self._epochs.get(slot, self._lost.get(slot, -1))
 
     def _lose(self, slot: int, newest_epoch: int) -> None:
         """Another coordinator has a slot, or none. It comes back by a newer epoch only."""

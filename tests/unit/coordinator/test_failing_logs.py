@@ -5,8 +5,12 @@ from typing import Any
 import pytest
 
 from muster.coordinator.log_store import LogStore
+from muster.coordinator.runtime import Client
 from muster.errors import ErrorCode
 from muster.protocol.messages import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
     SyncGroupRequest,
 )
 from muster.protocol.record_batch import build_batch
@@ -200,6 +204,22 @@ def test_an_answer_waits_for_the_offset_that_the_log_gave(broker):
     assert fetched[0].groups[0].topics[0].partitions[0].committed_offset == 2
 
 
+def test_answers_go_out_in_the_order_of_the_writes(broker):
+    """A sync has come to its end, and nobody has said so yet, when the next write is durable at once."""
+    order: list[int] = []
+    broker.commit(offset=0)
+    broker.turn()
+    log = broker.log_of("g")
+    log.hold()
+    for number in (1, 2):
+        topic = OffsetCommitRequestTopic("t", partitions=[OffsetCommitRequestPartition(0, number)])
+        request = OffsetCommitRequest("g", topics=[topic])
+        broker.runtime.submit(request, Client("cli", "", 8), lambda _, number=number: order.append(number))
+        broker.turn()
+        assert order == ([] if number == 1 else [1, 2])
+        log.held = False
+
+
 def test_a_rule_that_raises_costs_its_shard_only(broker, caplog, monkeypatch):
     """There should be none. If there is, its state is not to be trusted, but the log is."""
     broker.commit("g", offset=1)
@@ -213,6 +233,8 @@ def test_a_rule_that_raises_costs_its_shard_only(broker, caplog, monkeypatch):
     monkeypatch.undo()
     assert waiting == []
     assert "ZeroDivisionError" in caplog.text
+    assert code(broker.commit("g")) == ErrorCode.NOT_COORDINATOR  # not every request reads the log again
+    assert broker.runtime.next_deadline() == broker.now + 1000
     assert broker.fetch("h")[0].groups[0].error_code == ErrorCode.NONE
     broker.now += 1000
     assert broker.fetch("g")[0].groups[0].topics[0].partitions[0].committed_offset == 1

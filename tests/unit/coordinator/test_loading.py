@@ -242,9 +242,9 @@ def test_a_record_that_the_disk_has_changed_is_not_served(caplog):
 
 
 def test_to_begin_anew_while_a_log_is_read(logs):
-    """The topic is deleted and made again: nothing of the old log comes up."""
+    """The topic is deleted and made again, under an older epoch: nothing of the old log comes up."""
     broker = Broker(dict(logs))
-    broker.runtime.load_all(sorted(logs))
+    broker.runtime.load_all(sorted(logs), 5)
     broker.turn()
     broker.runtime.unload_all()
     broker.logs.clear()

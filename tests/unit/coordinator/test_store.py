@@ -1,6 +1,7 @@
 """Slots that come, go and move between coordinators: epochs, fencing, and who is told what. Over logs, and over a store
 behind a network that a coordinator has to wait for."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -146,9 +147,11 @@ def test_a_closed_coordinator_takes_no_slot(broker, epoch):
 def test_a_topic_that_is_made_again_begins_with_any_epoch(broker):
     broker.runtime.load(slot_of(broker), 7)
     commit_now(broker)
+    broker.runtime.unload(slot_of(broker, "h"), 9)
     broker.runtime.unload_all()
     broker.logs.clear()
-    broker.runtime.load_all([], 0)
+    assert broker.runtime.load(slot_of(broker, "h"), 2)
+    broker.runtime.load_all([], 3)
     assert (committed(broker), commit_now(broker, offset=3), committed(broker)) == (0, 0, 3)
 
 
@@ -322,6 +325,16 @@ def test_an_older_epoch_than_that_of_an_open_journal_is_refused():
     store.load(1, 1)  # each slot has its own
 
 
+def test_an_older_journal_does_not_take_the_newer_with_it():
+    store = LogStore(lambda slot: MemoryLog())
+    older, newer = store.load(0, 1), store.load(0, 2)
+    assert (isinstance(older.failed, FencedError), newer.failed) == (True, None)
+    older.close()
+    with pytest.raises(FencedError):
+        store.load(0, 1)
+    assert newer.failed is None
+
+
 # ------------------------------------------------------------------------------------------ a store behind a network
 
 
@@ -366,6 +379,22 @@ def test_a_load_that_has_to_wait_holds_nobody_up(cells):
     store.deliver(slot=slot_of(broker, "h"))
     assert (committed(broker), committed(broker, "h")) == (-LOADING, 0)
     store.deliver()
+    assert committed(broker) == 0
+
+
+def test_a_load_that_has_to_wait_takes_no_turns(cells):
+    """The loop would be busy until the store has answered."""
+    broker, store = far(cells, loads=False)
+    due: list[Callable[[], None]] = []
+    broker.runtime._later = due.append
+    broker.runtime.load(slot_of(broker), 1)
+    due.pop()()
+    assert committed(broker) == -LOADING
+    assert due == []
+    store.deliver()
+    assert due
+    while due:
+        due.pop()()
     assert committed(broker) == 0
 
 
