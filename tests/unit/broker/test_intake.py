@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from muster.broker.intake import CHUNK, POOL_BYTES, SLOWEST, Intake, LargeFrame
 
@@ -160,3 +163,26 @@ def test_memory_is_used_again_unless_somebody_still_looks_at_it() -> None:
     third.begin(POOL_BYTES)
     assert not all_frames._pool
     assert CHUNK <= POOL_BYTES
+
+
+def test_a_loop_that_keeps_its_view_of_the_memory_does_not_keep_the_memory() -> None:
+    all_frames, _, (receiver, *_) = intake(MB)
+    receiver.begin(MB)
+    assert receiver.frame is not None
+    kept = receiver.frame.part(10)
+    receiver.frame.let_go()
+    receiver.finish()
+    assert len(all_frames._pool) == 1
+    with pytest.raises(ValueError, match="released"):
+        len(kept)
+
+
+def test_memory_that_a_loop_holds_itself_is_not_used_again() -> None:
+    all_frames, _, (receiver, *_) = intake(MB)
+    receiver.begin(MB)
+    assert receiver.frame is not None
+    held = (ctypes.c_char * 10).from_buffer(receiver.frame.part(10))
+    receiver.frame.let_go()
+    receiver.finish()
+    assert not all_frames._pool
+    held[0] = b"x"
