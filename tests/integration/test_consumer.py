@@ -6,7 +6,6 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException
 
 from muster.client import Admin, Consumer
 from muster.client.core.events import Fatal
@@ -394,7 +393,7 @@ def test_a_topic_made_anew_is_read_from_its_beginning(cluster, face):
         cluster.delete(topic)
 
         def made_anew():
-            with suppress(KafkaException):  # a controller may take its time to delete
+            with suppress(KafkaError):  # a controller may take its time to delete
                 cluster.topic(1, topic)
                 return True
             return False

@@ -10,15 +10,16 @@ from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from muster.client.async_consumer import AsyncConsumer
 from muster.client.consumer import Consumer
 from muster.client.listener import RebalanceListener
 from muster.client.loop import LoopThread
-from muster.errors import ErrorCode
+from muster.errors import ErrorCode, KafkaError
 from muster.model import ConsumerRecord, TopicPartition
 from muster.protocol import messages as m
+from muster.protocol.primitives import Request
 from tests.support.brokers import RawClient
 
 PATIENCE_S = 300.0
@@ -122,29 +123,47 @@ class Cluster:
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
         self.group = f"g-{uuid.uuid4().hex[:8]}"
-        self._admin = AdminClient({"bootstrap.servers": bootstrap})
 
     def topic(self, partitions: int = 4, name: str | None = None) -> str:
         """A new topic. It keeps its records: `produce` dates them to 1970, and retention would take them at once, which
         Kafka looks at 30 s after its start and every 5 minutes."""
         name = name or f"t-{uuid.uuid4().hex[:8]}"
-        topic = NewTopic(name, partitions, config={"retention.ms": "-1"})
-        for future in self._admin.create_topics([topic]).values():
-            future.result(PATIENCE_S)
+        kept = [m.CreatableTopicConfig("retention.ms", "-1")]
+        self._have_done(m.CreateTopicsRequest([m.CreatableTopic(name, partitions, -1, [], kept)], 30_000), 7)
         until_known(self.bootstrap, name, partitions)
         return name
 
     def delete(self, topic: str) -> None:
         """Delete a topic."""
-        for future in self._admin.delete_topics([topic]).values():
-            future.result(PATIENCE_S)
+        self._have_done(m.DeleteTopicsRequest([m.DeleteTopicState(topic)], [], 30_000), 6)
         until_known(self.bootstrap, topic, 0)
 
     def grow(self, topic: str, partitions: int) -> None:
         """Give a topic more partitions."""
-        for future in self._admin.create_partitions([NewPartitions(topic, partitions)]).values():
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "socket.timeout.ms": 300_000})
+        for future in admin.create_partitions([NewPartitions(topic, partitions)]).values():
             future.result(PATIENCE_S)
         until_known(self.bootstrap, topic, partitions)
+
+    def _have_done(self, request: Request[Any], version: int) -> None:
+        """Have one topic made or deleted by the first broker that runs, which may send the request on.
+
+        Raises:
+            KafkaError: it was refused.
+        """
+        codes: list[ErrorCode] = []
+
+        def ask() -> None:
+            with next(filter(None, map(_connected, self.bootstrap.split(",")))) as client:
+                answer = client.ask(request, version)
+            [result] = answer.topics if isinstance(answer, m.CreateTopicsResponse) else answer.responses
+            codes.append(ErrorCode(result.error_code))
+
+        is_done = ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        until(lambda: bool(codes) and (codes[-1] in is_done or not codes[-1].retriable), ask)
+        done_before = len(codes) > 1 and codes[-1] in is_done
+        if codes[-1] is not ErrorCode.NONE and not done_before:
+            raise KafkaError(codes[-1])
 
     def produce(self, topic: str, count: int, partitions: int = 4, start: int = 0) -> None:
         """Write numbered records, partition by partition in turn, with a timestamp of 1000 times their number."""
@@ -189,12 +208,19 @@ def until_known(bootstrap: str, topic: str, partitions: int) -> None:
     """Wait until every broker that runs knows a topic of so many partitions, and leads those that it leads; with 0
     partitions, until none knows the topic."""
     for address in bootstrap.split(","):
-        try:
-            client = RawClient(address)
-        except ConnectionRefusedError:
+        client = _connected(address)
+        if client is None:
             continue
         with client:
             until(lambda c=client, a=address: _knows(c, a, topic, partitions), rest)  # type: ignore[misc]
+
+
+def _connected(address: str) -> RawClient | None:
+    """A connection; None where no broker runs."""
+    try:
+        return RawClient(address)
+    except ConnectionRefusedError:
+        return None
 
 
 def _knows(client: RawClient, address: str, topic: str, partitions: int) -> bool:

@@ -146,7 +146,7 @@ class Cluster:
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
-        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "socket.timeout.ms": 180_000})
 
     def create(self, topics: Iterable[str], partitions: int) -> None:
         """Create topics of so many partitions each."""

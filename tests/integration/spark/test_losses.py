@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 import pytest
-from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 
@@ -35,7 +34,7 @@ def create_again(cluster, topic, partitions=1):
     def create():
         try:
             cluster.topic(partitions, topic)
-        except KafkaException:
+        except KafkaError:
             rest()
             return
         done.append(True)
