@@ -180,9 +180,12 @@ class _Life(Faults):
         A member subscribes to fewer topics, is given partitions of these alone, and dies. The one that comes back in
         its place subscribes to all of them, and is given the same share without a rebalance, if the protocol stays the
         same: the coordinator does not compare subscriptions (KIP-345). All the rest is others', so nothing is missing.
+        So it is, too, with one that is the same process: it left while a topic came that its pattern matches, and the
+        group was shared out by what it had said before.
         """
         replaced = {event.group_id for event in self.cluster.brokers.coordinators.events if type(event) is MemberFenced}
-        return self.scenario.restless > 0 and not all(map(self.cluster.is_balanced, replaced))
+        differ = self.scenario.restless > 0 or self.has_grown
+        return differ and not all(map(self.cluster.is_balanced, replaced))
 
     def _check_all_handled(self) -> None:
         cluster = self.cluster

@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+import pytest
+
+from muster.coordinator.effects import MemberFenced
 from muster.testing import Scenario, SimCluster
+from muster.testing.chaos import _Life
 from muster.testing.faults import SIMPLE, Faults
 
 
@@ -28,3 +32,15 @@ def test_a_place_goes_to_one_of_two_consumers_by_hand_that_wait_for_it():
     cluster.run_until(lambda: not cluster.alive, 30_000)
     cluster.run(30_000)
     assert cluster.alive == []
+
+
+@pytest.mark.parametrize("grows", [True, False])
+def test_a_static_member_may_have_the_share_of_one_that_knew_fewer_topics(grows, monkeypatch):
+    """A topic came while it was away: the group was shared out by what its place had said before."""
+    scenario = replace(Scenario.draw(Random(1)), topics={"t": 2}, restless=0)
+    cluster = SimCluster(1, topics=scenario.topics)
+    life = _Life(cluster, scenario, Random(1))
+    monkeypatch.setattr(cluster, "is_balanced", lambda _group_id: False)
+    cluster.brokers.coordinators.events.append(MemberFenced("group", "i1-1", "m1", "/m1", "i1", "i1-2"))
+    life.has_grown = grows
+    assert life._has_too_small_a_share() is grows
