@@ -64,10 +64,12 @@ def load(
     cleaned_to: int = 0,
     sync: bool,
     files: Files = DISK,
+    trusting: bool = True,
 ) -> Loaded:
     """Segments and producers of the partition in `directory`, which need not exist.
 
-    Segments that end before `recovery_point` were synced before the crash and are trusted as after a clean shutdown.
+    Segments that end before `recovery_point` were synced before the crash and are trusted as after a clean shutdown,
+    unless a batch turns out to be damaged: then all are read through, as they are without `trusting`.
     With `sync` the others are synced now: a killed process may have left them in the system's memory only.
     Raises OSError."""
     recovery = _Recovery(directory, config, now, sync, files)
@@ -80,12 +82,19 @@ def load(
     known_end = max(recovery_point, log_start_offset)
     for at, base in enumerate(bases):
         end = bases[at + 1] if at + 1 < len(bases) else None
-        believed = clean or (end is not None and end <= recovery_point)
+        believed = trusting and (clean or (end is not None and end <= recovery_point))
         recovery.take(base, end, recovery_point, believed=believed)
     recovery.report_gaps(known_end, cleaned_to, clean=clean)
     recovery.extend_to(known_end)
     recovery.remove_leftovers()
-    recovery.load_producers()
+    try:
+        recovery.load_producers()
+    except CorruptRecordError as error:
+        if not trusting:
+            raise
+        logger.error("%s: %s: all its segments are read through", directory, error)
+        known = {"recovery_point": recovery_point, "log_start_offset": log_start_offset, "cleaned_to": cleaned_to}
+        return load(directory, config, now=now, clean=clean, **known, sync=sync, files=files, trusting=False)
     if bases and sync and not clean:
         recovery.changed = True  # names that the killed process has made may not be durable
     if recovery.changed:

@@ -329,6 +329,31 @@ def test_a_damaged_producer_snapshot_is_replaced_from_the_log(tmp_path, damage):
     store.close()
 
 
+def test_damage_that_the_search_for_producers_meets_after_a_clean_shutdown_is_cut_out(tmp_path, caplog):
+    """Without a snapshot all headers are read, and one of them is zeros: a page that the disk has lost since."""
+    store = open_store(tmp_path)
+    log = store.create(TP)
+    for at in range(12):
+        log.append(produced(at), now=NOW)
+    ends, first, second = batch_ends(log), log.segments[0].path, log.segments[1].base_offset
+    store.close()
+    for path in (tmp_path / str(TP)).glob("*.snapshot"):
+        path.unlink()
+    data = bytearray(first.read_bytes())
+    data[ends[0] : ends[1]] = bytes(ends[1] - ends[0])
+    first.write_bytes(data)
+    store = open_store(tmp_path)
+    log = store.get(TP)
+    assert [at for at, _, _ in read_all(log)] == [0, *range(second, 12)]
+    assert log.append(produced(11), now=NOW) == (11, 11, NOW, True)
+    assert log.append(produced(12), now=NOW).base_offset == 12
+    assert f"{tmp_path / str(TP)}: " in caplog.text
+    assert "all its segments are read through" in caplog.text
+    [kept] = (tmp_path / str(TP)).glob("*.damaged")
+    assert kept.read_bytes() == data[ends[0] :]
+    store.close()
+
+
 def test_folders_of_many_deleted_partitions_are_removed_by_housekeeping(tmp_path):
     """To remove one takes the disk milliseconds, and whoever deletes a topic is the broker's loop."""
 
