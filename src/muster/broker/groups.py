@@ -58,7 +58,7 @@ class Groups:
         self._flush_due = False
         self.runtime = CoordinatorRuntime(
             _group_config(config),
-            LogStore(self._open_log),
+            LogStore(self._open_log, alone=True),
             clock=clock,
             topics=topics,
             on_event=self._on_event,

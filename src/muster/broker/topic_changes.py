@@ -24,8 +24,8 @@ MOST_CREATED_PARTITIONS = 10_000
 class GroupsOfTopics(Protocol):
     """What the groups are told about topics (groups.py)."""
 
-    def open_topic(self) -> Topic:
-        """Create the topic of the groups, if it is not there."""
+    def ensure_topic(self) -> bool:
+        """Create the topic of the groups, if it is not there. Returns whether it is; why not is logged."""
 
     def serve(self, topic: Topic, written: list[int]) -> None:
         """The topic of the groups exists; `written` are the partitions of it that were ever written to."""
@@ -96,7 +96,7 @@ class TopicChanges:
         wanted: dict[str, NewTopic] = {}  # by what would collide: metrics know no difference between '.' and '_'
         for name in names:
             if name == GROUP_METADATA_TOPIC:
-                self.groups.open_topic()
+                self.groups.ensure_topic()
             elif (len(wanted) + 1) * partitions <= MOST_CREATED_PARTITIONS and not self._taken(name):
                 wanted.setdefault(name.replace(".", "_"), NewTopic(name, partitions, {}))
         if not wanted:

@@ -386,7 +386,7 @@ def _join_time_is_over(group: ClassicGroupBase, now: int, effects: Effects) -> N
     if group.is_initial_rebalance and group.new_member_added and remaining > 0:
         delay = min(group.config.group_initial_rebalance_delay_ms, remaining)
         group.new_member_added = False
-        group.initial_remaining_ms = max(remaining - group.initial_delay_ms, 0)
+        group.initial_remaining_ms = max(remaining - max(group.initial_delay_ms, 1), 0)
         group.initial_delay_ms = delay
         # Kafka waits on without a delay, too: else the first hundreds of a thousand would have to join twice.
         _set_join_deadline(group, now + max(delay, 1))

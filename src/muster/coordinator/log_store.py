@@ -51,10 +51,15 @@ class Log(Protocol):
 
 
 class LogStore:
-    """A `Store`: `open_log` returns the log of a slot, an empty one if it was never written."""
+    """A `Store`: `open_log` returns the log of a slot, an empty one if it was never written.
 
-    def __init__(self, open_log: Callable[[int], Log]) -> None:
+    `alone`: no other coordinator writes to these logs. Then an epoch in them fences nothing: it is of a time in a
+    cluster, or damage, for no checksum covers it. Everything is read, and written on under the newest epoch found.
+    """
+
+    def __init__(self, open_log: Callable[[int], Log], *, alone: bool = False) -> None:
         self._open_log = open_log
+        self._alone = alone
         self._journals: dict[int, LogJournal] = {}
 
     def load(self, slot: int, epoch: int) -> LogJournal:
@@ -69,7 +74,7 @@ class LogStore:
             # A shard was dropped between an append and its sync: the records read now would lack some that a crash
             # would bring back.
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the end of the log is not durable")
-        journal = self._journals[slot] = LogJournal(log, epoch, partial(self._closed, slot))
+        journal = self._journals[slot] = LogJournal(log, epoch, partial(self._closed, slot), self._alone)
         return journal
 
     def _closed(self, slot: int, journal: LogJournal) -> None:
@@ -80,10 +85,11 @@ class LogStore:
 class LogJournal:
     """A `Journal` in a log. Positions are offsets."""
 
-    def __init__(self, log: Log, epoch: int, on_close: Callable[[LogJournal], None]) -> None:
+    def __init__(self, log: Log, epoch: int, on_close: Callable[[LogJournal], None], alone: bool) -> None:
         self.log = log
         self.epoch = epoch
         self._on_close = on_close
+        self._alone = alone
         self._refusal: KafkaError | None = None
         self._newest_epoch = 0
         self._slices = self._read_all()
@@ -119,7 +125,8 @@ class LogJournal:
         if self._refusal is not None:
             raise self._refusal
         try:
-            appended = self.log.append(batch.build(), now=now, leader_epoch=self.epoch, origin="coordinator")
+            epoch = max(self.epoch, self._newest_epoch)
+            appended = self.log.append(batch.build(), now=now, leader_epoch=epoch, origin="coordinator")
         except KafkaError as error:
             if error.code is ErrorCode.FENCED_LEADER_EPOCH:
                 self._refusal = FencedError(error.message or "the log is led under a newer epoch")
@@ -167,9 +174,9 @@ class LogJournal:
 
     def _is_of_a_fenced_epoch(self, header: BatchHeader) -> bool:
         epoch = header.partition_leader_epoch
-        if epoch > self.epoch:
+        if epoch > self.epoch and not self._alone:
             raise FencedError(f"offset {header.base_offset} was written under epoch {epoch}, newer than {self.epoch}")
-        is_fenced = epoch < self._newest_epoch
+        is_fenced = epoch < self._newest_epoch and not self._alone
         self._newest_epoch = max(epoch, self._newest_epoch)
         return is_fenced
 

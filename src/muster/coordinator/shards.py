@@ -360,9 +360,9 @@ class Shards(Generic[S]):
     def release_durable(self) -> None:
         """The store has made progress by itself: send the answers that it allows, and go on reading shards."""
         for home in list(self._homes.values()):
-            if home.parked:
+            if not home.is_durable:
                 home.release()
-            if home.parked and home.journal.failed is not None:
+            if not home.is_durable and home.journal.failed is not None:
                 self._store_failed(home, "partition %d of %s cannot be synced: %s", home.journal.failed)
         if self._loading:
             self._load_soon()

@@ -247,6 +247,34 @@ async def test_who_wants_the_name_of_a_large_topic_waits_in_slices(broker: Broke
     assert broker.partitions.get("t", 0) is not None
 
 
+async def test_an_answer_comes_though_the_topic_of_the_groups_cannot_be_made(broker: Broker, disk: StuckDisk) -> None:
+    disk.stuck = (f"{FILE}.tmp",)
+    request = m.MetadataRequest([m.MetadataRequestTopic(name=name) for name in (GROUP_METADATA_TOPIC, "t")], True)
+    with RawClient(broker.bootstrap) as client:
+        answer = await brokers.in_thread(client.ask, request, 12)
+    assert [topic.error_code for topic in answer.topics] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
+    assert not len(broker.topics)
+
+
+async def test_one_flipped_bit_in_an_epoch_takes_no_group_away(tmp_path: Path) -> None:
+    """No checksum covers the epoch of a batch."""
+    settings = {"offsets.topic.num.partitions": 1}
+    async with brokers.running(tmp_path / "data", settings) as broker:
+        broker.changes.create_topic("t", 1, {})
+        for number in range(3):
+            Asked(broker, commit(f"g{number}", "t"), 8)
+            broker.groups._flush()
+    (file,) = (tmp_path / "data" / f"{GROUP_METADATA_TOPIC}-0").glob("*.log")
+    content = bytearray(file.read_bytes())
+    content[13] ^= 1
+    file.write_bytes(content)
+    for _ in range(2):
+        async with brokers.running(tmp_path / "data", settings) as broker:
+            assert committed(broker, "t") == 3
+            answer = await Asked(broker, commit("g0", "t"), 8).answered()
+            assert answer.topics[0].partitions[0].error_code == 0
+
+
 async def test_only_the_topic_with_the_stuck_folder_is_left_for_the_next_start(broker: Broker, disk: StuckDisk) -> None:
     topics = broker.changes.create_topics(TWO)
     disk.stuck = ("a-0",)

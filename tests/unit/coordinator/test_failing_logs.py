@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from muster.broker.calls import at_once
 from muster.coordinator.log_store import LogStore
 from muster.coordinator.runtime import Client
 from muster.errors import ErrorCode
@@ -71,6 +72,19 @@ def test_a_failed_sync_is_answered_and_its_records_are_not_served(broker, caplog
     broker.now += 1000
     broker.runtime.on_deadlines(broker.now)
     assert broker.fetch("g")[0].groups[0].error_code == ErrorCode.NOT_COORDINATOR
+
+
+def test_a_failed_sync_that_no_request_waited_for_keeps_no_later_one_waiting(broker):
+    """The offsets of a deleted topic go: no answer waits for that write."""
+    broker.commit(offset=1)
+    broker.turn()
+    log = broker.log_of("g")
+    log.hold()
+    at_once(broker.runtime.topics_deleted(["t"]))
+    broker.turn()
+    log.failed = OSError("input/output error")
+    broker.runtime.release_durable()
+    assert [answer.groups[0].error_code for answer in broker.fetch("g")] == [ErrorCode.NOT_COORDINATOR]
 
 
 def test_what_was_durable_before_a_failed_sync_is_acknowledged(broker):

@@ -183,6 +183,17 @@ def test_without_delay_the_wait_goes_on_while_members_keep_coming():
     assert group.tick(1).joined("a") == (1, "a", list("abcdef"))
 
 
+def test_without_delay_the_wait_ends_with_the_rebalance_timeout():
+    """Else members that come and go, one in each millisecond, keep all others waiting."""
+    group = GroupHarness(GroupConfig(group_initial_rebalance_delay_ms=0))
+    group.join("a0", rebalance_timeout_ms=5).join("a1", rebalance_timeout_ms=5).tick(0)
+    for i in range(2, 6):
+        assert group.waits("a0")
+        group.join(f"a{i}", rebalance_timeout_ms=5).tick(1)
+    assert group.waits("a0")
+    assert group.join("a6", rebalance_timeout_ms=5).tick(1).joined("a0")[0] == 1
+
+
 def test_a_wait_that_goes_on_looks_at_no_session(monkeypatch):
     """It goes on each millisecond while a thousand members come."""
     group = GroupHarness(GroupConfig(group_initial_rebalance_delay_ms=0))

@@ -18,7 +18,7 @@ from muster.protocol.messages import (
     OffsetCommitRequestTopic,
     SyncGroupRequest,
 )
-from muster.protocol.record_batch import BatchBuilder, build_batch
+from muster.protocol.record_batch import BatchBuilder, build_batch, iter_headers
 from tests.support.memory_log import MemoryLog
 from tests.support.runtime_broker import Broker, code
 from tests.support.slow_store import Cells, SlowStore
@@ -289,6 +289,27 @@ def test_any_order_of_epochs_in_a_log(epochs):
         found += [key for _, key, _ in piece.records]
         is_last = piece.is_last
     assert found == kept
+
+
+def alone(logs: dict[int, MemoryLog]) -> Broker:
+    """A coordinator over logs that no other writes to."""
+    return Broker(logs, store=LogStore(lambda slot: logs.setdefault(slot, MemoryLog()), alone=True)).loaded()
+
+
+def test_a_coordinator_alone_goes_on_where_one_of_a_cluster_stopped():
+    """It reads whatever epochs there are, and writes under the newest: so the log can go back to a cluster."""
+    log, logs = MemoryLog(), {}
+    logs[slot_of(Broker())] = log
+    for epoch, offset in ((1, 10), (7, 20), (0, 30)):
+        log.append(commit_record(offset).build(), now=0, leader_epoch=epoch)
+    broker = alone(logs)
+    assert committed(broker) == 30
+    assert commit_now(broker, offset=40) == 0
+    assert committed(alone(logs)) == 40
+    assert next(iter_headers(log.batches[-1][1]))[1].partition_leader_epoch == 7
+    again = Broker(logs)
+    assert again.runtime.load(slot_of(again), 8)
+    assert committed(again) == 40
 
 
 @pytest.mark.parametrize("count", [1, SLICE, SLICE + 1, 3 * SLICE])
