@@ -70,15 +70,16 @@ class Server:
     # ------------------------------------------------------------------------------------- the port
 
     async def listen(self, host: str, port: int) -> int:
-        """Accept connections; returns the port."""
+        """Accept connections; returns the port. If it cannot be opened, nothing is left open."""
         self._keep_descriptors_back()
-        found = await self.loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
+            found = await self.loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             for family, _, _, _, address in dict.fromkeys(found):
                 self._listening.append(_listen(family, (address[0], port, *address[2:]), self._backlog))
                 port = self._listening[0].getsockname()[1]
-        except OSError:
+        except BaseException:
             self.stop_listening()
+            self._sockets.close()
             raise
         for listening in self._listening:
             self.loop.add_reader(listening, self._accept, listening)

@@ -35,7 +35,7 @@ class Sockets:
             transport = find(descriptor)
             if transport is None:
                 continue  # closed while an earlier socket was handled
-            if events == READ:
+            if events == READ == transport.events:
                 transport.read_ready()
             else:
                 transport.ready(events)
@@ -77,7 +77,7 @@ class SocketTransport(asyncio.Transport):
     """A connected socket that does not block. It keeps the rest of one write, asks for a pause with the first byte
     kept, and ends the pause when all are gone."""
 
-    __slots__ = ("_closing", "_descriptor", "_events", "_lost", "_protocol", "_socket", "_sockets", "_unsent")
+    __slots__ = ("_closing", "_descriptor", "_lost", "_protocol", "_socket", "_sockets", "_unsent", "events")
 
     def __init__(
         self, sockets: Sockets, connected: socket.socket, peer: object, protocol: asyncio.BufferedProtocol
@@ -87,7 +87,8 @@ class SocketTransport(asyncio.Transport):
         self._socket = connected
         self._descriptor = connected.fileno()
         self._protocol = protocol
-        self._events = 0
+        self.events = 0
+        """What is waited for."""
         self._unsent = bytearray()
         self._closing = self._lost = False
         protocol.connection_made(self)
@@ -95,17 +96,17 @@ class SocketTransport(asyncio.Transport):
             self._watch(READ)
 
     def _watch(self, events: int) -> None:
-        if events != self._events:
-            before, self._events = self._events, events
+        if events != self.events:
+            before, self.events = self.events, events
             self._sockets.watch(self, self._descriptor, before, events)
 
     # ------------------------------------------------------------------------------------- what the socket says
 
     def ready(self, events: int) -> None:
         """The socket can be read or written, or has failed, which reading or writing it will tell."""
-        if events & ~WRITE and self._events & READ:
+        if events & ~WRITE and self.events & READ:  # else another, earlier in this turn, has paused or closed it
             self.read_ready()
-        if events & ~READ and self._events & WRITE:
+        if events & ~READ and self.events & WRITE:
             self._write_ready()
 
     def read_ready(self) -> None:
@@ -121,7 +122,9 @@ class SocketTransport(asyncio.Transport):
         try:
             if count:
                 protocol.buffer_updated(count)
-            elif not protocol.eof_received():
+            elif protocol.eof_received():
+                self._watch(self.events & ~READ)  # the end would be told in every turn
+            else:
                 self.close()
         except Exception as error:
             self._fail(error)
@@ -137,7 +140,7 @@ class SocketTransport(asyncio.Transport):
         del self._unsent[:sent]
         if self._unsent:
             return
-        self._watch(self._events & ~WRITE)
+        self._watch(self.events & ~WRITE)
         try:
             self._protocol.resume_writing()  # which may write again
         except Exception as error:
@@ -167,7 +170,7 @@ class SocketTransport(asyncio.Transport):
             if sent == len(data):
                 return
             self._unsent += memoryview(data)[sent:]
-            self._watch(self._events | WRITE)
+            self._watch(self.events | WRITE)
             self._protocol.pause_writing()
         else:
             self._unsent += data
@@ -179,11 +182,11 @@ class SocketTransport(asyncio.Transport):
         """Ignored: a pause begins with the first byte that is kept, and ends when all are gone."""
 
     def pause_reading(self) -> None:
-        self._watch(self._events & ~READ)
+        self._watch(self.events & ~READ)
 
     def resume_reading(self) -> None:
         if not self._closing:
-            self._watch(self._events | READ)
+            self._watch(self.events | READ)
 
     def is_closing(self) -> bool:
         return self._closing
@@ -192,7 +195,7 @@ class SocketTransport(asyncio.Transport):
         """Send what is kept, then end."""
         if not self._closing:
             self._closing = True
-            self._watch(self._events & ~READ)
+            self._watch(self.events & ~READ)
             if not self._unsent:
                 self._sockets.loop.call_soon(self._gone, None)
 

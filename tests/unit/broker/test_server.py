@@ -16,10 +16,12 @@ from typing import Any
 
 import pytest
 
+from muster.broker.broker import Broker
 from muster.broker.calls import NO_RESPONSE, SMALL, Api, Call, CloseConnectionError
 from muster.broker.connection_core import HIGH_WATER, ConnectionCore
 from muster.broker.connections import Seldom
 from muster.broker.server import Server
+from muster.errors import MusterError
 from muster.protocol import codec, framing
 from muster.protocol.messages import (
     MetadataRequest,
@@ -28,7 +30,7 @@ from muster.protocol.messages import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from tests.support.brokers import running
+from tests.support.brokers import broker_config, running
 from tests.support.said import said
 
 VERSION = 12
@@ -420,3 +422,13 @@ async def test_many_connections_wait_to_be_accepted_while_the_loop_is_busy(tmp_p
         with contextlib.ExitStack() as stack:
             for _ in range(100):
                 stack.enter_context(socket.create_connection((host, int(port)), timeout=0.9))
+
+
+async def test_a_port_that_cannot_be_opened_leaves_nothing_that_the_loop_watches(tmp_path: Path) -> None:
+    loop: Any = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = {"listeners": f"PLAINTEXT://127.0.0.1:{taken.getsockname()[1]}"}
+        before = len(loop._selector.get_map())
+        with pytest.raises(MusterError, match="cannot listen"):
+            await Broker(broker_config(tmp_path / "data", settings)).start()
+        assert len(loop._selector.get_map()) == before

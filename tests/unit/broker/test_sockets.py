@@ -239,6 +239,29 @@ async def test_what_is_closed_by_one_that_was_read_before_it_is_not_read(pairs: 
     assert sorted(near.got for near, _ in both) == [b"", b"asked"]
 
 
+@pytest.mark.parametrize("how", ["pause_reading", "close"])
+async def test_what_stops_reading_by_one_that_was_read_before_it_is_not_read(pairs: Pairs, how: str) -> None:
+    """It is still watched, for it has something to send."""
+    both = [pairs.pair(), pairs.pair()]
+    for near, other in zip((both[0][0], both[1][0]), (both[1][0], both[0][0]), strict=True):
+        near.transport.write(bytes(10_000_000))
+        near.then = getattr(other.transport, how)
+    for _, far in both:
+        far.send(b"asked")
+    await until(lambda: any(near.got for near, _ in both))
+    await some_turns()
+    assert sorted(near.got for near, _ in both) == [b"", b"asked"]
+
+
+async def test_an_end_is_told_once_to_a_protocol_that_keeps_the_connection(pairs: Pairs) -> None:
+    near, far = pairs.pair()
+    near.keep_open = True
+    far.shutdown(socket.SHUT_WR)
+    await until(lambda: near.told)
+    await some_turns()
+    assert near.told == ["end"]
+
+
 async def test_hundreds_are_read_in_one_turn_of_the_loop() -> None:
     pairs = Pairs(Sockets(asyncio.get_running_loop(), epoll=True))
     both = [pairs.pair() for _ in range(200)]
