@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from muster.broker import topic_changes
 from muster.broker.broker import Broker
 from muster.broker.calls import at_once
 from muster.broker.handlers.create_topics import Needs, _creating, create_topics
@@ -254,6 +255,34 @@ async def test_an_answer_comes_though_the_topic_of_the_groups_cannot_be_made(bro
         answer = await brokers.in_thread(client.ask, request, 12)
     assert [topic.error_code for topic in answer.topics] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
     assert not len(broker.topics)
+
+
+async def test_the_topic_of_the_groups_is_made_again_before_the_rest_is_removed(broker: Broker) -> None:
+    """A group's next request makes it, in one go: it must not wait for thousands of other folders."""
+    broker.groups.ensure_topic()
+    broker.changes.create_topic("t", 300, {})
+    deleting = broker.changes.deleting(list(broker.topics))
+    next(deleting)
+    assert broker.groups.ensure_topic()
+    assert broker.groups.serving
+    assert broker.changes.is_cleaning_up("t")
+    at_once(deleting)
+    assert [topic.name for topic in broker.topics] == [GROUP_METADATA_TOPIC]
+
+
+async def test_of_names_that_collide_in_one_request_only_the_first_is_made(broker: Broker) -> None:
+    at_once(broker.changes.auto_create(["a.b", "a_b", "c"]))
+    assert [topic.name for topic in broker.topics] == ["a.b", "c"]
+
+
+@pytest.mark.parametrize(("most", "made"), [(9, 1), (10, 2), (14, 2), (15, 3)])
+async def test_one_request_makes_no_more_partitions_than_are_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, made: int
+) -> None:
+    monkeypatch.setattr(topic_changes, "MOST_CREATED_PARTITIONS", most)
+    async with brokers.running(tmp_path / "data", {"num.partitions": 5}) as broker:
+        at_once(broker.changes.auto_create(["a", "b", "c"]))
+        assert len(broker.topics) == made
 
 
 async def test_one_flipped_bit_in_an_epoch_takes_no_group_away(tmp_path: Path) -> None:

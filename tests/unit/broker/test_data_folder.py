@@ -165,6 +165,7 @@ async def test_an_interrupted_deletion_is_finished_at_the_next_start(tmp_path: P
     async with running(tmp_path) as broker:
         assert broker.topics.get("t") is None
         assert folders(tmp_path) == {"other-0"}
+        assert broker.topics.deleting == []
         broker.changes.create_topic("t", 1, {})
         assert values(broker, "t") == []
         await put(broker, "t", b"anew")

@@ -187,6 +187,21 @@ def test_a_look_up_waits_for_what_was_written_without_an_answer(broker):
     assert fetched[0].groups[0].topics == []
 
 
+def test_the_store_is_told_the_time_of_day(broker, monkeypatch):
+    """The rules' clock goes on where the machine's was set anew; a log goes by the time of day."""
+    commit_now(broker)
+    broker.runtime._wall_clock = lambda: broker.now + 3_600_000
+    log, told = broker.log_of("g"), []
+
+    def append(batches: bytearray, *, now: int, **rest: Any) -> Any:
+        told.append(now)
+        return MemoryLog.append(log, batches, now=now, **rest)
+
+    monkeypatch.setattr(log, "append", append)
+    assert commit_now(broker, offset=2) == 0
+    assert told == [broker.now + 3_600_000]
+
+
 # ---------------------------------------------------------------------------------- two that believe in themselves
 
 
