@@ -80,10 +80,12 @@ class Outcome:
 
 @dataclass
 class ProducerHarness:
-    """See the head of this file. `leaders` has the leader of each partition of `TOPIC`; None for none."""
+    """See the head of this file. `leaders` has the leader of each partition of `TOPIC`; None for none. `others` are
+    topics like it, for versions that name topics."""
 
     leaders: list[int | None] = field(default_factory=lambda: [1])
     version: int = NEWEST
+    others: tuple[str, ...] = ()
     topic_exists: bool = True
     settings: dict[str, Any] = field(default_factory=dict)
     partitioner: Any = None
@@ -241,7 +243,7 @@ class ProducerHarness:
             version = self.version if send.newest_version is None else min(self.version, send.newest_version)
             request = codec.decode(ProduceRequest, version, codec.encode(send.build(version), version))
             batches = [
-                self._sent(TopicPartition(TOPIC, part.index), part.records)
+                self._sent(TopicPartition(topic.name or TOPIC, part.index), part.records)
                 for topic in request.topic_data
                 for part in topic.partition_data
             ]
@@ -268,7 +270,7 @@ class ProducerHarness:
         send.on_reply(MetadataResponse(0, brokers, "cluster", 1, topics), self.now)
 
     def _describe(self, name: str) -> MetadataResponseTopic:
-        if name != TOPIC or not self.topic_exists:
+        if name not in (TOPIC, *self.others) or not self.topic_exists:
             return MetadataResponseTopic(self.topic_error, name)
         partitions = [
             MetadataResponsePartition(

@@ -18,6 +18,9 @@ from pyspark.errors import StreamingQueryException
 
 from muster.spark import session
 
+_AGAIN = 3
+"""How often a query is begun again whose Python process was late."""
+
 QUIET = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.log.level": "ERROR"}
 
 
@@ -30,11 +33,13 @@ def write_batch(folder: Path, rows: list[Any], batch: int) -> None:
 
 class Stream:
     """A query. Spark gives a source's Python process ten seconds to start, which no setting changes: on a busy machine
-    that is not always enough, and ends the query before it has read anything. Then it is begun again."""
+    that is not always enough, and ends the query before it has read anything. Then it is begun again, three times at
+    most. A query that has got further is not: its end is the test's affair."""
 
     def __init__(self, begin: Callable[[], Any]) -> None:
         self._begin = begin
         self._query = begin()
+        self._begun = 1
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._query, name)
@@ -55,10 +60,12 @@ class Stream:
             raise error
 
     def _begun_again(self) -> bool:
-        late = "worker failed to connect back" in str(self._query.exception())
-        if late:
-            self._query = self._begin()
-        return late
+        late = "worker failed to connect back" in str(self._query.exception()) and self._query.lastProgress is None
+        if not late or self._begun > _AGAIN:
+            return False
+        self._begun += 1
+        self._query = self._begin()
+        return True
 
 
 def main(arguments: dict[str, Any]) -> None:

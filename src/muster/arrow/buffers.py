@@ -67,7 +67,10 @@ the system and be cleared each time."""
 
 def _unpacked(whole: memoryview, run: Iterable[Segment]) -> Iterator[_Input]:
     """Decompress batches one behind the other. The memory of a piece is used again when the next one is asked for."""
-    room = _rooms.pop() if _rooms else np.empty(ROOM_BYTES, np.uint8)
+    try:
+        room = _rooms.pop()
+    except IndexError:  # asking first would do for one thread only
+        room = np.empty(ROOM_BYTES, np.uint8)
     view = room.data
     rows: list[tuple[int, ...]] = []
     size = 0

@@ -43,8 +43,13 @@ _spared = 0
 def _spare_collections() -> None:
     """Keep what is imported out of the full garbage collection that Spark's worker runs behind every task: it takes
     70 ms for what pyspark, pyarrow and numba consist of, where 25,000 records take 9. Only in a worker: what else
-    would this process be used for?"""
+    would this process be used for?
+
+    What is frozen is never looked at again. So garbage goes first, with it what was in use when the process was frozen
+    before: else a worker whose tasks import something each would grow with each."""
     global _spared
     if TaskContext.get() is not None and len(sys.modules) != _spared:
+        gc.unfreeze()
+        gc.collect()
         gc.freeze()
         _spared = len(sys.modules)

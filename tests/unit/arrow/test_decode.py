@@ -310,6 +310,17 @@ def test_batches_are_decompressed_once_into_one_buffer(monkeypatch, codec):
     assert len({id(room) for room in asked}) == 1
 
 
+def test_a_room_that_another_thread_takes_first_is_done_without(monkeypatch):
+    class Taken(list):  # type: ignore[type-arg]
+        """There is a room in it when one looks, and none when one takes it."""
+
+        def __bool__(self):
+            return True
+
+    monkeypatch.setattr(buffers, "_rooms", Taken())
+    assert len(table(simple(5, compression=Compression.LZ4), Engine.NUMBA)) == 5
+
+
 @pytest.mark.parametrize("codec", [codec for codec in Compression if codec], ids=lambda codec: codec.name)
 def test_batches_that_find_no_room_are_decoded_all_the_same(monkeypatch, codec):
     monkeypatch.setattr(buffers, "ROOM_BYTES", 600)

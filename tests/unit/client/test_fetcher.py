@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from muster.client.core.consume.fetcher import HELD_BACK_WAIT_MS
 from muster.client.core.subscription_state import OffsetReset
 from muster.errors import ErrorCode
-from muster.model import Node, OffsetAndMetadata
+from muster.model import ConsumerRecord, Node, OffsetAndMetadata
 from muster.protocol import messages as m
-from muster.protocol.record_batch import build_batch
+from muster.protocol.record_batch import build_batch, read_header, set_log_append_time
 from tests.support.one_broker import P0, P1, TOPIC_ID, OneBroker
 
 
@@ -39,6 +39,19 @@ def test_nothing_is_lost_or_repeated_whatever_the_sizes(
     start = min(start, sum(sizes))
     broker.subscription.seek(P0, start)
     assert broker.drain(limit) == {P0: list(range(start, sum(sizes))), P1: list(range(sum(sizes)))}
+
+
+def test_a_record_has_all_that_its_batch_says_of_it() -> None:
+    broker = OneBroker({P0: [1]}, max_batches=2)
+    batch = build_batch([(5, b"k", None, []), (6, None, b"v", [("h", None)])], base_offset=1, leader_epoch=7)
+    set_log_append_time(batch, 0, read_header(batch), 99)
+    broker.logs[P0].append((1, 3, bytes(batch)))
+    broker.subscription.seek(P0, 1)
+    broker.exchange()
+    assert broker.fetcher.collect(500)[P0] == [
+        ConsumerRecord("t", 0, 1, 99, 1, b"k", None, [], 7),
+        ConsumerRecord("t", 0, 2, 99, 1, None, b"v", [("h", None)], 7),
+    ]
 
 
 def test_a_limit_inside_a_batch_leaves_the_position_inside_it() -> None:

@@ -25,6 +25,14 @@ def test_a_record_does_not_overtake_one_that_still_waits_aside():
     assert request.values == [b"first", b"second"]
 
 
+def test_partitions_of_two_topics_are_told_apart():
+    p = ProducerHarness(version=12, others=("trains",))
+    for topic in (TOPIC, "trains"):
+        p.give(b"for " + topic.encode(), partition=0, topic=topic)
+    found = {batch.partition.topic: batch.values for request in p.turn() for batch in request.batches}
+    assert found == {TOPIC: [b"for flights"], "trains": [b"for trains"]}
+
+
 def test_one_that_waits_for_its_partition_holds_up_those_behind_it():
     p = ProducerHarness()
     p.give(b"first", partition=1)

@@ -74,6 +74,7 @@ def producer():
         (("bad\ud800name", b""), {}, ValueError, "cannot be written as UTF-8"),
         (("t" * 40_000, b""), {}, ValueError, "40000 bytes"),
         ((None, b""), {}, ValueError, "must be text"),
+        (([], b""), {}, ValueError, "must be text"),
         (("t", b""), {"headers": [("h\ud800", b"")]}, ValueError, "header's name .* cannot be written as UTF-8"),
         (("t", b""), {"headers": [(b"h", b"")]}, TypeError, "a header's name is b'h', not str"),
         (("t", b""), {"headers": {"h": "text"}}, TypeError, "the header 'h' is str, not bytes"),
@@ -137,6 +138,39 @@ def test_a_topic_that_no_request_can_carry_is_refused_in_a_sentence(topic, messa
 
 def test_numbers_that_make_no_sense_are_for_the_broker_to_refuse():
     assert creatable(NewTopic("t", 0, -2)).num_partitions == 0
+
+
+def test_a_serializer_is_asked_for_a_record_without_key_or_value_too():
+    made: dict[str, Any] = {"key_serializer": lambda key: b"k" * 700, "value_serializer": lambda value: b"v" * 600}
+    with Producer(bootstrap_servers=NOWHERE, max_block_ms=1, **made) as producer:
+        producer.send("t").cancel()
+        assert producer.metrics()["buffered_bytes"] >= 1_300
+
+
+@pytest.mark.parametrize("moving", [False, True])
+def test_the_memory_of_records_that_the_sending_thread_has_not_taken_is_counted(moving, monkeypatch):
+    gate, at_the_gate = threading.Event(), threading.Event()
+
+    def held_up(*_):
+        at_the_gate.set()
+        gate.wait(60)
+
+    with Producer(bootstrap_servers=NOWHERE, max_block_ms=50, buffer_memory=2_000, linger_ms=0) as producer:
+        producer.start()
+        try:
+            if not moving:
+                producer._outbox._thread.call_soon(held_up)
+                assert at_the_gate.wait(60)
+            else:
+                take = producer._engine.take
+                monkeypatch.setattr(producer._engine, "take", lambda *record: (held_up(), take(*record)))
+            for _ in range(6):
+                producer.send("t", bytes(300)).cancel()
+            assert at_the_gate.wait(60)
+            with pytest.raises(KafkaTimeoutError, match="buffer_memory stayed full"):
+                producer.send("t", bytes(300))
+        finally:
+            gate.set()
 
 
 def test_a_serializer_that_raises_is_the_callers_affair():

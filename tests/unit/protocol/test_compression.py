@@ -167,3 +167,6 @@ def test_lz4_of_two_frames_and_with_blocks_that_are_longer_than_their_frame_says
     block = b"\0" * 70_000
     long = packed[:7] + (len(block) | 0x80000000).to_bytes(4, "little") + block + bytes(4)
     assert into(Compression.LZ4, long, 100_000) is None
+    block = bytes(cramjam.lz4.compress_block(bytes(70_000), store_size=False))
+    long = packed[:7] + len(block).to_bytes(4, "little") + block + bytes(4)
+    assert into(Compression.LZ4, long, 100_000) is None

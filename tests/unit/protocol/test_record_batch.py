@@ -5,6 +5,7 @@ import pickle
 import struct
 import warnings
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy, _DefaultRecordBatchPy
@@ -232,6 +233,17 @@ def test_varint_round_trip(value, junk):
 )
 def test_varints_as_protobuf_has_them(value, encoded):
     assert varint(value).hex() == encoded
+
+
+@pytest.mark.parametrize("number", range(4_080, 4_100))
+def test_lengths_beyond_those_whose_numbers_are_at_hand(number):
+    records: list[Any] = [(0, None, bytes(number), []), (0, bytes(number), b"", []), (0, None, bytes(number - 7), [])]
+    batch = build_batch(records)
+    assert [found[1:] for found in tuples_of(batch)] == records
+
+
+def test_more_records_than_there_are_numbers_at_hand():
+    assert [found[0] for found in tuples_of(build_batch([(0, None, b"", [])] * 4_100))] == list(range(4_100))
 
 
 def test_records_given_as_objects():

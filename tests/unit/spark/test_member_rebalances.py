@@ -6,7 +6,7 @@ import pytest
 
 from muster.client.core.group.member_state import MemberState
 from muster.model import TopicPartition
-from muster.spark.member import CHECKPOINT_EVERY_MS
+from muster.spark.member import CHECKPOINT_EVERY_MS, LAST_COMMIT_MS
 from muster.spark.query_core import DRAIN_MARGIN_MS
 from tests.support.queries import audit, grid
 from tests.support.spark_world import begin_batch, drive, read_all, told
@@ -159,6 +159,19 @@ def test_a_query_that_is_stopped_in_a_rebalance_commits_what_is_done_after_it(wo
     world.until(lambda: len(second.held) == 1)
     world.produce(5)
     world.until(lambda: world.cluster.lag() == 0)
+
+
+def test_a_query_that_is_stopped_does_not_wait_for_a_commit_that_does_not_come(worlds):
+    world = worlds()
+    world.produce(10)
+    first = world.query(name="first")
+    begin_batch(world, first)
+    world.cluster.brokers.coordinators.fail_appends(True)
+    first.finish()
+    began = first.member._now()
+    first.stop()
+    assert first.member._now() - began < LAST_COMMIT_MS
+    assert world.committed() == {0: 0}
 
 
 def test_no_batch_begins_while_partitions_are_given_up(worlds):

@@ -22,9 +22,9 @@ if {in_a_worker}:
     TaskContext._getOrCreate()  # as a worker does before each task
 
 def frozen_by_a_task():
-    before = gc.get_freeze_count()
+    new = []
     list(ranges.read_range(FetchSettings(("127.0.0.1:1",)), ranges.OffsetRange("t", 0, 0, 1)))
-    return gc.get_freeze_count() > before
+    return all(found is not new for found in gc.get_objects())
 
 found = [frozen_by_a_task()]
 leaves = len(gc.get_objects())
@@ -43,3 +43,42 @@ def test_a_worker_freezes_what_was_imported(in_a_worker: bool, expected: str) ->
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert done.stdout.split() == expected.split(), done.stderr
+
+
+GARBAGE = """
+import gc, sys, weakref
+from muster.spark import ranges
+from muster.spark.fetch import FetchSettings
+from pyspark import TaskContext
+
+class Knot:  # what only the garbage collector finds
+    def __init__(self): self.itself = self
+
+class Reader:
+    def __init__(self, *arguments): pass
+    def batches(self):
+        made.append(weakref.ref(Knot()))
+        yield from ()
+
+def task():
+    list(ranges.read_range(FetchSettings(("127.0.0.1:1",)), ranges.OffsetRange("t", 0, 0, 1)))
+
+gc.disable()
+ranges.RangeReader = Reader
+TaskContext._getOrCreate()
+made = []
+used = Knot()
+made.append(weakref.ref(used))
+task()
+del used
+sys.modules["another"] = sys
+task()
+print(*(knot() is None for knot in made))
+"""
+
+
+def test_no_garbage_is_frozen_for_ever() -> None:
+    """Of a task that makes the worker freeze, and what was in use then and is not any more."""
+    done = subprocess.run([sys.executable, "-c", GARBAGE], capture_output=True, text=True, check=False)
+
+    assert done.stdout.split() == ["True"] * 3, done.stderr
