@@ -47,7 +47,13 @@ LOCKS = (
         without=("pandas",),
     ),
     Lock("jre", "a Java runtime, for machines without one", extras=("jre",), agrees_with=("demo",)),
-    Lock("dev", "what `make check` and `make test` run, besides demo.txt", groups=("dev",), agrees_with=("demo",)),
+    Lock(
+        "dev",
+        "what `make check` and `make test` run, besides demo.txt",
+        extras=("zookeeper",),
+        groups=("dev",),
+        agrees_with=("demo",),
+    ),
     Lock("lock", "what `make lock` runs", groups=("lock",)),
 )
 

@@ -1,0 +1,4 @@
+"""Kafka's coordination through ZooKeeper: the first two generations of consumer groups, and what keeps them.
+
+`operations.py` is what rules ask of ZooKeeper; `session.py`, the only file that knows kazoo, carries it out.
+"""

@@ -1,0 +1,279 @@
+"""What rules ask of ZooKeeper, as values.
+
+Theory: a rule that talks with ZooKeeper is a plan, a generator without any I/O. It yields an ask, is sent the answer,
+and returns its result; an error is thrown into it where it asked. What carries a plan out may be a session with a real
+ZooKeeper (`session.py`) or one in memory on a virtual clock (`testing/zookeeper.py`): the rules are the same text.
+
+    def own_epoch(path: str) -> Plan[int]:
+        data, stat = yield from ask(GetData(path))
+        return stat.version
+
+Between two asks anything may happen: other sessions write, watches fire, the own session ends. So a rule trusts nothing
+that it read before, except through the version that a later write checks. A plan that is no longer wanted is closed
+with `close()`; what it asked for last may have been carried out or not.
+
+Watches are ZooKeeper's: one change, then gone. They arrive at the owner of the session as `Watched`, not in the plan. A
+client behind by some time sees the events of its own session in the order of the changes, and never reads a newer state
+before the event of a change that it watched.
+
+Rules may have asks of their own kind (to stop fetching, to wait); what carries the plan out knows those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from enum import Enum
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from muster.errors import MusterError
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+ANY_VERSION = -1
+
+MAX_DATA_BYTES = 1_000_000
+"""The most that a znode, or the parts of a multi together, may hold here. ZooKeeper closes the connection of a client
+that sends a packet above `jute.maxbuffer`, by default 1,048,575 bytes: that would look like a broken network, and be
+tried again for ever."""
+
+
+class ZooKeeperError(MusterError):
+    """ZooKeeper refused an operation, or could not be asked.
+
+    `path` is that of the operation; of a multi that of the part that was refused.
+    """
+
+    def __init__(self, path: str = "", message: str = "") -> None:
+        super().__init__(message or f"{type(self).__name__.removesuffix('Error')}: {path}")
+        self.path = path
+
+
+class NoNodeError(ZooKeeperError):
+    """There is no such znode, or it has no parent."""
+
+
+class NodeExistsError(ZooKeeperError):
+    """There is such a znode already."""
+
+
+class BadVersionError(ZooKeeperError):
+    """The znode has another version than the operation expects: another session wrote it."""
+
+
+class NotEmptyError(ZooKeeperError):
+    """A znode with children cannot be deleted."""
+
+
+class NoChildrenForEphemeralsError(ZooKeeperError):
+    """An ephemeral znode cannot have children."""
+
+
+class TooLargeError(ZooKeeperError):
+    """More than `MAX_DATA_BYTES`; nothing was sent."""
+
+
+class NotPermittedError(ZooKeeperError):
+    """The ACL of the znode forbids it, or the session is not authenticated."""
+
+
+class SessionExpiredError(ZooKeeperError):
+    """The session has ended, and its ephemeral znodes are gone or will be. Its owner begins a new one."""
+
+
+class ConnectionLossError(ZooKeeperError):
+    """The connection broke, or there was none: the operation may have been carried out, or not."""
+
+
+class Stat(NamedTuple):
+    """What ZooKeeper tells of a znode beside its data."""
+
+    version: int
+    """Counts the writes of its data since it was created."""
+    cversion: int
+    """Counts the changes of its children."""
+    ephemeral_owner: int
+    """The id of the session with which it ends; 0 for a persistent one."""
+    czxid: int
+    """The transaction that created it."""
+    mzxid: int
+    """The transaction that wrote its data last."""
+    num_children: int
+
+
+class Ask(Generic[A]):
+    """Something that a plan yields; A is the type of its answer."""
+
+    __slots__ = ()
+
+
+Plan = Generator[Ask[Any], Any, T]
+
+
+def ask(what: Ask[A]) -> Plan[A]:
+    """Ask for one thing inside a plan: `stat = yield from ask(Exists(path))`."""
+    answer: A = yield what
+    return answer
+
+
+class Operation(Ask[A]):
+    """A request to ZooKeeper. `path` is absolute, below the chroot of the session."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def _values(self) -> tuple[Any, ...]:
+        names = [name for base in reversed(type(self).__mro__) for name in getattr(base, "__slots__", ())]
+        return tuple(getattr(self, name) for name in names)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._values()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self._values()))})"
+
+
+class GetData(Operation[tuple[bytes | None, Stat]]):
+    """A znode's data and Stat, or NoNodeError. The watch fires when it is written or deleted."""
+
+    __slots__ = ("watch",)
+
+    def __init__(self, path: str, watch: bool = False) -> None:
+        super().__init__(path)
+        self.watch = watch
+
+
+class GetChildren(Operation[list[str]]):
+    """The names of a znode's children, sorted, or NoNodeError. The watch fires when one comes or goes, or it is
+    deleted."""
+
+    __slots__ = ("watch",)
+
+    def __init__(self, path: str, watch: bool = False) -> None:
+        super().__init__(path)
+        self.watch = watch
+
+
+class Exists(Operation[Stat | None]):
+    """A znode's Stat, None where there is none. The watch fires when it is created, written or deleted."""
+
+    __slots__ = ("watch",)
+
+    def __init__(self, path: str, watch: bool = False) -> None:
+        super().__init__(path)
+        self.watch = watch
+
+
+class Sync(Operation[None]):
+    """Wait until the server of this session has all that was written before: a read after it is not stale."""
+
+    __slots__ = ()
+
+
+class Write(Operation[A]):
+    """An operation that may be part of a Multi."""
+
+    __slots__ = ()
+
+
+class Create(Write[str]):
+    """Create a znode; answers its path, which for a sequential one ends with ten digits.
+
+    Raises NodeExistsError, NoNodeError without a parent, NoChildrenForEphemeralsError.
+    """
+
+    __slots__ = ("data", "ephemeral", "sequential")
+
+    def __init__(
+        self, path: str, data: bytes | None = None, *, ephemeral: bool = False, sequential: bool = False
+    ) -> None:
+        super().__init__(path)
+        self.data = data
+        self.ephemeral = ephemeral
+        self.sequential = sequential
+
+
+class SetData(Write[Stat]):
+    """Write a znode's data. Raises NoNodeError; BadVersionError unless it has the version, where one is given."""
+
+    __slots__ = ("data", "version")
+
+    def __init__(self, path: str, data: bytes | None, version: int = ANY_VERSION) -> None:
+        super().__init__(path)
+        self.data = data
+        self.version = version
+
+
+class Delete(Write[None]):
+    """Delete a znode. Raises NoNodeError, NotEmptyError; BadVersionError as SetData."""
+
+    __slots__ = ("version",)
+
+    def __init__(self, path: str, version: int = ANY_VERSION) -> None:
+        super().__init__(path)
+        self.version = version
+
+
+class Check(Write[None]):
+    """As a part of a Multi: refuse all of it unless the znode has this version. Raises NoNodeError, BadVersionError."""
+
+    __slots__ = ("version",)
+
+    def __init__(self, path: str, version: int) -> None:
+        super().__init__(path)
+        self.version = version
+
+
+class Multi(Ask[list[Any]]):
+    """All of the writes or none, at once; answers their answers in order, or raises the error of the first refused."""
+
+    __slots__ = ("writes",)
+
+    def __init__(self, *writes: Write[Any]) -> None:
+        self.writes = writes
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Multi) and self.writes == other.writes
+
+    def __hash__(self) -> int:
+        return hash(self.writes)
+
+    def __repr__(self) -> str:
+        return f"Multi({', '.join(map(repr, self.writes))})"
+
+
+class Change(Enum):
+    """What a watch tells."""
+
+    CREATED = "created"
+    DELETED = "deleted"
+    DATA = "data"
+    CHILDREN = "children"
+    LOST = "lost"
+    """The watch is gone without having fired, with a connection: read again, and watch again."""
+
+
+class Watched(NamedTuple):
+    """A watch has fired, or is lost; there is none on this path any more of this kind."""
+
+    change: Change
+    path: str
+
+
+class SessionEvent(Enum):
+    """What becomes of a session; its owner is told in this order."""
+
+    CONNECTED = "connected"
+    """The session is there, or there again within its timeout: its ephemeral znodes stand."""
+    SUSPENDED = "suspended"
+    """The connection broke. The session may still be alive, or not: that is known when the connection is back."""
+    DOUBTED = "doubted"
+    """Nothing was heard of ZooKeeper for two thirds of the session's timeout: from now on act as if it had expired,
+    because others will soon see it so. CONNECTED may still follow."""
+    EXPIRED = "expired"
+    """The session has ended, and all that was ephemeral in it. A new one follows with CONNECTED."""
