@@ -1,0 +1,105 @@
+"""Which thread reads which partition in scheme 1: every member computes it from what it read in ZooKeeper.
+
+The rules are those of Kafka 0.8.2.2 (`PartitionAssignor.scala`), to the order in which Java sorts: Strings by their
+UTF-16 units, partitions for roundrobin by the signed 32-bit hash of "[topic,partition]". A member that sorted otherwise
+would claim what others hold, and the group would never be at rest.
+
+`range` gives the same in every release from 0.8.0 to 1.1.1. `roundrobin` is that of 0.8.2: Kafka 0.10.2 gives other
+parts where members subscribe differently (KAFKA-2434), and 1.0.0 sorts by another text (KAFKA-5822), so a group with
+roundrobin must have members of one kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from muster.errors import ConfigError, MusterError
+from muster.model import TopicPartition
+
+Threads = Mapping[str, Iterable[str]]
+"""The threads of all members of the group by topic; a thread is the member's id, '-' and a number from 0."""
+
+Partitions = Mapping[str, Iterable[int]]
+"""The partitions of topics."""
+
+Assignment = dict[TopicPartition, str]
+"""The thread of each partition."""
+
+Strategy = Callable[[Threads, Partitions], Assignment]
+
+
+class UnequalSubscriptionsError(MusterError):
+    """roundrobin of 0.8.2 needs the same threads for every topic of the group; what it throws ends the try."""
+
+
+def java_order(text: str) -> bytes:
+    """A key that sorts as Java's `String.compareTo`: by UTF-16 units, so beyond the BMP otherwise than Python."""
+    return text.encode("utf-16-be", "surrogatepass")
+
+
+def java_hash(text: str) -> int:
+    """Java's `String.hashCode`: a signed number of 32 bits."""
+    units = java_order(text)
+    value = 0
+    for index in range(0, len(units), 2):
+        value = (31 * value + (units[index] << 8 | units[index + 1])) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def thread_ids(consumer_id: str, streams: int) -> list[str]:
+    """The threads of a member for a topic. They sort as text: '-10' is before '-2'."""
+    return [f"{consumer_id}-{number}" for number in range(streams)]
+
+
+def range_(threads: Threads, partitions: Partitions) -> Assignment:
+    """Topic by topic: consecutive partitions for each thread, one more for the first ones where it does not divide."""
+    assignment: Assignment = {}
+    for topic, numbers in partitions.items():
+        ordered = sorted(set(threads.get(topic, ())), key=java_order)
+        numbers = sorted(numbers)
+        if not ordered:
+            continue
+        each, more = divmod(len(numbers), len(ordered))
+        for index, thread in enumerate(ordered):
+            start = each * index + min(index, more)
+            for number in numbers[start : start + each + (index < more)]:
+                assignment[TopicPartition(topic, number)] = thread
+    return assignment
+
+
+def roundrobin(threads: Threads, partitions: Partitions) -> Assignment:
+    """All partitions in the order of their hashes, dealt to the threads in a circle.
+
+    Two partitions with the same hash are sorted by topic here; the order of Scala's maps, which decides it there, is
+    not defined. That needs two topics whose names have the same hash.
+
+    Raises:
+        UnequalSubscriptionsError: a topic of the group has other threads than another one.
+    """
+    sets = {frozenset(found) for found in threads.values()}
+    if len(sets) > 1:
+        text = "roundrobin needs members that all read the same topics, each with as many streams for every topic"
+        raise UnequalSubscriptionsError(text)
+    ordered = sorted(next(iter(sets), ()), key=java_order)
+    if not ordered:
+        return {}
+    dealt = sorted(
+        (TopicPartition(topic, number) for topic, numbers in partitions.items() for number in numbers),
+        key=lambda partition: (java_hash(f"[{partition.topic},{partition.partition}]"), partition),
+    )
+    return {partition: ordered[index % len(ordered)] for index, partition in enumerate(dealt)}
+
+
+STRATEGIES: Mapping[str, Strategy] = {"range": range_, "roundrobin": roundrobin}
+
+
+def strategy(name: str) -> Strategy:
+    """The strategy of that name.
+
+    Raises:
+        ConfigError: there is none. Kafka 0.8 would silently take range.
+    """
+    found = STRATEGIES.get(name)
+    if found is None:
+        raise ConfigError(f"partition_assignment_strategy is {name!r}; it may be {' or '.join(STRATEGIES)}")
+    return found
