@@ -14,6 +14,7 @@ would stop every consumer of its partition. The check must not cost much more th
 from __future__ import annotations
 
 import sys
+from array import array
 from typing import Literal, NamedTuple
 
 from muster.errors import CorruptRecordError
@@ -338,15 +339,19 @@ class _Walker:
         data, size = self.data, layout.size
         stop = first + (count - 1) * size + 1
         for at in layout.fixed:
-            if bytes(data[first + at : stop + at : size]) != _BYTES[data[start + at]] * count:
+            if data[first + at : stop + at : size] != _BYTES[data[start + at]] * count:
                 return False
-        columns = [bytes(data[first + at : stop + at : size]) for at in layout.offset]
-        if not _are_numbers(columns):
-            return False
-        if self.in_sequence:
-            self.in_sequence = all(
-                column == _offsets(place, len(columns), index, count) for place, column in enumerate(columns)
-            )
+        # A slice of a view is compared where it lies; to copy it takes three times as long.
+        width = len(layout.offset)
+        if not self.in_sequence or any(
+            data[first + at : stop + at : size] != _offsets(place, width, index, count)
+            for place, at in enumerate(layout.offset)
+        ):
+            if not _are_numbers([bytes(data[first + at : stop + at : size]) for at in layout.offset]):
+                return False
+            self.in_sequence = False
+        if all(data[first + at : stop + at : size] == _BYTES[data[start + at]] * count for at in layout.time):
+            return True  # the time of the record at `start`, which was taken in
         columns = [bytes(data[first + at : stop + at : size]) for at in layout.time]
         return _are_numbers(columns) and self._take_times(columns, count)
 
@@ -356,10 +361,13 @@ class _Walker:
         if found is None or b"\1" in columns[0].translate(_LOWEST_BIT):  # so wide, or negative
             return False
         code, width = found
-        joined = bytearray(count * width)
-        for at, column in enumerate(columns):
-            joined[at if sys.byteorder == "little" else width - 1 - at :: width] = column
-        largest = max(memoryview(joined).cast(code))
+        if width == 1:
+            largest = _largest(columns[0])
+        else:
+            joined = bytearray(count * width)
+            for at, column in enumerate(columns):
+                joined[at if sys.byteorder == "little" else width - 1 - at :: width] = column
+            largest = max(array(code, bytes(joined)))
         self.latest = max(self.latest, read_varint(largest.to_bytes(width, "little"), 0)[0])
         self.earliest = min(self.earliest, 0)
         return True
@@ -371,12 +379,29 @@ def _are_numbers(columns: list[bytes]) -> bool:
     return last.isascii() and all(head.translate(_FLIP_HIGH_BIT).isascii() for head in heads)
 
 
+def _largest(column: bytes) -> int:
+    """The largest byte. Times mostly rise, so the last one tends to be it."""
+    largest = column[-1]
+    while column := column.translate(None, _UP_TO[largest]):
+        largest = column[-1]
+    return largest
+
+
+_UP_TO = [bytes(range(most + 1)) for most in range(256)]
+
 _CYCLES = {more: bytes(n << 1 | more for n in range(64)) for more in (0, 0x80)}
 """First bytes of the varints of 64 offsets, the last bytes of theirs or not."""
 
 
 def _offsets(place: int, width: int, index: int, count: int) -> bytes:
     """Byte number `place` of the varints of offsets from `index` on, `width` bytes each."""
+    if width == 2:
+        return _TWO_BYTES[place][index - _WIDER_OFFSETS[0] :][:count]
+    return _column(place, width, index, count)
+
+
+def _column(place: int, width: int, index: int, count: int) -> bytes:
+    """What `_offsets` returns, made anew."""
     more = 0x80 if place < width - 1 else 0
     if not place:
         cycle = _CYCLES[more]
@@ -385,6 +410,10 @@ def _offsets(place: int, width: int, index: int, count: int) -> bytes:
     end = index + count
     shared = range(index >> shift, (end - 1 >> shift) + 1)
     return b"".join(bytes([n & 0x7F | more]) * (min(n + 1 << shift, end) - max(n << shift, index)) for n in shared)
+
+
+_TWO_BYTES = [_column(place, 2, _WIDER_OFFSETS[0], _WIDER_OFFSETS[1] - _WIDER_OFFSETS[0]) for place in range(2)]
+"""The two bytes of all offsets that take two."""
 
 
 def _small(data: Buffer, position: int) -> tuple[int, int]:

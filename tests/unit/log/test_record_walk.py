@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from muster.errors import CorruptRecordError
+from muster.log import record_walk
 from muster.log.record_walk import MAX_ERRORS, BadRecord, Rules, first_of_time, walk
 from muster.protocol.record_batch import HEADER_SIZE, BatchBuilder, build_batch, read_header, read_tuples
 
@@ -85,6 +86,47 @@ def test_a_broken_batch_is_refused_if_it_cannot_be_read(given_pieces, data):
     assert found.in_sequence == ([offset for offset, *_ in decoded] == list(range(len(decoded))))
     if all(-(1 << 63) <= time < 1 << 63 for _, time, *_ in decoded):
         assert found.max_timestamp == max(time for _, time, *_ in decoded)
+
+
+def verdict(data: bytes | memoryview, header: Any) -> Any:
+    try:
+        return walk(data, header, ANY)
+    except CorruptRecordError as error:
+        return type(error)
+
+
+def singly(data: bytes, header: Any) -> Any:
+    """What the walk finds record by record."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record_walk, "_SHORTEST_RUN", 1 << 40)
+        return verdict(data, header)
+
+
+steps = st.lists(st.sampled_from([0, 0, 0, 1, 40, 9000, -1]), min_size=1, max_size=20)
+"""Milliseconds between two records, over and over: runs of one time, and of times of one, two and three bytes."""
+
+
+@settings(deadline=None)
+@given(st.integers(17, 400), st.integers(0, 3), st.integers(0, 130), steps, st.data())
+@example(8400, 0, 1, [0], None)
+@example(8400, 1, 1, [1], None)
+@example(400, 0, 1, [1] * 10 + [-1] * 9, None)
+def test_runs_are_judged_as_single_records(count, key_size, value_size, steps, data):
+    time = NOW
+    records: list[Any] = []
+    for index in range(count):
+        time += steps[index % len(steps)]
+        records.append((time, b"k" * key_size, b"v" * value_size, []))
+    batch = bytearray(build_batch(records))
+    record = (len(batch) - HEADER_SIZE) // count
+    for _ in range(data.draw(st.integers(0, 2)) if data is not None else 0):
+        # Near the beginning of a record, where its numbers are.
+        at = HEADER_SIZE + data.draw(st.integers(0, count - 1)) * record + data.draw(st.integers(0, 12))
+        batch[min(at, len(batch) - 1)] ^= data.draw(st.sampled_from([1, 2, 4, 0x40, 0x80, 0xFF]))
+    header = read_header(batch)
+    expected = singly(bytes(batch[HEADER_SIZE:]), header)
+    assert verdict(bytes(batch[HEADER_SIZE:]), header) == expected
+    assert verdict(memoryview(batch)[HEADER_SIZE:], header) == expected
 
 
 @pytest.mark.parametrize("at", [0, 1, 17, 63, 64, 65, 1000, 8191, 8192, 9999])
