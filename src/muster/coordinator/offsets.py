@@ -20,7 +20,7 @@ from muster.coordinator.config import GroupConfig
 from muster.coordinator.kinds import Group
 from muster.coordinator.topics import TopicResolver
 from muster.errors import NONE, ErrorCode
-from muster.protocol.group_records import OffsetCommitRecord, OffsetCommits
+from muster.protocol.group_records import CommittedOffset, OffsetCommitRecord, OffsetCommits
 from muster.protocol.messages import (
     OffsetCommitKey,
     OffsetCommitRequest,
@@ -42,7 +42,7 @@ DEFAULT_RETENTION = -1
 TOPIC_IDS_SINCE = 10
 """From this version on OffsetCommit and OffsetFetch name topics by id."""
 
-GroupOffsets = dict[str, dict[int, OffsetCommitValue]]
+GroupOffsets = dict[str, dict[int, CommittedOffset]]
 
 
 class OffsetStore:
@@ -56,7 +56,14 @@ class OffsetStore:
     def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         """Apply a record; a value of None removes the offset."""
         if value is not None:
-            self.commit(OffsetCommits(key.group, key.topic, [(key.partition, value)]))
+            self._of_topic(key.group, key.topic)[key.partition] = (
+                value.offset,
+                value.leader_epoch,
+                value.metadata,
+                value.commit_timestamp,
+                value.expire_timestamp,
+                value.topic_id,
+            )
             return
         topics = self.by_group.get(key.group, {})
         partitions = topics.get(key.topic, {})
@@ -68,18 +75,21 @@ class OffsetStore:
 
     def commit(self, commits: OffsetCommits) -> None:
         """Apply the commits of one request."""
-        topics = self.by_group.get(commits.group)
+        self._of_topic(commits.group, commits.topic).update(commits.values)
+
+    def _of_topic(self, group_id: str, topic: str) -> dict[int, CommittedOffset]:
+        topics = self.by_group.get(group_id)
         if topics is None:
-            topics = self.by_group[commits.group] = {}
-        partitions = topics.get(commits.topic)
+            topics = self.by_group[group_id] = {}
+        partitions = topics.get(topic)
         if partitions is None:
-            partitions = topics[commits.topic] = {}
-        partitions.update(commits.values)
+            partitions = topics[topic] = {}
+        return partitions
 
     def of_group(self, group_id: str) -> GroupOffsets:
         return self.by_group.get(group_id, {})
 
-    def __iter__(self) -> Iterator[tuple[str, str, int, OffsetCommitValue]]:
+    def __iter__(self) -> Iterator[tuple[str, str, int, CommittedOffset]]:
         for group_id, topics in self.by_group.items():
             for topic, partitions in topics.items():
                 for partition, value in partitions.items():
@@ -108,7 +118,7 @@ def commit(
         count = topics.partition_count(name) if name else 0
         missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name else ErrorCode.UNKNOWN_TOPIC_ID
         partitions: list[OffsetCommitResponsePartition] = []
-        values: list[tuple[int, OffsetCommitValue]] = []
+        values: list[tuple[int, CommittedOffset]] = []
         for each in topic.partitions:
             index, metadata = each.partition_index, each.committed_metadata or ""
             if not 0 <= index < count:
@@ -119,8 +129,8 @@ def commit(
                 code = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
                 code = NONE
-                offset, epoch = each.committed_offset, each.committed_leader_epoch
-                values.append((index, OffsetCommitValue(offset, epoch, metadata, now, expires, topic_id)))
+                value = (each.committed_offset, each.committed_leader_epoch, metadata, now, expires, topic_id)
+                values.append((index, value))
             partitions.append(OffsetCommitResponsePartition(index, code))
         answers.append(OffsetCommitResponseTopic(name, topic_id, partitions))
         if values:
@@ -177,15 +187,17 @@ def _fetch_topic(
     return OffsetFetchResponseTopics(name, topic.topic_id, partitions)
 
 
-def is_of_another_topic(value: OffsetCommitValue, topic_id: bytes) -> bool:
+def is_of_another_topic(value: CommittedOffset, topic_id: bytes) -> bool:
     """Whether the topic was deleted, and created again under its name, since the commit."""
-    return ZERO_UUID not in (value.topic_id, topic_id) and value.topic_id != topic_id
+    committed_for = value[-1]
+    return ZERO_UUID not in (committed_for, topic_id) and committed_for != topic_id
 
 
-def _fetched(index: int, value: OffsetCommitValue | None) -> OffsetFetchResponsePartitions:
+def _fetched(index: int, value: CommittedOffset | None) -> OffsetFetchResponsePartitions:
     if value is None:
         return OffsetFetchResponsePartitions(index, NO_OFFSET)
-    return OffsetFetchResponsePartitions(index, value.offset, value.leader_epoch, value.metadata)
+    offset, leader_epoch, metadata, *_ = value
+    return OffsetFetchResponsePartitions(index, offset, leader_epoch, metadata)
 
 
 # --------------------------------------------------------------------------------------------------- expiry, deletion
@@ -211,7 +223,8 @@ def expired(group: Group, offsets: GroupOffsets, retention_ms: int, now: int) ->
     return tombstones, not left
 
 
-def _is_expired(value: OffsetCommitValue, emptied_at: int | None, retention_ms: int, now: int) -> bool:
-    if value.expire_timestamp != NO_TIMESTAMP:
-        return now >= value.expire_timestamp
-    return now - (value.commit_timestamp if emptied_at is None else emptied_at) >= retention_ms
+def _is_expired(value: CommittedOffset, emptied_at: int | None, retention_ms: int, now: int) -> bool:
+    _, _, _, commit_timestamp, expire_timestamp, _ = value
+    if expire_timestamp != NO_TIMESTAMP:
+        return now >= expire_timestamp
+    return now - (commit_timestamp if emptied_at is None else emptied_at) >= retention_ms

@@ -16,7 +16,10 @@ def shifted(record: Written, by: int) -> Written:
     if not by:
         return record
     if isinstance(record, OffsetCommits):
-        values = [(partition, _shifted_commit(value, by)) for partition, value in record.values]
+        values = [
+            (partition, (offset, epoch, metadata, _moved(at, by), _moved(expires, by), topic_id))
+            for partition, (offset, epoch, metadata, at, expires, topic_id) in record.values
+        ]
         return OffsetCommits(record.group, record.topic, values)
     if isinstance(record, OffsetCommitRecord) and record.value is not None:
         return OffsetCommitRecord(record.key, _shifted_commit(record.value, by))

@@ -46,6 +46,10 @@ _USUAL_TAIL = Struct(">BqBB")
 """No metadata, the time, no tags, no headers."""
 
 
+CommittedOffset: TypeAlias = tuple[int, int, str, int, int, bytes]
+"""What `OffsetCommitValue` is made of: offset, leader epoch, metadata, times of commit and expiry, topic id."""
+
+
 class OffsetCommitRecord(NamedTuple):
     """What a group has committed for one partition; `value` None is a tombstone."""
 
@@ -59,10 +63,13 @@ class OffsetCommits:
 
     group: str
     topic: str
-    values: list[tuple[int, OffsetCommitValue]]
+    values: list[tuple[int, CommittedOffset]]
 
     def records(self) -> list[OffsetCommitRecord]:
-        return [OffsetCommitRecord(OffsetCommitKey(self.group, self.topic, p), value) for p, value in self.values]
+        return [
+            OffsetCommitRecord(OffsetCommitKey(self.group, self.topic, partition), OffsetCommitValue(*value))
+            for partition, value in self.values
+        ]
 
 
 class GroupMetadataRecord(NamedTuple):
@@ -88,7 +95,7 @@ Written: TypeAlias = GroupRecord | OffsetCommits
 def append_records(batch: BatchBuilder, timestamp: int, written: Written) -> None:
     """Put records into a batch, at this time."""
     if isinstance(written, OffsetCommits):
-        batch.append_encoded(timestamp, _encode_commits(written))
+        _append_commits(batch, timestamp, written)
     else:
         batch.append(timestamp, *encode_record(written))
 
@@ -105,28 +112,27 @@ def encode_record(record: GroupRecord) -> tuple[bytes, bytes | None]:
     return key, _join(GROUP_METADATA_VALUE_VERSION, record.value, GROUP_METADATA_VALUE_VERSION)
 
 
-def _encode_commits(commits: OffsetCommits) -> list[bytes]:
-    """The records behind their offsets: key, value, no headers."""
+def _append_commits(batch: BatchBuilder, timestamp: int, commits: OffsetCommits) -> None:
     # Every commit of every partition comes through here, so the usual case is one `pack`: partition, length of the
     # value, value without metadata, no tags, no headers.
-    head = _commit_key_head(commits.group, commits.topic)
-    head = varint(len(head) + _INT32.size) + head
     pack, usual, at, tail = _USUAL_COMMIT.pack, _USUAL_HEAD, None, b""
-    found = []
+    ends, size = [], _USUAL_COMMIT.size
     for partition, value in commits.values:
-        if value.metadata or value.expire_timestamp != -1 or value.topic_id != ZERO_UUID:
-            found.append(_encode_unusual_commit(head, partition, value))
+        offset, leader_epoch, metadata, commit_timestamp, expire_timestamp, topic_id = value
+        if metadata or expire_timestamp != -1 or topic_id != ZERO_UUID:
+            ends.append(_encode_unusual_commit(partition, OffsetCommitValue(*value)))
+            size = 0
         else:
-            if value.commit_timestamp != at:
-                at = value.commit_timestamp
+            if commit_timestamp != at:
+                at = commit_timestamp
                 tail = _USUAL_TAIL.pack(1, at, 0, 0)
-            found.append(head + pack(partition, usual, value.offset, value.leader_epoch, tail))
-    return found
+            ends.append(pack(partition, usual, offset, leader_epoch, tail))
+    batch.append_encoded(timestamp, _commit_start(commits.group, commits.topic), ends, size)
 
 
-def _encode_unusual_commit(head: bytes, partition: int, value: OffsetCommitValue) -> bytes:
+def _encode_unusual_commit(partition: int, value: OffsetCommitValue) -> bytes:
     encoded = _encode_commit_value(value)
-    return b"%b%b%b%b\0" % (head, _INT32.pack(partition), varint(len(encoded)), encoded)
+    return b"%b%b%b\0" % (_INT32.pack(partition), varint(len(encoded)), encoded)
 
 
 def _encode_offset_commit(record: OffsetCommitRecord) -> tuple[bytes, bytes | None]:
@@ -149,6 +155,13 @@ def _encode_commit_value(value: OffsetCommitValue) -> bytes:
 def _commit_key_head(group: str, topic: str) -> bytes:
     """The key of an offset commit up to the partition, which comes last."""
     return _join(OFFSET_COMMIT, OffsetCommitKey(group, topic), 0)[: -_INT32.size]
+
+
+@lru_cache(maxsize=4096)
+def _commit_start(group: str, topic: str) -> bytes:
+    """The same, with the length of the whole key in front, as it stands in a record."""
+    head = _commit_key_head(group, topic)
+    return varint(len(head) + _INT32.size) + head
 
 
 def decode_record(key: Buffer | None, value: Buffer | None) -> GroupRecord:

@@ -22,7 +22,7 @@ are gone, may be empty, and may carry a delete horizon in place of its base time
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import NamedTuple, TypeVar
@@ -71,6 +71,8 @@ _MIN_RECORD_SIZE = 7
 _CODECS = tuple(Compression)
 
 _COUNTS = tuple(varint(number) for number in range(4_096))
+_ONE_BYTE = 64
+"""Numbers below it are one byte, those of _COUNTS that are not are two."""
 
 
 class UnsupportedMagicError(CorruptRecordError):
@@ -384,28 +386,38 @@ class BatchBuilder:
         self._last_delta = offset_delta
         self.count += 1
 
-    def append_encoded(self, timestamp: int, records: Iterable[bytes]) -> None:
-        """Adds records that are encoded already from behind their offsets on: key, value and headers, each with its
-        length in front."""
+    def append_encoded(self, timestamp: int, head: bytes, ends: Sequence[bytes], size: int = 0) -> None:
+        """Adds records that are encoded already from behind their offsets on (key, value and headers, each with its
+        length in front): `head`, with which all begin, then one of `ends`. `size` is the length of every end, if all
+        have the same."""
         base_timestamp = self._base_timestamp
         if base_timestamp is None:
             base_timestamp = self._base_timestamp = timestamp
         if timestamp > self._max_timestamp:
             self._max_timestamp = timestamp
-        start = b"\0" + varint(timestamp - base_timestamp)
-        delta, parts, size, length, head = self._last_delta, self._parts, self.size, -1, b""
-        for rest in records:
+        start = b"\0\0" if timestamp == base_timestamp else b"\0" + varint(timestamp - base_timestamp)
+        delta, parts = self._last_delta, self._parts
+        last = self._last_delta = delta + len(ends)
+        self.count += last - delta
+        fixed = len(start) + len(head)
+        if size and (last < _ONE_BYTE or (delta >= _ONE_BYTE - 1 and last < len(_COUNTS))):
+            # All are alike: in this range an offset takes as many bytes as the one before it.
+            places = _COUNTS[delta + 1 : last + 1]
+            length = fixed + len(places[0]) + size
+            counted = varint(length)
+            records = [counted + start, b"", head, b""] * len(ends)
+            records[1::4] = places
+            records[3::4] = ends
+            parts += records
+            self.size += (len(counted) + length) * len(ends)
+            return
+        for end in ends:
             delta += 1
             place = varint(delta)
-            follows = len(place) + len(rest)
-            if follows != length:  # neighbours are alike, most of the time
-                length = follows
-                head = varint(len(start) + length) + start
-            parts += (head, place, rest)
-            size += len(head) + length
-        self.size = size
-        self.count += delta - self._last_delta
-        self._last_delta = delta
+            length = fixed + len(place) + len(end)
+            counted = varint(length)
+            parts += (counted + start, place, head, end)
+            self.size += len(counted) + length
 
     def keep_timestamp(self, timestamp: int) -> None:
         """Makes `timestamp` the batch's base and largest time, for a batch that has no records left."""

@@ -11,7 +11,6 @@ from muster.protocol.messages import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
-    OffsetCommitValue,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
@@ -219,7 +218,7 @@ def test_from_when_an_offset_of_an_empty_group_may_go(protocol_type, emptied, ow
     """Committed at 1,000, to be kept for 1,000."""
     group = ClassicGroup("g", GroupConfig())
     group.protocol_type, group.state_timestamp, group.subscribed_topics = protocol_type, emptied, frozenset()
-    committed = {"t": {0: OffsetCommitValue(1, commit_timestamp=1_000, expire_timestamp=own)}}
+    committed = {"t": {0: (1, -1, "", 1_000, own, bytes(16))}}
     tombstones, none_left = expired(group, committed, 1_000, now)
     assert (len(tombstones), none_left) == (int(goes), goes)
 

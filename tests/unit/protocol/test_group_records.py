@@ -180,8 +180,7 @@ def test_commits_are_written_as_the_general_codec_writes_them(record):
     assert value == (None if record.value is None else b"\0\4" + codec.encode(record.value, 4))
 
 
-VALUES = st.builds(
-    OffsetCommitValue,
+VALUES = st.tuples(
     st.integers(-1, 2**63 - 1),
     st.integers(-1, 2**31 - 1),
     st.sampled_from(["", "", "m", "x" * 200]),
@@ -189,18 +188,32 @@ VALUES = st.builds(
     st.sampled_from([-1, -1, 0, 4095]),
     st.sampled_from([bytes(16), bytes(16), b"t" * 16]),
 )
+PLAIN = st.tuples(
+    st.integers(-1, 2**63 - 1),
+    st.integers(-1, 2**31 - 1),
+    st.just(""),
+    st.integers(-1, 2**63 - 1),
+    st.just(-1),
+    st.just(bytes(16)),
+)
+PARTITIONS = st.integers(0, 2**31 - 1)
 
 
-@given(st.text(), st.text(), st.lists(st.tuples(st.integers(0, 2**31 - 1), VALUES), min_size=1))
-def test_commits_of_one_request_are_written_as_one_by_one(group, topic, values):
-    """In one go, because commits are most of what is written: the bytes are the same, also behind another record."""
+@given(
+    st.text(),
+    st.text(),
+    st.lists(st.tuples(PARTITIONS, VALUES), min_size=1) | st.lists(st.tuples(PARTITIONS, PLAIN), min_size=1),
+    st.sampled_from([1, 62, 63, 64, 65, 4_000, 4_090, 4_095, 4_096, 8_191, 8_192]),
+)
+def test_commits_of_one_request_are_written_as_one_by_one(group, topic, values, before):
+    """In one go, because commits are most of what is written: the bytes are the same, also behind other records."""
     commits = OffsetCommits(group, topic, values)
     together, one_by_one = BatchBuilder(), BatchBuilder()
-    together.append(100, b"key", None)
-    one_by_one.append(100, b"key", None)
+    for batch in (together, one_by_one):
+        batch.append_at(before - 1, 100, b"key", None)
     append_records(together, 103, commits)
     for record in commits.records():
         append_records(one_by_one, 103, record)
     assert together.build() == one_by_one.build()
     assert (together.size, together.count) == (one_by_one.size, one_by_one.count)
-    assert together.append(104, None, b"next") == len(values) + 1
+    assert together.append(104, None, b"next") == len(values) + before
