@@ -41,8 +41,8 @@ MOST_CALLS = {
     "each of 64 heartbeats at once": 30,
     "a join that is told its id": 113,
     "joins and syncs for each of 50 members of a group": 277,
-    "a commit of one partition": 186,
-    "a commit of ten partitions": 330,
+    "a commit of one partition": 184,
+    "a commit of ten partitions": 283,
     "a look-up of one offset": 123,
     "a produce of 1 record": 99,
     "a produce of 16 records": 104,
@@ -56,7 +56,7 @@ MOST_CALLS = {
 MOST_BYTES = {
     "a heartbeat": 64,
     "a join that waits": 1_040,
-    "a commit of ten partitions": 2_280,
+    "a commit of ten partitions": 2_243,
 }
 """Memory for each of MANY requests at the peak, in CPython 3.11; in others it may be a tenth more."""
 
