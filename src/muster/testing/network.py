@@ -78,7 +78,7 @@ class Nodes(Protocol):
         """A client has connected."""
 
 
-class _Pipe:
+class Pipe:
     """One direction of a link: messages in order, each with its delay."""
 
     __slots__ = ("_clock", "_deliver", "_is_cut", "_pumping", "queue")
@@ -123,8 +123,8 @@ class Link:
         """None while the connection is being made, and when the broker is dead."""
         self._network = network
         self._timer: Timer | None = None
-        self.to_broker = _Pipe(network.clock, self._arrive, lambda: self.is_cut(TO_BROKER))
-        self.to_client = _Pipe(network.clock, self._answer, lambda: self.is_cut(TO_CLIENT))
+        self.to_broker = Pipe(network.clock, self._arrive, lambda: self.is_cut(TO_BROKER))
+        self.to_client = Pipe(network.clock, self._answer, lambda: self.is_cut(TO_CLIENT))
 
     def __repr__(self) -> str:
         return f"{self.driver.name}->{self.node_id}/{self.channel.value}"

@@ -21,11 +21,12 @@ Rules may have asks of their own kind (to stop fetching, to wait); what carries 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from muster.errors import MusterError
+from muster.errors import IllegalArgumentError, MusterError
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -36,6 +37,14 @@ MAX_DATA_BYTES = 1_000_000
 """The most that a znode, or the parts of a multi together, may hold here. ZooKeeper closes the connection of a client
 that sends a packet above `jute.maxbuffer`, by default 1,048,575 bytes: that would look like a broken network, and be
 tried again for ever."""
+
+MAX_PACKET_BYTES = 1_048_575
+"""ZooKeeper's own limit for a request, with all paths and whatever else is in it."""
+
+_FRAME_BYTES = 64
+"""More than what a request, or one part of a multi, has beside its path and data."""
+
+_PATH = re.compile("/|(?:/(?!\\.{1,2}(?:/|\\Z))[^/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]+)+")
 
 
 class ZooKeeperError(MusterError):
@@ -245,6 +254,82 @@ class Multi(Ask[list[Any]]):
 
     def __repr__(self) -> str:
         return f"Multi({', '.join(map(repr, self.writes))})"
+
+
+class SessionId(Ask[int]):
+    """The id of the own session, as in `Stat.ephemeral_owner`; it is not asked of ZooKeeper.
+
+    Raises ConnectionLossError before the session has one.
+    """
+
+    __slots__ = ()
+
+
+class Reconnected(Ask[None]):
+    """Wait until there is a connection (again). Raises SessionExpiredError if the session turns out to have ended.
+
+    A request does not wait for a connection: without one it raises ConnectionLossError at once.
+    """
+
+    __slots__ = ()
+
+
+def check(what: Operation[Any] | Multi, chroot: str = "") -> None:
+    """Refuse what must not be sent.
+
+    Raises:
+        IllegalArgumentError: a path that ZooKeeper does not take.
+        TooLargeError: too much data for one request.
+    """
+    writes = what.writes if isinstance(what, Multi) else (what,)
+    data_bytes = packet_bytes = 0
+    for write in writes:
+        data = getattr(write, "data", None) or b""
+        data_bytes += len(data)
+        packet_bytes += len(data) + len((chroot + _checked_path(write)).encode()) + _FRAME_BYTES
+    if data_bytes > MAX_DATA_BYTES or packet_bytes > MAX_PACKET_BYTES:
+        first = writes[0].path
+        raise TooLargeError(first, f"{data_bytes} bytes for {first} are too many for ZooKeeper ({MAX_DATA_BYTES})")
+
+
+def _checked_path(operation: Operation[Any]) -> str:
+    # A sequential znode may have no name but its number: "/queue/".
+    path = operation.path + "0" if isinstance(operation, Create) and operation.sequential else operation.path
+    if not _PATH.fullmatch(path):
+        raise IllegalArgumentError(f"not a path of ZooKeeper: {operation.path!r}")
+    return path
+
+
+def create_ephemeral(path: str, data: bytes | None) -> Plan[None]:
+    """Create an ephemeral znode of the own session, whatever becomes of the connection meanwhile.
+
+    After a connection loss it is unknown whether the znode was created: one that is there and belongs to this session
+    is the one. Raises NodeExistsError if it is another session's, and what Create raises.
+    """
+    while True:
+        try:
+            yield from ask(Create(path, data, ephemeral=True))
+            return
+        except ConnectionLossError:
+            yield from ask(Reconnected())
+        except NodeExistsError:
+            # Its owner may just be ending: then it is worth another try.
+            owner = yield from _owner_of(path)
+            if owner is None:
+                continue
+            if owner != (yield from ask(SessionId())):
+                raise
+            return
+
+
+def _owner_of(path: str) -> Plan[int | None]:
+    while True:
+        try:
+            stat = yield from ask(Exists(path))
+        except ConnectionLossError:
+            yield from ask(Reconnected())
+        else:
+            return None if stat is None else stat.ephemeral_owner
 
 
 class Change(Enum):
