@@ -285,9 +285,9 @@ class ConnectionCore:
             self._handle_large()
 
     def _handle_large(self) -> None:
-        large, self._whole = self._whole, None
+        self._handled, self._whole = self._whole, None
+        large = self._handled
         assert large is not None
-        self._handled = large
         try:
             self._handle(large.view())
         except Exception as error:
@@ -398,7 +398,7 @@ class ConnectionCore:
         """Decode a large request and handle it."""
         api = call.api
         request = yield from codec.decode_sliced(api.request, call.version, frame, position, api.most_elements)
-        del frame
+        frame = b""  # the handler may take long, and has no use for the bytes
         response = api.handle(request, call)
         if response is None or isinstance(response, Response):
             return response

@@ -55,7 +55,7 @@ class Durability:
         self._on_failed = on_failed
         self._waiting: list[tuple[Sequence[Waiting], Callable[[], None]]] = []
         self._wanted = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, "muster-disk")
+        self._disk_thread = ThreadPoolExecutor(1, "muster-disk")
         self._keeper = ThreadPoolExecutor(1, "muster-keeper")
         self._stopping = threading.Event()
         self._rested_at = 0.0
@@ -78,9 +78,9 @@ class Durability:
                 await task
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._keeper, lambda: None)
-        await loop.run_in_executor(self._thread, self._store.flush)
+        await loop.run_in_executor(self._disk_thread, self._store.flush)
         self._keeper.shutdown()
-        self._thread.shutdown()
+        self._disk_thread.shutdown()
         self._settle()
 
     def wait(self, what: Sequence[Waiting], done: Callable[[], None]) -> None:
@@ -101,7 +101,7 @@ class Durability:
             else:
                 await asyncio.sleep(INTERVAL_S)
             try:
-                flushed = await loop.run_in_executor(self._thread, self._store.flush)
+                flushed = await loop.run_in_executor(self._disk_thread, self._store.flush)
             except Exception:
                 log.exception("the logs could not be synced")
             else:

@@ -18,6 +18,10 @@ Data = bytes | bytearray | memoryview
 _sync = getattr(os, "fdatasync", os.fsync)
 
 
+class FileCutError(OSError):
+    """Another process has cut a file short that is open here: data is lost."""
+
+
 class Files:
     """The operations, named as in `os`. All raise OSError."""
 

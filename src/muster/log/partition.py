@@ -46,13 +46,13 @@ from muster.log.config import (
     TimestampType,
 )
 from muster.log.due import deletable, is_dirty, is_full
-from muster.log.files import DISK, Files, put_whole
+from muster.log.files import DISK, FileCutError, Files, put_whole
 from muster.log.placing import place, writable
 from muster.log.positions import Positions, readable
 from muster.log.producer_state import ProducerState
 from muster.log.record_walk import first_of_time
 from muster.log.results import AppendResult, ReadResult, Sealed
-from muster.log.segment import FileCutError, Segment, segment_name
+from muster.log.segment import Segment, segment_name
 from muster.log.validation import Examined, examine
 from muster.model import TopicPartition
 from muster.protocol.api import READ_UNCOMMITTED

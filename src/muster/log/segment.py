@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from muster.log.files import DISK, Files
+from muster.log.files import DISK, FileCutError, Files
 from muster.log.index import OffsetIndex, TimeIndex
 from muster.protocol.record_batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header
 
@@ -43,10 +43,6 @@ _BATCH_POSITION = struct.Struct(">qi11xi")
 def segment_name(offset: int, suffix: str) -> str:
     """A file's name as Kafka writes it: 20 digits, suffix."""
     return f"{offset:020d}{suffix}"
-
-
-class FileCutError(OSError):
-    """Another process has cut a file short that is open here: data is lost."""
 
 
 class Segment:

@@ -63,7 +63,8 @@ def default_source(member: Field) -> str:
 
 def _class_source(struct: Struct, bases: str, class_lines: list[str]) -> list[str]:
     slots = "".join(f'"{member.name}", ' for member in struct.fields)
-    lines = [f"class {struct.name}({bases}):", *class_lines, f"    __slots__ = ({slots.rstrip() if slots else ''})", ""]
+    lines = [f"class {struct.name}({bases}):", *class_lines]
+    lines += [f"    FIELDS: ClassVar = ({slots.rstrip()})", "    __slots__ = FIELDS", ""]
     lines.append("    def __init__(")
     lines.append("        self,")
     lines += [f"        {member.name}: {_annotation(member)} = {default_source(member)}," for member in struct.fields]
@@ -79,15 +80,15 @@ def _class_source(struct: Struct, bases: str, class_lines: list[str]) -> list[st
 def _message_bases(message: Message) -> tuple[str, list[str]]:
     last = message.versions.last
     flexible = message.flexible.first if message.flexible != schema.NEVER else 1 << 15
-    lines = [f"    MIN_VERSION = {message.versions.first}", f"    MAX_VERSION = {last}"]
-    lines.append(f"    FIRST_FLEXIBLE_VERSION = {flexible}")
+    lines = [f"    MIN_VERSION: ClassVar = {message.versions.first}", f"    MAX_VERSION: ClassVar = {last}"]
+    lines.append(f"    FIRST_FLEXIBLE_VERSION: ClassVar = {flexible}")
     if message.kind not in ("request", "response"):
         return "Message", lines
-    lines.append(f"    API_KEY = {message.key}")
+    lines.append(f"    API_KEY: ClassVar = {message.key}")
     if message.kind == "response":
         return "Response", lines
     response = message.name.removesuffix("Request") + "Response"
-    return f'Request["{response}"]', [*lines, f"    RESPONSE = {response}"]
+    return f'Request["{response}"]', [*lines, f"    RESPONSE: ClassVar = {response}"]
 
 
 def messages_source() -> str:
@@ -100,6 +101,8 @@ def messages_source() -> str:
         '"""',
         "",
         "from __future__ import annotations",
+        "",
+        "from typing import ClassVar",
         "",
         "from muster.protocol.primitives import EMPTY, ZERO_UUID, Message, Records, Request, Response, Struct",
         "",

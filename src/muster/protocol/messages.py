@@ -6,14 +6,17 @@ A field that a version does not carry has its default after decoding, and is lef
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from muster.protocol.primitives import EMPTY, ZERO_UUID, Message, Records, Request, Response, Struct
 
 
 class RequestHeader(Message):
-    MIN_VERSION = 1
-    MAX_VERSION = 2
-    FIRST_FLEXIBLE_VERSION = 2
-    __slots__ = ("request_api_key", "request_api_version", "correlation_id", "client_id",)
+    MIN_VERSION: ClassVar = 1
+    MAX_VERSION: ClassVar = 2
+    FIRST_FLEXIBLE_VERSION: ClassVar = 2
+    FIELDS: ClassVar = ("request_api_key", "request_api_version", "correlation_id", "client_id",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -29,10 +32,11 @@ class RequestHeader(Message):
 
 
 class ResponseHeader(Message):
-    MIN_VERSION = 0
-    MAX_VERSION = 1
-    FIRST_FLEXIBLE_VERSION = 1
-    __slots__ = ("correlation_id",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 1
+    FIRST_FLEXIBLE_VERSION: ClassVar = 1
+    FIELDS: ClassVar = ("correlation_id",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -42,7 +46,8 @@ class ResponseHeader(Message):
 
 
 class BatchIndexAndErrorMessage(Struct):
-    __slots__ = ("batch_index", "batch_index_error_message",)
+    FIELDS: ClassVar = ("batch_index", "batch_index_error_message",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -54,7 +59,8 @@ class BatchIndexAndErrorMessage(Struct):
 
 
 class ProduceResponseLeaderIdAndEpoch(Struct):
-    __slots__ = ("leader_id", "leader_epoch",)
+    FIELDS: ClassVar = ("leader_id", "leader_epoch",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -66,7 +72,8 @@ class ProduceResponseLeaderIdAndEpoch(Struct):
 
 
 class PartitionProduceResponse(Struct):
-    __slots__ = ("index", "error_code", "base_offset", "log_append_time_ms", "log_start_offset", "record_errors", "error_message", "current_leader",)
+    FIELDS: ClassVar = ("index", "error_code", "base_offset", "log_append_time_ms", "log_start_offset", "record_errors", "error_message", "current_leader",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -90,7 +97,8 @@ class PartitionProduceResponse(Struct):
 
 
 class TopicProduceResponse(Struct):
-    __slots__ = ("name", "topic_id", "partition_responses",)
+    FIELDS: ClassVar = ("name", "topic_id", "partition_responses",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -104,7 +112,8 @@ class TopicProduceResponse(Struct):
 
 
 class ProduceResponseNodeEndpoint(Struct):
-    __slots__ = ("node_id", "host", "port", "rack",)
+    FIELDS: ClassVar = ("node_id", "host", "port", "rack",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -120,11 +129,12 @@ class ProduceResponseNodeEndpoint(Struct):
 
 
 class ProduceResponse(Response):
-    MIN_VERSION = 3
-    MAX_VERSION = 13
-    FIRST_FLEXIBLE_VERSION = 9
-    API_KEY = 0
-    __slots__ = ("responses", "throttle_time_ms", "node_endpoints",)
+    MIN_VERSION: ClassVar = 3
+    MAX_VERSION: ClassVar = 13
+    FIRST_FLEXIBLE_VERSION: ClassVar = 9
+    API_KEY: ClassVar = 0
+    FIELDS: ClassVar = ("responses", "throttle_time_ms", "node_endpoints",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -138,7 +148,8 @@ class ProduceResponse(Response):
 
 
 class FetchResponseEpochEndOffset(Struct):
-    __slots__ = ("epoch", "end_offset",)
+    FIELDS: ClassVar = ("epoch", "end_offset",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -150,7 +161,8 @@ class FetchResponseEpochEndOffset(Struct):
 
 
 class FetchResponseLeaderIdAndEpoch(Struct):
-    __slots__ = ("leader_id", "leader_epoch",)
+    FIELDS: ClassVar = ("leader_id", "leader_epoch",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -162,7 +174,8 @@ class FetchResponseLeaderIdAndEpoch(Struct):
 
 
 class SnapshotId(Struct):
-    __slots__ = ("end_offset", "epoch",)
+    FIELDS: ClassVar = ("end_offset", "epoch",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -174,7 +187,8 @@ class SnapshotId(Struct):
 
 
 class AbortedTransaction(Struct):
-    __slots__ = ("producer_id", "first_offset",)
+    FIELDS: ClassVar = ("producer_id", "first_offset",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -186,7 +200,8 @@ class AbortedTransaction(Struct):
 
 
 class PartitionData(Struct):
-    __slots__ = ("partition_index", "error_code", "high_watermark", "last_stable_offset", "log_start_offset", "diverging_epoch", "current_leader", "snapshot_id", "aborted_transactions", "preferred_read_replica", "records",)
+    FIELDS: ClassVar = ("partition_index", "error_code", "high_watermark", "last_stable_offset", "log_start_offset", "diverging_epoch", "current_leader", "snapshot_id", "aborted_transactions", "preferred_read_replica", "records",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -216,7 +231,8 @@ class PartitionData(Struct):
 
 
 class FetchableTopicResponse(Struct):
-    __slots__ = ("topic", "topic_id", "partitions",)
+    FIELDS: ClassVar = ("topic", "topic_id", "partitions",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -230,7 +246,8 @@ class FetchableTopicResponse(Struct):
 
 
 class FetchResponseNodeEndpoint(Struct):
-    __slots__ = ("node_id", "host", "port", "rack",)
+    FIELDS: ClassVar = ("node_id", "host", "port", "rack",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -246,11 +263,12 @@ class FetchResponseNodeEndpoint(Struct):
 
 
 class FetchResponse(Response):
-    MIN_VERSION = 4
-    MAX_VERSION = 18
-    FIRST_FLEXIBLE_VERSION = 12
-    API_KEY = 1
-    __slots__ = ("throttle_time_ms", "error_code", "session_id", "responses", "node_endpoints",)
+    MIN_VERSION: ClassVar = 4
+    MAX_VERSION: ClassVar = 18
+    FIRST_FLEXIBLE_VERSION: ClassVar = 12
+    API_KEY: ClassVar = 1
+    FIELDS: ClassVar = ("throttle_time_ms", "error_code", "session_id", "responses", "node_endpoints",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -268,7 +286,8 @@ class FetchResponse(Response):
 
 
 class ListOffsetsPartitionResponse(Struct):
-    __slots__ = ("partition_index", "error_code", "timestamp", "offset", "leader_epoch",)
+    FIELDS: ClassVar = ("partition_index", "error_code", "timestamp", "offset", "leader_epoch",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -286,7 +305,8 @@ class ListOffsetsPartitionResponse(Struct):
 
 
 class ListOffsetsTopicResponse(Struct):
-    __slots__ = ("name", "partitions",)
+    FIELDS: ClassVar = ("name", "partitions",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -298,11 +318,12 @@ class ListOffsetsTopicResponse(Struct):
 
 
 class ListOffsetsResponse(Response):
-    MIN_VERSION = 1
-    MAX_VERSION = 11
-    FIRST_FLEXIBLE_VERSION = 6
-    API_KEY = 2
-    __slots__ = ("throttle_time_ms", "topics",)
+    MIN_VERSION: ClassVar = 1
+    MAX_VERSION: ClassVar = 11
+    FIRST_FLEXIBLE_VERSION: ClassVar = 6
+    API_KEY: ClassVar = 2
+    FIELDS: ClassVar = ("throttle_time_ms", "topics",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -314,7 +335,8 @@ class ListOffsetsResponse(Response):
 
 
 class MetadataResponseBroker(Struct):
-    __slots__ = ("node_id", "host", "port", "rack",)
+    FIELDS: ClassVar = ("node_id", "host", "port", "rack",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -330,7 +352,8 @@ class MetadataResponseBroker(Struct):
 
 
 class MetadataResponsePartition(Struct):
-    __slots__ = ("error_code", "partition_index", "leader_id", "leader_epoch", "replica_nodes", "isr_nodes", "offline_replicas",)
+    FIELDS: ClassVar = ("error_code", "partition_index", "leader_id", "leader_epoch", "replica_nodes", "isr_nodes", "offline_replicas",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -352,7 +375,8 @@ class MetadataResponsePartition(Struct):
 
 
 class MetadataResponseTopic(Struct):
-    __slots__ = ("error_code", "name", "topic_id", "is_internal", "partitions", "topic_authorized_operations",)
+    FIELDS: ClassVar = ("error_code", "name", "topic_id", "is_internal", "partitions", "topic_authorized_operations",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -372,11 +396,12 @@ class MetadataResponseTopic(Struct):
 
 
 class MetadataResponse(Response):
-    MIN_VERSION = 0
-    MAX_VERSION = 13
-    FIRST_FLEXIBLE_VERSION = 9
-    API_KEY = 3
-    __slots__ = ("throttle_time_ms", "brokers", "cluster_id", "controller_id", "topics", "cluster_authorized_operations", "error_code",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 13
+    FIRST_FLEXIBLE_VERSION: ClassVar = 9
+    API_KEY: ClassVar = 3
+    FIELDS: ClassVar = ("throttle_time_ms", "brokers", "cluster_id", "controller_id", "topics", "cluster_authorized_operations", "error_code",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -398,7 +423,8 @@ class MetadataResponse(Response):
 
 
 class OffsetCommitResponsePartition(Struct):
-    __slots__ = ("partition_index", "error_code",)
+    FIELDS: ClassVar = ("partition_index", "error_code",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -410,7 +436,8 @@ class OffsetCommitResponsePartition(Struct):
 
 
 class OffsetCommitResponseTopic(Struct):
-    __slots__ = ("name", "topic_id", "partitions",)
+    FIELDS: ClassVar = ("name", "topic_id", "partitions",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -424,11 +451,12 @@ class OffsetCommitResponseTopic(Struct):
 
 
 class OffsetCommitResponse(Response):
-    MIN_VERSION = 2
-    MAX_VERSION = 10
-    FIRST_FLEXIBLE_VERSION = 8
-    API_KEY = 8
-    __slots__ = ("throttle_time_ms", "topics",)
+    MIN_VERSION: ClassVar = 2
+    MAX_VERSION: ClassVar = 10
+    FIRST_FLEXIBLE_VERSION: ClassVar = 8
+    API_KEY: ClassVar = 8
+    FIELDS: ClassVar = ("throttle_time_ms", "topics",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -440,7 +468,8 @@ class OffsetCommitResponse(Response):
 
 
 class OffsetFetchResponsePartition(Struct):
-    __slots__ = ("partition_index", "committed_offset", "committed_leader_epoch", "metadata", "error_code",)
+    FIELDS: ClassVar = ("partition_index", "committed_offset", "committed_leader_epoch", "metadata", "error_code",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -458,7 +487,8 @@ class OffsetFetchResponsePartition(Struct):
 
 
 class OffsetFetchResponseTopic(Struct):
-    __slots__ = ("name", "partitions",)
+    FIELDS: ClassVar = ("name", "partitions",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -470,7 +500,8 @@ class OffsetFetchResponseTopic(Struct):
 
 
 class OffsetFetchResponsePartitions(Struct):
-    __slots__ = ("partition_index", "committed_offset", "committed_leader_epoch", "metadata", "error_code",)
+    FIELDS: ClassVar = ("partition_index", "committed_offset", "committed_leader_epoch", "metadata", "error_code",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -488,7 +519,8 @@ class OffsetFetchResponsePartitions(Struct):
 
 
 class OffsetFetchResponseTopics(Struct):
-    __slots__ = ("name", "topic_id", "partitions",)
+    FIELDS: ClassVar = ("name", "topic_id", "partitions",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -502,7 +534,8 @@ class OffsetFetchResponseTopics(Struct):
 
 
 class OffsetFetchResponseGroup(Struct):
-    __slots__ = ("group_id", "topics", "error_code",)
+    FIELDS: ClassVar = ("group_id", "topics", "error_code",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -516,11 +549,12 @@ class OffsetFetchResponseGroup(Struct):
 
 
 class OffsetFetchResponse(Response):
-    MIN_VERSION = 1
-    MAX_VERSION = 10
-    FIRST_FLEXIBLE_VERSION = 6
-    API_KEY = 9
-    __slots__ = ("throttle_time_ms", "topics", "error_code", "groups",)
+    MIN_VERSION: ClassVar = 1
+    MAX_VERSION: ClassVar = 10
+    FIRST_FLEXIBLE_VERSION: ClassVar = 6
+    API_KEY: ClassVar = 9
+    FIELDS: ClassVar = ("throttle_time_ms", "topics", "error_code", "groups",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -536,7 +570,8 @@ class OffsetFetchResponse(Response):
 
 
 class Coordinator(Struct):
-    __slots__ = ("key", "node_id", "host", "port", "error_code", "error_message",)
+    FIELDS: ClassVar = ("key", "node_id", "host", "port", "error_code", "error_message",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -556,11 +591,12 @@ class Coordinator(Struct):
 
 
 class FindCoordinatorResponse(Response):
-    MIN_VERSION = 0
-    MAX_VERSION = 6
-    FIRST_FLEXIBLE_VERSION = 3
-    API_KEY = 10
-    __slots__ = ("throttle_time_ms", "error_code", "error_message", "node_id", "host", "port", "coordinators",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 6
+    FIRST_FLEXIBLE_VERSION: ClassVar = 3
+    API_KEY: ClassVar = 10
+    FIELDS: ClassVar = ("throttle_time_ms", "error_code", "error_message", "node_id", "host", "port", "coordinators",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -582,7 +618,8 @@ class FindCoordinatorResponse(Response):
 
 
 class JoinGroupResponseMember(Struct):
-    __slots__ = ("member_id", "group_instance_id", "metadata",)
+    FIELDS: ClassVar = ("member_id", "group_instance_id", "metadata",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -596,11 +633,12 @@ class JoinGroupResponseMember(Struct):
 
 
 class JoinGroupResponse(Response):
-    MIN_VERSION = 0
-    MAX_VERSION = 9
-    FIRST_FLEXIBLE_VERSION = 6
-    API_KEY = 11
-    __slots__ = ("throttle_time_ms", "error_code", "generation_id", "protocol_type", "protocol_name", "leader", "skip_assignment", "member_id", "members",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 9
+    FIRST_FLEXIBLE_VERSION: ClassVar = 6
+    API_KEY: ClassVar = 11
+    FIELDS: ClassVar = ("throttle_time_ms", "error_code", "generation_id", "protocol_type", "protocol_name", "leader", "skip_assignment", "member_id", "members",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -626,11 +664,12 @@ class JoinGroupResponse(Response):
 
 
 class HeartbeatResponse(Response):
-    MIN_VERSION = 0
-    MAX_VERSION = 4
-    FIRST_FLEXIBLE_VERSION = 4
-    API_KEY = 12
-    __slots__ = ("throttle_time_ms", "error_code",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 4
+    FIRST_FLEXIBLE_VERSION: ClassVar = 4
+    API_KEY: ClassVar = 12
+    FIELDS: ClassVar = ("throttle_time_ms", "error_code",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -642,7 +681,8 @@ class HeartbeatResponse(Response):
 
 
 class MemberResponse(Struct):
-    __slots__ = ("member_id", "group_instance_id", "error_code",)
+    FIELDS: ClassVar = ("member_id", "group_instance_id", "error_code",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -656,11 +696,12 @@ class MemberResponse(Struct):
 
 
 class LeaveGroupResponse(Response):
-    MIN_VERSION = 0
-    MAX_VERSION = 5
-    FIRST_FLEXIBLE_VERSION = 4
-    API_KEY = 13
-    __slots__ = ("throttle_time_ms", "error_code", "members",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 5
+    FIRST_FLEXIBLE_VERSION: ClassVar = 4
+    API_KEY: ClassVar = 13
+    FIELDS: ClassVar = ("throttle_time_ms", "error_code", "members",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -674,11 +715,12 @@ class LeaveGroupResponse(Response):
 
 
 class SyncGroupResponse(Response):
-    MIN_VERSION = 0
-    MAX_VERSION = 5
-    FIRST_FLEXIBLE_VERSION = 4
-    API_KEY = 14
-    __slots__ = ("throttle_time_ms", "error_code", "protocol_type", "protocol_name", "assignment",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 5
+    FIRST_FLEXIBLE_VERSION: ClassVar = 4
+    API_KEY: ClassVar = 14
+    FIELDS: ClassVar = ("throttle_time_ms", "error_code", "protocol_type", "protocol_name", "assignment",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -696,7 +738,8 @@ class SyncGroupResponse(Response):
 
 
 class DescribedGroupMember(Struct):
-    __slots__ = ("member_id", "group_instance_id", "client_id", "client_host", "member_metadata", "member_assignment",)
+    FIELDS: ClassVar = ("member_id", "group_instance_id", "client_id", "client_host", "member_metadata", "member_assignment",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -716,7 +759,8 @@ class DescribedGroupMember(Struct):
 
 
 class DescribedGroup(Struct):
-    __slots__ = ("error_code", "error_message", "group_id", "group_state", "protocol_type", "protocol_data", "members", "authorized_operations",)
+    FIELDS: ClassVar = ("error_code", "error_message", "group_id", "group_state", "protocol_type", "protocol_data", "members", "authorized_operations",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -740,11 +784,12 @@ class DescribedGroup(Struct):
 
 
 class DescribeGroupsResponse(Response):
-    MIN_VERSION = 0
-    MAX_VERSION = 6
-    FIRST_FLEXIBLE_VERSION = 5
-    API_KEY = 15
-    __slots__ = ("throttle_time_ms", "groups",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 6
+    FIRST_FLEXIBLE_VERSION: ClassVar = 5
+    API_KEY: ClassVar = 15
+    FIELDS: ClassVar = ("throttle_time_ms", "groups",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -756,7 +801,8 @@ class DescribeGroupsResponse(Response):
 
 
 class ListedGroup(Struct):
-    __slots__ = ("group_id", "protocol_type", "group_state", "group_type",)
+    FIELDS: ClassVar = ("group_id", "protocol_type", "group_state", "group_type",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -772,11 +818,12 @@ class ListedGroup(Struct):
 
 
 class ListGroupsResponse(Response):
-    MIN_VERSION = 0
-    MAX_VERSION = 5
-    FIRST_FLEXIBLE_VERSION = 3
-    API_KEY = 16
-    __slots__ = ("throttle_time_ms", "error_code", "groups",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 5
+    FIRST_FLEXIBLE_VERSION: ClassVar = 3
+    API_KEY: ClassVar = 16
+    FIELDS: ClassVar = ("throttle_time_ms", "error_code", "groups",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -790,7 +837,8 @@ class ListGroupsResponse(Response):
 
 
 class ApiVersion(Struct):
-    __slots__ = ("api_key", "min_version", "max_version",)
+    FIELDS: ClassVar = ("api_key", "min_version", "max_version",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -804,7 +852,8 @@ class ApiVersion(Struct):
 
 
 class SupportedFeatureKey(Struct):
-    __slots__ = ("name", "min_version", "max_version",)
+    FIELDS: ClassVar = ("name", "min_version", "max_version",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -818,7 +867,8 @@ class SupportedFeatureKey(Struct):
 
 
 class FinalizedFeatureKey(Struct):
-    __slots__ = ("name", "max_version_level", "min_version_level",)
+    FIELDS: ClassVar = ("name", "max_version_level", "min_version_level",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -832,11 +882,12 @@ class FinalizedFeatureKey(Struct):
 
 
 class ApiVersionsResponse(Response):
-    MIN_VERSION = 0
-    MAX_VERSION = 4
-    FIRST_FLEXIBLE_VERSION = 3
-    API_KEY = 18
-    __slots__ = ("error_code", "api_keys", "throttle_time_ms", "supported_features", "finalized_features_epoch", "finalized_features", "zk_migration_ready",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 4
+    FIRST_FLEXIBLE_VERSION: ClassVar = 3
+    API_KEY: ClassVar = 18
+    FIELDS: ClassVar = ("error_code", "api_keys", "throttle_time_ms", "supported_features", "finalized_features_epoch", "finalized_features", "zk_migration_ready",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -858,7 +909,8 @@ class ApiVersionsResponse(Response):
 
 
 class CreatableTopicConfigs(Struct):
-    __slots__ = ("name", "value", "read_only", "config_source", "is_sensitive",)
+    FIELDS: ClassVar = ("name", "value", "read_only", "config_source", "is_sensitive",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -876,7 +928,8 @@ class CreatableTopicConfigs(Struct):
 
 
 class CreatableTopicResult(Struct):
-    __slots__ = ("name", "topic_id", "error_code", "error_message", "topic_config_error_code", "num_partitions", "replication_factor", "configs",)
+    FIELDS: ClassVar = ("name", "topic_id", "error_code", "error_message", "topic_config_error_code", "num_partitions", "replication_factor", "configs",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -900,11 +953,12 @@ class CreatableTopicResult(Struct):
 
 
 class CreateTopicsResponse(Response):
-    MIN_VERSION = 2
-    MAX_VERSION = 7
-    FIRST_FLEXIBLE_VERSION = 5
-    API_KEY = 19
-    __slots__ = ("throttle_time_ms", "topics",)
+    MIN_VERSION: ClassVar = 2
+    MAX_VERSION: ClassVar = 7
+    FIRST_FLEXIBLE_VERSION: ClassVar = 5
+    API_KEY: ClassVar = 19
+    FIELDS: ClassVar = ("throttle_time_ms", "topics",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -916,7 +970,8 @@ class CreateTopicsResponse(Response):
 
 
 class DeletableTopicResult(Struct):
-    __slots__ = ("name", "topic_id", "error_code", "error_message",)
+    FIELDS: ClassVar = ("name", "topic_id", "error_code", "error_message",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -932,11 +987,12 @@ class DeletableTopicResult(Struct):
 
 
 class DeleteTopicsResponse(Response):
-    MIN_VERSION = 1
-    MAX_VERSION = 6
-    FIRST_FLEXIBLE_VERSION = 4
-    API_KEY = 20
-    __slots__ = ("throttle_time_ms", "responses",)
+    MIN_VERSION: ClassVar = 1
+    MAX_VERSION: ClassVar = 6
+    FIRST_FLEXIBLE_VERSION: ClassVar = 4
+    API_KEY: ClassVar = 20
+    FIELDS: ClassVar = ("throttle_time_ms", "responses",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -948,11 +1004,12 @@ class DeleteTopicsResponse(Response):
 
 
 class InitProducerIdResponse(Response):
-    MIN_VERSION = 0
-    MAX_VERSION = 6
-    FIRST_FLEXIBLE_VERSION = 2
-    API_KEY = 22
-    __slots__ = ("throttle_time_ms", "error_code", "producer_id", "producer_epoch", "ongoing_txn_producer_id", "ongoing_txn_producer_epoch",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 6
+    FIRST_FLEXIBLE_VERSION: ClassVar = 2
+    API_KEY: ClassVar = 22
+    FIELDS: ClassVar = ("throttle_time_ms", "error_code", "producer_id", "producer_epoch", "ongoing_txn_producer_id", "ongoing_txn_producer_epoch",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -972,7 +1029,8 @@ class InitProducerIdResponse(Response):
 
 
 class OffsetForLeaderEpochResponseEpochEndOffset(Struct):
-    __slots__ = ("error_code", "partition", "leader_epoch", "end_offset",)
+    FIELDS: ClassVar = ("error_code", "partition", "leader_epoch", "end_offset",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -988,7 +1046,8 @@ class OffsetForLeaderEpochResponseEpochEndOffset(Struct):
 
 
 class OffsetForLeaderTopicResult(Struct):
-    __slots__ = ("topic", "partitions",)
+    FIELDS: ClassVar = ("topic", "partitions",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1000,11 +1059,12 @@ class OffsetForLeaderTopicResult(Struct):
 
 
 class OffsetForLeaderEpochResponse(Response):
-    MIN_VERSION = 2
-    MAX_VERSION = 4
-    FIRST_FLEXIBLE_VERSION = 4
-    API_KEY = 23
-    __slots__ = ("throttle_time_ms", "topics",)
+    MIN_VERSION: ClassVar = 2
+    MAX_VERSION: ClassVar = 4
+    FIRST_FLEXIBLE_VERSION: ClassVar = 4
+    API_KEY: ClassVar = 23
+    FIELDS: ClassVar = ("throttle_time_ms", "topics",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1016,7 +1076,8 @@ class OffsetForLeaderEpochResponse(Response):
 
 
 class DescribeConfigsSynonym(Struct):
-    __slots__ = ("name", "value", "source",)
+    FIELDS: ClassVar = ("name", "value", "source",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1030,7 +1091,8 @@ class DescribeConfigsSynonym(Struct):
 
 
 class DescribeConfigsResourceResult(Struct):
-    __slots__ = ("name", "value", "read_only", "config_source", "is_sensitive", "synonyms", "config_type", "documentation",)
+    FIELDS: ClassVar = ("name", "value", "read_only", "config_source", "is_sensitive", "synonyms", "config_type", "documentation",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1054,7 +1116,8 @@ class DescribeConfigsResourceResult(Struct):
 
 
 class DescribeConfigsResult(Struct):
-    __slots__ = ("error_code", "error_message", "resource_type", "resource_name", "configs",)
+    FIELDS: ClassVar = ("error_code", "error_message", "resource_type", "resource_name", "configs",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1072,11 +1135,12 @@ class DescribeConfigsResult(Struct):
 
 
 class DescribeConfigsResponse(Response):
-    MIN_VERSION = 1
-    MAX_VERSION = 4
-    FIRST_FLEXIBLE_VERSION = 4
-    API_KEY = 32
-    __slots__ = ("throttle_time_ms", "results",)
+    MIN_VERSION: ClassVar = 1
+    MAX_VERSION: ClassVar = 4
+    FIRST_FLEXIBLE_VERSION: ClassVar = 4
+    API_KEY: ClassVar = 32
+    FIELDS: ClassVar = ("throttle_time_ms", "results",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1088,7 +1152,8 @@ class DescribeConfigsResponse(Response):
 
 
 class DeletableGroupResult(Struct):
-    __slots__ = ("group_id", "error_code",)
+    FIELDS: ClassVar = ("group_id", "error_code",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1100,11 +1165,12 @@ class DeletableGroupResult(Struct):
 
 
 class DeleteGroupsResponse(Response):
-    MIN_VERSION = 0
-    MAX_VERSION = 2
-    FIRST_FLEXIBLE_VERSION = 2
-    API_KEY = 42
-    __slots__ = ("throttle_time_ms", "results",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 2
+    FIRST_FLEXIBLE_VERSION: ClassVar = 2
+    API_KEY: ClassVar = 42
+    FIELDS: ClassVar = ("throttle_time_ms", "results",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1116,7 +1182,8 @@ class DeleteGroupsResponse(Response):
 
 
 class DescribeClusterBroker(Struct):
-    __slots__ = ("broker_id", "host", "port", "rack", "is_fenced",)
+    FIELDS: ClassVar = ("broker_id", "host", "port", "rack", "is_fenced",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1134,11 +1201,12 @@ class DescribeClusterBroker(Struct):
 
 
 class DescribeClusterResponse(Response):
-    MIN_VERSION = 0
-    MAX_VERSION = 2
-    FIRST_FLEXIBLE_VERSION = 0
-    API_KEY = 60
-    __slots__ = ("throttle_time_ms", "error_code", "error_message", "endpoint_type", "cluster_id", "controller_id", "brokers", "cluster_authorized_operations",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 2
+    FIRST_FLEXIBLE_VERSION: ClassVar = 0
+    API_KEY: ClassVar = 60
+    FIELDS: ClassVar = ("throttle_time_ms", "error_code", "error_message", "endpoint_type", "cluster_id", "controller_id", "brokers", "cluster_authorized_operations",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1162,7 +1230,8 @@ class DescribeClusterResponse(Response):
 
 
 class DescribeTopicPartitionsResponsePartition(Struct):
-    __slots__ = ("error_code", "partition_index", "leader_id", "leader_epoch", "replica_nodes", "isr_nodes", "eligible_leader_replicas", "last_known_elr", "offline_replicas",)
+    FIELDS: ClassVar = ("error_code", "partition_index", "leader_id", "leader_epoch", "replica_nodes", "isr_nodes", "eligible_leader_replicas", "last_known_elr", "offline_replicas",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1188,7 +1257,8 @@ class DescribeTopicPartitionsResponsePartition(Struct):
 
 
 class DescribeTopicPartitionsResponseTopic(Struct):
-    __slots__ = ("error_code", "name", "topic_id", "is_internal", "partitions", "topic_authorized_operations",)
+    FIELDS: ClassVar = ("error_code", "name", "topic_id", "is_internal", "partitions", "topic_authorized_operations",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1208,7 +1278,8 @@ class DescribeTopicPartitionsResponseTopic(Struct):
 
 
 class DescribeTopicPartitionsResponseCursor(Struct):
-    __slots__ = ("topic_name", "partition_index",)
+    FIELDS: ClassVar = ("topic_name", "partition_index",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1220,11 +1291,12 @@ class DescribeTopicPartitionsResponseCursor(Struct):
 
 
 class DescribeTopicPartitionsResponse(Response):
-    MIN_VERSION = 0
-    MAX_VERSION = 0
-    FIRST_FLEXIBLE_VERSION = 0
-    API_KEY = 75
-    __slots__ = ("throttle_time_ms", "topics", "next_cursor",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 0
+    FIRST_FLEXIBLE_VERSION: ClassVar = 0
+    API_KEY: ClassVar = 75
+    FIELDS: ClassVar = ("throttle_time_ms", "topics", "next_cursor",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1238,7 +1310,8 @@ class DescribeTopicPartitionsResponse(Response):
 
 
 class ConsumerProtocolSubscriptionTopicPartition(Struct):
-    __slots__ = ("topic", "partitions",)
+    FIELDS: ClassVar = ("topic", "partitions",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1250,10 +1323,11 @@ class ConsumerProtocolSubscriptionTopicPartition(Struct):
 
 
 class ConsumerProtocolSubscription(Message):
-    MIN_VERSION = 0
-    MAX_VERSION = 3
-    FIRST_FLEXIBLE_VERSION = 32768
-    __slots__ = ("topics", "user_data", "owned_partitions", "generation_id", "rack_id",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 3
+    FIRST_FLEXIBLE_VERSION: ClassVar = 32768
+    FIELDS: ClassVar = ("topics", "user_data", "owned_partitions", "generation_id", "rack_id",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1271,7 +1345,8 @@ class ConsumerProtocolSubscription(Message):
 
 
 class ConsumerProtocolAssignmentTopicPartition(Struct):
-    __slots__ = ("topic", "partitions",)
+    FIELDS: ClassVar = ("topic", "partitions",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1283,10 +1358,11 @@ class ConsumerProtocolAssignmentTopicPartition(Struct):
 
 
 class ConsumerProtocolAssignment(Message):
-    MIN_VERSION = 0
-    MAX_VERSION = 3
-    FIRST_FLEXIBLE_VERSION = 32768
-    __slots__ = ("assigned_partitions", "user_data",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 3
+    FIRST_FLEXIBLE_VERSION: ClassVar = 32768
+    FIELDS: ClassVar = ("assigned_partitions", "user_data",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1298,10 +1374,11 @@ class ConsumerProtocolAssignment(Message):
 
 
 class OffsetCommitKey(Message):
-    MIN_VERSION = 0
-    MAX_VERSION = 0
-    FIRST_FLEXIBLE_VERSION = 32768
-    __slots__ = ("group", "topic", "partition",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 0
+    FIRST_FLEXIBLE_VERSION: ClassVar = 32768
+    FIELDS: ClassVar = ("group", "topic", "partition",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1315,10 +1392,11 @@ class OffsetCommitKey(Message):
 
 
 class OffsetCommitValue(Message):
-    MIN_VERSION = 0
-    MAX_VERSION = 4
-    FIRST_FLEXIBLE_VERSION = 4
-    __slots__ = ("offset", "leader_epoch", "metadata", "commit_timestamp", "expire_timestamp", "topic_id",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 4
+    FIRST_FLEXIBLE_VERSION: ClassVar = 4
+    FIELDS: ClassVar = ("offset", "leader_epoch", "metadata", "commit_timestamp", "expire_timestamp", "topic_id",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1338,10 +1416,11 @@ class OffsetCommitValue(Message):
 
 
 class GroupMetadataKey(Message):
-    MIN_VERSION = 0
-    MAX_VERSION = 0
-    FIRST_FLEXIBLE_VERSION = 32768
-    __slots__ = ("group",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 0
+    FIRST_FLEXIBLE_VERSION: ClassVar = 32768
+    FIELDS: ClassVar = ("group",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1351,7 +1430,8 @@ class GroupMetadataKey(Message):
 
 
 class MemberMetadata(Struct):
-    __slots__ = ("member_id", "group_instance_id", "client_id", "client_host", "rebalance_timeout", "session_timeout", "subscription", "assignment",)
+    FIELDS: ClassVar = ("member_id", "group_instance_id", "client_id", "client_host", "rebalance_timeout", "session_timeout", "subscription", "assignment",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1375,10 +1455,11 @@ class MemberMetadata(Struct):
 
 
 class GroupMetadataValue(Message):
-    MIN_VERSION = 0
-    MAX_VERSION = 4
-    FIRST_FLEXIBLE_VERSION = 4
-    __slots__ = ("protocol_type", "generation", "protocol", "leader", "current_state_timestamp", "members",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 4
+    FIRST_FLEXIBLE_VERSION: ClassVar = 4
+    FIELDS: ClassVar = ("protocol_type", "generation", "protocol", "leader", "current_state_timestamp", "members",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1398,7 +1479,8 @@ class GroupMetadataValue(Message):
 
 
 class PartitionProduceData(Struct):
-    __slots__ = ("index", "records",)
+    FIELDS: ClassVar = ("index", "records",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1410,7 +1492,8 @@ class PartitionProduceData(Struct):
 
 
 class TopicProduceData(Struct):
-    __slots__ = ("name", "topic_id", "partition_data",)
+    FIELDS: ClassVar = ("name", "topic_id", "partition_data",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1424,12 +1507,13 @@ class TopicProduceData(Struct):
 
 
 class ProduceRequest(Request["ProduceResponse"]):
-    MIN_VERSION = 3
-    MAX_VERSION = 13
-    FIRST_FLEXIBLE_VERSION = 9
-    API_KEY = 0
-    RESPONSE = ProduceResponse
-    __slots__ = ("transactional_id", "acks", "timeout_ms", "topic_data",)
+    MIN_VERSION: ClassVar = 3
+    MAX_VERSION: ClassVar = 13
+    FIRST_FLEXIBLE_VERSION: ClassVar = 9
+    API_KEY: ClassVar = 0
+    RESPONSE: ClassVar = ProduceResponse
+    FIELDS: ClassVar = ("transactional_id", "acks", "timeout_ms", "topic_data",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1445,7 +1529,8 @@ class ProduceRequest(Request["ProduceResponse"]):
 
 
 class ReplicaState(Struct):
-    __slots__ = ("replica_id", "replica_epoch",)
+    FIELDS: ClassVar = ("replica_id", "replica_epoch",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1457,7 +1542,8 @@ class ReplicaState(Struct):
 
 
 class FetchPartition(Struct):
-    __slots__ = ("partition", "current_leader_epoch", "fetch_offset", "last_fetched_epoch", "log_start_offset", "partition_max_bytes", "replica_directory_id", "high_watermark",)
+    FIELDS: ClassVar = ("partition", "current_leader_epoch", "fetch_offset", "last_fetched_epoch", "log_start_offset", "partition_max_bytes", "replica_directory_id", "high_watermark",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1481,7 +1567,8 @@ class FetchPartition(Struct):
 
 
 class FetchTopic(Struct):
-    __slots__ = ("topic", "topic_id", "partitions",)
+    FIELDS: ClassVar = ("topic", "topic_id", "partitions",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1495,7 +1582,8 @@ class FetchTopic(Struct):
 
 
 class ForgottenTopic(Struct):
-    __slots__ = ("topic", "topic_id", "partitions",)
+    FIELDS: ClassVar = ("topic", "topic_id", "partitions",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1509,12 +1597,13 @@ class ForgottenTopic(Struct):
 
 
 class FetchRequest(Request["FetchResponse"]):
-    MIN_VERSION = 4
-    MAX_VERSION = 18
-    FIRST_FLEXIBLE_VERSION = 12
-    API_KEY = 1
-    RESPONSE = FetchResponse
-    __slots__ = ("cluster_id", "replica_id", "replica_state", "max_wait_ms", "min_bytes", "max_bytes", "isolation_level", "session_id", "session_epoch", "topics", "forgotten_topics_data", "rack_id",)
+    MIN_VERSION: ClassVar = 4
+    MAX_VERSION: ClassVar = 18
+    FIRST_FLEXIBLE_VERSION: ClassVar = 12
+    API_KEY: ClassVar = 1
+    RESPONSE: ClassVar = FetchResponse
+    FIELDS: ClassVar = ("cluster_id", "replica_id", "replica_state", "max_wait_ms", "min_bytes", "max_bytes", "isolation_level", "session_id", "session_epoch", "topics", "forgotten_topics_data", "rack_id",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1546,7 +1635,8 @@ class FetchRequest(Request["FetchResponse"]):
 
 
 class ListOffsetsPartition(Struct):
-    __slots__ = ("partition_index", "current_leader_epoch", "timestamp",)
+    FIELDS: ClassVar = ("partition_index", "current_leader_epoch", "timestamp",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1560,7 +1650,8 @@ class ListOffsetsPartition(Struct):
 
 
 class ListOffsetsTopic(Struct):
-    __slots__ = ("name", "partitions",)
+    FIELDS: ClassVar = ("name", "partitions",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1572,12 +1663,13 @@ class ListOffsetsTopic(Struct):
 
 
 class ListOffsetsRequest(Request["ListOffsetsResponse"]):
-    MIN_VERSION = 1
-    MAX_VERSION = 11
-    FIRST_FLEXIBLE_VERSION = 6
-    API_KEY = 2
-    RESPONSE = ListOffsetsResponse
-    __slots__ = ("replica_id", "isolation_level", "topics", "timeout_ms",)
+    MIN_VERSION: ClassVar = 1
+    MAX_VERSION: ClassVar = 11
+    FIRST_FLEXIBLE_VERSION: ClassVar = 6
+    API_KEY: ClassVar = 2
+    RESPONSE: ClassVar = ListOffsetsResponse
+    FIELDS: ClassVar = ("replica_id", "isolation_level", "topics", "timeout_ms",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1593,7 +1685,8 @@ class ListOffsetsRequest(Request["ListOffsetsResponse"]):
 
 
 class MetadataRequestTopic(Struct):
-    __slots__ = ("topic_id", "name",)
+    FIELDS: ClassVar = ("topic_id", "name",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1605,12 +1698,13 @@ class MetadataRequestTopic(Struct):
 
 
 class MetadataRequest(Request["MetadataResponse"]):
-    MIN_VERSION = 0
-    MAX_VERSION = 13
-    FIRST_FLEXIBLE_VERSION = 9
-    API_KEY = 3
-    RESPONSE = MetadataResponse
-    __slots__ = ("topics", "allow_auto_topic_creation", "include_cluster_authorized_operations", "include_topic_authorized_operations",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 13
+    FIRST_FLEXIBLE_VERSION: ClassVar = 9
+    API_KEY: ClassVar = 3
+    RESPONSE: ClassVar = MetadataResponse
+    FIELDS: ClassVar = ("topics", "allow_auto_topic_creation", "include_cluster_authorized_operations", "include_topic_authorized_operations",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1626,7 +1720,8 @@ class MetadataRequest(Request["MetadataResponse"]):
 
 
 class OffsetCommitRequestPartition(Struct):
-    __slots__ = ("partition_index", "committed_offset", "committed_leader_epoch", "committed_metadata",)
+    FIELDS: ClassVar = ("partition_index", "committed_offset", "committed_leader_epoch", "committed_metadata",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1642,7 +1737,8 @@ class OffsetCommitRequestPartition(Struct):
 
 
 class OffsetCommitRequestTopic(Struct):
-    __slots__ = ("name", "topic_id", "partitions",)
+    FIELDS: ClassVar = ("name", "topic_id", "partitions",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1656,12 +1752,13 @@ class OffsetCommitRequestTopic(Struct):
 
 
 class OffsetCommitRequest(Request["OffsetCommitResponse"]):
-    MIN_VERSION = 2
-    MAX_VERSION = 10
-    FIRST_FLEXIBLE_VERSION = 8
-    API_KEY = 8
-    RESPONSE = OffsetCommitResponse
-    __slots__ = ("group_id", "generation_id_or_member_epoch", "member_id", "group_instance_id", "retention_time_ms", "topics",)
+    MIN_VERSION: ClassVar = 2
+    MAX_VERSION: ClassVar = 10
+    FIRST_FLEXIBLE_VERSION: ClassVar = 8
+    API_KEY: ClassVar = 8
+    RESPONSE: ClassVar = OffsetCommitResponse
+    FIELDS: ClassVar = ("group_id", "generation_id_or_member_epoch", "member_id", "group_instance_id", "retention_time_ms", "topics",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1681,7 +1778,8 @@ class OffsetCommitRequest(Request["OffsetCommitResponse"]):
 
 
 class OffsetFetchRequestTopic(Struct):
-    __slots__ = ("name", "partition_indexes",)
+    FIELDS: ClassVar = ("name", "partition_indexes",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1693,7 +1791,8 @@ class OffsetFetchRequestTopic(Struct):
 
 
 class OffsetFetchRequestTopics(Struct):
-    __slots__ = ("name", "topic_id", "partition_indexes",)
+    FIELDS: ClassVar = ("name", "topic_id", "partition_indexes",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1707,7 +1806,8 @@ class OffsetFetchRequestTopics(Struct):
 
 
 class OffsetFetchRequestGroup(Struct):
-    __slots__ = ("group_id", "member_id", "member_epoch", "topics",)
+    FIELDS: ClassVar = ("group_id", "member_id", "member_epoch", "topics",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1723,12 +1823,13 @@ class OffsetFetchRequestGroup(Struct):
 
 
 class OffsetFetchRequest(Request["OffsetFetchResponse"]):
-    MIN_VERSION = 1
-    MAX_VERSION = 10
-    FIRST_FLEXIBLE_VERSION = 6
-    API_KEY = 9
-    RESPONSE = OffsetFetchResponse
-    __slots__ = ("group_id", "topics", "groups", "require_stable",)
+    MIN_VERSION: ClassVar = 1
+    MAX_VERSION: ClassVar = 10
+    FIRST_FLEXIBLE_VERSION: ClassVar = 6
+    API_KEY: ClassVar = 9
+    RESPONSE: ClassVar = OffsetFetchResponse
+    FIELDS: ClassVar = ("group_id", "topics", "groups", "require_stable",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1744,12 +1845,13 @@ class OffsetFetchRequest(Request["OffsetFetchResponse"]):
 
 
 class FindCoordinatorRequest(Request["FindCoordinatorResponse"]):
-    MIN_VERSION = 0
-    MAX_VERSION = 6
-    FIRST_FLEXIBLE_VERSION = 3
-    API_KEY = 10
-    RESPONSE = FindCoordinatorResponse
-    __slots__ = ("key", "key_type", "coordinator_keys",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 6
+    FIRST_FLEXIBLE_VERSION: ClassVar = 3
+    API_KEY: ClassVar = 10
+    RESPONSE: ClassVar = FindCoordinatorResponse
+    FIELDS: ClassVar = ("key", "key_type", "coordinator_keys",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1763,7 +1865,8 @@ class FindCoordinatorRequest(Request["FindCoordinatorResponse"]):
 
 
 class JoinGroupRequestProtocol(Struct):
-    __slots__ = ("name", "metadata",)
+    FIELDS: ClassVar = ("name", "metadata",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1775,12 +1878,13 @@ class JoinGroupRequestProtocol(Struct):
 
 
 class JoinGroupRequest(Request["JoinGroupResponse"]):
-    MIN_VERSION = 0
-    MAX_VERSION = 9
-    FIRST_FLEXIBLE_VERSION = 6
-    API_KEY = 11
-    RESPONSE = JoinGroupResponse
-    __slots__ = ("group_id", "session_timeout_ms", "rebalance_timeout_ms", "member_id", "group_instance_id", "protocol_type", "protocols", "reason",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 9
+    FIRST_FLEXIBLE_VERSION: ClassVar = 6
+    API_KEY: ClassVar = 11
+    RESPONSE: ClassVar = JoinGroupResponse
+    FIELDS: ClassVar = ("group_id", "session_timeout_ms", "rebalance_timeout_ms", "member_id", "group_instance_id", "protocol_type", "protocols", "reason",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1804,12 +1908,13 @@ class JoinGroupRequest(Request["JoinGroupResponse"]):
 
 
 class HeartbeatRequest(Request["HeartbeatResponse"]):
-    MIN_VERSION = 0
-    MAX_VERSION = 4
-    FIRST_FLEXIBLE_VERSION = 4
-    API_KEY = 12
-    RESPONSE = HeartbeatResponse
-    __slots__ = ("group_id", "generation_id", "member_id", "group_instance_id",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 4
+    FIRST_FLEXIBLE_VERSION: ClassVar = 4
+    API_KEY: ClassVar = 12
+    RESPONSE: ClassVar = HeartbeatResponse
+    FIELDS: ClassVar = ("group_id", "generation_id", "member_id", "group_instance_id",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1825,7 +1930,8 @@ class HeartbeatRequest(Request["HeartbeatResponse"]):
 
 
 class MemberIdentity(Struct):
-    __slots__ = ("member_id", "group_instance_id", "reason",)
+    FIELDS: ClassVar = ("member_id", "group_instance_id", "reason",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1839,12 +1945,13 @@ class MemberIdentity(Struct):
 
 
 class LeaveGroupRequest(Request["LeaveGroupResponse"]):
-    MIN_VERSION = 0
-    MAX_VERSION = 5
-    FIRST_FLEXIBLE_VERSION = 4
-    API_KEY = 13
-    RESPONSE = LeaveGroupResponse
-    __slots__ = ("group_id", "member_id", "members",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 5
+    FIRST_FLEXIBLE_VERSION: ClassVar = 4
+    API_KEY: ClassVar = 13
+    RESPONSE: ClassVar = LeaveGroupResponse
+    FIELDS: ClassVar = ("group_id", "member_id", "members",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1858,7 +1965,8 @@ class LeaveGroupRequest(Request["LeaveGroupResponse"]):
 
 
 class SyncGroupRequestAssignment(Struct):
-    __slots__ = ("member_id", "assignment",)
+    FIELDS: ClassVar = ("member_id", "assignment",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1870,12 +1978,13 @@ class SyncGroupRequestAssignment(Struct):
 
 
 class SyncGroupRequest(Request["SyncGroupResponse"]):
-    MIN_VERSION = 0
-    MAX_VERSION = 5
-    FIRST_FLEXIBLE_VERSION = 4
-    API_KEY = 14
-    RESPONSE = SyncGroupResponse
-    __slots__ = ("group_id", "generation_id", "member_id", "group_instance_id", "protocol_type", "protocol_name", "assignments",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 5
+    FIRST_FLEXIBLE_VERSION: ClassVar = 4
+    API_KEY: ClassVar = 14
+    RESPONSE: ClassVar = SyncGroupResponse
+    FIELDS: ClassVar = ("group_id", "generation_id", "member_id", "group_instance_id", "protocol_type", "protocol_name", "assignments",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1897,12 +2006,13 @@ class SyncGroupRequest(Request["SyncGroupResponse"]):
 
 
 class DescribeGroupsRequest(Request["DescribeGroupsResponse"]):
-    MIN_VERSION = 0
-    MAX_VERSION = 6
-    FIRST_FLEXIBLE_VERSION = 5
-    API_KEY = 15
-    RESPONSE = DescribeGroupsResponse
-    __slots__ = ("groups", "include_authorized_operations",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 6
+    FIRST_FLEXIBLE_VERSION: ClassVar = 5
+    API_KEY: ClassVar = 15
+    RESPONSE: ClassVar = DescribeGroupsResponse
+    FIELDS: ClassVar = ("groups", "include_authorized_operations",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1914,12 +2024,13 @@ class DescribeGroupsRequest(Request["DescribeGroupsResponse"]):
 
 
 class ListGroupsRequest(Request["ListGroupsResponse"]):
-    MIN_VERSION = 0
-    MAX_VERSION = 5
-    FIRST_FLEXIBLE_VERSION = 3
-    API_KEY = 16
-    RESPONSE = ListGroupsResponse
-    __slots__ = ("states_filter", "types_filter",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 5
+    FIRST_FLEXIBLE_VERSION: ClassVar = 3
+    API_KEY: ClassVar = 16
+    RESPONSE: ClassVar = ListGroupsResponse
+    FIELDS: ClassVar = ("states_filter", "types_filter",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1931,12 +2042,13 @@ class ListGroupsRequest(Request["ListGroupsResponse"]):
 
 
 class ApiVersionsRequest(Request["ApiVersionsResponse"]):
-    MIN_VERSION = 0
-    MAX_VERSION = 4
-    FIRST_FLEXIBLE_VERSION = 3
-    API_KEY = 18
-    RESPONSE = ApiVersionsResponse
-    __slots__ = ("client_software_name", "client_software_version",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 4
+    FIRST_FLEXIBLE_VERSION: ClassVar = 3
+    API_KEY: ClassVar = 18
+    RESPONSE: ClassVar = ApiVersionsResponse
+    FIELDS: ClassVar = ("client_software_name", "client_software_version",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1948,7 +2060,8 @@ class ApiVersionsRequest(Request["ApiVersionsResponse"]):
 
 
 class CreatableReplicaAssignment(Struct):
-    __slots__ = ("partition_index", "broker_ids",)
+    FIELDS: ClassVar = ("partition_index", "broker_ids",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1960,7 +2073,8 @@ class CreatableReplicaAssignment(Struct):
 
 
 class CreatableTopicConfig(Struct):
-    __slots__ = ("name", "value",)
+    FIELDS: ClassVar = ("name", "value",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1972,7 +2086,8 @@ class CreatableTopicConfig(Struct):
 
 
 class CreatableTopic(Struct):
-    __slots__ = ("name", "num_partitions", "replication_factor", "assignments", "configs",)
+    FIELDS: ClassVar = ("name", "num_partitions", "replication_factor", "assignments", "configs",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -1990,12 +2105,13 @@ class CreatableTopic(Struct):
 
 
 class CreateTopicsRequest(Request["CreateTopicsResponse"]):
-    MIN_VERSION = 2
-    MAX_VERSION = 7
-    FIRST_FLEXIBLE_VERSION = 5
-    API_KEY = 19
-    RESPONSE = CreateTopicsResponse
-    __slots__ = ("topics", "timeout_ms", "validate_only",)
+    MIN_VERSION: ClassVar = 2
+    MAX_VERSION: ClassVar = 7
+    FIRST_FLEXIBLE_VERSION: ClassVar = 5
+    API_KEY: ClassVar = 19
+    RESPONSE: ClassVar = CreateTopicsResponse
+    FIELDS: ClassVar = ("topics", "timeout_ms", "validate_only",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -2009,7 +2125,8 @@ class CreateTopicsRequest(Request["CreateTopicsResponse"]):
 
 
 class DeleteTopicState(Struct):
-    __slots__ = ("name", "topic_id",)
+    FIELDS: ClassVar = ("name", "topic_id",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -2021,12 +2138,13 @@ class DeleteTopicState(Struct):
 
 
 class DeleteTopicsRequest(Request["DeleteTopicsResponse"]):
-    MIN_VERSION = 1
-    MAX_VERSION = 6
-    FIRST_FLEXIBLE_VERSION = 4
-    API_KEY = 20
-    RESPONSE = DeleteTopicsResponse
-    __slots__ = ("topics", "topic_names", "timeout_ms",)
+    MIN_VERSION: ClassVar = 1
+    MAX_VERSION: ClassVar = 6
+    FIRST_FLEXIBLE_VERSION: ClassVar = 4
+    API_KEY: ClassVar = 20
+    RESPONSE: ClassVar = DeleteTopicsResponse
+    FIELDS: ClassVar = ("topics", "topic_names", "timeout_ms",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -2040,12 +2158,13 @@ class DeleteTopicsRequest(Request["DeleteTopicsResponse"]):
 
 
 class InitProducerIdRequest(Request["InitProducerIdResponse"]):
-    MIN_VERSION = 0
-    MAX_VERSION = 6
-    FIRST_FLEXIBLE_VERSION = 2
-    API_KEY = 22
-    RESPONSE = InitProducerIdResponse
-    __slots__ = ("transactional_id", "transaction_timeout_ms", "producer_id", "producer_epoch", "enable2_pc", "keep_prepared_txn",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 6
+    FIRST_FLEXIBLE_VERSION: ClassVar = 2
+    API_KEY: ClassVar = 22
+    RESPONSE: ClassVar = InitProducerIdResponse
+    FIELDS: ClassVar = ("transactional_id", "transaction_timeout_ms", "producer_id", "producer_epoch", "enable2_pc", "keep_prepared_txn",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -2065,7 +2184,8 @@ class InitProducerIdRequest(Request["InitProducerIdResponse"]):
 
 
 class OffsetForLeaderPartition(Struct):
-    __slots__ = ("partition", "current_leader_epoch", "leader_epoch",)
+    FIELDS: ClassVar = ("partition", "current_leader_epoch", "leader_epoch",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -2079,7 +2199,8 @@ class OffsetForLeaderPartition(Struct):
 
 
 class OffsetForLeaderTopic(Struct):
-    __slots__ = ("topic", "partitions",)
+    FIELDS: ClassVar = ("topic", "partitions",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -2091,12 +2212,13 @@ class OffsetForLeaderTopic(Struct):
 
 
 class OffsetForLeaderEpochRequest(Request["OffsetForLeaderEpochResponse"]):
-    MIN_VERSION = 2
-    MAX_VERSION = 4
-    FIRST_FLEXIBLE_VERSION = 4
-    API_KEY = 23
-    RESPONSE = OffsetForLeaderEpochResponse
-    __slots__ = ("replica_id", "topics",)
+    MIN_VERSION: ClassVar = 2
+    MAX_VERSION: ClassVar = 4
+    FIRST_FLEXIBLE_VERSION: ClassVar = 4
+    API_KEY: ClassVar = 23
+    RESPONSE: ClassVar = OffsetForLeaderEpochResponse
+    FIELDS: ClassVar = ("replica_id", "topics",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -2108,7 +2230,8 @@ class OffsetForLeaderEpochRequest(Request["OffsetForLeaderEpochResponse"]):
 
 
 class DescribeConfigsResource(Struct):
-    __slots__ = ("resource_type", "resource_name", "configuration_keys",)
+    FIELDS: ClassVar = ("resource_type", "resource_name", "configuration_keys",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -2122,12 +2245,13 @@ class DescribeConfigsResource(Struct):
 
 
 class DescribeConfigsRequest(Request["DescribeConfigsResponse"]):
-    MIN_VERSION = 1
-    MAX_VERSION = 4
-    FIRST_FLEXIBLE_VERSION = 4
-    API_KEY = 32
-    RESPONSE = DescribeConfigsResponse
-    __slots__ = ("resources", "include_synonyms", "include_documentation",)
+    MIN_VERSION: ClassVar = 1
+    MAX_VERSION: ClassVar = 4
+    FIRST_FLEXIBLE_VERSION: ClassVar = 4
+    API_KEY: ClassVar = 32
+    RESPONSE: ClassVar = DescribeConfigsResponse
+    FIELDS: ClassVar = ("resources", "include_synonyms", "include_documentation",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -2141,12 +2265,13 @@ class DescribeConfigsRequest(Request["DescribeConfigsResponse"]):
 
 
 class DeleteGroupsRequest(Request["DeleteGroupsResponse"]):
-    MIN_VERSION = 0
-    MAX_VERSION = 2
-    FIRST_FLEXIBLE_VERSION = 2
-    API_KEY = 42
-    RESPONSE = DeleteGroupsResponse
-    __slots__ = ("groups_names",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 2
+    FIRST_FLEXIBLE_VERSION: ClassVar = 2
+    API_KEY: ClassVar = 42
+    RESPONSE: ClassVar = DeleteGroupsResponse
+    FIELDS: ClassVar = ("groups_names",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -2156,12 +2281,13 @@ class DeleteGroupsRequest(Request["DeleteGroupsResponse"]):
 
 
 class DescribeClusterRequest(Request["DescribeClusterResponse"]):
-    MIN_VERSION = 0
-    MAX_VERSION = 2
-    FIRST_FLEXIBLE_VERSION = 0
-    API_KEY = 60
-    RESPONSE = DescribeClusterResponse
-    __slots__ = ("include_cluster_authorized_operations", "endpoint_type", "include_fenced_brokers",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 2
+    FIRST_FLEXIBLE_VERSION: ClassVar = 0
+    API_KEY: ClassVar = 60
+    RESPONSE: ClassVar = DescribeClusterResponse
+    FIELDS: ClassVar = ("include_cluster_authorized_operations", "endpoint_type", "include_fenced_brokers",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -2175,7 +2301,8 @@ class DescribeClusterRequest(Request["DescribeClusterResponse"]):
 
 
 class TopicRequest(Struct):
-    __slots__ = ("name",)
+    FIELDS: ClassVar = ("name",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -2185,7 +2312,8 @@ class TopicRequest(Struct):
 
 
 class DescribeTopicPartitionsRequestCursor(Struct):
-    __slots__ = ("topic_name", "partition_index",)
+    FIELDS: ClassVar = ("topic_name", "partition_index",)
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -2197,12 +2325,13 @@ class DescribeTopicPartitionsRequestCursor(Struct):
 
 
 class DescribeTopicPartitionsRequest(Request["DescribeTopicPartitionsResponse"]):
-    MIN_VERSION = 0
-    MAX_VERSION = 0
-    FIRST_FLEXIBLE_VERSION = 0
-    API_KEY = 75
-    RESPONSE = DescribeTopicPartitionsResponse
-    __slots__ = ("topics", "response_partition_limit", "cursor",)
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 0
+    FIRST_FLEXIBLE_VERSION: ClassVar = 0
+    API_KEY: ClassVar = 75
+    RESPONSE: ClassVar = DescribeTopicPartitionsResponse
+    FIELDS: ClassVar = ("topics", "response_partition_limit", "cursor",)
+    __slots__ = FIELDS
 
     def __init__(
         self,

@@ -8,7 +8,6 @@ was never answered.
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from typing import Any
 
 from muster.broker.calls import Call, Sliced
@@ -40,7 +39,7 @@ class Shared:
                 if room <= 0:
                     self.shares.append([])
                     room = SHARE
-                piece = copy(topic)
+                piece = topic.copy()
                 setattr(piece, partitions, indexes[start : start + room])
                 self.shares[-1].append((piece, start > 0))
                 taken = max(min(room, len(indexes) - start), 1)  # a topic without partitions counts as well
@@ -50,7 +49,7 @@ class Shared:
         """The request (or one group of it) once for each share; the request itself if one share is enough."""
         if len(self.shares) <= 1:
             return [whole]
-        parts = [copy(whole) for _ in self.shares]
+        parts = [whole.copy() for _ in self.shares]
         for part, share in zip(parts, self.shares, strict=True):
             part.topics = [topic for topic, _ in share]
         return parts
