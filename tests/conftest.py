@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from muster.broker.broker import Broker
-from tests.support import brokers, peers, scale
+from tests.support import brokers, peers, scale, zookeepers
 
 # A shell's `&` and nohup have SIGINT ignored, and every process that a test starts would ignore it with us.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -59,6 +59,20 @@ def kafka_cluster(run_folder: Path) -> Iterator[peers.KafkaCluster]:
     """Three brokers of Apache Kafka 4.2 as one cluster, shared by all tests of the run, which must not stop a node."""
     with peers.shared_kafka_cluster(run_folder / "kafka-cluster") as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def zookeeper(run_folder: Path) -> Iterator[zookeepers.ZooKeeperServer]:
+    """Apache ZooKeeper on a free port, shared by all tests of the run: `chroot` is a folder for the test alone."""
+    with zookeepers.shared_zookeeper(run_folder / "zookeeper") as server:
+        yield server
+
+
+@pytest.fixture
+def own_zookeeper(tmp_path: Path) -> Iterator[zookeepers.ZooKeeperServer]:
+    """Apache ZooKeeper for a test that freezes or kills it."""
+    with zookeepers.ZooKeeperServer(tmp_path / "zookeeper") as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -76,7 +76,8 @@ def peers_home() -> Path:
 
 
 @contextlib.contextmanager
-def _locked(path: Path, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
+def locked(path: Path, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
+    """Hold a file's lock, shared or alone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as lock:
         fcntl.flock(lock, kind)
@@ -84,26 +85,30 @@ def _locked(path: Path, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
 
 
 @cache
-def kafka_jars() -> Path:
-    """The folder with Kafka's jars, fetched by Maven when it is not there yet."""
-    folder = peers_home() / "kafka" / KAFKA_VERSION
+def fetched_jars(peer: str, version: str) -> Path:
+    """The folder with a release's jars, which tests/peers/PEER/pom.xml names: fetched by Maven when not there yet."""
+    folder = peers_home() / peer / version
     if folder.is_dir():
         return folder
-    maven = require("Maven", shutil.which("mvn"), "it fetches Apache Kafka's jars (Debian: apt-get install maven)")
-    with _locked(folder.parent / f"{KAFKA_VERSION}.lock"):
+    name = f"Apache {'ZooKeeper' if peer == 'zookeeper' else 'Kafka'}"
+    maven = require("Maven", shutil.which("mvn"), f"it fetches {name}'s jars (Debian: apt-get install maven)")
+    with locked(folder.parent / f"{version}.lock"):
         if not folder.is_dir():
-            fetched = folder.parent / f"{KAFKA_VERSION}.partial"
+            fetched = folder.parent / f"{version}.partial"
             shutil.rmtree(fetched, ignore_errors=True)
             goal = ["dependency:copy-dependencies", f"-DoutputDirectory={fetched}", "-DincludeScope=runtime"]
-            pom = PEERS / "kafka" / "pom.xml"
-            command = [maven, "-q", "-B", "-C", "-f", str(pom), f"-Dkafka.version={KAFKA_VERSION}", *goal]
+            pom = PEERS / peer / "pom.xml"
+            command = [maven, "-q", "-B", "-C", "-f", str(pom), f"-D{peer}.version={version}", *goal]
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
             if done.returncode:
-                missing(
-                    f"Apache Kafka {KAFKA_VERSION}", f"Maven could not fetch it:\n{(done.stdout + done.stderr)[-2000:]}"
-                )
+                missing(f"{name} {version}", f"Maven could not fetch it:\n{(done.stdout + done.stderr)[-2000:]}")
             fetched.rename(folder)
     return folder
+
+
+def kafka_jars() -> Path:
+    """The folder with Kafka's jars, fetched when it is not there yet."""
+    return fetched_jars("kafka", KAFKA_VERSION)
 
 
 def kafka_jar(artifact: str) -> Path:
@@ -116,16 +121,20 @@ def kafka_classpath() -> str:
     return f"{kafka_jars()}/*"
 
 
-def kafka_command(cls: str, *arguments: str, heap: str = "256m") -> list[str]:
-    """The command line that runs one class of Kafka's jars, such as org.apache.kafka.tools.VerifiableConsumer."""
+def java_command(options: Sequence[str], *, heap: str = "256m") -> list[str]:
+    """A command line that begins a small JVM."""
     java = require(
         f"Java {OLDEST_JAVA} or newer",
         find_java(),
-        "Kafka runs on it (Debian: apt-get install openjdk-17-jre-headless)",
+        "Kafka and ZooKeeper run on it (Debian: apt-get install openjdk-17-jre-headless)",
     )
-    log4j = PEERS / "kafka" / "log4j2.xml"
-    options = [f"-Xmx{heap}", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Dlog4j2.configurationFile={log4j}"]
-    return [java, *options, "-cp", kafka_classpath(), cls, *arguments]
+    return [java, f"-Xmx{heap}", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *options]
+
+
+def kafka_command(cls: str, *arguments: str, heap: str = "256m") -> list[str]:
+    """The command line that runs one class of Kafka's jars, such as org.apache.kafka.tools.VerifiableConsumer."""
+    options = [f"-Dlog4j2.configurationFile={PEERS / 'kafka' / 'log4j2.xml'}", "-cp", kafka_classpath()]
+    return [*java_command(options, heap=heap), cls, *arguments]
 
 
 def run_kafka_class(
@@ -166,6 +175,12 @@ def free_ports(count: int) -> list[int]:
         if len(found) == count:
             return found
     raise RuntimeError("no free ports on the loopback interface")
+
+
+def kept(command: Sequence[str], users: Path, pidfile: Path, logfile: Path) -> subprocess.Popen[bytes]:
+    """Start a server that runs for as long as a process holds the lock on `users` (tests/peers/keeper.py)."""
+    keeper = [sys.executable, str(PEERS / "keeper.py"), str(users), str(pidfile), str(logfile)]
+    return subprocess.Popen([*keeper, *command], stdin=subprocess.DEVNULL, start_new_session=True)
 
 
 @dataclass
@@ -217,12 +232,7 @@ class KafkaBroker:
             self._configure(configuration)
         (self.folder / "kafka.log").unlink(missing_ok=True)
         command = kafka_command("kafka.Kafka", str(configuration), heap=self.heap)
-        keeper = [
-            sys.executable,
-            str(PEERS / "keeper.py"),
-            *(str(self.folder / name) for name in (self.users, "pid", "kafka.log")),
-        ]
-        return subprocess.Popen([*keeper, *command], stdin=subprocess.DEVNULL, start_new_session=True)
+        return kept(command, self.folder / self.users, self.folder / "pid", self.folder / "kafka.log")
 
     def wait_until_started(self, process: subprocess.Popen[bytes]) -> None:
         """Return when the broker serves."""
@@ -283,7 +293,7 @@ class KafkaBroker:
     def __enter__(self) -> KafkaBroker:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._held = contextlib.ExitStack()
-        self._held.enter_context(_locked(self.folder / self.users, fcntl.LOCK_SH))
+        self._held.enter_context(locked(self.folder / self.users, fcntl.LOCK_SH))
         self.start()
         return self
 
@@ -349,7 +359,7 @@ class KafkaCluster:
 
     def __enter__(self) -> KafkaCluster:
         self._held = contextlib.ExitStack()
-        self._held.enter_context(_locked(self.folder / "users", fcntl.LOCK_SH))
+        self._held.enter_context(locked(self.folder / "users", fcntl.LOCK_SH))
         self.start()
         return self
 
@@ -364,8 +374,8 @@ def shared_kafka_cluster(folder: Path) -> Iterator[KafkaCluster]:
     """The cluster that all workers of one test run share, like `shared_kafka`."""
     described = folder / "cluster.json"
     with contextlib.ExitStack() as held:
-        with _locked(folder / "mutex"):
-            held.enter_context(_locked(folder / "users", fcntl.LOCK_SH))
+        with locked(folder / "mutex"):
+            held.enter_context(locked(folder / "users", fcntl.LOCK_SH))
             cluster = KafkaCluster(folder)
             if described.exists():
                 cluster.ports = json.loads(described.read_text())["ports"]
@@ -379,8 +389,8 @@ def shared_kafka(folder: Path) -> Iterator[KafkaBroker]:
     """The broker that all workers of one test run share: the first to come starts it, it ends after the last."""
     described = folder / "broker.json"
     with contextlib.ExitStack() as held:
-        with _locked(folder / "mutex"):
-            held.enter_context(_locked(folder / "users", fcntl.LOCK_SH))
+        with locked(folder / "mutex"):
+            held.enter_context(locked(folder / "users", fcntl.LOCK_SH))
             broker = KafkaBroker(folder)
             if described.exists():
                 broker.port = json.loads(described.read_text())["port"]
