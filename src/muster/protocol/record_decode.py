@@ -1,14 +1,17 @@
-"""The records of a batch as they are encoded, to objects: the one loop over every record that a client reads.
+"""The records of a batch as they are encoded, to objects: runs of records that are alike (`record_runs`) are read many
+at a time, all others by the one loop over single records.
 
 `record_batch` says what a batch is, and has the functions for callers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Protocol
 
 from muster.errors import CorruptRecordError
+from muster.protocol.record_runs import Run, find_run
 from muster.protocol.varints import read_varint, read_zigzag, signed
 
 RecordHeaders = list[tuple[str, bytes | None]]
@@ -18,6 +21,10 @@ _HALF = [-1 if number == 1 else _FAR if number & 1 else (number & 0x7F) >> 1 for
 """The size that the first byte of its number says, -1 for null; below that, `read_varint` has to read it."""
 _UPPER = [high << 6 if high < 0x80 else _FAR for high in range(256)]
 """What a second byte adds to it."""
+
+
+_STEP, _STEP_BEHIND_RUN = 64, 8
+"""So many records are read one by one before a run is looked for again; twice as many each time that there was none."""
 
 
 class Header(Protocol):
@@ -43,19 +50,56 @@ class Decoded(Protocol):
     headers: RecordHeaders
 
 
-def decode_records(data: bytes, header: Header, records: Sequence[Decoded]) -> None:  # noqa: C901
+def decode_records(data: bytes, header: Header, records: Sequence[Decoded]) -> None:
     """Fill blank objects with what a batch says of its records. Raises IndexError where the data end too early."""
-    # The consumer's hot loop: it fills objects that are there already, and decodes numbers of one and two bytes in
-    # place, as a call for each of them would cost half as much again. What neighbours share is not computed twice: the
-    # time, and the next offset. A record without headers is given none: a list for each would be as much work for
-    # Python's garbage collector as the record.
+    position, done, step = 0, 0, _STEP
+    while done < len(records):
+        run = find_run(data, position, len(records) - done)
+        if run is not None:
+            _fill(run, header, records[done : done + run.records])
+            position, done, step = run.end, done + run.records, _STEP_BEHIND_RUN
+        else:
+            position = _one_by_one(data, position, header, records[done : done + step])
+            done, step = done + step, step * 2
+    if position != len(data):
+        raise CorruptRecordError(f"{len(data) - position} bytes are left behind the last record")
+
+
+def _fill(run: Run, header: Header, records: Sequence[Decoded]) -> None:
+    """Fill blank objects with the records of a run."""
+    if header.timestamp_type:
+        times: Iterable[int] = repeat(header.max_timestamp)
+    elif isinstance(run.times, int):
+        times = repeat(header.base_timestamp + run.times)
+    else:
+        times = map(header.base_timestamp.__add__, run.times)
+    offset = header.base_offset + run.offset
+    for record, (key, value), timestamp in zip(records, run.fields, times, strict=False):
+        record.offset = offset
+        record.timestamp = timestamp
+        record.key = key
+        record.value = value
+        offset += 1
+    if run.null_key:
+        for record in records:
+            record.key = None
+    if run.null_value:
+        for record in records:
+            record.value = None
+
+
+def _one_by_one(data: bytes, position: int, header: Header, records: Iterable[Decoded]) -> int:  # noqa: C901
+    """Fill objects with the records from `position` on, and return the position behind them."""
+    # The hot loop for records that are not alike: it fills objects that are there already, and decodes numbers of one
+    # and two bytes in place, as a call for each of them would cost half as much again. What neighbours share is not
+    # computed twice: the time, and the next offset. A record without headers is given none: a list for each would be
+    # as much work for Python's garbage collector as the record.
     # A field that reaches behind the end is found by the number that must follow it: that is an IndexError.
     half, upper = _HALF, _UPPER
     base_offset = header.base_offset
     fixed_timestamp = header.max_timestamp if header.timestamp_type else None
     offset, next_delta = base_offset - 1, 0  # the delta as a zigzag number, as it is encoded
     timestamp, time_delta = 0, -1
-    position = 0
     for record in records:
         start = position
         number = data[position]
@@ -138,8 +182,7 @@ def decode_records(data: bytes, header: Header, records: Sequence[Decoded]) -> N
         if position != end_of_record:
             said, _ = read_varint(data, start)
             raise CorruptRecordError(f"a record at offset {offset} says {said} bytes and has others")
-    if position != len(data):
-        raise CorruptRecordError(f"{len(data) - position} bytes are left behind the last record")
+    return position
 
 
 def _read_nullable(data: bytes, position: int) -> tuple[bytes | None, int]:
