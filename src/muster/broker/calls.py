@@ -69,12 +69,15 @@ class Api:
     pipelined: bool = False
     fast: Fast | None = None
     most_elements: int = 1 << 20
+    tags_from: int = field(init=False)
+    """The first version whose requests have a header with tags."""
     flexible_from: int = field(init=False)
-    """The first version whose answers have a header with tags."""
+    """The first version whose answers have one."""
     has_records: bool = field(init=False)
     """Whether its answers may hold views of the log, which are not copied."""
 
     def __post_init__(self) -> None:
+        self.tags_from = self.request.FIRST_FLEXIBLE_VERSION
         self.has_records = self.request is FetchRequest
         versions = range(self.request.MIN_VERSION, self.request.MAX_VERSION + 1)
         flexible = (version for version in versions if response_header_version(self.request, version))
@@ -136,6 +139,7 @@ class Call:
         "answer",
         "api",
         "blocks",
+        "client_host",
         "client_id",
         "correlation_id",
         "frame",
@@ -154,6 +158,8 @@ class Call:
         self.version = version
         self.correlation_id = correlation_id
         self.client_id = client_id
+        self.client_host = connection.client_host
+        """The peer's address as Kafka writes it: `/127.0.0.1`."""
         self.on_cancel: Callable[[], None] | None = None
         """Called if the connection ends before the answer."""
         self.blocks = not api.pipelined
@@ -170,11 +176,6 @@ class Call:
         self.size = 0
         self.over = False
         """Whether no answer is due any more: it was sent, or the connection has ended."""
-
-    @property
-    def client_host(self) -> str:
-        """The peer's address as Kafka writes it: `/127.0.0.1`."""
-        return self._connection.client_host
 
     @property
     def peer(self) -> str:
@@ -240,7 +241,7 @@ def encode_answer(response: Response, call: Call, most_elements: int = SMALL) ->
     if response is NO_RESPONSE:
         return []
     parts: list[Buffer] = [b""]
-    codec.encoder(type(response), call.version)(response, parts.append, most_elements)
+    codec.CODECS[type(response), call.version][0](response, parts.append, most_elements)
     return finish_frame(parts, call)
 
 

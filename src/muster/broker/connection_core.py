@@ -99,6 +99,7 @@ class ConnectionCore:
         "_clock",
         "_handled",
         "_held_up",
+        "_most",
         "_slots",
         "_wake",
         "_whole",
@@ -140,6 +141,7 @@ class ConnectionCore:
         self._apis = service.apis
         self.intake = service.intake
         self._clock = service.clock
+        self._most = service.max_request_bytes
         self._whole: LargeFrame | None = None
         self._handled: LargeFrame | None = None
         self._slots: deque[Call] = deque()
@@ -153,7 +155,7 @@ class ConnectionCore:
     def received(self, view: memoryview) -> None:
         """Bytes have come: handle their frames, or keep them if frames have to wait. The view may change later."""
         self.last_active = self._clock()
-        if not self.stalled():
+        if not (self._slots or self._held_up or self.out_bytes) or not self.stalled():
             self._guarded(self.pending + view if self.pending else view)
         elif self.ending is None:
             self.pending += view
@@ -235,7 +237,7 @@ class ConnectionCore:
     def _handle_frames(self, some: bytes | memoryview) -> None:
         position, end, seen = 0, len(some), 0
         self.pending = b""
-        most = self.service.max_request_bytes
+        most = self._most
         if end > KEPT_BYTES and end < _LENGTH.unpack_from(some)[0] <= most:
             self._begin_large(some[4:], *_LENGTH.unpack_from(some))  # copied once, to where it belongs
             return
@@ -251,15 +253,16 @@ class ConnectionCore:
                     return
                 break
             seen += 1 if self._handle(data[position + 4 : stop]) else _LOOK_EVERY
+            if stop == end:
+                return
             position = stop
             if seen >= _LOOK_EVERY:
                 seen = 0
                 if (self._slots or self._held_up or self.out_bytes >= HIGH_WATER) and self.stalled():
-                    self._held_up |= _BY_REST if position < end else 0
+                    self._held_up |= _BY_REST
                     break
                 if self._clock() - self.last_active >= SLICE_S:
-                    if position < end:
-                        self._next_turn()
+                    self._next_turn()
                     break
         self.pending = data[position:]
 
@@ -314,7 +317,7 @@ class ConnectionCore:
         known, client_id = self._client_id
         if frame[10:position] != known or position > len(frame):
             client_id = self._decode_client_id(frame, client_length)
-        if version >= api.request.FIRST_FLEXIBLE_VERSION:
+        if version >= api.tags_from:
             position = position + 1 if frame[position : position + 1] == b"\0" else _behind_tags(frame, position)
         if api.fast is not None and not self._slots and isinstance(frame, bytes):
             answer = api.fast(frame, position, version, correlation_id)

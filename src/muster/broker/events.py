@@ -15,6 +15,10 @@ from muster.coordinator import effects
 
 log = logging.getLogger("muster.groups")
 
+_MOVES = (effects.MemberJoined, effects.MemberLeft)
+_SAID_BEFORE = (effects.RebalanceStarted, effects.RebalanceCompleted)
+"""Before the line about one of these comes the line about the members that have moved."""
+
 
 class GroupLines:
     """Writes events of groups as lines of the log: which member, why, how long.
@@ -28,13 +32,13 @@ class GroupLines:
 
     def __call__(self, event: effects.GroupEvent) -> None:
         """Write a line about an event, or keep it for the line about several."""
-        if isinstance(event, effects.MemberJoined | effects.MemberLeft):
+        if isinstance(event, _MOVES):
             if log.isEnabledFor(logging.DEBUG):
                 log.debug("group %s: %s", event.group_id, _moved(event))
             else:
                 self._moves(event).count(event)
             return
-        if isinstance(event, effects.RebalanceStarted | effects.RebalanceCompleted):
+        if isinstance(event, _SAID_BEFORE):
             moves = self._unsaid.pop(event.group_id, None)
             if moves is not None:
                 log.info("group %s: %s", event.group_id, moves.text())

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 from muster.broker.clock import SteadyClock, now_ms
 from muster.broker.cluster_view import LEADER_EPOCH
 from muster.broker.config import BrokerConfig
 from muster.broker.events import GroupLines
-from muster.broker.identity import random_uuid
 from muster.broker.partitions import Partitions
 from muster.broker.topic_changes import TopicChanges
 from muster.broker.topics import Topic, TopicCatalogue
@@ -204,5 +204,18 @@ def _group_config(config: BrokerConfig) -> GroupConfig:
 
 def _new_member_id(prefix: str) -> str:
     """A member id as Kafka makes them: the member's client id or instance id, and a random part."""
-    raw = random_uuid().hex()
-    return f"{prefix}-{raw[:8]}-{raw[8:12]}-{raw[12:16]}-{raw[16:20]}-{raw[20:]}"
+    raw = next(_RANDOM)
+    # A UUID of version 4, as Java's.
+    return f"{prefix}-{raw[:8]}-{raw[8:12]}-4{raw[13:16]}-{_VARIANT[raw[16]]}{raw[17:20]}-{raw[20:]}"
+
+
+def _random_hex() -> Iterator[str]:
+    """Sixteen random bytes after the other; to ask the system for each takes longer than all the rest of an id."""
+    while True:
+        some = os.urandom(4096).hex()
+        for start in range(0, len(some), 32):
+            yield some[start : start + 32]
+
+
+_RANDOM = _random_hex()
+_VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}

@@ -245,11 +245,13 @@ def _check_sync(group: ClassicGroupBase, request: SyncGroupRequest) -> ErrorCode
     if error is not NONE:
         return error
     # KIP-559: a member says which protocol it believes was chosen.
-    if None not in (request.protocol_type, group.protocol_type) and request.protocol_type != group.protocol_type:
-        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    if None not in (request.protocol_name, group.protocol_name) and request.protocol_name != group.protocol_name:
+    if _differ(request.protocol_type, group.protocol_type) or _differ(request.protocol_name, group.protocol_name):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     return NONE
+
+
+def _differ(told: str | None, known: str | None) -> bool:
+    return told != known and told is not None and known is not None
 
 
 def _park_sync(member: ClassicMember, ticket: Ticket, effects: Effects) -> None:
@@ -495,6 +497,11 @@ def joined(group: ClassicGroupBase, member: ClassicMember) -> JoinGroupResponse:
     return JoinGroupResponse(
         0, NONE, group.generation_id, group.protocol_type, group.protocol_name, leader, False, member_id, members
     )
+
+
+def not_joined(error: ErrorCode, member_id: str) -> JoinGroupResponse:
+    """The answer to a JoinGroup that failed."""
+    return JoinGroupResponse(0, error, -1, None, "", "", False, member_id)
 
 
 def unload(group: ClassicGroupBase, error: ErrorCode) -> Effects:

@@ -5,9 +5,10 @@ There are no rules here: what a member may do, and what follows from it, is in `
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 
 from muster.coordinator.clocks import NEVER, NO_TIMESTAMP
 from muster.coordinator.config import GroupConfig
@@ -23,6 +24,7 @@ from muster.protocol.messages import (
     GroupMetadataKey,
     GroupMetadataValue,
     JoinGroupRequest,
+    JoinGroupRequestProtocol,
     JoinGroupResponseMember,
     MemberMetadata,
 )
@@ -46,7 +48,10 @@ Protocols = list[tuple[str, bytes]]
 
 
 def protocols_of(request: JoinGroupRequest) -> Protocols:
-    return [(protocol.name, protocol.metadata) for protocol in request.protocols]
+    return list(map(_NAME_AND_METADATA, request.protocols))
+
+
+_NAME_AND_METADATA: Callable[[JoinGroupRequestProtocol], tuple[str, bytes]] = attrgetter("name", "metadata")
 
 
 @dataclass(slots=True)
@@ -172,8 +177,11 @@ class ClassicGroupBase:
             return bool(protocol_type and protocols)
         if protocol_type != self.protocol_type:
             return False
-        support = self.protocol_support
-        return len(self.members) in [support.get(name, 0) for name, _ in protocols]
+        support, everyone = self.protocol_support, len(self.members)
+        for name, _ in protocols:  # noqa: SIM110 (a generator takes twice as long)
+            if support.get(name, 0) == everyone:
+                return True
+        return False
 
     def select_protocol(self) -> str:
         """Of the protocols that all members know, the one that most of them prefer.
@@ -321,7 +329,7 @@ class ClassicGroupBase:
         self.transition_to(COMPLETING_REBALANCE if self.members else EMPTY, now)
 
     def _count_protocols(self, member: ClassicMember, change: int) -> None:
-        for name in {name for name, _ in member.protocols}:
+        for name in dict(member.protocols):
             self.protocol_support[name] = self.protocol_support.get(name, 0) + change
 
     def _subscriptions(self) -> frozenset[str] | None:
@@ -372,15 +380,15 @@ class ClassicGroupBase:
     def record(self, assignments: Mapping[str, bytes] | None = None) -> GroupMetadataRecord:
         """The record that keeps the group as it is, with these assignments in place of the ones it has."""
         members = [
-            MemberMetadata(
-                member_id=m.member_id,
-                group_instance_id=m.group_instance_id,
-                client_id=m.client_id,
-                client_host=m.client_host,
-                rebalance_timeout=m.rebalance_timeout_ms,
-                session_timeout=m.session_timeout_ms,
-                subscription=m.metadata(self.protocol_name),
-                assignment=m.assignment if assignments is None else assignments.get(m.member_id, b""),
+            MemberMetadata(  # by position, which takes half the time
+                m.member_id,
+                m.group_instance_id,
+                m.client_id,
+                m.client_host,
+                m.rebalance_timeout_ms,
+                m.session_timeout_ms,
+                m.metadata(self.protocol_name),
+                m.assignment if assignments is None else assignments.get(m.member_id, b""),
             )
             for m in self.members.values()
         ]

@@ -29,6 +29,9 @@ class Decision(Protocol):
 class Shard(Protocol):
     """What a shard must offer to be kept in a store."""
 
+    first_alarm: int
+    """A time that is not after the next deadline, NEVER if there is none; after `next_deadline` it is the next one."""
+
     def replay(self, key: bytes | None, value: bytes | None, shift: int) -> None:
         """Apply a record of the store, its times moved by so many milliseconds. Raises if it cannot be understood."""
 
@@ -43,10 +46,6 @@ class Shard(Protocol):
 
     def spoiled(self, answer: Any, error: ErrorCode) -> Struct:
         """The answer in place of one whose records were lost."""
-
-    @property
-    def first_alarm(self) -> int:
-        """A time that is not after the next deadline."""
 
     def next_deadline(self) -> int | None:
         """When to call `on_deadline`; None for never."""

@@ -148,10 +148,13 @@ class CoordinatorRuntime(Shards[GroupShard]):
     def _of_one_group(
         self, decide: Decide, request: Any, client: Client, reply: Answer, fresh_member_id: str = UNKNOWN_MEMBER_ID
     ) -> None:
-        home = self._find(request.group_id)
-        if not isinstance(home, Home):
-            reply(refused(request, home))
-            return
+        home = self._homes.get(group_partition(request.group_id, self.config.offsets_topic_num_partitions))
+        if home is None:
+            found = self._find(request.group_id)
+            if not isinstance(found, Home):
+                reply(refused(request, found))
+                return
+            home = found
         origin = Origin(reply, client.client_id, client.client_host, client.api_version, fresh_member_id)
         now = self._clock()
         answered = self._settle(home, now, decide, home.shard, request, origin, now)

@@ -57,7 +57,7 @@ MAX_NAME_LENGTH = 8_000
 class GroupShard:
     """Groups and offsets of one partition."""
 
-    __slots__ = ("_alarms", "_expiry_check_at", "config", "groups", "offsets", "topics")
+    __slots__ = ("_alarms", "_expiry_check_at", "config", "first_alarm", "groups", "offsets", "topics")
 
     def __init__(self, config: GroupConfig, topics: TopicResolver) -> None:
         self.config = config
@@ -67,6 +67,8 @@ class GroupShard:
         # (time, group id): for each group the next time to look at it. Entries that were overtaken are skipped.
         self._alarms: list[tuple[int, str]] = []
         self._expiry_check_at = NEVER
+        self.first_alarm = NEVER
+        """A time that is not after the next deadline; after `next_deadline` it is the next one."""
 
     # ----------------------------------------------------------------------------------------------------- membership
 
@@ -90,11 +92,14 @@ class GroupShard:
     def _check_join(self, request: JoinGroupRequest, origin: Origin) -> ErrorCode:
         if not 0 < len(request.group_id) <= MAX_NAME_LENGTH:
             return ErrorCode.INVALID_GROUP_ID
-        longest_name = max(len(request.group_instance_id or ""), len(request.protocol_type), len(origin.client_id))
-        for protocol in request.protocols:
-            longest_name = max(longest_name, len(protocol.name))
-        if longest_name > MAX_NAME_LENGTH:
+        longest = MAX_NAME_LENGTH
+        if len(request.protocol_type) > longest or len(origin.client_id) > longest:
             return ErrorCode.INVALID_REQUEST
+        if request.group_instance_id is not None and len(request.group_instance_id) > longest:
+            return ErrorCode.INVALID_REQUEST
+        for protocol in request.protocols:
+            if len(protocol.name) > longest:
+                return ErrorCode.INVALID_REQUEST
         config = self.config
         if not config.group_min_session_timeout_ms <= request.session_timeout_ms <= config.group_max_session_timeout_ms:
             return ErrorCode.INVALID_SESSION_TIMEOUT
@@ -284,6 +289,7 @@ class GroupShard:
         for group in self.groups.values():
             effects.merge((group.loaded(now),))
             self._arm(group)
+        self.next_deadline()
         return effects
 
     def unload(self, error: ErrorCode) -> Effects:
@@ -302,21 +308,17 @@ class GroupShard:
 
     def _arm(self, group: Group) -> None:
         if group.wake_at < group.armed_at:
-            group.armed_at = group.wake_at
-            heappush(self._alarms, (group.wake_at, group.group_id))
-
-    @property
-    def first_alarm(self) -> int:
-        """A time that is not after the next deadline."""
-        alarms = self._alarms
-        return alarms[0][0] if alarms and alarms[0][0] < self._expiry_check_at else self._expiry_check_at
+            wake_at = group.armed_at = group.wake_at
+            heappush(self._alarms, (wake_at, group.group_id))
+            if wake_at < self.first_alarm:
+                self.first_alarm = wake_at
 
     def next_deadline(self) -> int | None:
         """When to call `on_deadline`; nothing is due before."""
         while self._alarms and self._is_overtaken(*self._alarms[0]):
             heappop(self._alarms)
-        deadline = min(self._alarms[0][0] if self._alarms else NEVER, self._expiry_check_at)
-        return None if deadline == NEVER else deadline
+        self.first_alarm = min(self._alarms[0][0] if self._alarms else NEVER, self._expiry_check_at)
+        return None if self.first_alarm == NEVER else self.first_alarm
 
     def _is_overtaken(self, at: int, group_id: str) -> bool:
         group = self.groups.get(group_id)
@@ -336,6 +338,7 @@ class GroupShard:
         if self._expiry_check_at <= now:
             self._expiry_check_at = now + max(self.config.offsets_retention_check_interval_ms, 1)
             self._expire_offsets(now, effects)
+        self.next_deadline()
         return effects
 
     def _expire_offsets(self, now: int, effects: Effects) -> None:

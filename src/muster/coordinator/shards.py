@@ -65,6 +65,7 @@ RELOAD_AFTER_MS = 1_000
 
 
 _BY_SLOT = attrgetter("slot")
+_FIRST_ALARM = attrgetter("first_alarm")
 
 
 class Shards(Generic[S]):
@@ -316,7 +317,8 @@ class Shards(Generic[S]):
             log.exception("partition %d of %s could not go on", home.slot, self._topic)
             self._go_away(home.slot)
             return self._drop(home, ErrorCode.UNKNOWN_SERVER_ERROR)
-        home.answer(effects.replies)
+        if effects.replies:
+            home.answer(effects.replies)
         for event in effects.events:
             self._on_event(event)
         if home.shard.first_alarm < self._told_deadline:
@@ -389,9 +391,15 @@ class Shards(Generic[S]):
 
     def next_deadline(self) -> int | None:
         """When `on_deadlines` wants to be called next, by `clock`."""
-        deadlines = [d for home in self._homes.values() if (d := home.shard.next_deadline()) is not None]
-        deadlines += self._away.values()
-        self._told_deadline = min(deadlines, default=NEVER)
+        shards = [home.shard for home in self._homes.values()]
+        deadline = NEVER
+        while shards:
+            first = min(shards, key=_FIRST_ALARM)
+            deadline = first.first_alarm
+            first.next_deadline()
+            if first.first_alarm == deadline:  # else that alarm was overtaken
+                break
+        self._told_deadline = min(deadline, *self._away.values()) if self._away else deadline
         return None if self._told_deadline == NEVER else self._told_deadline
 
     def _comes_due(self, at: int) -> None:
@@ -402,8 +410,7 @@ class Shards(Generic[S]):
     def on_deadlines(self, now: int) -> None:
         """Do all that is due: end sessions and rebalances, expire offsets, read shards again."""
         for home in list(self._homes.values()):
-            deadline = home.shard.next_deadline()
-            if deadline is not None and deadline <= now:
+            if home.shard.first_alarm <= now:
                 self._settle(home, now, home.shard.on_deadline, now)
         for slot, at in list(self._away.items()):
             if at <= now:

@@ -18,7 +18,15 @@ Encode = Callable[..., None]
 Decode = Callable[..., tuple[Any, int]]
 """(buffer, position, elements that may come) -> message, position behind it"""
 
-_codecs: dict[tuple[type[Message], int], tuple[Encode, Decode]] = {}
+
+class _Codecs(dict[tuple[type[Message], int], tuple[Encode, Decode]]):
+    def __missing__(self, key: tuple[type[Message], int]) -> tuple[Encode, Decode]:
+        pair = self[key] = _compiled(*key, False)
+        return pair
+
+
+CODECS = _Codecs()
+"""The functions of each message and version: compiled when they are first looked for."""
 _sliced: dict[tuple[type[Message], int], tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
 _BROKEN = (struct_error, IndexError, UnicodeDecodeError, OverflowError)
@@ -46,7 +54,7 @@ def decode(cls: type[M], version: int, buffer: Buffer, position: int = 0, most_e
         UnsupportedVersionError: there is no such version.
     """
     try:
-        found: M = decoder(cls, version)(buffer, position, most_elements)[0]
+        found: M = CODECS[cls, version][1](buffer, position, most_elements)[0]
     except _BROKEN as error:
         raise _garbled(cls, version, error) from None
     return found
@@ -74,12 +82,12 @@ def _garbled(cls: type[Message], version: int, error: Exception) -> ProtocolErro
 
 def encoder(cls: type[Message], version: int) -> Encode:
     """The function that appends an encoded message to a list of buffers: `encode(message, parts.append)`."""
-    return (_codecs.get((cls, version)) or _compile(cls, version))[0]
+    return CODECS[cls, version][0]
 
 
 def decoder(cls: type[Message], version: int) -> Decode:
     """The function behind `decode`: raises what `struct` and indexing raise on broken bytes."""
-    return (_codecs.get((cls, version)) or _compile(cls, version))[1]
+    return CODECS[cls, version][1]
 
 
 def _truncated() -> ProtocolError:
@@ -105,11 +113,6 @@ def _codec_sliced(cls: type[Message], version: int) -> tuple[Callable[..., Any],
     if found is None:
         found = _sliced[cls, version] = _compiled(cls, version, True)
     return found
-
-
-def _compile(cls: type[Message], version: int) -> tuple[Encode, Decode]:
-    pair = _codecs[cls, version] = _compiled(cls, version, False)
-    return pair
 
 
 def _compiled(cls: type[Message], version: int, sliced: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
