@@ -135,12 +135,11 @@ class Call:
     """One request under way: its sender, and where its answer goes."""
 
     __slots__ = (
-        "_connection",
         "answer",
         "api",
         "blocks",
-        "client_host",
         "client_id",
+        "connection",
         "correlation_id",
         "frame",
         "held",
@@ -153,13 +152,11 @@ class Call:
     )
 
     def __init__(self, connection: Asker, api: Api, version: int, correlation_id: int, client_id: str) -> None:
-        self._connection = connection
+        self.connection = connection
         self.api = api
         self.version = version
         self.correlation_id = correlation_id
         self.client_id = client_id
-        self.client_host = connection.client_host
-        """The peer's address as Kafka writes it: `/127.0.0.1`."""
         self.on_cancel: Callable[[], None] | None = None
         """Called if the connection ends before the answer."""
         self.blocks = not api.pipelined
@@ -180,13 +177,13 @@ class Call:
     @property
     def peer(self) -> str:
         """The peer's address and port, for the log."""
-        return self._connection.peer
+        return self.connection.peer
 
     def reply(self, response: Response | Sliced) -> None:
         """Answer the request. A second call does nothing, nor does one after the connection's end. Never raises."""
         if self.parked:
             if not self.over:
-                self._connection.answered(self, response)
+                self.connection.answered(self, response)
         elif self.answer is None:
             self.answer = response
 
@@ -194,12 +191,12 @@ class Call:
         """Give the frame's memory back: the handler has no views of it any more."""
         frame, self.held = self.held, None
         if frame is not None:
-            self._connection.intake.done(frame)
+            self.connection.intake.done(frame)
 
     def close(self, reason: str) -> None:
         """End the connection without an answer, as CloseConnectionError does while the handler runs."""
         self.over = True
-        self._connection.close(reason)
+        self.connection.close(reason)
 
 
 def at_once(steps: Generator[None, None, R]) -> R:

@@ -1,6 +1,8 @@
 """The runtime: durability before answers, one write a turn, loading, and requests about many groups."""
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from muster.broker.calls import at_once
 from muster.coordinator.effects import MemberJoined
@@ -352,3 +354,37 @@ def test_groups_are_deleted_and_described_in_kafkas_order(broker):
     assert [result.group_id for result in answer.results] == ["a", "", "nope-1"]
     (answer,) = broker.send(DescribeGroupsRequest(["", "a", "", "nope-1", "a"]))
     assert [group.group_id for group in answer.groups] == ["a", "a", "", "", "nope-1"]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("gh"), st.sampled_from(["join", "leave", "beat", "wait", "delete"]), st.integers(0, 4)
+        ),
+        max_size=60,
+    )
+)
+@example([("g", step, 0) for step in ("join", "leave", "delete")])
+def test_the_next_deadline_is_the_earliest_of_all_groups(steps):
+    """Deadlines move: alarms of groups are overtaken by earlier ones, and groups go while theirs are set."""
+    broker = Broker().loaded()
+    ids: dict[str, str] = {}
+    for group, step, number in steps:
+        who = group + str(number % 2)
+        if step == "join":
+            (answer,) = broker.join(group, ids.get(who, ""), who if number == 4 else None) or [None]
+            if answer is not None and answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+                ids[who] = answer.member_id
+        elif step == "leave":
+            broker.send(LeaveGroupRequest(group, members=[MemberIdentity(ids.pop(who, ""), None)]), 5)
+        elif step == "beat":
+            broker.runtime.heartbeat(group, 1, ids.get(who, ""))
+        elif step == "delete":
+            broker.send(DeleteGroupsRequest([group]))
+        else:
+            broker.now += [1, 3_000, 9_999, 10_000, 300_000][number % 5]
+            broker.turn()
+        shards = [home.shard for home in broker.runtime._homes.values()]
+        due = [min([s._expiry_check_at, *[found.armed_at for found in s.groups.values()]]) for s in shards]
+        assert all(shard.first_alarm <= earliest for shard, earliest in zip(shards, due, strict=True))
+        assert broker.runtime.next_deadline() == min(due, default=None)

@@ -172,7 +172,7 @@ def submit(groups: Groups, request: Request[Any], call: Call, reply: Callable[[A
     """Hand a request to the coordinator; `reply` is called once with the answer, now or later."""
     if not groups.serving:
         groups.ensure_topic()
-    groups.runtime.submit(request, _client(call.client_id, call.client_host, call.version), reply)
+    groups.runtime.submit(request, _client(call.client_id, call.connection.client_host, call.version), reply)
 
 
 _client = lru_cache(maxsize=1024)(Client)
