@@ -64,6 +64,11 @@ class Asked:
     peer = "127.0.0.1:1"
     on_cancel = None
 
+    @property
+    def connection(self) -> Asked:
+        """What a handler asks of the connection, this tells itself."""
+        return self
+
     def __init__(self, broker: Broker, request: Request[Any], version: int, client_id: str = "asker") -> None:
         self.version = version
         self.client_id = client_id
