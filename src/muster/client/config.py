@@ -30,6 +30,10 @@ class ClientConfig:
 
     `send_buffer_bytes` and `receive_buffer_bytes` of -1, the default here, leave the socket's buffers to the operating
     system, which sizes them better than Kafka's fixed 128 and 64 KB.
+
+    `broker_version_fallback` is librdkafka's setting: "0.8" or "0.9", what to take a broker for that closes the
+    connection when it is asked which versions it speaks. Kafka has answered that since 0.10; without the setting such
+    an end is a failure like any other.
     """
 
     bootstrap_servers: tuple[str, ...] = ("localhost:9092",)
@@ -46,6 +50,7 @@ class ClientConfig:
     metadata_max_age_ms: int = 300_000
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
+    broker_version_fallback: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bootstrap_servers", _addresses(self.bootstrap_servers))
@@ -55,6 +60,8 @@ class ClientConfig:
             parse_address(address)
         for setting in fields(self):
             _check_range(setting.name, getattr(self, setting.name))
+        if self.broker_version_fallback is not None:
+            _one_of("broker_version_fallback", self.broker_version_fallback, ("0.8", "0.9"))
         self._check()
 
     def _check(self) -> None:

@@ -73,11 +73,21 @@ class Owner(Protocol):
 class Connection(asyncio.BufferedProtocol):
     """A connection as the driver sees it. Created before the socket is there, so that requests can wait in it."""
 
-    def __init__(self, owner: Owner, node: Node, channel: Channel, client_id: str, handshake_ms: int) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        node: Node,
+        channel: Channel,
+        client_id: str,
+        handshake_ms: int,
+        handshake: Handshake,
+    ) -> None:
         self.node = node
         self.channel = channel
         self.state = ConnectionState.CONNECTING
         self.was_ready = False
+        self.closed_when_asked = False
+        """Whether the broker ended it in place of telling its versions."""
         self.last_used = owner.now()
         self._owner = owner
         self._client_id = client_id
@@ -89,7 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unwritten: deque[Waiting] = deque()
         """Requests without an answer (acks=0) that the socket has not taken whole: closing now would lose them."""
         self._correlation_id = 0
-        self._handshake = Handshake()
+        self._handshake = handshake
         self._muted_until = 0
 
     # --- for the driver ----------------------------------------------------------------------------------------------
@@ -179,6 +189,9 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()
             return
         transport.set_write_buffer_limits(high=0)  # `resume_writing` comes when all is written
+        if self._handshake.done:
+            self._on_handshake_done()
+            return
         self.state = ConnectionState.HANDSHAKE
         self._ask_versions()
 
@@ -207,6 +220,7 @@ class Connection(asyncio.BufferedProtocol):
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.closed_when_asked = self.state is ConnectionState.HANDSHAKE
         reason = f": {exc}" if exc else ""
         self.close(Failure(FailureKind.DISCONNECTED, f"{self.node} closed the connection{reason}"))
 
@@ -263,6 +277,11 @@ class Connection(asyncio.BufferedProtocol):
         self._in_flight.append(waiting)
         self._owner.look_at(waiting.deadline)  # what waits behind it may have much more time
 
+    def _on_handshake_done(self) -> None:
+        self.state = ConnectionState.READY
+        self.was_ready = True
+        self._owner.on_ready(self)
+
     def _on_versions(self, answer: ApiVersionsResponse | Failure, now: int) -> None:
         if isinstance(answer, Failure):
             return
@@ -271,8 +290,6 @@ class Connection(asyncio.BufferedProtocol):
             text = f"{self.node} refused the version handshake: {code.name}"
             self.close(Failure(FailureKind.UNSUPPORTED_VERSION, text))
         elif self._handshake.done:
-            self.state = ConnectionState.READY
-            self.was_ready = True
-            self._owner.on_ready(self)
+            self._on_handshake_done()
         else:
             self._ask_versions()

@@ -20,7 +20,7 @@ from muster.client.core.backoff import Backoff
 from muster.client.core.events import Disconnect, Event, Note
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import LEAST_LOADED, AnySend, Channel, Failure, FailureKind
-from muster.client.handshake import set_options
+from muster.client.handshake import Handshake, set_options
 from muster.errors import ClosedError, MusterError
 from muster.model import Node
 
@@ -48,13 +48,15 @@ class _Address:
     so is a failure for another reason. The same reason is logged again only every five minutes.
     """
 
-    __slots__ = ("backoff", "place", "retry_at", "setup_timeout", "told", "told_at")
+    __slots__ = ("backoff", "is_old", "place", "retry_at", "setup_timeout", "told", "told_at")
 
     def __init__(self, config: ClientConfig, node: Node) -> None:
         self.place = f"{node.host}:{node.port}"
         self.told: str | None = None
         """Why there is no connection, as it was logged last; None while the address is fine."""
         self.told_at = 0
+        self.is_old = False
+        """Whether the next connection takes the broker for one that cannot be asked for its versions."""
         seed = random.getrandbits(31)
         self.backoff = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, seed)
         self.setup_timeout = Backoff(
@@ -169,7 +171,8 @@ class Driver:
                 return known
             known.close(Failure(FailureKind.DISCONNECTED, f"broker {node.node_id} moved to {node.host}:{node.port}"))
         timeout_ms = self._config.request_timeout_ms
-        connection = Connection(self, node, channel, self._config.client_id, timeout_ms)
+        handshake = Handshake.assumed() if self._address(node).is_old else Handshake()
+        connection = Connection(self, node, channel, self._config.client_id, timeout_ms, handshake)
         self._connections[node.node_id, channel] = connection
         task = self._event_loop().create_task(self._connect(connection))
         self._tasks.add(task)
@@ -272,8 +275,13 @@ class Driver:
         now = self.now()
         address = self._address(connection.node)
         address.retry_at = now + address.backoff.next_wait_ms()
+        # After each connection the broker is asked anew: it may be a newer one by now.
+        address.is_old = connection.closed_when_asked and self._config.broker_version_fallback is not None
         if connection.was_ready:
             log.info("connection to %s ended: %s", connection.node, failure.message)
+        elif address.is_old:
+            version = self._config.broker_version_fallback
+            log.info("%s does not tell its versions: taken for a broker of Kafka %s", connection.node, version)
         else:
             address.failed(failure.message, now)
         self._metadata.request_update(now)  # the broker may be gone, and its partitions may have other leaders

@@ -6,15 +6,26 @@ TLS and SASL, which would come between the two on every connection, have their p
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 
 import muster
 from muster.errors import ErrorCode, error_code
 from muster.protocol import framing
-from muster.protocol.api import version_ranges
+from muster.protocol.api import ApiKey, version_ranges
 from muster.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 from muster.protocol.primitives import Buffer
 
 _FIRST_WITH_SOFTWARE = 3
+
+BEFORE_API_VERSIONS: Mapping[int, tuple[int, int]] = {
+    ApiKey.FETCH: (0, 0),
+    ApiKey.LIST_OFFSETS: (0, 0),
+    ApiKey.METADATA: (0, 0),
+    ApiKey.OFFSET_FETCH: (1, 1),
+    ApiKey.FIND_COORDINATOR: (0, 0),
+}
+"""What brokers of Kafka 0.8.2 and 0.9 speak, of the requests that muster sends. They have no ApiVersions, and close the
+connection of a client that sends it."""
 
 
 def set_options(link: socket.socket, send_buffer_bytes: int = -1, receive_buffer_bytes: int = -1) -> None:
@@ -35,6 +46,13 @@ class Handshake:
         self.ranges: dict[int, tuple[int, int]] = {}
         """The version range of each API of the broker, once the handshake is done."""
         self._lowered = False
+
+    @classmethod
+    def assumed(cls) -> Handshake:
+        """A handshake that is done without having asked, with a broker from before Kafka 0.10."""
+        handshake = cls()
+        handshake.done, handshake.ranges = True, dict(BEFORE_API_VERSIONS)
+        return handshake
 
     def request(self) -> ApiVersionsRequest:
         """The ApiVersions request; newer versions carry the name of this software (KIP-511)."""

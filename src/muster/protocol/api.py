@@ -92,9 +92,10 @@ def newest_common(message: type[Message], broker_range: tuple[int, int] | None, 
     if broker_range is None:
         raise UnsupportedVersionError(f"the broker does not speak {message.__name__}")
     first, last = broker_range
+    oldest = message.MIN_VERSION if message.OLDEST_VERSION is None else message.OLDEST_VERSION
     version = min(last, message.MAX_VERSION if newest is None else newest)
-    if version < max(first, message.MIN_VERSION):
-        spoken = f"{message.MIN_VERSION} to {message.MAX_VERSION}"
+    if version < max(first, oldest):
+        spoken = f"{oldest} to {message.MAX_VERSION}"
         raise UnsupportedVersionError(
             f"the broker speaks {message.__name__} v{first} to v{last}, this client v{spoken}: none in common"
         )

@@ -118,8 +118,9 @@ def _codec_sliced(cls: type[Message], version: int) -> tuple[Callable[..., Any],
 def _compiled(cls: type[Message], version: int, sliced: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
     from muster.protocol import codegen  # imported here, so that a process that decodes nothing does not load it
 
-    if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
-        known = f"{cls.MIN_VERSION} to {cls.MAX_VERSION}"
+    first = cls.MIN_VERSION if cls.OLDEST_VERSION is None else cls.OLDEST_VERSION
+    if not first <= version <= cls.MAX_VERSION:
+        known = f"{first} to {cls.MAX_VERSION}"
         raise UnsupportedVersionError(f"{cls.__name__} has versions {known}, not {version}")
     source, packers = codegen.codec_source(cls.__name__, version, sliced)
     namespace = dict(_NAMESPACE)

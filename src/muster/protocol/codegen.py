@@ -82,6 +82,8 @@ def _message_bases(message: Message) -> tuple[str, list[str]]:
     flexible = message.flexible.first if message.flexible != schema.NEVER else 1 << 15
     lines = [f"    MIN_VERSION: ClassVar = {message.versions.first}", f"    MAX_VERSION: ClassVar = {last}"]
     lines.append(f"    FIRST_FLEXIBLE_VERSION: ClassVar = {flexible}")
+    if message.older != schema.NEVER:
+        lines.append(f"    OLDEST_VERSION: ClassVar = {message.older.first}")
     if message.kind not in ("request", "response"):
         return "Message", lines
     lines.append(f"    API_KEY: ClassVar = {message.key}")

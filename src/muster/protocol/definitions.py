@@ -50,7 +50,7 @@ response ProduceResponse key=0 versions=3-13 flexible=9+
         port int32 10+
         rack string 10+ null=10+ default=null
 
-request FetchRequest key=1 versions=4-18 flexible=12+
+request FetchRequest key=1 versions=4-18 older=0-3 flexible=12+
     cluster_id string 12+ null=12+ default=null tag=0:12+ ignorable
     replica_id int32 0-14 default=-1
     replica_state ReplicaState 15+ tag=1:15+
@@ -80,7 +80,7 @@ request FetchRequest key=1 versions=4-18 flexible=12+
         partitions []int32 7+
     rack_id string 11+ default="" ignorable
 
-response FetchResponse key=1 versions=4-18 flexible=12+
+response FetchResponse key=1 versions=4-18 older=0-3 flexible=12+
     throttle_time_ms int32 1+ ignorable
     error_code int16 7+ ignorable
     session_id int32 7+ default=0
@@ -113,7 +113,7 @@ response FetchResponse key=1 versions=4-18 flexible=12+
         port int32 16+
         rack string 16+ null=16+ default=null
 
-request ListOffsetsRequest key=2 versions=1-11 flexible=6+
+request ListOffsetsRequest key=2 versions=1-11 older=0-0 flexible=6+
     replica_id int32
     isolation_level int8 2+
     topics []ListOffsetsTopic
@@ -122,9 +122,10 @@ request ListOffsetsRequest key=2 versions=1-11 flexible=6+
             partition_index int32
             current_leader_epoch int32 4+ default=-1 ignorable
             timestamp int64
+            max_num_offsets int32 0-0 default=1
     timeout_ms int32 10+ ignorable
 
-response ListOffsetsResponse key=2 versions=1-11 flexible=6+
+response ListOffsetsResponse key=2 versions=1-11 older=0-0 flexible=6+
     throttle_time_ms int32 2+ ignorable
     topics []ListOffsetsTopicResponse
         name string
@@ -134,6 +135,7 @@ response ListOffsetsResponse key=2 versions=1-11 flexible=6+
             timestamp int64 1+ default=-1
             offset int64 1+ default=-1
             leader_epoch int32 4+ default=-1
+            old_style_offsets []int64 0-0 ignorable
 
 request MetadataRequest key=3 versions=0-13 flexible=9+
     topics []MetadataRequestTopic null=1+

@@ -266,6 +266,7 @@ class FetchResponse(Response):
     MIN_VERSION: ClassVar = 4
     MAX_VERSION: ClassVar = 18
     FIRST_FLEXIBLE_VERSION: ClassVar = 12
+    OLDEST_VERSION: ClassVar = 0
     API_KEY: ClassVar = 1
     FIELDS: ClassVar = ("throttle_time_ms", "error_code", "session_id", "responses", "node_endpoints",)
     __slots__ = FIELDS
@@ -286,7 +287,7 @@ class FetchResponse(Response):
 
 
 class ListOffsetsPartitionResponse(Struct):
-    FIELDS: ClassVar = ("partition_index", "error_code", "timestamp", "offset", "leader_epoch",)
+    FIELDS: ClassVar = ("partition_index", "error_code", "timestamp", "offset", "leader_epoch", "old_style_offsets",)
     __slots__ = FIELDS
 
     def __init__(
@@ -296,12 +297,14 @@ class ListOffsetsPartitionResponse(Struct):
         timestamp: int = -1,
         offset: int = -1,
         leader_epoch: int = -1,
+        old_style_offsets: list[int] = EMPTY,
     ) -> None:
         self.partition_index = partition_index
         self.error_code = error_code
         self.timestamp = timestamp
         self.offset = offset
         self.leader_epoch = leader_epoch
+        self.old_style_offsets = [] if old_style_offsets is EMPTY else old_style_offsets
 
 
 class ListOffsetsTopicResponse(Struct):
@@ -321,6 +324,7 @@ class ListOffsetsResponse(Response):
     MIN_VERSION: ClassVar = 1
     MAX_VERSION: ClassVar = 11
     FIRST_FLEXIBLE_VERSION: ClassVar = 6
+    OLDEST_VERSION: ClassVar = 0
     API_KEY: ClassVar = 2
     FIELDS: ClassVar = ("throttle_time_ms", "topics",)
     __slots__ = FIELDS
@@ -1600,6 +1604,7 @@ class FetchRequest(Request["FetchResponse"]):
     MIN_VERSION: ClassVar = 4
     MAX_VERSION: ClassVar = 18
     FIRST_FLEXIBLE_VERSION: ClassVar = 12
+    OLDEST_VERSION: ClassVar = 0
     API_KEY: ClassVar = 1
     RESPONSE: ClassVar = FetchResponse
     FIELDS: ClassVar = ("cluster_id", "replica_id", "replica_state", "max_wait_ms", "min_bytes", "max_bytes", "isolation_level", "session_id", "session_epoch", "topics", "forgotten_topics_data", "rack_id",)
@@ -1635,7 +1640,7 @@ class FetchRequest(Request["FetchResponse"]):
 
 
 class ListOffsetsPartition(Struct):
-    FIELDS: ClassVar = ("partition_index", "current_leader_epoch", "timestamp",)
+    FIELDS: ClassVar = ("partition_index", "current_leader_epoch", "timestamp", "max_num_offsets",)
     __slots__ = FIELDS
 
     def __init__(
@@ -1643,10 +1648,12 @@ class ListOffsetsPartition(Struct):
         partition_index: int = 0,
         current_leader_epoch: int = -1,
         timestamp: int = 0,
+        max_num_offsets: int = 1,
     ) -> None:
         self.partition_index = partition_index
         self.current_leader_epoch = current_leader_epoch
         self.timestamp = timestamp
+        self.max_num_offsets = max_num_offsets
 
 
 class ListOffsetsTopic(Struct):
@@ -1666,6 +1673,7 @@ class ListOffsetsRequest(Request["ListOffsetsResponse"]):
     MIN_VERSION: ClassVar = 1
     MAX_VERSION: ClassVar = 11
     FIRST_FLEXIBLE_VERSION: ClassVar = 6
+    OLDEST_VERSION: ClassVar = 0
     API_KEY: ClassVar = 2
     RESPONSE: ClassVar = ListOffsetsResponse
     FIELDS: ClassVar = ("replica_id", "isolation_level", "topics", "timeout_ms",)

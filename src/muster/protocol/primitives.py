@@ -45,6 +45,8 @@ class Message(Struct):
     MIN_VERSION: ClassVar[int]
     MAX_VERSION: ClassVar[int]
     FIRST_FLEXIBLE_VERSION: ClassVar[int]
+    OLDEST_VERSION: ClassVar[int | None] = None
+    """Below MIN_VERSION, the oldest that today's Kafka speaks: the first that a client sends to older brokers."""
 
 
 class Response(Message):

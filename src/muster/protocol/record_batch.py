@@ -11,8 +11,8 @@ length and leader epoch are not covered, so a broker gives a batch its offsets b
 at its records. Broker and log treat batches as opaque bytes with a header; only clients and the log's compaction decode
 records.
 
-The older magics 0 and 1 have their magic at the same place. Today's brokers neither write nor accept them, nor does
-muster: they raise UnsupportedMagicError.
+The older magics 0 and 1 have their magic at the same place. Brokers neither write nor accept them any more, nor does
+muster: they raise UnsupportedMagicError. `message_set.py` makes batches of those that a client fetches.
 
 A record's numbers are zigzag varints; its timestamp and offset are relative to the batch's. With LogAppendTime every
 record has the batch's max_timestamp. A batch that compaction has cleaned keeps its base and last offset though records

@@ -109,6 +109,8 @@ class Message(Struct):
     kind: str = "data"
     key: int | None = None
     versions: Versions = ALWAYS
+    older: Versions = NEVER
+    """Versions that today's Kafka does not speak any more, for brokers of their time."""
     flexible: Versions = NEVER
     common: dict[str, Struct] = field(default_factory=dict)
 
@@ -155,6 +157,7 @@ def _parse_head(line: str) -> Message:
         kind=kind,
         key=int(values["key"]) if "key" in values else None,
         versions=Versions.parse(values["versions"]),
+        older=Versions.parse(values.get("older", "none")),
         flexible=Versions.parse(values["flexible"]),
     )
 

@@ -27,6 +27,7 @@ from muster.errors import (
 from muster.model import TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
 from muster.protocol.compression import Buffer
+from muster.protocol.message_set import begins_with_set, to_batches
 from muster.protocol.messages import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from muster.protocol.primitives import ZERO_UUID
 from muster.protocol.record_batch import BatchHeader, iter_headers
@@ -182,6 +183,10 @@ class RangeReader:
             aborted = [(entry.producer_id, entry.first_offset) for entry in data.aborted_transactions or ()]
         assert isinstance(data.records, bytes | bytearray | memoryview)
         start, records = self._position, data.records
+        if begins_with_set(records):
+            records, damage = to_batches(records)
+            if damage is not None and not records:
+                raise CorruptRecordError(f"{self._partition} is damaged at offset {start}: {damage}")
         try:
             decoded = self._decoder.decode(records, start, self._end, aborted, self._settings.check_crcs)
             # Decoding is lazy, while the next request is on its way. But where damage is passed over, it must be known

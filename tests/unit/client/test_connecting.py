@@ -14,6 +14,7 @@ from muster.client.connection import Connection, ConnectionState, Waiting
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import LEAST_LOADED, Channel, Failure, FailureKind, Send
 from muster.client.driver import Driver, _Address
+from muster.client.handshake import Handshake
 from muster.model import Node
 from muster.protocol import framing
 from muster.protocol.messages import (
@@ -21,6 +22,7 @@ from muster.protocol.messages import (
     HeartbeatResponse,
     ListGroupsRequest,
     ListGroupsResponse,
+    MetadataRequest,
     ProduceRequest,
 )
 from tests.support.driver_client import client, connected, failed, scripted
@@ -109,6 +111,56 @@ async def test_a_connection_that_ends_is_no_failure_to_connect(caplog):
         assert any("ended" in record.message for record in caplog.records)
 
 
+# --- brokers that do not tell their versions --------------------------------------------------------------------------
+
+
+async def ancient(peer, server, spoken):
+    """Kafka before 0.10: closes the connection of a client that sends what it does not know, ApiVersions among it."""
+    while True:
+        request = await peer.read()
+        spoken.append((peer.number, type(request).__name__, peer.header.request_api_version))
+        if not isinstance(request, MetadataRequest):
+            return
+        await peer.reply(server.metadata())
+
+
+async def test_a_broker_that_closes_when_asked_is_taken_for_an_old_one_if_the_user_says_so():
+    spoken: list[tuple[int, str, int]] = []
+    server = ScriptedServer(lambda peer: ancient(peer, server, spoken))
+    async with server.running(), client(server.bootstrap, broker_version_fallback="0.8") as made:
+        await made.know(1)
+        assert spoken[:2] == [(1, "ApiVersionsRequest", 4), (2, "MetadataRequest", 0)]
+        assert "does not speak" in failed(await made.ask(HeartbeatRequest(), 1), FailureKind.UNSUPPORTED_VERSION)
+
+
+async def test_without_the_setting_it_is_a_failure_like_any_other():
+    spoken: list[tuple[int, str, int]] = []
+    server = ScriptedServer(lambda peer: ancient(peer, server, spoken))
+    async with server.running(), client(server.bootstrap) as made:
+        for _ in range(3):
+            failed(await made.ask(ListGroupsRequest()))
+        assert {name for _, name, _ in spoken} == {"ApiVersionsRequest"}
+
+
+async def test_a_newer_broker_that_was_only_starting_is_asked_again():
+    """It closes the connection at its first question, and later one that speaks as to an old broker."""
+    server = ScriptedServer(lambda peer: asyncio.sleep(0))
+
+    async def starting(peer):
+        if peer.number == 1:
+            await peer.read()
+            return
+        if peer.number == 2:
+            assert isinstance(await peer.read(), MetadataRequest)
+            return
+        await answering(server.metadata)(peer)
+
+    server.script = starting
+    async with server.running(), client(server.bootstrap, broker_version_fallback="0.9") as made:
+        await made.know(1)
+        assert server.connections >= 3
+
+
 # --- which broker ----------------------------------------------------------------------------------------------------
 
 ORDER = [
@@ -132,7 +184,7 @@ def standing(driver, number, how):
     node = Node(number, "127.0.0.1", 9_000 + number)
     linked = Node(number, "127.0.0.1", 1) if how == "moved" else node
     if how.startswith(("ready", "connecting", "moved")):
-        link = Connection(driver, linked, Channel.DATA, "", 1_000)
+        link = Connection(driver, linked, Channel.DATA, "", 1_000, Handshake())
         link.state = ConnectionState.CONNECTING if how.startswith("connecting") else ConnectionState.READY
         if "busy" in how:
             link.submit(Send(number, ListGroupsRequest, lambda _: ListGroupsRequest(), lambda *_: None), LONG_MS)

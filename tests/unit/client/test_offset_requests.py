@@ -11,9 +11,9 @@ from muster.client.core.offset_requests import (
     list_answers,
     list_request,
 )
-from muster.errors import ErrorCode, KafkaError
+from muster.errors import ErrorCode, KafkaError, UnsupportedVersionError
 from muster.model import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
-from muster.protocol.codec import encode
+from muster.protocol.codec import decode, encode
 from muster.protocol.messages import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -52,6 +52,18 @@ def test_every_partition_asked_for_has_an_answer() -> None:
     assert answers[A1] is None
     codes = [answer.code for answer in answers.values() if isinstance(answer, KafkaError)]
     assert codes == [UNKNOWN, ErrorCode.UNKNOWN_SERVER_ERROR]
+
+
+def test_a_broker_before_0_10_1_answers_with_a_list_and_looks_up_no_time() -> None:
+    request = list_request({A0: -1, A1: -2}, 0, 30_000, version=0)
+    assert encode(request, 0) == bytes.fromhex(
+        "ffffffff 00000001 0001 61 0000000200000000 ffffffffffffffff 0000000100000001 fffffffffffffffe 00000001"
+    )
+    answered = bytes.fromhex("00000001 0001 61 00000002 00000000 0000 00000001 000000000000002a 00000001 0000 00000000")
+    listed = list_answers(decode(ListOffsetsResponse, 0, answered), [A0, A1])
+    assert listed == {A0: OffsetAndTimestamp(42, -1, -1), A1: None}
+    with pytest.raises(UnsupportedVersionError, match=r"0\.10\.1"):
+        list_request({A0: -1, A1: 0}, 0, 30_000, version=0)
 
 
 @pytest.mark.parametrize(

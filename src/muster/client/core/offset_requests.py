@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from muster.client.core.metadata import ClusterMetadata
-from muster.errors import ErrorCode, KafkaError, error_code
+from muster.errors import ErrorCode, KafkaError, UnsupportedVersionError, error_code
 from muster.model import NO_LEADER_EPOCH, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 from muster.protocol.messages import (
     ListOffsetsPartition,
@@ -59,10 +59,17 @@ def list_request(
     isolation_level: int,
     timeout_ms: int,
     leader_epoch: Callable[[TopicPartition], int] = lambda _: NO_LEADER_EPOCH,
+    version: int = ListOffsetsRequest.MAX_VERSION,
 ) -> ListOffsetsRequest:
     """ListOffsets, to the leader of the partitions: for each the first offset at or after its timestamp.
 
-    A broker that knows of another `leader_epoch` of a partition refuses it (KIP-320)."""
+    A broker that knows of another `leader_epoch` of a partition refuses it (KIP-320).
+
+    Raises:
+        UnsupportedVersionError: v0, from before Kafka 0.10.1, knows the times of segments only.
+    """
+    if version == 0 and any(timestamp >= 0 for timestamp in timestamps.values()):
+        raise UnsupportedVersionError("brokers look up times since Kafka 0.10.1")
     topics: dict[str, ListOffsetsTopic] = {}
     for partition, timestamp in timestamps.items():
         topic = topics.setdefault(partition.topic, ListOffsetsTopic(partition.topic))
@@ -84,8 +91,9 @@ def list_answers(reply: ListOffsetsResponse, asked: Iterable[TopicPartition]) ->
         if answer is None or code is not ErrorCode.NONE:
             listed[partition] = KafkaError(code, f"the offsets of {partition} could not be looked up")
         else:
-            position = OffsetAndTimestamp(answer.offset, answer.timestamp, answer.leader_epoch)
-            listed[partition] = position if answer.offset >= 0 else None
+            offset = answer.old_style_offsets[0] if answer.old_style_offsets else answer.offset  # v0 lists them
+            position = OffsetAndTimestamp(offset, answer.timestamp, answer.leader_epoch)
+            listed[partition] = position if offset >= 0 else None
     return listed
 
 

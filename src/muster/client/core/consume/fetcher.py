@@ -37,7 +37,9 @@ from muster.client.core.subscription_state import PartitionState, PositionState,
 from muster.errors import CorruptRecordError, ErrorCode, KafkaError, MusterError, ProtocolError, error_code
 from muster.model import ConsumerRecord, Node, TopicPartition
 from muster.protocol.api import READ_COMMITTED, READ_UNCOMMITTED
+from muster.protocol.message_set import to_batches
 from muster.protocol.messages import FetchResponse, PartitionData
+from muster.protocol.record_batch import UnsupportedMagicError
 
 T = TypeVar("T")
 
@@ -283,6 +285,10 @@ class Fetcher:
         if not records or isinstance(records, list):
             return
         end, last, damage = whole_batches(records)
+        if isinstance(damage, UnsupportedMagicError):  # of a broker or a producer from before Kafka 0.11
+            records, damaged_set = to_batches(records)
+            end, last, damage = whole_batches(records)
+            damage = damage or damaged_set
         if last is not None and last.next_offset <= offset:
             damage = CorruptRecordError(f"its batches end at offset {last.next_offset}")
             last = None

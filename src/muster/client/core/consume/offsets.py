@@ -16,12 +16,12 @@ from muster.client.core.events import EventStream
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.offset_requests import list_answers, list_request
 from muster.client.core.refusals import is_retriable, may_heal
-from muster.client.core.sends import AnySend, Failure, send
+from muster.client.core.sends import AnySend, Failure, Send
 from muster.client.core.subscription_state import OffsetReset, PositionState, SubscriptionState
 from muster.errors import ErrorCode, KafkaError, MusterError
 from muster.model import OffsetAndTimestamp, TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED
-from muster.protocol.messages import ListOffsetsResponse
+from muster.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
 
 _LEAST_TIMESTAMP = -6
 """Timestamps below 0 have a meaning of their own, such as `LATEST_TIMESTAMP`."""
@@ -178,12 +178,11 @@ class OffsetLookup:
             else:
                 by_node.setdefault(node_id, {})[partition] = timestamp
         for node_id, partitions in by_node.items():
-            on_reply = partial(self._on_reply, list(partitions), finish)
-            timeout_ms, epoch = self._config.request_timeout_ms, self._metadata.leader_epoch
-            yield (
-                send(node_id, list_request(partitions, isolation_level, timeout_ms, epoch), on_reply),
-                list(partitions),
+            build = partial(
+                list_request, partitions, isolation_level, self._config.request_timeout_ms, self._metadata.leader_epoch
             )
+            on_reply = partial(self._on_reply, list(partitions), finish)
+            yield Send(node_id, ListOffsetsRequest, build, on_reply), list(partitions)
 
     def _on_reply(
         self, asked: list[TopicPartition], finish: _OnPartition, reply: ListOffsetsResponse | Failure, now: int
