@@ -19,15 +19,22 @@ Decode = Callable[..., tuple[Any, int]]
 """(buffer, position, elements that may come) -> message, position behind it"""
 
 
-class _Codecs(dict[tuple[type[Message], int], tuple[Encode, Decode]]):
-    def __missing__(self, key: tuple[type[Message], int]) -> tuple[Encode, Decode]:
-        pair = self[key] = _compiled(*key, False)
+class _Codecs(dict[tuple[type[Message], int], tuple[Callable[..., Any], Callable[..., Any]]]):
+    """The functions of each message and version: compiled when they are first looked for."""
+
+    def __init__(self, *, sliced: bool = False, of_bytes: bool = False) -> None:
+        self._sliced = sliced
+        self._of_bytes = of_bytes
+
+    def __missing__(self, key: tuple[type[Message], int]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        pair = self[key] = _compiled(*key, sliced=self._sliced, of_bytes=self._of_bytes)
         return pair
 
 
-CODECS = _Codecs()
-"""The functions of each message and version: compiled when they are first looked for."""
-_sliced: dict[tuple[type[Message], int], tuple[Callable[..., Any], Callable[..., Any]]] = {}
+CODECS: dict[tuple[type[Message], int], tuple[Encode, Decode]] = _Codecs(of_bytes=True)
+"""How each message is encoded in each version, and decoded from `bytes`."""
+_OF_BUFFERS: dict[tuple[type[Message], int], tuple[Encode, Decode]] = _Codecs()
+_SLICED = _Codecs(sliced=True)
 
 _BROKEN = (struct_error, IndexError, UnicodeDecodeError, OverflowError)
 """What struct and indexing raise on broken bytes."""
@@ -54,7 +61,8 @@ def decode(cls: type[M], version: int, buffer: Buffer, position: int = 0, most_e
         UnsupportedVersionError: there is no such version.
     """
     try:
-        found: M = CODECS[cls, version][1](buffer, position, most_elements)[0]
+        codecs = CODECS if type(buffer) is bytes else _OF_BUFFERS
+        found: M = codecs[cls, version][1](buffer, position, most_elements)[0]
     except _BROKEN as error:
         raise _garbled(cls, version, error) from None
     return found
@@ -65,7 +73,7 @@ def decode_sliced(
 ) -> Generator[None, None, M]:
     """As `decode`, a few elements at a time: `message = yield from decode_sliced(...)`."""
     try:
-        found, _ = yield from _codec_sliced(cls, version)[1](buffer, position, most_elements)
+        found, _ = yield from _SLICED[cls, version][1](buffer, position, most_elements)
     except _BROKEN as error:
         raise _garbled(cls, version, error) from None
     return found  # type: ignore[no-any-return]
@@ -73,7 +81,7 @@ def decode_sliced(
 
 def encode_sliced(message: Message, version: int, write: Callable[[Buffer], None]) -> Generator[None, None, None]:
     """Encode a few elements at a time: `yield from encode_sliced(message, version, parts.append)`."""
-    yield from _codec_sliced(type(message), version)[0](message, write)
+    yield from _SLICED[type(message), version][0](message, write)
 
 
 def _garbled(cls: type[Message], version: int, error: Exception) -> ProtocolError:
@@ -83,11 +91,6 @@ def _garbled(cls: type[Message], version: int, error: Exception) -> ProtocolErro
 def encoder(cls: type[Message], version: int) -> Encode:
     """The function that appends an encoded message to a list of buffers: `encode(message, parts.append)`."""
     return CODECS[cls, version][0]
-
-
-def decoder(cls: type[Message], version: int) -> Decode:
-    """The function behind `decode`: raises what `struct` and indexing raise on broken bytes."""
-    return CODECS[cls, version][1]
 
 
 def _truncated() -> ProtocolError:
@@ -108,25 +111,21 @@ _NAMESPACE: dict[str, Any] = {
 }
 
 
-def _codec_sliced(cls: type[Message], version: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    found = _sliced.get((cls, version))
-    if found is None:
-        found = _sliced[cls, version] = _compiled(cls, version, True)
-    return found
-
-
-def _compiled(cls: type[Message], version: int, sliced: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _compiled(
+    cls: type[Message], version: int, *, sliced: bool, of_bytes: bool
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
     from muster.protocol import codegen  # imported here, so that a process that decodes nothing does not load it
 
     first = cls.MIN_VERSION if cls.OLDEST_VERSION is None else cls.OLDEST_VERSION
     if not first <= version <= cls.MAX_VERSION:
         known = f"{first} to {cls.MAX_VERSION}"
         raise UnsupportedVersionError(f"{cls.__name__} has versions {known}, not {version}")
-    source, packers = codegen.codec_source(cls.__name__, version, sliced)
+    source, packers = codegen.codec_source(cls.__name__, version, sliced=sliced, of_bytes=of_bytes)
     namespace = dict(_NAMESPACE)
     for name, expression in packers.items():
         namespace[name] = eval(expression, namespace)
-    filename = f"<muster codec {cls.__name__} v{version}{' sliced' if sliced else ''}>"
+    kind = " sliced" if sliced else "" if of_bytes else " of any buffer"
+    filename = f"<muster codec {cls.__name__} v{version}{kind}>"
     exec(compile(source, filename, "exec"), namespace)
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     return namespace["encode"], namespace["decode"]

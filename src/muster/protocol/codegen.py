@@ -366,6 +366,17 @@ class _Encoder(_Writer):
 class _Decoder(_Writer):
     """Writes `def decode(buf, pos, left)`, which returns the message and the position behind it."""
 
+    def __init__(self, message: Message, version: int, sliced: bool, of_bytes: bool) -> None:
+        super().__init__(message, version, sliced)
+        self.of_bytes = of_bytes
+
+    def read(self, kind: str, end: str) -> str:
+        """What reads a value that ends at `end`. Of `bytes` a part is bytes, and text takes half as long."""
+        part = f"buf[pos:{end}]"
+        if kind == "string":
+            return f"{part}.decode()" if self.of_bytes else f"str({part}, 'utf-8')"
+        return f"bytes({part})" if kind == "bytes" and not self.of_bytes else part
+
     def source(self) -> str:
         result = self.struct(self.message)
         self.flush()
@@ -417,7 +428,7 @@ class _Decoder(_Writer):
         size, end, value = self.first_byte(), self.fresh("p"), self.fresh("v")
         self.line(f"if 1 < {size} < 128:")
         self.line(f"    {end} = pos + {size} - 1")
-        self.line(f"    {value} = str(buf[pos:{end}], 'utf-8'); pos = {end}")
+        self.line(f"    {value} = {self.read('string', end)}; pos = {end}")
         self.line(f"elif {size} == 1: {value} = ''")
         if nullable:
             self.line(f"elif not {size}: {value} = None")
@@ -442,11 +453,10 @@ class _Decoder(_Writer):
             size = self.fixed("h" if kind == "string" else "i", "n")
             self.flush()
         value = self.fresh("v")
-        read = {"string": f"str(buf[pos:pos + {size}], 'utf-8')", "bytes": f"bytes(buf[pos:pos + {size}])"}
         self.line(f"if {size} < 0:")
         self.line(f"    {value} = None" if nullable else f"    raise null_error({member.name!r})")
         self.line("else:")
-        self.line(f"    {value} = {read.get(kind, f'buf[pos:pos + {size}]')}; pos += {size}")
+        self.line(f"    {value} = {self.read(kind, f'pos + {size}')}; pos += {size}")
         if kind in ("bytes", "records"):
             self.line("    if pos > end: raise truncated()")
         return value
@@ -554,11 +564,16 @@ class _Decoder(_Writer):
         return values
 
 
-def codec_source(name: str, version: int, sliced: bool = False) -> tuple[str, dict[str, str]]:
-    """Source of `encode` and `decode` for one version of a message, and the packers (name: expression) they use."""
+def codec_source(
+    name: str, version: int, *, sliced: bool = False, of_bytes: bool = False
+) -> tuple[str, dict[str, str]]:
+    """Source of `encode` and `decode` for one version of a message, and the packers (name: expression) they use.
+
+    `of_bytes`: `decode` is given `bytes`, else any buffer.
+    """
     message = schema.message(name)
     encoder = _Encoder(message, version, sliced)
-    decoder = _Decoder(message, version, sliced)
+    decoder = _Decoder(message, version, sliced, of_bytes)
     source = encoder.source() + "\n\n" + decoder.source()
     return source, encoder.packers | decoder.packers
 
@@ -574,7 +589,7 @@ def _main(arguments: list[str]) -> int:
         print("messages.py is not what definitions.py says: run `python -m muster.protocol.codegen`", file=sys.stderr)
         return 1
     if len(arguments) == 2:
-        print(codec_source(arguments[0], int(arguments[1]))[0])
+        print(codec_source(arguments[0], int(arguments[1]), of_bytes=True)[0])
         return 0
     target.write_text(messages_source())
     return 0
