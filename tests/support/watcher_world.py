@@ -1,0 +1,133 @@
+"""A ZooKeeper in memory with one topic, and consumers of scheme 1: for tests of its rules."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from muster.model import TopicPartition
+from muster.testing import VirtualClock
+from muster.testing.watchers import SimTopics, SimWatcher, write_topics
+from muster.testing.zookeeper import SimSession, SimZooKeeper
+from muster.zookeeper.operations import Ask, Change, Operation, Plan, Watched
+from muster.zookeeper.watcher_asks import Level, StartFetching, StopFetching, Tell, TimeOfDay
+from muster.zookeeper.watcher_scheme import WatcherMember
+from muster.zookeeper.watcher_settings import WatcherSettings
+from muster.zookeeper.watcher_subscription import Subscription
+
+NEVER = 10**9
+"""An interval of records in which none comes."""
+
+
+class World:
+    """A ZooKeeper with one topic, and consumers."""
+
+    def __init__(self, partitions: int = 4, *, brokers: int = 1, interval_ms: int = NEVER) -> None:
+        self.clock = VirtualClock(start_ms=1_000)
+        self.zookeeper = SimZooKeeper(self.clock, Random(1))
+        self.admin = self.zookeeper.connect("admin")
+        self.zookeeper.settle()
+        self.topics = SimTopics(self.clock, interval_ms)
+        self.write({"t": partitions}, brokers)
+
+    def write(self, topics: dict[str, int], brokers: int = 1) -> None:
+        write_topics(self.zookeeper, self.admin, topics, brokers)
+
+    def do(self, what: Ask[Any]) -> Any:
+        return self.zookeeper.do(self.admin, what)
+
+    def join(self, name: str = "a", subscription: Subscription | None = None, **settings: Any) -> SimWatcher:
+        return SimWatcher(
+            self.zookeeper,
+            self.topics,
+            WatcherSettings("g", f"g_{name}", **settings),
+            subscription or Subscription.to_topics({"t": 1}),
+            Random(1),
+        )
+
+    def rest(self, *watchers: SimWatcher, within_ms: int = 60_000) -> None:
+        assert self.clock.run_until(lambda: all(w.is_at_rest for w in watchers), within_ms), [
+            (w.name, w.member.state, [tell.message for tell in w.notices]) for w in watchers
+        ]
+
+    def at_rest(self, name: str = "a", subscription: Subscription | None = None, **settings: Any) -> SimWatcher:
+        watcher = self.join(name, subscription, **settings)
+        self.rest(watcher)
+        return watcher
+
+    def data(self, path: str) -> bytes | None:
+        return self.zookeeper.tree.get(path).data
+
+    def owners(self, topic: str = "t") -> dict[int, str]:
+        paths = self.zookeeper.tree.paths()
+        start = f"/consumers/g/owners/{topic}/"
+        return {int(p.removeprefix(start)): (self.data(p) or b"").decode() for p in paths if p.startswith(start)}
+
+
+def told(watcher: SimWatcher, level: Level = Level.WARNING) -> list[str]:
+    return [tell.message for tell in watcher.notices if tell.level is level]
+
+
+class Hand:
+    """Carries plans out one ask at a time, and keeps what was asked."""
+
+    def __init__(self, world: World, positions: dict[TopicPartition, int] | None = None) -> None:
+        self.world = world
+        self.session: SimSession = world.zookeeper.connect("hand")
+        world.zookeeper.settle()
+        self.asked: list[Ask[Any]] = []
+        self.positions = positions or {}
+        self.before: dict[type[Ask[Any]], Any] = {}
+
+    def carry_out(self, plan: Plan[Any]) -> Any:
+        answer: Any = None
+        try:
+            while True:
+                what = plan.throw(answer) if isinstance(answer, Exception) else plan.send(answer)
+                self.asked.append(what)
+                answer = self.answer(what)
+        except StopIteration as done:
+            return done.value
+
+    def answer(self, what: Ask[Any]) -> Any:
+        for kind, happen in list(self.before.items()):
+            if isinstance(what, kind) and happen(what):
+                del self.before[kind]
+        if isinstance(what, StopFetching):
+            return dict(self.positions)
+        if isinstance(what, StartFetching):
+            self.positions = {p: reading.offset or 0 for p, reading in what.partitions.items()}
+            return None
+        if isinstance(what, TimeOfDay):
+            return 1
+        if isinstance(what, Tell):
+            return None
+        try:
+            return self.world.zookeeper.do(self.session, what)
+        except Exception as error:
+            return error
+
+    def steps(self) -> list[str]:
+        """What was asked, in short."""
+        found = []
+        for what in self.asked:
+            words = [type(what).__name__]
+            if isinstance(what, Operation):
+                words.append(what.path)
+            if getattr(what, "watch", False):
+                words.append("watch")
+            found.append(" ".join(words))
+        return found
+
+
+def changed(path: str) -> Watched:
+    return Watched(Change.CHILDREN if path.endswith("ids") else Change.DATA, path)
+
+
+def registered(world: World, hand: Hand, **settings: Any) -> WatcherMember:
+    """A member that is at rest with one partition, at offset 7."""
+    member = WatcherMember(WatcherSettings("g", "g_a", **settings), Subscription.to_topics({"t": 1}))
+    hand.carry_out(member.attend())
+    hand.asked.clear()
+    hand.positions = {TopicPartition("t", 0): 7}
+    return member
