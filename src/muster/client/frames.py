@@ -1,12 +1,13 @@
 """Cuts the bytes that a socket brings into frames, without copying large ones.
 
 The transport reads straight into the buffer that `get_buffer` offers. A small frame is copied out of the shared buffer.
-For a frame that does not fit there, memory of its exact size is taken as soon as its length is known, and the rest is
-read into that: a fetch of 50 MB is written once, by the kernel, and decoded where it lies.
+For a frame that does not fit there, memory is taken as soon as its length is known, and the rest is read into that: a
+fetch of 50 MB is written once, by the kernel, and decoded where it lies.
 """
 
 from __future__ import annotations
 
+import sys
 from struct import Struct
 
 from muster.protocol.framing import check_length
@@ -15,11 +16,45 @@ from muster.protocol.primitives import Buffer
 _LENGTH = Struct(">i")
 _SHARED_BYTES = 65_536
 
+_KEPT_FRAMES = 3
+"""A consumer reads one while it decodes another, and a third waits."""
+_KEPT_BYTES = 8 << 20
+_PIECE = 1 << 20
+
+
+class _Memory:
+    """Memory for large frames. What held a frame of which nothing is left to be read is used again.
+
+    The system gives new memory a page at a time, and clears it: that takes longer than reading a frame into it.
+    """
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept: list[bytearray] = []
+
+    def take(self, length: int) -> memoryview:
+        """Memory for a frame."""
+        if length > _KEPT_BYTES:
+            return memoryview(bytearray(length))
+        for memory in self._kept:
+            # The list, this variable and the argument refer to it; all views of a frame are one reference more.
+            if len(memory) >= length and sys.getrefcount(memory) == 3:
+                return memoryview(memory)[:length]
+        memory = bytearray(-(-length // _PIECE) * _PIECE)
+        self._kept = [*self._kept, memory][-_KEPT_FRAMES:]
+        return memoryview(memory)[:length]
+
+    def let_go(self) -> None:
+        """Keep nothing: frames are small again, so that the reader has caught up."""
+        if self._kept:
+            self._kept = []
+
 
 class FrameReader:
     """Frames of one connection: `get_buffer`, read into it, then `buffer_updated` gives the frames that are whole."""
 
-    __slots__ = ("_end", "_filled", "_large", "_shared", "_view", "max_frame_bytes")
+    __slots__ = ("_end", "_filled", "_large", "_memory", "_shared", "_view", "max_frame_bytes")
 
     def __init__(self, max_frame_bytes: int) -> None:
         self.max_frame_bytes = max_frame_bytes
@@ -28,6 +63,7 @@ class FrameReader:
         self._end = 0
         self._large: memoryview | None = None
         self._filled = 0
+        self._memory = _Memory()
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes belong; never empty."""
@@ -61,6 +97,7 @@ class FrameReader:
                     self._begin_large(length, position + 4)
                     return frames
                 break
+            self._memory.let_go()
             frames.append(bytes(self._view[position + 4 : position + 4 + length]))
             position += 4 + length
         if position:
@@ -70,7 +107,7 @@ class FrameReader:
 
     def _begin_large(self, length: int, position: int) -> None:
         there = self._end - position
-        self._large = memoryview(bytearray(length))
+        self._large = self._memory.take(length)
         self._large[:there] = self._view[position : self._end]
         self._filled = there
         self._end = 0

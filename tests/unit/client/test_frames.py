@@ -58,3 +58,64 @@ def test_frames_do_not_change_when_the_buffer_is_used_again():
 def test_lengths_out_of_bounds_are_refused(length):
     with pytest.raises(ProtocolError):
         feed(FrameReader(1000), struct.pack(">i", length))
+
+
+def large(reader, byte, size):
+    """A large frame, not copied."""
+    data = stream([bytes((byte,)) * size])
+    frames = []
+    while data:
+        target = reader.get_buffer()
+        count = min(len(target), len(data))
+        target[:count] = data[:count]
+        data = data[count:]
+        frames += reader.buffer_updated(count)
+    (frame,) = frames
+    return frame
+
+
+@given(st.lists(st.tuples(st.integers(70_000, 300_000), st.integers(0, 6), st.booleans()), max_size=12))
+def test_large_frames_do_not_change_while_any_part_of_them_is_held(steps):
+    reader = FrameReader(10**6)
+    held: list[tuple[memoryview, int]] = []
+    for number, (size, gone, small) in enumerate(steps):
+        frame = large(reader, number, size)
+        assert len(frame) == size
+        held.append((memoryview(frame)[size // 2 :], number))
+        del frame
+        if gone < len(held):
+            del held[gone]
+        if small:
+            feed(reader, stream([b"small"]))
+        assert all(bytes(part) == bytes((byte,)) * len(part) for part, byte in held)
+
+
+def test_memory_of_large_frames_is_used_again_until_a_small_one_comes():
+    reader = FrameReader(10**7)
+    first = large(reader, 1, 300_000)
+    memory = id(first.obj)
+    del first
+    second = large(reader, 2, 200_000)
+    assert id(second.obj) == memory
+    third = large(reader, 3, 200_000)
+    assert id(third.obj) != memory
+    assert bytes(second) == b"\2" * 200_000
+    kept = weigh(reader)
+    assert kept == 2 << 20
+    del second, third
+    feed(reader, stream([b"caught up"]))
+    assert weigh(reader) == 0
+
+
+def test_memory_of_the_largest_frames_is_not_kept():
+    reader = FrameReader(10**8)
+    large(reader, 1, 9 << 20)
+    assert weigh(reader) == 0
+    held = [large(reader, 1, 7 << 20) for _ in range(5)]
+    assert weigh(reader) == 3 * (7 << 20)
+    assert len(held) == 5
+
+
+def weigh(reader):
+    """Bytes that a reader keeps for large frames to come."""
+    return sum(map(len, reader._memory._kept))
