@@ -13,11 +13,12 @@ HEIGHT = {
     **dict.fromkeys(("model", "errors"), 0),
     **dict.fromkeys(("protocol", "assignors"), 1),
     **dict.fromkeys(("log", "arrow", "history"), 2),
-    **dict.fromkeys(("coordinator", "client", "zookeeper"), 3),
-    **dict.fromkeys(("broker", "spark"), 4),
-    **dict.fromkeys(("testing",), 5),
-    **dict.fromkeys(("demo", "web"), 6),
-    **dict.fromkeys(("cli",), 7),
+    **dict.fromkeys(("coordinator", "client"), 3),
+    **dict.fromkeys(("zookeeper",), 4),
+    **dict.fromkeys(("broker", "spark"), 5),
+    **dict.fromkeys(("testing",), 6),
+    **dict.fromkeys(("demo", "web"), 7),
+    **dict.fromkeys(("cli",), 8),
 }
 PURE = ("model", "errors", "protocol.", "assignors.", "coordinator.", "client.core.")
 NOT_PURE = ("coordinator.runtime", "coordinator.shards", "protocol.codegen")

@@ -300,6 +300,22 @@ def _checked_path(operation: Operation[Any]) -> str:
     return path
 
 
+def ensure_path(path: str) -> Plan[None]:
+    """Create a persistent znode without data and those above it, where they are missing, whatever becomes of the
+    connection meanwhile."""
+    parts = path.strip("/").split("/")
+    made = 0
+    while made < len(parts):
+        try:
+            yield from ask(Create("/" + "/".join(parts[: made + 1])))
+        except ConnectionLossError:
+            yield from ask(Reconnected())
+        except NodeExistsError:
+            made += 1
+        else:
+            made += 1
+
+
 def create_ephemeral(path: str, data: bytes | None) -> Plan[None]:
     """Create an ephemeral znode of the own session, whatever becomes of the connection meanwhile.
 

@@ -1,0 +1,104 @@
+"""A socket to ZooKeeper that notes when what was answered had been sent.
+
+ZooKeeper ends a session that it has not heard of for the session's timeout. An answer proves that it was heard of, but
+not when: the server may have stood still since. It was heard of at the earliest when the request was sent, so that is
+the moment from which the timeout counts here. Neither kazoo nor its pings tell it; the frames on the socket do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Iterator
+from struct import Struct
+
+_HEAD = Struct("!iii")
+"""A frame's length, its xid, and what follows. The first frame of either side has no xid: the protocol's version stands
+there, and the server's tells the session's timeout behind it."""
+
+
+class _Frames:
+    """Finds the beginnings of frames in a stream of bytes."""
+
+    def __init__(self) -> None:
+        self._head = bytearray()
+        self._left = 0
+
+    def feed(self, data: bytes | bytearray | memoryview) -> Iterator[tuple[int, int]]:
+        """For each frame of which so much is known now: its xid, and the number behind it."""
+        view = memoryview(data)
+        while view:
+            if self._left > 0:
+                skipped = min(self._left, len(view))
+                self._left -= skipped
+                view = view[skipped:]
+                continue
+            taken = min(_HEAD.size - len(self._head), len(view))
+            self._head += view[:taken]
+            view = view[taken:]
+            if len(self._head) == _HEAD.size:
+                length, xid, following = _HEAD.unpack(self._head)
+                self._head.clear()
+                self._left = length + 4 - _HEAD.size
+                yield xid, following
+
+
+class Wire:
+    """What kazoo needs of a socket, and the times.
+
+    Args:
+        on_alive: is called with the monotonic time at which an answered request was sent.
+        on_welcome: is called before, with the timeout in ms that the server grants; 0 says that the session has ended.
+    """
+
+    def __init__(
+        self, connected: socket.socket, on_alive: Callable[[float], None], on_welcome: Callable[[int], None]
+    ) -> None:
+        self._socket = connected
+        self._on_alive = on_alive
+        self._on_welcome = on_welcome
+        self._sent: dict[int, float] = {}
+        self._out, self._in = _Frames(), _Frames()
+        self._is_new = True
+        self._asked_at = time.monotonic()
+
+    def send(self, data: bytes | bytearray | memoryview) -> int:
+        """As that of a socket."""
+        now = time.monotonic()
+        count = self._socket.send(data)
+        for xid, _ in self._out.feed(memoryview(data)[:count]):
+            # Of pings, which all have one xid, the oldest: it is answered first.
+            self._sent.setdefault(xid, now)
+        return count
+
+    def recv(self, most: int) -> bytes:
+        """As that of a socket."""
+        data = self._socket.recv(most)
+        for xid, following in self._in.feed(data):
+            if self._is_new:
+                self._is_new = False
+                self._sent.clear()
+                self._on_welcome(following)
+                if following > 0:
+                    self._on_alive(self._asked_at)
+            elif (sent := self._sent.pop(xid, None)) is not None:
+                self._on_alive(sent)
+        return data
+
+    def break_off(self) -> None:
+        """Have the thread that reads or writes it see that it is over; from any thread."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def fileno(self) -> int:
+        """As that of a socket."""
+        return self._socket.fileno()
+
+    def setblocking(self, flag: bool) -> None:
+        """As that of a socket."""
+        self._socket.setblocking(flag)
+
+    def close(self) -> None:
+        """As that of a socket."""
+        self._socket.close()

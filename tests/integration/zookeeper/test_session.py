@@ -1,0 +1,578 @@
+"""ZooKeeperSession against a real ZooKeeper: what it answers, what it tells, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from kazoo.client import KazooClient
+
+from muster.errors import ClosedError, IllegalArgumentError, IllegalStateError
+from muster.zookeeper.link import MOST_UNDER_WAY
+from muster.zookeeper.operations import (
+    Ask,
+    BadVersionError,
+    Change,
+    Check,
+    ConnectionLossError,
+    Create,
+    Delete,
+    Exists,
+    GetChildren,
+    GetData,
+    Multi,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    Plan,
+    Reconnected,
+    SessionEvent,
+    SessionExpiredError,
+    SessionId,
+    SetData,
+    Sync,
+    TooLargeError,
+    Watched,
+    ask,
+    create_ephemeral,
+)
+from muster.zookeeper.session import ZooKeeperSession
+from tests.support.zookeepers import ZooKeeperServer
+
+LONG_MS = 100_000
+PATIENCE_S = 120
+
+
+class Told:
+    """What a session told, to be waited for."""
+
+    def __init__(self, session: ZooKeeperSession) -> None:
+        self.events: list[Watched | SessionEvent] = []
+        self._news = asyncio.Event()
+        session.listen(self._take)
+
+    def _take(self, event: Watched | SessionEvent) -> None:
+        self.events.append(event)
+        self._news.set()
+
+    async def until(self, predicate: Callable[[list[Watched | SessionEvent]], object]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not predicate(self.events):
+                self._news.clear()
+                await self._news.wait()
+
+    async def event(self, event: Watched | SessionEvent, since: int = 0) -> int:
+        """Wait for it; its place."""
+        await self.until(lambda events: event in events[since:])
+        return self.events.index(event, since)
+
+
+@asynccontextmanager
+async def opened(address: str, timeout_ms: int = LONG_MS) -> AsyncIterator[tuple[ZooKeeperSession, Told]]:
+    session = ZooKeeperSession(address, timeout_ms=timeout_ms, create_chroot="/" in address)
+    told = Told(session)
+    await session.start(PATIENCE_S * 1000)
+    try:
+        yield session, told
+    finally:
+        await session.close()
+
+
+async def test_every_operation_is_answered_as_the_page_of_operations_says(zookeeper: ZooKeeperServer) -> None:
+    async with opened(zookeeper.chroot()) as (session, told):
+        assert told.events == [SessionEvent.CONNECTED]
+        assert session.timeout_ms == LONG_MS
+        assert await session.ask(Create("/a", b"data")) == "/a"
+        data, stat = await session.ask(GetData("/a"))
+        assert (data, stat.version, stat.ephemeral_owner, stat.czxid == stat.mzxid) == (b"data", 0, 0, True)
+        assert (await session.ask(SetData("/a", None, 0))).version == 1
+        assert (await session.ask(GetData("/a")))[0] is None
+        assert await session.ask(Create("/a/mine", ephemeral=True)) == "/a/mine"
+        mine = await session.ask(Exists("/a/mine"))
+        assert mine is not None
+        assert mine.ephemeral_owner == session.session_id == await session.ask(SessionId())
+        assert await session.ask(Create("/a/n-", sequential=True)) == "/a/n-0000000001"
+        assert await session.ask(Create("/a/", b"", ephemeral=True, sequential=True)) == "/a/0000000002"
+        assert await session.ask(GetChildren("/a")) == ["0000000002", "mine", "n-0000000001"]
+        assert await session.ask(GetChildren("/")) == ["a"]
+        await session.ask(Sync("/a"))
+        assert await session.ask(Exists("/none")) is None
+        await session.ask(Check("/a", 1))
+        await session.ask(Delete("/a/mine"))
+        assert await session.ask(Multi()) == []
+        multi = Multi(Check("/a", 1), SetData("/a", b"2"), Create("/a/", sequential=True), Create("/b"), Delete("/b"))
+        checked, written, made, also_made, gone = await session.ask(multi)
+        assert (checked, written.version, made, also_made, gone) == (None, 2, "/a/0000000003", "/b", None)
+
+
+@pytest.mark.parametrize(
+    ("what", "error", "path"),
+    [
+        (GetData("/none"), NoNodeError, "/none"),
+        (GetChildren("/none"), NoNodeError, "/none"),
+        (Create("/none/x"), NoNodeError, "/none/x"),
+        (Create("/a"), NodeExistsError, "/a"),
+        (Create("/a/mine/x"), NoChildrenForEphemeralsError, "/a/mine/x"),
+        (SetData("/a", b"", 7), BadVersionError, "/a"),
+        (Delete("/a", 7), BadVersionError, "/a"),
+        (Delete("/a"), NotEmptyError, "/a"),
+        (Check("/a", 7), BadVersionError, "/a"),
+        (Multi(Create("/b"), Delete("/b", 1), Delete("/none")), BadVersionError, "/b"),
+        (Create("/a/big", bytes(1_000_001)), TooLargeError, "/a/big"),
+        (Multi(*(Create(f"/a/{n}", bytes(100)) for n in range(9_000))), TooLargeError, "/a/0"),
+        (GetData("/a/"), IllegalArgumentError, None),
+        (GetData("a"), IllegalArgumentError, None),
+        (GetData("//a"), IllegalArgumentError, None),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+async def test_errors_are_told_by_their_kind_and_path(
+    zookeeper: ZooKeeperServer, what: Ask[object], error: type[Exception], path: str | None
+) -> None:
+    async with opened(zookeeper.chroot()) as (session, told):
+        await session.ask(Create("/a"))
+        await session.ask(Create("/a/mine", ephemeral=True))
+        with pytest.raises(error) as refused:
+            await session.ask(what)
+        assert getattr(refused.value, "path", None) == path
+        assert await session.ask(GetChildren("/")) == ["a"]
+        assert told.events == [SessionEvent.CONNECTED], "the connection stands"
+
+
+async def test_as_much_as_is_allowed_can_be_written_and_read(zookeeper: ZooKeeperServer) -> None:
+    async with opened(zookeeper.chroot()) as (session, told):
+        data = os.urandom(1_000_000)
+        await session.ask(Create("/a", data))
+        assert (await session.ask(GetData("/a")))[0] == data
+        await session.ask(Multi(*(Create(f"/a/{n}", data[n * 100 : n * 100 + 100]) for n in range(4_000))))
+        children = await session.ask(GetChildren("/a"))
+        assert len(children) == 4_000
+        assert told.events == [SessionEvent.CONNECTED]
+
+
+async def test_a_watch_tells_one_change_before_any_answer_that_shows_it(zookeeper: ZooKeeperServer) -> None:
+    address = zookeeper.chroot()
+    async with opened(address) as (session, told), opened(address) as (writer, _):
+        await session.ask(Exists("/a", watch=True))
+        await writer.ask(Create("/a"))
+        await told.event(Watched(Change.CREATED, "/a"))
+        told.events.clear()
+        for version in range(200):
+            watched = await session.ask(GetData("/a", watch=True))
+            assert watched[1].version == version
+            await session.ask(GetChildren("/a", watch=version == 0))
+            await writer.ask(SetData("/a", b""))
+            while (await session.ask(GetData("/a")))[1].version == version:
+                pass
+            assert len(told.events) == version + 1, "the answer has overtaken the event"
+        assert set(told.events) == {Watched(Change.DATA, "/a")}
+        told.events.clear()
+        await writer.ask(Create("/a/b"))
+        await session.ask(Exists("/a", watch=True))
+        await session.ask(GetData("/a", watch=True))
+        assert told.events == [Watched(Change.CHILDREN, "/a")]
+        await session.ask(GetChildren("/a", watch=True))
+        await writer.ask(Multi(Delete("/a/b"), Delete("/a")))
+        await session.ask(Sync("/"))
+        assert told.events[1:] == [Watched(Change.CHILDREN, "/a"), Watched(Change.DELETED, "/a")], "told once"
+
+
+async def test_more_requests_than_kazoo_takes_wait_their_turn_and_the_loop_goes_on(
+    own_zookeeper: ZooKeeperServer,
+) -> None:
+    async with opened(own_zookeeper.address) as (session, _):
+        own_zookeeper.freeze()
+        asked = [asyncio.create_task(session.ask(Create("/n-", sequential=True))) for _ in range(4 * MOST_UNDER_WAY)]
+        await asyncio.sleep(0.1)
+        assert not any(each.done() for each in asked)
+        own_zookeeper.thaw()
+        paths = await asyncio.gather(*asked)
+        assert paths == sorted(paths), "they are sent in the order in which they were asked for"
+        assert len(set(paths)) == len(asked)
+
+
+async def test_a_cancelled_caller_gets_nothing_and_disturbs_nothing(zookeeper: ZooKeeperServer) -> None:
+    async with opened(zookeeper.chroot()) as (session, told):
+        asked = [asyncio.create_task(session.ask(Create("/n-", sequential=True))) for _ in range(2 * MOST_UNDER_WAY)]
+        await asyncio.sleep(0)
+        for each in asked[::2]:
+            each.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+        assert [each.cancelled() for each in asked] == [True, False] * MOST_UNDER_WAY
+        for _ in range(2 * MOST_UNDER_WAY):
+            await session.ask(Exists("/"))
+        children = await session.ask(GetChildren("/"))
+        assert len(children) >= MOST_UNDER_WAY
+        assert told.events == [SessionEvent.CONNECTED]
+
+
+async def test_a_frozen_server_is_doubted_before_anyone_says_so_and_what_was_asked_fails(
+    own_zookeeper: ZooKeeperServer,
+) -> None:
+    async with opened(own_zookeeper.address, 3_000) as (session, told):
+        await session.ask(Create("/mine", ephemeral=True))
+        await session.ask(Exists("/mine", watch=True))
+        first = session.session_id
+        own_zookeeper.freeze()
+        # More and more requests: kazoo alone would never find out.
+        unanswered = asyncio.create_task(keep_asking(session))
+        doubted = await told.event(SessionEvent.DOUBTED)
+        assert not session.is_live
+        assert told.events[doubted - 1] == SessionEvent.SUSPENDED or SessionEvent.SUSPENDED in told.events[:doubted]
+        assert SessionEvent.EXPIRED not in told.events[:doubted]
+        with pytest.raises(ConnectionLossError):
+            await unanswered
+        with pytest.raises(ConnectionLossError):
+            await session.ask(Exists("/"))
+        own_zookeeper.thaw()
+        connected = await told.event(SessionEvent.CONNECTED, doubted)
+        between = [event for event in told.events[doubted:connected] if isinstance(event, SessionEvent)]
+        assert between in ([SessionEvent.DOUBTED], [SessionEvent.DOUBTED, SessionEvent.EXPIRED])
+        assert told.events.count(Watched(Change.LOST, "/mine")) == 1
+        assert (SessionEvent.EXPIRED in between) == (session.session_id != first)
+        assert session.is_live
+
+
+async def keep_asking(session: ZooKeeperSession) -> None:
+    while True:
+        await asyncio.gather(*(session.ask(Exists("/")) for _ in range(3)), asyncio.sleep(0.05))
+
+
+async def test_a_server_killed_and_started_again_on_its_data_keeps_the_session(
+    own_zookeeper: ZooKeeperServer,
+) -> None:
+    async with opened(own_zookeeper.address) as (session, told):
+        await session.ask(Create("/mine", b"data", ephemeral=True))
+        await session.ask(GetData("/mine", watch=True))
+        await session.ask(GetChildren("/mine", watch=True))
+        own_zookeeper.kill()
+        await told.event(Watched(Change.LOST, "/mine"))
+        assert told.events == [SessionEvent.CONNECTED, SessionEvent.SUSPENDED, Watched(Change.LOST, "/mine")]
+        with pytest.raises(ConnectionLossError):
+            await session.ask(Exists("/mine"))
+        waiting = asyncio.create_task(session.run(create_ephemeral("/mine", b"data")))
+        await asyncio.to_thread(own_zookeeper.start)
+        async with asyncio.timeout(PATIENCE_S):
+            await waiting
+        assert told.events[3:] == [SessionEvent.CONNECTED]
+        assert (await session.ask(GetData("/mine")))[1].ephemeral_owner == session.session_id
+
+
+async def test_an_ephemeral_znode_created_as_the_connection_was_lost_is_found_to_be_the_own(
+    own_zookeeper: ZooKeeperServer,
+) -> None:
+    async with opened(own_zookeeper.address) as (session, told):
+        for attempt in range(5):
+            own_zookeeper.freeze()
+            # It reads the request before it sees that the connection is over, if it reads it at all.
+            creating = asyncio.create_task(session.run(create_ephemeral(f"/mine-{attempt}", None)))
+            await asyncio.sleep(0.01)
+            assert session._current is not None
+            session._current.break_off()
+            await told.until(lambda events, n=attempt: events.count(SessionEvent.SUSPENDED) > n)  # type: ignore[misc]
+            own_zookeeper.thaw()
+            async with asyncio.timeout(PATIENCE_S):
+                await creating  # at once, if it was answered before the server stood still
+                await session.ask(Reconnected())
+        async with opened(own_zookeeper.address) as (other, _):
+            for attempt in range(5):
+                stat = await other.ask(Exists(f"/mine-{attempt}"))
+                assert stat is not None
+                assert stat.ephemeral_owner == session.session_id
+                with pytest.raises(NodeExistsError):
+                    await other.run(create_ephemeral(f"/mine-{attempt}", None))
+
+
+def expire(session: ZooKeeperSession) -> None:
+    """End the session as ZooKeeper would, through another connection that closes it."""
+    assert session._current is not None
+    other = KazooClient(session._address, client_id=session._current._client.client_id)
+    other.start(PATIENCE_S)
+    other.stop()
+    other.close()
+
+
+class Wait(Ask[None]):
+    """An ask that is not ZooKeeper's."""
+
+
+async def test_an_expired_session_is_followed_by_a_new_one_and_its_plans_end(zookeeper: ZooKeeperServer) -> None:
+    async with opened(zookeeper.address) as (session, told):
+        first = session.session_id
+        path = await session.ask(Create("/mine-", ephemeral=True, sequential=True))
+        waiting = asyncio.Event()
+
+        async def wait(what: Ask[object]) -> None:
+            assert isinstance(what, Wait)
+            await waiting.wait()
+
+        def plan() -> Plan[None]:
+            yield from ask(Wait())
+            yield from ask(Create(f"{path}-late"))
+
+        late = asyncio.create_task(session.run(plan(), wait))
+        await asyncio.to_thread(expire, session)
+        expired = await told.event(SessionEvent.EXPIRED)
+        await told.event(SessionEvent.CONNECTED, expired)
+        waiting.set()
+        with pytest.raises(SessionExpiredError):
+            await late
+        assert session.session_id not in (0, first)
+        assert session.is_live
+        assert await session.ask(Exists(path)) is None
+        assert await session.ask(Exists(f"{path}-late")) is None
+        connected, suspended = SessionEvent.CONNECTED, SessionEvent.SUSPENDED
+        assert told.events == [connected, suspended, SessionEvent.EXPIRED, connected]
+
+
+async def test_a_plan_that_waits_for_a_connection_learns_of_the_end(own_zookeeper: ZooKeeperServer) -> None:
+    async with opened(own_zookeeper.address) as (session, told):
+        own_zookeeper.freeze()
+        await told.event(SessionEvent.CONNECTED)
+        assert session._current is not None
+        session._current.break_off()
+        await told.event(SessionEvent.SUSPENDED)
+        waiting = asyncio.create_task(session.ask(Reconnected()))
+        await asyncio.sleep(0)
+        session.link_expired(session._current)
+        with pytest.raises(SessionExpiredError):
+            await waiting
+        with pytest.raises(SessionExpiredError):
+            await session.ask(Exists("/"))
+        own_zookeeper.thaw()
+        await told.event(SessionEvent.CONNECTED, 2)
+        await session.ask(Reconnected())
+
+
+FROZEN = """
+    import asyncio, sys
+    from muster.zookeeper.operations import Create, SessionEvent
+    from muster.zookeeper.session import ZooKeeperSession
+
+    async def main():
+        events = []
+        async with ZooKeeperSession({address!r}, timeout_ms=2_000) as session:
+            session.listen(events.append)
+            await session.ask(Create("/frozen", ephemeral=True))
+            print("created", flush=True)
+            while SessionEvent.EXPIRED not in events or events[-1] is not SessionEvent.CONNECTED:
+                await asyncio.sleep(0.01)
+            print(*[event.name for event in events], flush=True)
+
+    asyncio.run(main())
+"""
+
+
+async def test_a_process_that_stood_still_learns_that_its_session_has_ended(
+    own_zookeeper: ZooKeeperServer,
+) -> None:
+    script = textwrap.dedent(FROZEN.format(address=own_zookeeper.address))
+    async with opened(own_zookeeper.address) as (session, told):
+        await session.ask(Exists("/frozen", watch=True))
+        command = [sys.executable, "-c", script]
+        process = await asyncio.to_thread(subprocess.Popen[str], command, stdout=subprocess.PIPE, text=True)
+        try:
+            await told.event(Watched(Change.CREATED, "/frozen"))
+            assert process.stdout is not None
+            assert await asyncio.to_thread(process.stdout.readline) == "created\n"
+            await session.ask(Exists("/frozen", watch=True))
+            process.send_signal(signal.SIGSTOP)
+            await told.event(Watched(Change.DELETED, "/frozen"))
+            process.send_signal(signal.SIGCONT)
+            names, _ = await asyncio.to_thread(process.communicate, timeout=PATIENCE_S)
+        finally:
+            process.kill()
+            process.wait()
+        # Its own clock may be first, or ZooKeeper; it may have been slow enough before to be in doubt, too.
+        told_it = [name for name in names.split() if name != "DOUBTED"]
+        assert told_it[-3:] == ["SUSPENDED", "EXPIRED", "CONNECTED"]
+
+
+async def test_closing_ends_the_session_at_once_with_what_is_under_way_and_leaves_no_thread(
+    own_zookeeper: ZooKeeperServer,
+) -> None:
+    before = set(threading.enumerate())
+    async with opened(own_zookeeper.address) as (other, seen):
+        session = ZooKeeperSession(own_zookeeper.address, timeout_ms=LONG_MS)
+        await session.start(PATIENCE_S * 1000)
+        await session.ask(Create("/mine", ephemeral=True))
+        await other.ask(Exists("/mine", watch=True))
+        asked = [asyncio.create_task(session.ask(Exists("/"))) for _ in range(2 * MOST_UNDER_WAY)]
+        await asyncio.sleep(0)
+        await session.close()
+        await session.close()
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} == {ClosedError}
+        await seen.event(Watched(Change.DELETED, "/mine"))
+        with pytest.raises(ClosedError):
+            await session.ask(Exists("/"))
+        # And while ZooKeeper is silent.
+        session = ZooKeeperSession(own_zookeeper.address, timeout_ms=LONG_MS)
+        await session.start(PATIENCE_S * 1000)
+        own_zookeeper.freeze()
+        await session.close()
+        own_zookeeper.thaw()
+    await asyncio.to_thread(no_thread_left, before)
+
+
+def no_thread_left(before: set[threading.Thread]) -> None:
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith("muster-zookeeper"):
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+
+
+async def test_where_nothing_answers_the_start_fails_with_one_sentence(own_zookeeper: ZooKeeperServer) -> None:
+    before = set(threading.enumerate())
+    with pytest.raises(ConnectionLossError, match=r"no ZooKeeper answers at 127.0.0.1:1 within 300 ms: .*refused"):
+        await ZooKeeperSession("127.0.0.1:1").start(300)
+    own_zookeeper.freeze()
+    with pytest.raises(ConnectionLossError, match=r"no ZooKeeper answers at 127.0.0.1:\d+ within 300 ms: no answer"):
+        await ZooKeeperSession(own_zookeeper.address, timeout_ms=LONG_MS).start(300)
+    await asyncio.to_thread(no_thread_left, before)
+
+
+async def test_another_server_of_the_list_is_found(zookeeper: ZooKeeperServer) -> None:
+    async with opened(f"127.0.0.1:1,{zookeeper.address},[::1]:1") as (session, _):
+        assert await session.ask(Exists("/")) is not None
+
+
+async def test_a_chroot_is_created_where_asked_and_missed_otherwise(zookeeper: ZooKeeperServer) -> None:
+    address = f"{zookeeper.chroot()}/deep/er"
+    with pytest.raises(NoNodeError, match=r"there is no /test-.*/deep/er in the ZooKeeper at"):
+        await ZooKeeperSession(address).start(PATIENCE_S * 1000)
+    async with opened(address) as (session, told):
+        assert await session.ask(GetChildren("/", watch=True)) == []
+        async with opened(zookeeper.address) as (other, _):
+            await other.ask(Create(address.removeprefix(zookeeper.address) + "/a"))
+        await told.event(Watched(Change.CHILDREN, "/"))
+    async with ZooKeeperSession(address) as session:
+        assert await session.ask(GetChildren("/")) == ["a"]
+
+
+@pytest.mark.parametrize("address", ["", "host:port", ":2181", "host:2181/a//b", "host:2181/../a", "host:1,,host:2"])
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(IllegalArgumentError):
+        ZooKeeperSession(address)
+
+
+async def test_it_is_started_once_and_first(zookeeper: ZooKeeperServer) -> None:
+    session = ZooKeeperSession(zookeeper.address)
+    with pytest.raises(IllegalStateError, match="was not started"):
+        await session.ask(Exists("/"))
+    async with session:
+        with pytest.raises(IllegalStateError, match="started already"):
+            await session.start()
+    await ZooKeeperSession(zookeeper.address).close()
+
+
+async def test_a_listener_that_fails_disturbs_no_other(zookeeper: ZooKeeperServer) -> None:
+    complaints: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
+
+    def fail(event: object) -> None:
+        raise ValueError(event)
+
+    session = ZooKeeperSession(zookeeper.address)
+    session.listen(fail)
+    told = Told(session)
+    async with session:
+        assert told.events == [SessionEvent.CONNECTED]
+        session.unlisten(fail)
+    assert len(complaints) == 1
+    assert "a listener of a ZooKeeperSession failed at SessionEvent.CONNECTED" in complaints[0]
+
+
+UNCLOSED = """
+    import asyncio, threading
+    from muster.zookeeper.operations import Create, Exists
+    from muster.zookeeper.session import ZooKeeperSession
+
+    async def leave():
+        session = ZooKeeperSession({address!r}, timeout_ms=100_000)
+        await session.start(100_000)
+        await session.ask(Create("/unclosed", ephemeral=True))
+        return session
+
+    {how}
+    for thread in threading.enumerate():
+        if thread.name.startswith("muster-zookeeper"):
+            thread.join(100)
+            assert not thread.is_alive()
+
+    async def gone():
+        async with ZooKeeperSession({address!r}) as session:
+            assert await session.ask(Exists("/unclosed")) is None
+        await left.close()
+
+    asyncio.run(gone())
+    print("ended")
+"""
+
+
+def run_script(text: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(text)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+
+
+def test_an_event_loop_that_ends_without_closing_ends_the_session(own_zookeeper: ZooKeeperServer) -> None:
+    done = run_script(UNCLOSED.format(address=own_zookeeper.address, how="left = asyncio.run(leave())"))
+    assert (done.returncode, done.stdout.strip()) == (0, "ended"), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_closed_event_loop_is_noticed(own_zookeeper: ZooKeeperServer) -> None:
+    how = "loop = asyncio.new_event_loop(); left = loop.run_until_complete(leave()); loop.close()"
+    script = UNCLOSED.format(address=own_zookeeper.address, how=how).replace("timeout_ms=100_000", "timeout_ms=2_000")
+    done = run_script(script)
+    assert (done.returncode, done.stdout.strip()) == (0, "ended"), done.stderr
+
+
+def test_an_interpreter_ends_whatever_is_left_open(own_zookeeper: ZooKeeperServer) -> None:
+    done = run_script(
+        f"""
+        import asyncio, sys
+        from muster.zookeeper.session import ZooKeeperSession
+        loop = asyncio.new_event_loop()
+        session = ZooKeeperSession({own_zookeeper.address!r}, timeout_ms=100_000)
+        loop.run_until_complete(session.start(100_000))
+        print("ended")
+        sys.exit(3)
+        """
+    )
+    assert (done.returncode, done.stdout.strip()) == (3, "ended"), done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+async def test_a_forked_child_is_told_that_the_session_is_its_parents(zookeeper: ZooKeeperServer) -> None:
+    script = f"""
+        import asyncio, os
+        from muster.errors import IllegalStateError
+        from muster.zookeeper.operations import Exists
+        from muster.zookeeper.session import ZooKeeperSession
+
+        async def main():
+            async with ZooKeeperSession({zookeeper.address!r}) as session:
+                child = os.fork()
+                if not child:
+                    try:
+                        await session.ask(Exists("/"))
+                    except IllegalStateError as error:
+                        os._exit(7 if "ZooKeeperSession belongs to the process that forked" in str(error) else 8)
+                    os._exit(9)
+                print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), await session.ask(Exists("/")) is not None)
+
+        asyncio.run(main())
+        """
+    done = await asyncio.to_thread(run_script, script)
+    assert done.stdout.split() == ["7", "True"], done.stderr
