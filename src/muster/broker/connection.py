@@ -46,22 +46,26 @@ class Shared:
         self.read_view = memoryview(bytearray(READ_BYTES))
         self._loop = loop
         self._woken: list[Connection] = []
+        self._turn_is_due = False
         self._unwritten = 0
         """Of these, since the last were written to."""
 
     def wake(self, connection: Connection) -> None:
         """Let the connection go on in the next turn of the loop, together with others."""
-        if not self._woken:
+        if not self._turn_is_due:
+            self._turn_is_due = True
             self._loop.call_soon(self._turn)
         self._woken.append(connection)
         # A rebalance answers a thousand at once. Those that came first have something to do while the others wait.
         self._unwritten += 1
         if self._unwritten == WRITE_EVERY:
             self._unwritten = 0
-            for one in self._woken[-WRITE_EVERY:]:
-                one.write_answers()
+            some = self._woken[-WRITE_EVERY:]
+            del self._woken[-WRITE_EVERY:]
+            self._woken += [one for one in some if not one.write_answers()]
 
     def _turn(self) -> None:
+        self._turn_is_due = False
         connections, self._woken = self._woken, []
         self._unwritten = 0
         handled = False
@@ -153,10 +157,15 @@ class Connection(asyncio.BufferedProtocol):
             self._settle()
         return handled
 
-    def write_answers(self) -> None:
-        """Write what is answered, and handle nothing."""
-        if self.core.out:
+    def write_answers(self) -> bool:
+        """Write what is answered, and handle nothing. Returns whether a turn would do no more."""
+        core = self.core
+        if core.out:
             self._write()
+        if core.pending or not core.reading or not self._reading or core.ending is not None:
+            return False
+        core.woken = False
+        return True
 
     def _settle(self) -> None:
         """Read on, pause reading, or end, as the core says."""

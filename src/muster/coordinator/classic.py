@@ -61,6 +61,7 @@ from muster.coordinator.effects import (
     RebalanceCompleted,
     RebalanceStarted,
 )
+from muster.coordinator.failures import not_joined
 from muster.coordinator.group import (
     COMPLETING_REBALANCE,
     DEAD,
@@ -478,13 +479,13 @@ def complete_join(group: ClassicGroupBase, now: int, effects: Effects) -> None:
         write(group, group.record(), effects)
         _rebalance_completed(group, now, effects)
         return
+    group.pending_sync.update(group.members)
     for member in group.members.values():
         ticket = group.unpark_join(member)
         if ticket is not None:
             effects.reply(ticket, joined(group, member))
         group.renew_session(member, now)
         member.is_new = False
-        group.pending_sync.add(member.member_id)
     group.sync_deadline = now + max(group.rebalance_timeout_ms, 1)
     group.wake_by(group.sync_deadline)
 
@@ -499,11 +500,6 @@ def joined(group: ClassicGroupBase, member: ClassicMember) -> JoinGroupResponse:
     )
 
 
-def not_joined(error: ErrorCode, member_id: str) -> JoinGroupResponse:
-    """The answer to a JoinGroup that failed."""
-    return JoinGroupResponse(0, error, -1, None, "", "", False, member_id)
-
-
 def unload(group: ClassicGroupBase, error: ErrorCode) -> Effects:
     """The group leaves this coordinator (it is deleted, or its shard is dropped): answer every waiting request (C3)."""
     effects = Effects()
@@ -511,7 +507,7 @@ def unload(group: ClassicGroupBase, error: ErrorCode) -> Effects:
     for member in group.members.values():
         join_ticket = group.unpark_join(member)
         if join_ticket is not None:
-            effects.reply(join_ticket, JoinGroupResponse(member_id=member.member_id, error_code=error))
+            effects.reply(join_ticket, not_joined(error, member.member_id))
         if member.awaiting_sync is not None:
             effects.reply(member.awaiting_sync, SyncGroupResponse(error_code=error))
             member.awaiting_sync = None
@@ -523,7 +519,7 @@ def _remove(group: ClassicGroupBase, member: ClassicMember, effects: Effects) ->
     # remove a waiting member. A member that is alive starts over when it is told UNKNOWN_MEMBER_ID.
     ticket = group.unpark_join(member)
     if ticket is not None:
-        effects.reply(ticket, JoinGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+        effects.reply(ticket, not_joined(ErrorCode.UNKNOWN_MEMBER_ID, UNKNOWN_MEMBER_ID))
     if member.awaiting_sync is not None:
         effects.reply(member.awaiting_sync, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
         member.awaiting_sync = None

@@ -19,11 +19,11 @@ from muster.coordinator.classic import (
     check_member,
     joined,
     maybe_complete_join,
-    not_joined,
     prepare_rebalance,
     write,
 )
 from muster.coordinator.effects import Cause, Effects, MemberFenced, MemberJoined, Origin
+from muster.coordinator.failures import not_joined
 from muster.coordinator.group import (
     COMPLETING_REBALANCE,
     DEAD,
@@ -37,7 +37,7 @@ from muster.coordinator.group import (
 )
 from muster.errors import NONE, ErrorCode
 from muster.model import UNKNOWN_MEMBER_ID
-from muster.protocol.messages import JoinGroupRequest, JoinGroupResponse, SyncGroupResponse
+from muster.protocol.messages import JoinGroupRequest, SyncGroupResponse
 
 
 @dataclass(slots=True)
@@ -207,7 +207,7 @@ def _update(attempt: _Join, member: ClassicMember) -> None:
     if earlier is not None:
         # The client dropped its connection and sent the request again on another; the first is still parked.
         error = ErrorCode.REBALANCE_IN_PROGRESS
-        attempt.effects.reply(earlier, JoinGroupResponse(error_code=error, member_id=member.member_id))
+        attempt.effects.reply(earlier, not_joined(error, member.member_id))
 
 
 # ----------------------------------------------------------------------------------------------------- static members
@@ -247,7 +247,7 @@ def _fence(attempt: _Join, member: ClassicMember, new_member_id: str) -> None:
     ticket = group.unpark_join(member)
     fenced = ErrorCode.FENCED_INSTANCE_ID
     if ticket is not None:
-        effects.reply(ticket, JoinGroupResponse(error_code=fenced, member_id=member.member_id))
+        effects.reply(ticket, not_joined(fenced, member.member_id))
     if member.awaiting_sync is not None:
         effects.reply(member.awaiting_sync, SyncGroupResponse(error_code=fenced))
         member.awaiting_sync = None

