@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -32,6 +32,35 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+class Descriptor(Protocol):
+    """An open file."""
+
+    def fileno(self) -> int:
+        """The number by which the system knows it."""
+
+
+class FileRange:
+    """Bytes of a file, of which no byte ever changes: a view of them, and where they are in the file. So they may be
+    sent by the system, which need not copy them. The file is open as long as a range refers to it."""
+
+    __slots__ = ("file", "start", "view")
+
+    def __init__(self, file: Descriptor, start: int, view: memoryview) -> None:
+        self.file = file
+        self.start = start
+        self.view = view
+
+    def __len__(self) -> int:
+        return len(self.view)
+
+    def __bytes__(self) -> bytes:
+        return bytes(self.view)
+
+    def behind(self, count: int) -> FileRange:
+        """What is left of it behind so many bytes."""
+        return FileRange(self.file, self.start + count, self.view[count:])
 
 
 class OffsetAndMetadata(NamedTuple):

@@ -8,15 +8,17 @@ is given one piece at a time.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
-import os
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol, cast
+from typing import cast
 
 from muster.broker.calls import Service
 from muster.broker.connection_core import ConnectionCore, Ending, How
 from muster.broker.connections import Connections
+from muster.broker.outgoing import LARGE
+from muster.broker.sending import PlainSocket, hand_over
 
 log = logging.getLogger("muster.broker")
 
@@ -26,15 +28,7 @@ READ_BYTES = 256 * 1024
 WRITE_EVERY = 64
 """Connections with answers, of those that one act answers, that are written to while the rest is being answered."""
 
-LARGE_WRITE = 64 * 1024
-_MAX_BUFFERS = min(os.sysconf("SC_IOV_MAX") if hasattr(os, "sysconf") else 16, 1024)
-
-
-class PlainSocket(Protocol):
-    """A socket whose transport adds nothing to the bytes."""
-
-    def fileno(self) -> int:
-        """Its descriptor."""
+LARGE_WRITE = LARGE
 
 
 class Shared:
@@ -209,27 +203,28 @@ class Connection(asyncio.BufferedProtocol):
             self._writing_large = False
         elif core.out:
             out, core.out, core.out_bytes = core.out, [], 0
-            transport.write(b"".join(out))
+            transport.write(b"".join(out))  # type: ignore[arg-type]  # so few bytes hold no file's range
         if self._write_paused or core.unread:
             self._shared.connections.count_unread(core, core.own_bytes + transport.get_write_buffer_size())
 
     def _write_large(self, transport: asyncio.Transport) -> None:
-        """Hand large buffers to the system without a copy. When the system takes no more, or the transport must not be
+        """Hand large parts to the system without a copy. When the system takes no more, or the transport must not be
         bypassed, the transport is given one piece, and says when it is gone."""
         core = self.core
         while core.out and not self._write_paused:
             if self._plain is not None and not transport.get_write_buffer_size():
-                group = core.out[:_MAX_BUFFERS]
                 try:
-                    written = os.writev(self._plain.fileno(), group)
+                    written, wanted = hand_over(self._plain, core.out)
                 except (BlockingIOError, InterruptedError):
-                    written = 0
-                except OSError:
+                    written, wanted = 0, 1
+                except OSError as error:
+                    if error.errno == errno.EIO:
+                        log.error("closed the connection of %s: the log cannot be read: %s", core.peer, error)
                     transport.abort()
                     core.take()
                     return
                 core.sent(written)
-                if written == sum(map(len, group)):
+                if written == wanted:
                     continue
             piece = core.piece(LARGE_WRITE)
             core.sent(len(piece))

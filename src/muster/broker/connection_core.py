@@ -30,10 +30,10 @@ from collections import deque
 from collections.abc import Callable, Generator
 from enum import Enum
 from functools import partial
-from mmap import mmap
 from struct import Struct
 from typing import NamedTuple
 
+from muster.broker import outgoing
 from muster.broker.calls import (
     SMALL,
     Call,
@@ -45,6 +45,7 @@ from muster.broker.calls import (
     forgotten,
 )
 from muster.broker.intake import LargeFrame
+from muster.broker.outgoing import Part
 from muster.errors import ProtocolError
 from muster.protocol import codec
 from muster.protocol.framing import check_length, skip_tags
@@ -122,7 +123,7 @@ class ConnectionCore:
         self.service = service
         self.peer = self.client_host = "?"
         self.last_active = service.clock()
-        self.out: list[Buffer] = []
+        self.out: list[Part] = []
         """Answers that may leave, in order, and how many bytes they are. The caller takes them from the front."""
         self.out_bytes = 0
         self.reading = True
@@ -461,41 +462,24 @@ class ConnectionCore:
             self.woken = True
             self._wake()
 
-    def take(self) -> list[Buffer]:
+    def take(self) -> list[Part]:
         """Take all answers that may leave."""
         out, self.out, self.out_bytes = self.out, [], 0
         return out
 
     def piece(self, most: int) -> Buffer:
-        """The first bytes that may leave, at most `most`: small answers joined, or a view of a large one."""
-        first = self.out[0]
-        if len(first) >= most:
-            return memoryview(first)[:most]
-        parts, size = [], 0
-        for part in self.out:
-            if size + len(part) > most:
-                break
-            parts.append(part)
-            size += len(part)
-        return b"".join(parts)
+        """The first bytes that may leave, at most `most`."""
+        return outgoing.piece(self.out, most)
 
     def sent(self, count: int) -> None:
         """That many bytes have left."""
         self.out_bytes -= count
-        whole = 0
-        for part in self.out:
-            if count < len(part):
-                break
-            count -= len(part)
-            whole += 1
-        del self.out[:whole]
-        if count:
-            self.out[0] = memoryview(self.out[0])[count:]
+        outgoing.drop(self.out, count)
 
     @property
     def own_bytes(self) -> int:
-        """The memory of the answers that wait to be written; a view of a mapped log takes none."""
-        return sum(map(_own_bytes, self.out))
+        """The memory of the answers that wait to be written."""
+        return outgoing.own_bytes(self.out)
 
     # ------------------------------------------------------------------------------------- the peer's pace, and ends
 
@@ -578,10 +562,6 @@ class ConnectionCore:
 
 def _nothing() -> None:
     """Replaces `wake` when the connection has ended."""
-
-
-def _own_bytes(part: Buffer) -> int:
-    return 0 if isinstance(part, memoryview) and isinstance(part.obj, mmap) else len(part)
 
 
 def _just(response: Response) -> Sliced:

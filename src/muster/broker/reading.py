@@ -89,5 +89,6 @@ class Reader:
         # A sync may have ended since the read: the last stable offset must not pass the high watermark found there.
         data.last_stable_offset = min(log.readable_end(READ_COMMITTED), found.high_watermark)
         data.log_start_offset = found.log_start_offset
-        data.records = found.data
+        # A message's records are typed as bytes in memory; to be sent, their place in a file will do.
+        data.records = found.stored or found.data  # type: ignore[assignment]
         return len(found.data)

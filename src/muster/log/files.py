@@ -77,6 +77,23 @@ class Files:
 DISK = Files()
 
 
+class OpenFile:
+    """A file to be read, which is closed when nothing refers to it any more."""
+
+    __slots__ = ("_fd", "_files")
+
+    def __init__(self, fd: int, files: Files) -> None:
+        self._fd = fd
+        self._files = files
+
+    def fileno(self) -> int:
+        """The file's descriptor."""
+        return self._fd
+
+    def __del__(self) -> None:
+        self._files.close(self._fd)
+
+
 def write_whole(files: Files, path: Path, data: bytes) -> None:
     """Replaces a small file so that kill -9 or a power cut leaves the old or the new one; durable when this returns.
     Raises OSError; then the old file is as it was."""

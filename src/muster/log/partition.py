@@ -52,7 +52,7 @@ from muster.log.positions import Positions, readable
 from muster.log.producer_state import ProducerState
 from muster.log.record_walk import first_of_time
 from muster.log.results import AppendResult, ReadResult, Sealed
-from muster.log.segment import Segment, segment_name
+from muster.log.segment import STORED_FROM, Segment, segment_name
 from muster.log.validation import Examined, examine
 from muster.model import TopicPartition
 from muster.protocol.api import READ_UNCOMMITTED
@@ -328,9 +328,10 @@ class PartitionLog:
                     return empty
                 data = segment.view(position, end)
                 next_offset = self._positions.offset_at(segment, end)
+                stored = segment.stored(position, data) if end - position >= STORED_FROM else None
             except OSError as error:
                 raise self._unreadable(error) from error
-        return ReadResult(data, next_offset, high_watermark, self._log_start_offset)
+        return ReadResult(data, next_offset, high_watermark, self._log_start_offset, stored)
 
     def offset_for_timestamp(self, timestamp: int, isolation_level: int = READ_UNCOMMITTED) -> tuple[int, int] | None:
         """Offset and timestamp of the first record that the consumer may see and that is not earlier than `timestamp`

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from muster.log.segment import Segment
+from muster.model import FileRange
 
 
 class AppendResult(NamedTuple):
@@ -19,12 +20,13 @@ class AppendResult(NamedTuple):
 
 class ReadResult(NamedTuple):
     """Whole batches, perhaps none. The first may begin before the offset that was asked for. The view stays valid as
-    long as it is referred to; `next_offset` is where to read on."""
+    long as it is referred to; `next_offset` is where to read on. Of a large read, `stored` says where its bytes are."""
 
     data: memoryview
     next_offset: int
     high_watermark: int
     log_start_offset: int
+    stored: FileRange | None = None
 
 
 class Sealed(NamedTuple):

@@ -25,11 +25,14 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from muster.log.files import DISK, FileCutError, Files
+from muster.log.files import DISK, FileCutError, Files, OpenFile
 from muster.log.index import OffsetIndex, TimeIndex
+from muster.model import FileRange
 from muster.protocol.record_batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header
 
 _COPY_LIMIT = 64 * 1024
+STORED_FROM = 128 * 1024
+"""Bytes of a read from which on it says where in the file they are."""
 _BATCHES_AT_A_TIME = 256
 _TOUCH_LIMIT = 4 * 1024 * 1024
 """Bytes of a view that are brought in. The rest goes from the map to a socket, where a bad page is only an error."""
@@ -52,6 +55,7 @@ class Segment:
         "_bytes_since_index",
         "_fd",
         "_map",
+        "_reader",
         "_torn",
         "_view",
         "base_offset",
@@ -84,6 +88,7 @@ class Segment:
         self._torn = False
         self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
+        self._reader: OpenFile | None = None
 
     # ---------------------------------------------------------------------------------------------- writing
 
@@ -185,7 +190,7 @@ class Segment:
     def close(self) -> None:
         """Closes the file and releases the map, which ends with the last view of it."""
         self.close_file()
-        self._map = self._view = None
+        self._map = self._view = self._reader = None
 
     def delete(self) -> None:
         """Removes the files. Views stay valid."""
@@ -241,6 +246,17 @@ class Segment:
             view = self._remap()
         self._bring_in(start, end)
         return view[start:end]
+
+    def stored(self, start: int, data: memoryview) -> FileRange | None:
+        """Where a view that begins at `start` is in the file. The view alone serves if the file cannot be opened once
+        more."""
+        if self._reader is None:
+            try:
+                fd = os.dup(self._fd) if self._fd >= 0 else self.files.open(self.path, os.O_RDONLY)
+            except OSError:
+                return None
+            self._reader = OpenFile(fd, self.files)
+        return FileRange(self._reader, start, data)
 
     def _remap(self) -> memoryview:
         fd = self._fd if self._fd >= 0 else self.files.open(self.path, os.O_RDONLY)
