@@ -11,14 +11,23 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from muster.arrow.engine import Kernel
-from muster.arrow.layout import FLUSH_BYTES, KEY, NULL_TIMESTAMP, OK, REASONS, ROOM_BYTES, SPAN_COLUMNS, VALUE
+from muster.arrow.layout import (
+    FLUSH_BYTES,
+    KEY,
+    MIN_RECORD_SIZE,
+    NULL_TIMESTAMP,
+    OK,
+    REASONS,
+    ROOM_BYTES,
+    SEGMENT_COLUMNS,
+    SPAN_COLUMNS,
+    VALUE,
+)
 from muster.arrow.schema import HEADERS, Array, arrow_schema
 from muster.arrow.segments import Segment
 from muster.errors import CorruptRecordError
 from muster.protocol.compression import Buffer, Compression, decompress_into
-from muster.protocol.record_batch import HEADER_SIZE, BatchHeader, record_bytes
-
-_MIN_RECORD_SIZE = 7
+from muster.protocol.record_batch import HEADER_SIZE, BatchHeader, crc_of, record_bytes
 
 
 class _Input(NamedTuple):
@@ -33,7 +42,38 @@ def decode(
     kernel: Kernel, buffer: Buffer, segments: list[Segment], wanted: tuple[int, int], names: frozenset[str]
 ) -> Iterator[tuple[int, dict[str, Array]]]:
     """As `plain.decode`, with the kernel."""
-    for piece in _inputs(buffer, segments):
+    return _decode(kernel, _inputs(buffer, segments), wanted, names)
+
+
+def decode_plain(
+    kernel: Kernel, buffer: Buffer, wanted: tuple[int, int], names: frozenset[str], check_crcs: bool
+) -> tuple[Iterator[tuple[int, dict[str, Array]]], int] | None:
+    """As `segments.scan` and `decode`, without an object for each batch, and the next offset. None where the buffer
+    has anything but plain batches (see the kernel's `walk`), is damaged, or is too large for one piece."""
+    view = memoryview(buffer).toreadonly()
+    if not 0 < len(view) <= FLUSH_BYTES:
+        return None
+    data = np.frombuffer(view, np.uint8)
+    most = len(view) // HEADER_SIZE
+    segments, crcs = np.empty((most, SEGMENT_COLUMNS), np.int64), np.empty(most, np.int64)
+    count, next_offset = kernel.walk(data, *wanted, segments, crcs)
+    if count <= 0:
+        return None
+    segments = segments[:count]
+    if check_crcs:
+        for begin, end, crc in zip(
+            segments[:, 0].tolist(), segments[:, 1].tolist(), crcs[:count].tolist(), strict=True
+        ):
+            if crc_of(view, begin - HEADER_SIZE, end) != crc:
+                return None
+    piece = _Input(data, segments, int(segments[:, 2].sum()))
+    return _decode(kernel, [piece], wanted, names), next_offset
+
+
+def _decode(
+    kernel: Kernel, pieces: Iterable[_Input], wanted: tuple[int, int], names: frozenset[str]
+) -> Iterator[tuple[int, dict[str, Array]]]:
+    for piece in pieces:
         records = _Records(kernel, piece, wanted)
         if records.rows:
             yield records.rows, records.columns(names)
@@ -99,7 +139,7 @@ def _unpacked(whole: memoryview, run: Iterable[Segment]) -> Iterator[_Input]:
 
 
 def _row(begin: int, end: int, header: BatchHeader) -> tuple[int, ...]:
-    if header.record_count * _MIN_RECORD_SIZE > end - begin:
+    if header.record_count * MIN_RECORD_SIZE > end - begin:
         raise CorruptRecordError(f"{header.record_count} records do not fit into {end - begin} bytes")
     times = (header.base_timestamp, header.timestamp_type, header.max_timestamp)
     return (begin, end, header.record_count, header.base_offset, *times)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from muster.arrow import buffers, plain
-from muster.arrow.engine import Engine, kernel_for
+from muster.arrow.engine import Engine, kernel_at_hand, kernel_for
 from muster.arrow.schema import COLUMNS, Array, arrow_schema
 from muster.arrow.segments import Segment, scan
 from muster.protocol.compression import Buffer
@@ -57,6 +57,10 @@ class Decoder:
         Raises:
             CorruptRecordError: a CRC or a record is wrong; for a record, when the batches are taken.
         """
+        kernel, names = kernel_at_hand(self._engine), frozenset(self._columns)
+        if kernel is not None and (found := buffers.decode_plain(kernel, buffer, (start, end), names, check_crcs)):
+            decoded, next_offset = found
+            return Fetched(self._assembled(decoded), next_offset)
         segments, next_offset = scan(buffer, start, end, aborted, check_crcs)
         return Fetched(self._batches(buffer, segments, (start, end)), next_offset)
 
@@ -68,6 +72,9 @@ class Decoder:
             if kernel is None
             else buffers.decode(kernel, buffer, segments, wanted, names)
         )
+        yield from self._assembled(decoded)
+
+    def _assembled(self, decoded: Iterable[tuple[int, dict[str, Array]]]) -> Iterator[pa.RecordBatch]:
         for rows, columns in decoded:
             for at in range(0, rows, MAX_ROWS):
                 yield self._assemble(columns, at, min(MAX_ROWS, rows - at))

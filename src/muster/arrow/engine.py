@@ -43,6 +43,11 @@ class _Process:
 _process = _Process()
 
 
+def kernel_at_hand(engine: Engine) -> Kernel | None:
+    """The kernel if it is loaded already and may be used."""
+    return None if engine is Engine.PYTHON else _process.kernel
+
+
 def kernel_for(engine: Engine, records: int) -> Kernel | None:
     """The kernel if it is to be used for so many more records, None for plain Python.
 

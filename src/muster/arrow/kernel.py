@@ -27,15 +27,19 @@ from muster.arrow.layout import (
     BAD_HEADERS,
     BAD_VARINT,
     CUT_OFF,
+    FARTHEST_OFFSET,
     HEADERS_AT,
     KEY,
     LEFT_OVER,
     MAX_MS,
+    MIN_RECORD_SIZE,
+    NOT_PLAIN,
     NULL_TIMESTAMP,
     OK,
     VALUE,
     WRONG_LENGTH,
 )
+from muster.protocol.record_batch import HEADER_SIZE, LOG_OVERHEAD, TIMESTAMP_TYPE_FLAG
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
@@ -118,6 +122,55 @@ def _microseconds(base: int, delta: int) -> int:
     if overflown or total > MAX_MS or total < -MAX_MS:
         return NULL_TIMESTAMP
     return total * 1000
+
+
+@_jit()
+def _big_endian(data: Bytes, position: int, size: int) -> int:
+    """A signed number of a header."""
+    value = np.uint64(0)
+    for index in range(size):
+        value = value << np.uint64(8) | np.uint64(data[position + index])
+    shift = np.int64(64 - 8 * size)
+    return int(np.int64(value << np.uint64(shift)) >> shift)
+
+
+@_jit(_types.UniTuple(_types.int64, 2)(_data, _types.int64, _types.int64, _table, _int64s))
+def walk(data: Bytes, start: int, end: int, segments: npt.NDArray[np.int64], crcs: Longs) -> tuple[int, int]:
+    """Lay out `segments` for `parse`, with what each batch says of its CRC: how many, and the offset behind the last.
+
+    It knows plain batches only, as most fetches have no others: not compressed, of no transaction, wholly in
+    `[start, end)` but for the beginning of the first. At anything else, and at a header that may be damaged, it gives
+    up: -1. Then `segments.scan` looks, which has the rules.
+    """
+    position, count, next_offset = 0, 0, start
+    while data.size - position > HEADER_SIZE:
+        length = _big_endian(data, position + 8, 4)
+        behind = position + LOG_OVERHEAD + length
+        if length >= 0 and behind > data.size:
+            return count, next_offset  # cut off: the next fetch brings it whole
+        base_offset, last_delta = _big_endian(data, position, 8), _big_endian(data, position + 23, 4)
+        begin, records = position + HEADER_SIZE, _big_endian(data, position + 57, 4)
+        attributes = _big_endian(data, position + 21, 2)
+        if base_offset < 0 or base_offset > FARTHEST_OFFSET or last_delta < 0 or data[position + 16] != 2 or length < 0:
+            return -1, start
+        if attributes & NOT_PLAIN or records <= 0 or records * MIN_RECORD_SIZE > behind - begin:
+            return -1, start
+        if base_offset + last_delta < start or base_offset + last_delta >= end - 1:
+            return -1, start
+        next_offset = max(next_offset, base_offset + last_delta + 1)
+        segments[count, 0] = begin
+        segments[count, 1] = behind
+        segments[count, 2] = records
+        segments[count, 3] = base_offset
+        segments[count, 4] = _big_endian(data, position + 27, 8)
+        segments[count, 5] = attributes & TIMESTAMP_TYPE_FLAG != 0
+        segments[count, 6] = _big_endian(data, position + 35, 8)
+        crcs[count] = _big_endian(data, position + 17, 4) & 0xFFFFFFFF
+        position = behind
+        count += 1
+    if position != data.size:
+        return -1, start
+    return count, next_offset
 
 
 @_jit(_types.UniTuple(_types.int64, 3)(_data, _table, _types.int64, _types.int64, _int64s, _int64s, _int32s, _table))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from muster.protocol.record_batch import COMPRESSION_MASK, CONTROL_FLAG, TRANSACTIONAL_FLAG
+
 OK = 0
 CUT_OFF = 1
 BAD_VARINT = 2
@@ -36,3 +38,14 @@ KEY, VALUE, HEADERS_AT = 0, 2, 4
 """Columns of a span table: position and length of the key, of the value, position of the headers."""
 
 SPAN_COLUMNS = 5
+
+FARTHEST_OFFSET = 2**62
+"""Offsets up to here can be added to without a look at whether 64 bits hold the sum."""
+
+SEGMENT_COLUMNS = 7
+"""Columns of a segment table; the kernel's `parse` says which."""
+
+MIN_RECORD_SIZE = 7
+
+NOT_PLAIN = COMPRESSION_MASK | TRANSACTIONAL_FLAG | CONTROL_FLAG
+"""Attributes of a batch that takes more than finding its records."""

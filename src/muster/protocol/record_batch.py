@@ -59,12 +59,12 @@ _AFTER_CRC = struct.Struct(">hiqqqhii")
 _PRODUCER = struct.Struct(">qhi")
 _PRODUCER_POSITION = 43
 
-_COMPRESSION_MASK = 0x07
+COMPRESSION_MASK = 0x07
 TIMESTAMP_TYPE_FLAG = 0x08
 TRANSACTIONAL_FLAG = 0x10
 CONTROL_FLAG = 0x20
 _DELETE_HORIZON_FLAG = 0x40
-_KNOWN_ATTRIBUTES = _COMPRESSION_MASK | TRANSACTIONAL_FLAG | CONTROL_FLAG | _DELETE_HORIZON_FLAG
+_KNOWN_ATTRIBUTES = COMPRESSION_MASK | TRANSACTIONAL_FLAG | CONTROL_FLAG | _DELETE_HORIZON_FLAG
 
 _MIN_RECORD_SIZE = 7
 
@@ -119,7 +119,7 @@ class BatchHeader(NamedTuple):
     @property
     def compression(self) -> Compression:
         """The codec. Raises CorruptRecordError for a number without a codec."""
-        codec = self.attributes & _COMPRESSION_MASK
+        codec = self.attributes & COMPRESSION_MASK
         if codec >= len(_CODECS):
             raise CorruptRecordError(f"unknown compression type {codec} in the batch at offset {self.base_offset}")
         return _CODECS[codec]
@@ -234,11 +234,16 @@ def check_batch(buffer: Buffer, position: int, header: BatchHeader) -> None:
     end = position + header.batch_length + LOG_OVERHEAD
     if end > len(buffer):
         raise CorruptRecordError(f"a batch of {header.size} bytes is cut off: {len(buffer) - position} are there")
-    computed = crc32c(memoryview(buffer)[position + _CRC_START : end])
+    computed = crc_of(memoryview(buffer), position, end)
     if computed != header.crc:
         raise CorruptRecordError(
             f"record is corrupt: the batch at offset {header.base_offset} says crc {header.crc}, its bytes {computed}"
         )
+
+
+def crc_of(view: memoryview, position: int, end: int) -> int:
+    """The CRC-32C that the batch from `position` to `end` has to say."""
+    return crc32c(view[position + _CRC_START : end])
 
 
 def assign_offset(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:

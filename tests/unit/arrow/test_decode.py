@@ -8,7 +8,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.arrow import COLUMNS, Decoder, Engine, arrow_schema, buffers, decode, plain
+from muster.arrow import COLUMNS, Decoder, Engine, arrow_schema, buffers, decode, plain, warm
 from muster.errors import CorruptRecordError
 from muster.protocol.compression import Compression, decompress_into
 from muster.protocol.record_batch import (
@@ -330,3 +330,88 @@ def test_batches_that_find_no_room_are_decoded_all_the_same(monkeypatch, codec):
     rows = [row for batch in found for row in batch.to_pylist()]
     assert [row["offset"] for row in rows] == list(range(135))
     assert [row["value"] for row in rows] == [b"v%d" % at for at in range(135)]
+
+
+def told(monkeypatch, buffer, *, short, **arguments):
+    """What the decoder says with or without its short way: rows and next offset, or the error. And if it was taken."""
+    taken: list[bool] = []
+
+    def decode_plain(*given):
+        found = short_way(*given) if short else None
+        taken.append(found is not None)
+        return found
+
+    short_way = buffers.decode_plain
+    with monkeypatch.context() as patch:
+        patch.setattr(buffers, "decode_plain", decode_plain)
+        try:
+            fetched = Decoder("flights", 3, ALL, Engine.AUTO).decode(buffer, **arguments)
+            found = pa.Table.from_batches(fetched.batches, arrow_schema(ALL))
+            rows = found.set_column(5, "timestamp", found["timestamp"].cast(pa.int64())).to_pylist()
+        except CorruptRecordError as error:
+            return str(error), any(taken)
+    return (rows, fetched.next_offset), any(taken)
+
+
+plain_batches = st.lists(st.tuples(records, st.booleans(), st.sampled_from([-1, 7])), min_size=1, max_size=4)
+
+
+@settings(max_examples=200, deadline=None)
+@given(plain_batches, st.data())
+def test_plain_batches_are_read_as_all_others_are(batches, data):
+    assert warm()
+    buffer, offset = bytearray(), data.draw(st.integers(0, 2**40))
+    first = offset
+    for content, append_time, producer_id in batches:
+        built = batch(content, offset, producer_id=producer_id)
+        if append_time:
+            set_log_append_time(built, 0, read_header(built), 1_700_000_000_000)
+        offset = read_header(built).next_offset
+        buffer += built
+    whole = bytes(buffer)
+    for _ in range(data.draw(st.sampled_from([0, 0, 1, 2]))):
+        at = data.draw(st.integers(0, HEADER_SIZE - 1) | st.integers(0, len(buffer) - 1))
+        buffer[at] = data.draw(st.integers(0, 255))
+    cut = bytes(buffer[: data.draw(st.just(len(buffer)) | st.integers(0, len(buffer)))])
+    arguments = {
+        "start": data.draw(st.integers(max(0, first - 1), offset)),
+        "end": data.draw(st.just(2**63 - 1) | st.integers(first, offset + 2)),
+        "aborted": data.draw(st.sampled_from([None, [], [(7, first)]])),
+        "check_crcs": data.draw(st.booleans()),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        short, taken = told(patch, cut, short=True, **arguments)
+        assert short == told(patch, cut, short=False, **arguments)[0]
+        if cut == whole and arguments["end"] == 2**63 - 1 and arguments["start"] <= first:
+            assert taken
+
+
+@pytest.mark.parametrize(
+    ("changed", "taken"),
+    [
+        ({}, True),
+        ({"log_append_time": 5}, True),
+        ({"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}, True),
+        ({"compression": Compression.LZ4}, False),
+        ({"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "transactional": True}, False),
+        ({"control": True}, False),
+    ],
+)
+def test_which_batches_are_plain(monkeypatch, changed, taken):
+    assert warm()
+    buffer = bytes(simple(3) + simple(3, 3, **changed))
+    short = told(monkeypatch, buffer, short=True)
+    assert short[1] is taken
+    assert short[0] == told(monkeypatch, buffer, short=False)[0]
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_every_flipped_bit_of_plain_batches_is_told_alike(monkeypatch, bit):
+    assert warm()
+    good = simple(2) + simple(2, 2)
+    for check_crcs in (True, False):
+        for place in range(len(good)):
+            buffer = bytearray(good)
+            buffer[place] ^= 1 << bit
+            short = told(monkeypatch, bytes(buffer), short=True, check_crcs=check_crcs)[0]
+            assert short == told(monkeypatch, bytes(buffer), short=False, check_crcs=check_crcs)[0]
