@@ -1,0 +1,411 @@
+"""A cluster of brokers on ZooKeeper: the members, the controller, the leader of each partition.
+
+Theory, as Kafka had it until KRaft. Each broker has an ephemeral znode in `/brokers/ids`. One broker is the controller:
+the one that created the ephemeral `/controller`. With that creation it raises `/controller_epoch` by one, both or
+neither, and every write of a controller checks the version of that znode. So of two brokers that both believe to be the
+controller (the older one was frozen, and its session has ended without its knowing) only the newer one can write.
+
+The controller alone writes partitions' states: a leader among the replicas that are alive, else -1; an epoch that grows
+with each change. It also finishes deletions. What is asked of it stands in ZooKeeper: a topic is created by writing its
+registration, deleted by a name in `/admin/delete_topics`. So any broker, and Kafka's own tools of that time, can ask.
+
+    a broker dies       its znode goes with its session; the controller writes -1 for what only it had
+    it comes back       it registers; the controller makes it the leader again, under a new epoch
+    the controller dies the others see `/controller` go, and race for it; the new one settles what happened meanwhile
+
+Everything is done in turns. Whatever happens wakes `ClusterMember.turn`, which looks at the whole and does what is
+left to do. So a turn that was broken off anywhere, by a lost connection or with the process, is made good by the next.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from muster.errors import ConfigError, MusterError
+from muster.zookeeper.image import DELETE_TOPICS, NO_CONTROLLER, ClusterImage, PartitionImage, TopicImage
+from muster.zookeeper.operations import (
+    BadVersionError,
+    Check,
+    Create,
+    Delete,
+    GetChildren,
+    GetData,
+    Multi,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    Plan,
+    SessionEvent,
+    SessionId,
+    SetData,
+    Sync,
+    Watched,
+    Write,
+    ask,
+    create_ephemeral,
+)
+from muster.zookeeper.znodes import (
+    BROKER_IDS,
+    BROKER_TOPICS,
+    CONTROLLER,
+    CONTROLLER_EPOCH,
+    TOPIC_CONFIGS,
+    BrokerRegistration,
+    Controller,
+    PartitionState,
+    TopicRegistration,
+    Unreadable,
+    broker_path,
+    partition_state_path,
+    read_controller_epoch,
+    topic_config_data,
+    topic_config_path,
+    topic_path,
+)
+
+CLUSTER_ID = "/cluster/id"
+PERSISTENT = ("/consumers", BROKER_IDS, BROKER_TOPICS, TOPIC_CONFIGS, "/config/changes", DELETE_TOPICS)
+"""What a broker creates, as Kafka does, before it registers; their parents too."""
+
+NO_LEADER = -1
+WRITES_OF_A_MULTI = 200
+
+
+class BrokerIdTakenError(MusterError):
+    """Another session has registered under this broker's id: another broker, or this one before it was killed, whose
+    session has not ended yet."""
+
+    def __init__(self, broker_id: int) -> None:
+        super().__init__(f"another broker is registered with the id {broker_id}")
+        self.broker_id = broker_id
+
+
+class Term(NamedTuple):
+    """The time of one controller."""
+
+    epoch: int
+    version: int
+    """Of `/controller_epoch`: what each of its writes checks."""
+
+    @property
+    def check(self) -> Check:
+        """The part of a multi that refuses it once there is a newer controller."""
+        return Check(CONTROLLER_EPOCH, self.version)
+
+
+# --- rules without ZooKeeper -----------------------------------------------------------------------------------------
+
+
+def next_state(
+    replicas: Sequence[int], state: PartitionState | None, alive: Iterable[int], controller_epoch: int
+) -> PartitionState | None:
+    """The state that a partition should have, None if it has it or nothing can be done.
+
+    A partition that never had a leader waits for its first replica that is alive. Later only replicas that were in sync
+    may lead, so that nothing acknowledged is lost; without one of them the leader is -1 and `isr` names the last ones.
+    """
+    alive = set(alive)
+    if state is None:
+        in_sync = [replica for replica in replicas if replica in alive]
+        return PartitionState(in_sync[0], 0, in_sync, controller_epoch) if in_sync else None
+    if state.leader in alive and state.leader in replicas:
+        return None
+    in_sync = [replica for replica in state.isr if replica in alive and replica in replicas]
+    if not in_sync:
+        if state.leader == NO_LEADER:
+            return None
+        return PartitionState(NO_LEADER, state.leader_epoch + 1, state.isr, controller_epoch)
+    leader = next(replica for replica in replicas if replica in in_sync)
+    return PartitionState(leader, state.leader_epoch + 1, in_sync, controller_epoch)
+
+
+def spread(partitions: int, brokers: Iterable[int], load: Mapping[int, int]) -> dict[int, list[int]]:
+    """One replica for each partition of a new topic, evenly over the brokers, the least loaded first."""
+    order = sorted(brokers, key=lambda broker: (load.get(broker, 0), broker))
+    return {number: [order[number % len(order)]] for number in range(partitions)}
+
+
+def load_of(topics: Iterable[TopicImage]) -> dict[int, int]:
+    """How many replicas each broker has."""
+    load: dict[int, int] = {}
+    for topic in topics:
+        for replicas in topic.registration.partitions.values():
+            for broker in replicas:
+                load[broker] = load.get(broker, 0) + 1
+    return load
+
+
+# --- what any broker may do ------------------------------------------------------------------------------------------
+
+
+def ensure(path: str) -> Plan[None]:
+    """Create a persistent znode without data, and its parents, unless it is there."""
+    try:
+        yield from ask(Create(path))
+    except NodeExistsError:
+        return
+    except NoNodeError:
+        yield from ensure(path.rpartition("/")[0])
+        yield from ensure(path)
+
+
+def cluster_id(fresh: str) -> Plan[str]:
+    """The id of the cluster; `fresh` becomes it if there is none yet. Kafka writes it so."""
+    while True:
+        try:
+            data, _ = yield from ask(GetData(CLUSTER_ID))
+            return _id_of(data)
+        except NoNodeError:
+            yield from ensure("/cluster")
+        try:
+            yield from ask(Create(CLUSTER_ID, b'{"version":"1","id":"%s"}' % fresh.encode()))
+        except NodeExistsError:
+            continue
+        return fresh
+
+
+def create_topic(name: str, registration: TopicRegistration, settings: Mapping[str, str]) -> Plan[None]:
+    """Create a topic; its partitions have leaders once the controller has seen it. Raises NodeExistsError."""
+    config, topic = topic_config_path(name), topic_path(name)
+    try:
+        yield from ask(Multi(Create(topic, registration.encode()), Create(config, topic_config_data(settings))))
+    except NodeExistsError as error:
+        if error.path != config:
+            raise
+        # Settings of a topic that is gone, or written ahead: the new topic has its own.
+        again = Multi(Create(topic, registration.encode()), SetData(config, topic_config_data(settings)))
+        yield from ask(again)
+
+
+def request_deletion(name: str) -> Plan[None]:
+    """Ask the controller to delete a topic. A second request changes nothing."""
+    try:
+        yield from ask(Create(f"{DELETE_TOPICS}/{name}"))
+    except NodeExistsError:
+        return
+
+
+def write_settings(name: str, settings: Mapping[str, str]) -> Plan[None]:
+    """Replace a topic's settings."""
+    path = topic_config_path(name)
+    try:
+        yield from ask(SetData(path, topic_config_data(settings)))
+    except NoNodeError:
+        yield from ask(Create(path, topic_config_data(settings)))
+
+
+# --- the controller --------------------------------------------------------------------------------------------------
+
+
+def elect(broker_id: int, now: int) -> Plan[Term | None]:
+    """Become the controller; None if another broker is. `now` is the time of day in milliseconds."""
+    while True:
+        try:
+            data, stat = yield from ask(GetData(CONTROLLER_EPOCH))
+        except NoNodeError:
+            with suppress(NodeExistsError):
+                yield from ask(Create(CONTROLLER_EPOCH, b"0"))
+            continue
+        epoch = read_controller_epoch(data)
+        term = Term(0 if isinstance(epoch, Unreadable) else epoch + 1, stat.version + 1)
+        claim = Create(CONTROLLER, Controller(broker_id, now).encode(), ephemeral=True)
+        try:
+            yield from ask(Multi(claim, SetData(CONTROLLER_EPOCH, b"%d" % term.epoch, stat.version)))
+        except NodeExistsError:
+            return None
+        except BadVersionError:
+            continue  # another broker was the controller for a moment, and may be gone again
+        return term
+
+
+def settle(term: Term, image: ClusterImage) -> Plan[int]:
+    """Write the states that differ from what they should be, and finish deletions; returns how many writes it took.
+
+    Raises what a write is refused with: BadVersionError of `/controller_epoch` if there is a newer controller, another
+    error if the image is behind.
+    """
+    writes = 0
+    for name in sorted(image.deletions):
+        writes += yield from _delete(term, image, name)
+    for name, topic in list(image.topics.items()):
+        if name not in image.deletions:
+            writes += yield from _lead(term, name, topic, image.brokers)
+    return writes
+
+
+def _lead(term: Term, name: str, topic: TopicImage, alive: Iterable[int]) -> Plan[int]:
+    due: dict[int, PartitionState] = {}
+    for number, replicas in topic.registration.partitions.items():
+        known = topic.states.get(number)
+        state = next_state(replicas, None if known is None else known.state, alive, term.epoch)
+        if state is not None:
+            due[number] = state
+    if not due:
+        return 0
+    groups: list[list[Write[Any]]] = []
+    if any(number not in topic.states for number in due):
+        there = yield from _partitions_of(name)
+        if there is None:
+            groups.append([Create(f"{topic_path(name)}/partitions")])
+        groups += [_new_state(name, number, due[number], there or []) for number in due if number not in topic.states]
+    for number in due:
+        if number in topic.states:
+            path = partition_state_path(name, number)
+            groups.append([SetData(path, due[number].encode(), topic.states[number].version)])
+    yield from _write(term, groups)
+    for number, state in due.items():
+        version = topic.states[number].version + 1 if number in topic.states else 0
+        topic.states[number] = PartitionImage(state, version)
+    return len(due)
+
+
+def _new_state(name: str, number: int, state: PartitionState, there: Sequence[str]) -> list[Write[Any]]:
+    path = partition_state_path(name, number)
+    parent = [] if str(number) in there else [Create(path.rpartition("/")[0])]
+    return [*parent, Create(path, state.encode())]
+
+
+def _partitions_of(name: str) -> Plan[list[str] | None]:
+    try:
+        return (yield from ask(GetChildren(f"{topic_path(name)}/partitions")))
+    except NoNodeError:
+        return None
+
+
+def _write(term: Term, groups: Iterable[list[Write[Any]]]) -> Plan[None]:
+    """Write in order, some at a time, each time only if there is no newer controller."""
+    waiting: list[Write[Any]] = []
+    for group in groups:
+        if len(waiting) + len(group) > WRITES_OF_A_MULTI:
+            yield from ask(Multi(term.check, *waiting))
+            waiting = []
+        waiting += group
+    if waiting:
+        yield from ask(Multi(term.check, *waiting))
+
+
+def _delete(term: Term, image: ClusterImage, name: str) -> Plan[int]:
+    """Delete a topic's znodes, the request for it last: a deletion that was broken off is found again."""
+    below = yield from _below(topic_path(name))
+    config = yield from _below(topic_config_path(name))
+    writes: list[list[Write[Any]]] = [[Delete(path)] for path in (*below, *config, f"{DELETE_TOPICS}/{name}")]
+    yield from _write(term, writes)
+    image.deletions.discard(name)
+    image.topics.pop(name, None)
+    return len(writes)
+
+
+def _below(path: str) -> Plan[list[str]]:
+    """A znode and all below it, children before parents; empty if it is not there."""
+    try:
+        children = yield from ask(GetChildren(path))
+    except NoNodeError:
+        return []
+    found: list[str] = []
+    for child in children:
+        found += yield from _below(f"{path}/{child}")
+    return [*found, path]
+
+
+def _id_of(data: bytes | None) -> str:
+    try:
+        found = json.loads(data or b"")
+    except ValueError:
+        found = None
+    name = found.get("id") if isinstance(found, dict) else None
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"{CLUSTER_ID} in ZooKeeper holds no id of a cluster: {data!r}")
+    return name
+
+
+# --- a broker's part -------------------------------------------------------------------------------------------------
+
+
+class ClusterMember:
+    """One broker's part in the cluster: its registration, its image, and the controller's work while it is that.
+
+    The owner of the session passes on its events (`on_event`) and runs `turn` after each that asks for it, and again
+    after a turn that failed.
+    """
+
+    def __init__(self, broker_id: int) -> None:
+        self.broker_id = broker_id
+        self.image = ClusterImage()
+        self.term: Term | None = None
+        """Set while this broker believes to be the controller."""
+        self.is_registered = False
+
+    def on_event(self, event: Watched | SessionEvent) -> bool:
+        """Take an event of the session; returns whether a turn is due."""
+        if event is SessionEvent.EXPIRED:
+            self.term, self.is_registered = None, False
+        return self.image.changed(event) or event is SessionEvent.CONNECTED
+
+    def turn(self, registration: BrokerRegistration, now: int) -> Plan[None]:
+        """Do what is left to do: register, learn what has changed, control the cluster if no broker does.
+
+        Raises:
+            BrokerIdTakenError: try again until the session of a broker that was killed has ended.
+            ZooKeeperError: what an operation raised; the next turn begins where this one ended.
+        """
+        if not self.is_registered:
+            yield from self._register(registration)
+        while True:
+            yield from self.image.refresh()
+            if self.term is not None and self.image.controller_id != self.broker_id:
+                self.term = None  # another broker is the controller, or `/controller` was deleted by hand
+            if self.term is None and not (yield from self._take_control(now)):
+                return
+            assert self.term is not None
+            try:
+                written = yield from settle(self.term, self.image)
+            except (BadVersionError, NodeExistsError, NoNodeError, NotEmptyError) as error:
+                yield from self._look_again(error.path)
+                continue
+            if not written and self.image.is_current:
+                return
+
+    def _register(self, registration: BrokerRegistration) -> Plan[None]:
+        for path in PERSISTENT:
+            yield from ensure(path)
+        try:
+            yield from create_ephemeral(broker_path(self.broker_id), registration.encode())
+        except NodeExistsError:
+            raise BrokerIdTakenError(self.broker_id) from None
+        self.is_registered = True
+
+    def _take_control(self, now: int) -> Plan[bool]:
+        """Become the controller if there is none; whether this broker is it now."""
+        if self.image.controller_id == self.broker_id and not (yield from self._give_up_a_lost_claim()):
+            return False
+        if self.image.controller_id not in (NO_CONTROLLER, self.broker_id):
+            return False
+        self.term = yield from elect(self.broker_id, now)
+        if self.term is None:
+            yield from self._look_again(CONTROLLER)
+            return False
+        self.image.controller_id = self.broker_id
+        return True
+
+    def _give_up_a_lost_claim(self) -> Plan[bool]:
+        """Delete `/controller` if it is this session's. The sequence: the claim is sent, the connection is lost, the
+        claim was carried out. Its term is not known, and what `/controller_epoch` holds now could be a later one's."""
+        try:
+            _, stat = yield from ask(GetData(CONTROLLER))
+            if stat.ephemeral_owner != (yield from ask(SessionId())):
+                return False  # of the session before: it goes with it
+            yield from ask(Delete(CONTROLLER, stat.version))
+        except NoNodeError:
+            return True
+        return True
+
+    def _look_again(self, path: str) -> Plan[None]:
+        """A write was refused: what it rested on is behind. Nothing older than now is read after a sync."""
+        if path == CONTROLLER_EPOCH:
+            self.term = None
+        yield from ask(Sync(path))
+        self.image.forget()
+        yield from self.image.refresh()

@@ -1,0 +1,263 @@
+"""The cluster as one session knows it: brokers, topics and their leaders, read once and kept by watches.
+
+Theory: every path that is of interest is either clean, with a watch on it, or dirty. An event makes its path dirty.
+`refresh` reads what is dirty and sets the watch in the same request, so no change between the two is missed; reading a
+list of children makes those dirty that are new and forgets those that are gone. When nothing is dirty, the image is
+what ZooKeeper's server of this session had at some moment not long ago: never a mixture in which a topic has partitions
+without their registration, but perhaps behind the truth. A write that matters is therefore checked by a version.
+
+A session that expired has no watches: everything is dirty then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from muster.zookeeper.operations import (
+    Change,
+    Exists,
+    GetChildren,
+    GetData,
+    NoNodeError,
+    Plan,
+    SessionEvent,
+    Watched,
+    ask,
+)
+from muster.zookeeper.znodes import (
+    BROKER_IDS,
+    BROKER_TOPICS,
+    CONTROLLER,
+    BrokerRegistration,
+    PartitionState,
+    TopicRegistration,
+    Unreadable,
+    broker_path,
+    partition_state_path,
+    read_broker,
+    read_controller,
+    read_partition_state,
+    read_topic,
+    read_topic_config,
+    topic_config_path,
+    topic_path,
+)
+
+DELETE_TOPICS = "/admin/delete_topics"
+
+NO_CONTROLLER = -1
+
+
+@dataclass(slots=True)
+class PartitionImage:
+    """A partition's state, with the version of its znode."""
+
+    state: PartitionState
+    version: int
+
+
+@dataclass(slots=True)
+class TopicImage:
+    """A topic: its partitions, its settings, and of each partition the state, once the controller has written it."""
+
+    registration: TopicRegistration
+    settings: dict[str, str] = field(default_factory=dict)
+    states: dict[int, PartitionImage] = field(default_factory=dict)
+
+
+class ClusterImage:
+    """What a session knows of the cluster. `refresh` makes it current, `changed` is told of events."""
+
+    def __init__(self) -> None:
+        self.brokers: dict[int, BrokerRegistration] = {}
+        self.topics: dict[str, TopicImage] = {}
+        self.controller_id = NO_CONTROLLER
+        self.deletions: set[str] = set()
+        """Topics that are asked to be deleted."""
+        self.unreadable: dict[str, Unreadable] = {}
+        """What cannot be understood, by path: for the log. The cluster goes on without it."""
+        self._dirty: dict[str, Callable[[str], Plan[None]]] = {}
+        self.forget()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether everything that was told of is read."""
+        return not self._dirty
+
+    def forget(self) -> None:
+        """Read everything again, as after an expired session. What is known stays until it is read."""
+        self._dirty = {path: self._reader(path) for path in (BROKER_IDS, BROKER_TOPICS, DELETE_TOPICS, CONTROLLER)}
+        self._mark_known()
+
+    def changed(self, event: Watched | SessionEvent) -> bool:
+        """Take an event of the session; returns whether there is something to read."""
+        if isinstance(event, SessionEvent):
+            if event is SessionEvent.EXPIRED:
+                self.forget()
+            return event is SessionEvent.CONNECTED and not self.is_current
+        if event.change is Change.LOST or self._is_known(event.path):
+            self._dirty[event.path] = self._reader(event.path)
+        return not self.is_current
+
+    def reread(self, path: str) -> None:
+        """Read one path again at the next refresh."""
+        self._dirty[path] = self._reader(path)
+
+    def refresh(self) -> Plan[bool]:
+        """Read what is dirty, and what turns out to be; returns whether anything was read.
+
+        Raises what the operations raise; then it is as dirty as before."""
+        read = False
+        while self._dirty:
+            path = next(iter(self._dirty))
+            reader = self._dirty.pop(path)
+            try:
+                yield from reader(path)
+            except BaseException:
+                self._dirty.setdefault(path, reader)
+                raise
+            read = True
+        return read
+
+    # --- which path is read how --------------------------------------------------------------------------------------
+
+    def _reader(self, path: str) -> Callable[[str], Plan[None]]:
+        match path:
+            case _ if path == BROKER_IDS:
+                return self._read_brokers
+            case _ if path == BROKER_TOPICS:
+                return self._read_topics
+            case _ if path == DELETE_TOPICS:
+                return self._read_deletions
+            case _ if path == CONTROLLER:
+                return self._read_controller
+        parts = path.split("/")
+        if path.startswith(BROKER_IDS + "/"):
+            return self._read_broker
+        if parts[1] == "config":
+            return self._read_settings
+        return self._read_state if len(parts) > len(topic_path("t").split("/")) else self._read_topic
+
+    def _mark_known(self) -> None:
+        for path in self._known_paths():
+            self._dirty.setdefault(path, self._reader(path))
+
+    def _known_paths(self) -> Iterator[str]:
+        yield from map(broker_path, self.brokers)
+        for name, topic in self.topics.items():
+            yield topic_path(name)
+            yield topic_config_path(name)
+            yield from (partition_state_path(name, number) for number in topic.registration.partitions)
+
+    def _is_known(self, path: str) -> bool:
+        """An event of something that is gone from its list meanwhile changes nothing."""
+        if path in (BROKER_IDS, BROKER_TOPICS, DELETE_TOPICS, CONTROLLER) or path.startswith(BROKER_IDS + "/"):
+            return True
+        parts = path.split("/")
+        return len(parts) > 3 and parts[3] in self.topics
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def _read_brokers(self, path: str) -> Plan[None]:
+        names = yield from _children(path)
+        for gone in [number for number in self.brokers if str(number) not in names]:
+            del self.brokers[gone]
+        for name in names:
+            if not name.isdecimal() or int(name) not in self.brokers:
+                self._dirty[f"{path}/{name}"] = self._read_broker
+
+    def _read_broker(self, path: str) -> Plan[None]:
+        name = path.rpartition("/")[2]
+        data = yield from _data(path)
+        found = read_broker(name, data[0]) if data is not None else None
+        if isinstance(found, BrokerRegistration):
+            self.brokers[found.broker_id] = found
+        elif name.isdecimal():
+            self.brokers.pop(int(name), None)
+        self._note(path, found)
+
+    def _read_controller(self, path: str) -> Plan[None]:
+        data = yield from _data(path)
+        found = read_controller(data[0]) if data is not None else None
+        self.controller_id = NO_CONTROLLER if found is None or isinstance(found, Unreadable) else found.broker_id
+        self._note(path, found)
+
+    def _read_deletions(self, path: str) -> Plan[None]:
+        self.deletions = set((yield from _children(path)))
+
+    def _read_topics(self, path: str) -> Plan[None]:
+        names = yield from _children(path)
+        for gone in set(self.topics) - set(names):
+            del self.topics[gone]
+        for name in names:
+            if name not in self.topics:
+                self._dirty[topic_path(name)] = self._read_topic
+
+    def _read_topic(self, path: str) -> Plan[None]:
+        name = path.rpartition("/")[2]
+        data = yield from _data(path)
+        found = read_topic(name, data[0]) if data is not None else None
+        self._note(path, found)
+        if not isinstance(found, TopicRegistration):
+            self.topics.pop(name, None)
+            return
+        known = self.topics.get(name)
+        if known is not None and known.registration.topic_id == found.topic_id:
+            new = set(found.partitions) - set(known.registration.partitions)
+            known.registration = found
+        else:
+            self.topics[name] = TopicImage(found)
+            new = set(found.partitions)
+            self._dirty[topic_config_path(name)] = self._read_settings
+        for number in sorted(new):
+            self._dirty[partition_state_path(name, number)] = self._read_state
+
+    def _read_settings(self, path: str) -> Plan[None]:
+        name = path.rpartition("/")[2]
+        data = yield from _data(path)
+        found = read_topic_config(name, data[0]) if data is not None else {}
+        self._note(path, found)
+        if name in self.topics and not isinstance(found, Unreadable):
+            self.topics[name].settings = found
+
+    def _read_state(self, path: str) -> Plan[None]:
+        parts = path.split("/")
+        name, number = parts[3], int(parts[5])
+        data = yield from _data(path)
+        found = read_partition_state(name, number, data[0]) if data is not None else None
+        self._note(path, found)
+        topic = self.topics.get(name)
+        if topic is None:
+            return
+        if data is not None and isinstance(found, PartitionState):
+            topic.states[number] = PartitionImage(found, data[1])
+        else:
+            topic.states.pop(number, None)
+
+    def _note(self, path: str, found: object) -> None:
+        if isinstance(found, Unreadable):
+            self.unreadable[path] = found
+        else:
+            self.unreadable.pop(path, None)
+
+
+def _children(path: str) -> Plan[list[str]]:
+    """A znode's children, none where there is no such znode; watched in both cases."""
+    while True:
+        try:
+            return (yield from ask(GetChildren(path, watch=True)))
+        except NoNodeError:
+            if (yield from ask(Exists(path, watch=True))) is None:
+                return []
+
+
+def _data(path: str) -> Plan[tuple[bytes | None, int] | None]:
+    """A znode's data and version, None where there is no such znode; watched in both cases."""
+    while True:
+        try:
+            data, stat = yield from ask(GetData(path, watch=True))
+            return data, stat.version
+        except NoNodeError:
+            if (yield from ask(Exists(path, watch=True))) is None:
+                return None

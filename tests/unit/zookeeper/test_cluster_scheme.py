@@ -1,0 +1,330 @@
+"""The cluster's rules: tables of leaders, one controller, and turns that are broken off at every step."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from random import Random
+
+import pytest
+
+from muster.errors import ConfigError
+from muster.testing import VirtualClock
+from muster.testing.zookeeper import SimZooKeeper
+from muster.zookeeper import cluster_scheme
+from muster.zookeeper.cluster_scheme import (
+    CLUSTER_ID,
+    BrokerIdTakenError,
+    ClusterMember,
+    cluster_id,
+    create_topic,
+    elect,
+    ensure,
+    load_of,
+    next_state,
+    request_deletion,
+    settle,
+    spread,
+    write_settings,
+)
+from muster.zookeeper.image import ClusterImage, TopicImage
+from muster.zookeeper.operations import (
+    BadVersionError,
+    ConnectionLossError,
+    Create,
+    Delete,
+    Exists,
+    GetData,
+    NodeExistsError,
+    SetData,
+    ZooKeeperError,
+)
+from muster.zookeeper.znodes import (
+    CONTROLLER,
+    CONTROLLER_EPOCH,
+    BrokerRegistration,
+    Endpoint,
+    PartitionState,
+    TopicRegistration,
+    partition_state_path,
+    read_partition_state,
+    topic_config_path,
+    topic_path,
+)
+
+
+def state(leader, epoch=0, isr=None, controller=1):
+    return PartitionState(leader, epoch, [leader] if isr is None else isr, controller)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "known", "alive", "due"),
+    [
+        # a new partition waits for its first replica that is alive
+        ([1], None, [1], state(1, controller=7)),
+        ([1], None, [2], None),
+        ([1, 2, 3], None, [2, 3], state(2, 0, [2, 3], 7)),
+        # a leader that is alive stays, also if a better one is back
+        ([1, 2], state(2, 4, [2]), [1, 2], None),
+        # the only replica dies, and comes back
+        ([1], state(1, 4), [], state(-1, 5, [1], 7)),
+        ([1], state(-1, 5, [1]), [], None),
+        ([1], state(-1, 5, [1]), [1], state(1, 6, [1], 7)),
+        # only what was in sync may lead, in the order of the replicas
+        ([1, 2, 3], state(1, 4, [3, 2, 1]), [2, 3], state(2, 5, [3, 2], 7)),
+        ([1, 2], state(1, 4, [1]), [2], state(-1, 5, [1], 7)),
+        ([1, 2], state(-1, 5, [1]), [2], None),
+        # a leader that is no replica any more
+        ([2], state(1, 4, [1, 2]), [1, 2], state(2, 5, [2], 7)),
+    ],
+)
+def test_which_state_a_partition_should_have(replicas, known, alive, due):
+    assert next_state(replicas, known, alive, 7) == due
+
+
+def test_partitions_go_to_the_brokers_with_fewest():
+    assert spread(5, [3, 1, 2], {1: 4, 2: 1, 3: 1}) == {0: [2], 1: [3], 2: [1], 3: [2], 4: [3]}
+    topics = [TopicImage(TopicRegistration({0: [1], 1: [2, 1]}))]
+    assert load_of(topics) == {1: 2, 2: 1}
+
+
+class World:
+    def __init__(self):
+        self.clock = VirtualClock()
+        self.zookeeper = SimZooKeeper(self.clock, Random(1))
+        self.sessions = {}
+
+    def session(self, name):
+        if name not in self.sessions:
+            self.sessions[name] = self.zookeeper.connect(name, timeout_ms=4_000)
+            self.zookeeper.settle()
+        return self.sessions[name]
+
+    def run(self, plan, name="one"):
+        return self.zookeeper.carry_out(self.session(name), plan)
+
+    def do(self, what, name="one"):
+        return self.zookeeper.do(self.session(name), what)
+
+    def image(self, name="one"):
+        image = ClusterImage()
+        self.run(image.refresh(), name)
+        return image
+
+    def data(self, path):
+        found = self.zookeeper.tree.find(path)
+        return None if found is None else found.data
+
+    def state(self, topic, number):
+        return read_partition_state(topic, number, self.data(partition_state_path(topic, number)))
+
+
+@pytest.fixture
+def world():
+    made = World()
+    for path in cluster_scheme.PERSISTENT:
+        made.run(ensure(path))
+    return made
+
+
+def registration(broker_id):
+    return BrokerRegistration(broker_id, (Endpoint("PLAINTEXT", "localhost", 9000 + broker_id),), 0)
+
+
+def test_one_broker_is_elected_and_each_has_an_epoch_of_its_own(world):
+    first = world.run(elect(1, 5), "one")
+    assert (first.epoch, world.data(CONTROLLER_EPOCH)) == (1, b"1")
+    assert world.data(CONTROLLER) == b'{"version":1,"brokerid":1,"timestamp":"5"}'
+    assert world.run(elect(2, 6), "two") is None
+    world.zookeeper.expire(world.session("one"))
+    second = world.run(elect(2, 7), "two")
+    assert (second.epoch, second.version) == (2, first.version + 1)
+
+
+def test_an_older_controller_writes_nothing_more(world):
+    """It was frozen, its session has ended, and it goes on in a new session with what it still believes."""
+    term = world.run(elect(1, 5), "one")
+    world.do(Create("/brokers/ids/1", registration(1).encode(), ephemeral=True))
+    world.run(create_topic("t", TopicRegistration({0: [1]}), {}))
+    image = world.image()
+    world.do(Delete(CONTROLLER))
+    assert world.run(elect(2, 7), "two").epoch == 2
+    with pytest.raises(BadVersionError) as refused:
+        world.run(settle(term, image))
+    assert refused.value.path == CONTROLLER_EPOCH
+    assert world.data(partition_state_path("t", 0)) is None
+    world.run(request_deletion("t"))
+    with pytest.raises(BadVersionError):
+        world.run(settle(term, world.image()))
+    assert world.data(topic_path("t")) is not None
+
+
+def test_a_state_that_changed_meanwhile_is_not_written_over(world):
+    term = world.run(elect(1, 5), "one")
+    world.do(Create("/brokers/ids/1", registration(1).encode(), ephemeral=True))
+    world.run(create_topic("t", TopicRegistration({0: [1]}), {}))
+    world.run(settle(term, world.image()))
+    image = world.image()
+    del image.brokers[1]
+    world.do(SetData(partition_state_path("t", 0), state(1, 9).encode()))
+    with pytest.raises(BadVersionError) as refused:
+        world.run(settle(term, image))
+    assert refused.value.path == partition_state_path("t", 0)
+    assert world.state("t", 0).leader_epoch == 9
+
+
+def test_a_topic_is_created_once_and_with_its_own_settings(world):
+    world.do(Create(topic_config_path("t"), b'{"version":1,"config":{"of":"a former one"}}'))
+    world.run(create_topic("t", TopicRegistration({0: [1]}), {"retention.ms": "5"}))
+    assert world.data(topic_config_path("t")) == b'{"version":1,"config":{"retention.ms":"5"}}'
+    with pytest.raises(NodeExistsError) as refused:
+        world.run(create_topic("t", TopicRegistration({0: [2]}), {}))
+    assert refused.value.path == topic_path("t")
+    world.run(write_settings("t", {"a": "b"}))
+    assert world.image().topics["t"].settings == {"a": "b"}
+
+
+def test_settings_can_be_written_where_there_were_none(world):
+    world.run(write_settings("t", {"a": "b"}))
+    assert world.data(topic_config_path("t")) == b'{"version":1,"config":{"a":"b"}}'
+
+
+def test_the_first_broker_names_the_cluster(world):
+    assert world.run(cluster_id("first")) == "first"
+    assert world.run(cluster_id("second"), "two") == "first"
+    assert world.data(CLUSTER_ID) == b'{"version":"1","id":"first"}'
+
+
+@pytest.mark.parametrize("data", [None, b"", b"no json", b"[]", b'{"id":5}', b'{"id":""}'])
+def test_a_cluster_without_a_readable_id_is_refused(world, data):
+    world.run(ensure("/cluster"))
+    world.do(Create(CLUSTER_ID, data))
+    with pytest.raises(ConfigError, match="holds no id"):
+        world.run(cluster_id("x"))
+
+
+def test_an_id_that_another_session_has_is_taken(world):
+    world.do(Create("/brokers/ids/1", registration(1).encode(), ephemeral=True), "former")
+    member = ClusterMember(1)
+    with pytest.raises(BrokerIdTakenError, match="registered with the id 1"):
+        world.run(member.turn(registration(1), 0), "one")
+    world.zookeeper.expire(world.session("former"))
+    world.run(member.turn(registration(1), 0), "one")
+    assert member.is_registered
+
+
+def test_a_controller_whose_znode_is_deleted_by_hand_is_elected_anew(world):
+    member = ClusterMember(1)
+    world.session("one").listen(member.on_event)
+    world.run(member.turn(registration(1), 0))
+    world.do(Delete(CONTROLLER), "user")
+    world.clock.advance(100)
+    assert not member.image.is_current
+    world.run(member.turn(registration(1), 0))
+    assert member.term is not None
+    assert (member.term.epoch, world.data(CONTROLLER_EPOCH)) == (2, b"2")
+
+
+def test_a_controller_that_another_has_followed_notices(world):
+    member = ClusterMember(1)
+    world.session("one").listen(member.on_event)
+    world.run(member.turn(registration(1), 0))
+    world.do(Delete(CONTROLLER), "user")
+    assert world.run(elect(2, 7), "two") is not None
+    world.clock.advance(100)
+    world.run(member.turn(registration(1), 0))
+    assert member.term is None
+
+
+# --- broken off ------------------------------------------------------------------------------------------------------
+
+
+def broken(plan, at, *, carried_out):
+    """The plan, whose ask number `at` loses its connection, before or after it was carried out; the number of asks."""
+    number, outcome = 0, None
+    error: Exception | None = None
+    while True:
+        try:
+            what = plan.throw(error) if error is not None else plan.send(outcome)
+        except StopIteration:
+            return number
+        outcome = error = None
+        if number == at:
+            if carried_out:
+                with suppress(ZooKeeperError):
+                    yield what
+            error = ConnectionLossError()
+        else:
+            try:
+                outcome = yield what
+            except Exception as refused:
+                error = refused
+        number += 1
+
+
+def settled(world, members):
+    """Turns until nobody has anything to do."""
+    for _ in range(10):
+        world.clock.advance(200)
+        due = [member for member in members if not member.image.is_current or not member.is_registered]
+        if not due:
+            return
+        for member in due:
+            world.run(member.turn(registration(member.broker_id), 0), str(member.broker_id))
+
+
+@pytest.mark.parametrize("carried_out", [False, True])
+def test_a_turn_that_is_broken_off_anywhere_is_made_good_by_the_next(monkeypatch, carried_out):
+    monkeypatch.setattr(cluster_scheme, "WRITES_OF_A_MULTI", 3)
+    at, ended = 0, False
+    while not ended:
+        world = World()
+        world.run(ensure("/brokers/topics"), "user")
+        world.run(ensure("/config/topics"), "user")
+        world.run(ensure("/admin/delete_topics"), "user")
+        world.run(create_topic("old", TopicRegistration({0: [1], 1: [2]}), {}), "user")
+        world.run(create_topic("new", TopicRegistration({0: [1], 1: [1], 2: [2], 3: [1]}), {"a": "b"}), "user")
+        world.run(request_deletion("old"), "user")
+        members = [ClusterMember(1), ClusterMember(2)]
+        for member in members:
+            world.session(str(member.broker_id)).listen(member.on_event)
+        with suppress(ConnectionLossError):
+            ended = world.run(broken(members[0].turn(registration(1), 0), at, carried_out=carried_out), "1") <= at
+        world.run(members[0].turn(registration(1), 0), "1")
+        settled(world, members)
+        assert world.data(topic_path("old")) is None, at
+        assert world.do(Exists("/admin/delete_topics/old"), "user") is None
+        assert [world.state("new", number).leader for number in range(4)] == [1, 1, 2, 1], at
+        assert [world.state("new", number).leader_epoch for number in range(4)] == [0, 0, 0, 0]
+        assert members[0].term is not None
+        assert b"%d" % members[0].term.epoch == world.data(CONTROLLER_EPOCH)
+        for member in members:
+            assert list(member.image.topics) == ["new"], at
+            assert sorted(member.image.brokers) == [1, 2]
+            assert member.image.topics["new"].settings == {"a": "b"}
+            assert {n: s.state for n, s in member.image.topics["new"].states.items()} == {
+                number: world.state("new", number) for number in range(4)
+            }
+        at += 1
+    assert at > 40
+
+
+def test_what_cannot_be_read_is_noted_and_passed_over(world):
+    world.do(Create("/brokers/ids/1", b"rubbish", ephemeral=True))
+    world.do(Create("/brokers/ids/x", registration(1).encode(), ephemeral=True))
+    world.do(Create("/brokers/topics/bad", b"{}"))
+    world.run(create_topic("good", TopicRegistration({0: [1]}), {}))
+    world.run(ensure("/brokers/topics/good/partitions/0"))
+    world.do(Create(partition_state_path("good", 0), b"[]"))
+    world.do(Create(CONTROLLER, b"?"))
+    image = world.image()
+    assert (image.brokers, list(image.topics), image.controller_id) == ({}, ["good"], -1)
+    assert sorted(image.unreadable) == [
+        "/brokers/ids/1",
+        "/brokers/ids/x",
+        "/brokers/topics/bad",
+        "/brokers/topics/good/partitions/0/state",
+        CONTROLLER,
+    ]
+    world.do(SetData("/brokers/topics/bad", TopicRegistration({0: [1]}).encode()))
+    assert "bad" in world.image().topics
+    assert world.do(GetData(CONTROLLER))[0] == b"?"
