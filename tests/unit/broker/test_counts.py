@@ -37,6 +37,7 @@ from muster.protocol.record_batch import build_batch
 from tests.support.brokers import RawClient, in_thread, running
 
 MOST_CALLS = {
+    "a greeting": 33,
     "a heartbeat alone": 41,
     "each of 64 heartbeats at once": 30,
     "a join that is told its id": 96,
@@ -209,6 +210,8 @@ async def test_calls_of_a_group(broker: Broker) -> None:
     check("a join that is told its id", min(asked(Peer(broker), join(""), 9) for _ in range(RUNS)))
     heartbeat = m.HeartbeatRequest(group_id, 1, ids[0])
     check("a heartbeat alone", min(asked(Peer(broker), heartbeat, 4) for _ in range(RUNS)))
+    greeting = m.ApiVersionsRequest("c", "1")
+    check("a greeting", min(asked(Peer(broker), greeting, 4) for _ in range(RUNS)))
     peer = Peer(broker)
     peer.say(*[heartbeat] * 64, version=4)
     check("each of 64 heartbeats at once", peer.calls // 64)

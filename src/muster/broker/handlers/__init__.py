@@ -125,6 +125,7 @@ def table(rooms: Rooms) -> dict[int, Api]:
     apis = {}
     serve = _handlers(rooms)
     fast = {
+        ApiKey.API_VERSIONS: api_versions.fast_api_versions(),
         ApiKey.HEARTBEAT: coordinators.fast_heartbeat(rooms.groups),
         ApiKey.PRODUCE: produce_short.fast_produce(_produced(rooms)),
     }

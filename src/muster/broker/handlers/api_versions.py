@@ -7,23 +7,54 @@ not known, the answer itself is v0 (KIP-511).
 from __future__ import annotations
 
 import re
+from struct import Struct
 
-from muster.broker.calls import Call
+from muster.broker.calls import SMALL, Call, Fast
 from muster.errors import ErrorCode
+from muster.protocol import codec
 from muster.protocol.api import ADVERTISED, ApiKey
 from muster.protocol.messages import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from muster.protocol.primitives import TooManyElementsError
 
+_HEADER = Struct(">ii")
 _NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
+
+
+_REFUSED = ApiVersionsResponse(ErrorCode.INVALID_REQUEST)
+_SPOKEN = ApiVersionsResponse(
+    api_keys=[ApiVersion(int(key), first, last) for key, (first, last) in sorted(ADVERTISED.items())]
+)
 
 
 def api_versions(request: ApiVersionsRequest, call: Call) -> ApiVersionsResponse:
     """Names and version ranges of all requests."""
-    if call.version >= 3 and not (
+    return _answer(request, call.version)
+
+
+def _answer(request: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
+    if version >= 3 and not (
         _NAME.match(request.client_software_name) and _NAME.match(request.client_software_version)
     ):
-        return ApiVersionsResponse(ErrorCode.INVALID_REQUEST)
-    keys = [ApiVersion(int(key), first, last) for key, (first, last) in sorted(ADVERTISED.items())]
-    return ApiVersionsResponse(api_keys=keys)
+        return _REFUSED
+    return _SPOKEN
+
+
+def fast_api_versions() -> Fast:
+    """The short way: each answer is encoded once. Every connection begins with this request."""
+    encoded: dict[tuple[int, int], bytes] = {}
+
+    def answer(frame: bytes, position: int, version: int, correlation_id: int) -> bytes | None:
+        try:
+            request = codec.decode(ApiVersionsRequest, version, frame, position, SMALL)
+        except TooManyElementsError:
+            return None
+        response = _answer(request, version)
+        body = encoded.get((version, response.error_code))
+        if body is None:
+            body = encoded[version, response.error_code] = codec.encode(response, version)
+        return _HEADER.pack(len(body) + 4, correlation_id) + body
+
+    return answer
 
 
 def unsupported_version() -> ApiVersionsResponse:
