@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import time
 from collections.abc import Callable, Iterator
 from struct import Struct
+from time import monotonic
 
 _HEAD = Struct("!iii")
 """A frame's length, its xid, and what follows. The first frame of either side has no xid: the protocol's version stands
@@ -61,11 +61,11 @@ class Wire:
         self._sent: dict[int, float] = {}
         self._out, self._in = _Frames(), _Frames()
         self._is_new = True
-        self._asked_at = time.monotonic()
+        self._asked_at = monotonic()
 
     def send(self, data: bytes | bytearray | memoryview) -> int:
         """As that of a socket."""
-        now = time.monotonic()
+        now = monotonic()
         count = self._socket.send(data)
         for xid, _ in self._out.feed(memoryview(data)[:count]):
             # Of pings, which all have one xid, the oldest: it is answered first.

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from kazoo.client import KazooClient
 
 from muster.errors import ClosedError, IllegalArgumentError, IllegalStateError
 from muster.zookeeper.link import MOST_UNDER_WAY
@@ -46,6 +45,7 @@ from muster.zookeeper.operations import (
     create_ephemeral,
 )
 from muster.zookeeper.session import ZooKeeperSession
+from tests.support.zookeeper_stories import expire
 from tests.support.zookeepers import ZooKeeperServer
 
 LONG_MS = 100_000
@@ -290,15 +290,6 @@ async def test_an_ephemeral_znode_created_as_the_connection_was_lost_is_found_to
                 assert stat.ephemeral_owner == session.session_id
                 with pytest.raises(NodeExistsError):
                     await other.run(create_ephemeral(f"/mine-{attempt}", None))
-
-
-def expire(session: ZooKeeperSession) -> None:
-    """End the session as ZooKeeper would, through another connection that closes it."""
-    assert session._current is not None
-    other = KazooClient(session._address, client_id=session._current._client.client_id)
-    other.start(PATIENCE_S)
-    other.stop()
-    other.close()
 
 
 class Wait(Ask[None]):

@@ -86,11 +86,12 @@ class ZooKeeperCounts:
     packets_received: int = 0
     packets_sent: int = 0
     reads: int = 0
-    """`cnt_readlatency`."""
+    """`cnt_readlatency`; a Sync is one, too."""
     writes: int = 0
     """`cnt_updatelatency`: also refused ones, and the beginnings and ends of sessions."""
     watches_fired: Counter[Change] = field(default_factory=Counter)
-    """`sum_node_created_watch_count` and so on: one for every session that is told."""
+    """`sum_node_created_watch_count` and so on. Two watches of one session on a znode that is deleted are two, though
+    it is told once."""
 
     def copy(self) -> ZooKeeperCounts:
         """As they are now."""
@@ -209,6 +210,7 @@ class Leader:
         if lease.owner is not connection:
             return self.zxid, MOVED
         if isinstance(what, Sync):
+            self.counts.reads += 1
             return self.zxid, None
         self.counts.writes += 1
         writes = what.writes if isinstance(what, Multi) else (what,)
@@ -324,11 +326,12 @@ class Server:
     def _fire(self, trigger: Trigger) -> None:
         told: dict[Connection, None] = {}
         for kind in trigger.kinds:
-            told.update(self._watches.pop((kind, trigger.path), {}))
+            watching = self._watches.pop((kind, trigger.path), {})
+            if watching:
+                self.leader.counts.watches_fired[trigger.change] += len(watching)
+                told.update(watching)
         for connection in told:
-            self.leader.counts.watches_fired[trigger.change] += 1
-            self.leader.counts.packets_sent += 1
-            connection.tell(trigger)
+            self._tell(connection, trigger)
 
     def _when_applied(self, zxid: int, then: Callable[[], None]) -> None:
         if zxid <= self.applied:

@@ -170,13 +170,13 @@ class Tree:
         path = write.path
         parent = self._nodes.get(parent_of(path))
         if parent is None:
-            raise NoNodeError(path)
+            raise NoNodeError(write.path)
         if write.sequential:
             path += f"{parent.creates:010d}"
         if path in self._nodes:
-            raise NodeExistsError(path)
+            raise NodeExistsError(write.path)
         if parent.owner:
-            raise NoChildrenForEphemeralsError(path)
+            raise NoChildrenForEphemeralsError(write.path)
         return Created(path, write.data, session_id if write.ephemeral else 0), path
 
     def apply(self, change: Changed, zxid: int) -> Callable[[], None]:

@@ -1,0 +1,345 @@
+"""Seeded stories of sessions with ZooKeeper, told by the in-memory one and by a real one in the same words.
+
+A story is made while the in-memory ZooKeeper lives it, because what is worth asking depends on what is there; then a
+real one lives the same steps. After every step each session asks for something: all events of that step have come
+before the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from kazoo.client import KazooClient
+
+from muster.testing import VirtualClock
+from muster.testing.zookeeper import SimSession, SimZooKeeper, ZooKeeperCounts
+from muster.zookeeper.operations import (
+    ANY_VERSION,
+    Ask,
+    Change,
+    Check,
+    Create,
+    Delete,
+    Exists,
+    GetChildren,
+    GetData,
+    Multi,
+    SessionEvent,
+    SetData,
+    Stat,
+    Sync,
+    Watched,
+    Write,
+    ZooKeeperError,
+)
+from muster.zookeeper.session import ZooKeeperSession
+from tests.support.zookeepers import ZooKeeperServer
+
+SESSIONS = 3
+TIMEOUT_MS = 100_000
+PATIENCE_S = 120
+FLUSH = Exists("/")
+PLACES = ("/t", "/t/a", "/t/b", "/t/a/x", "/t/a/y", "/t/b/x", "/t/a/x/z", "/none/x")
+
+Event = Watched | SessionEvent
+
+
+@dataclass
+class Asked:
+    """A session asks for some things at once."""
+
+    session: int
+    asks: Sequence[Ask[Any]]
+
+
+@dataclass
+class Closed:
+    """A session is closed, and its owner opens another one."""
+
+    session: int
+
+
+@dataclass
+class Expired:
+    """ZooKeeper ends a session."""
+
+    session: int
+
+
+@dataclass
+class Restarted:
+    """The server is killed, and started again on its data."""
+
+
+Step = Asked | Closed | Expired | Restarted
+
+
+@dataclass
+class Transcript:
+    """What came of each step: the answers and errors, and the events of each session."""
+
+    lines: list[tuple[Step, list[Any], list[list[Event]]]] = field(default_factory=list)
+    owners: dict[int, str] = field(default_factory=dict)
+
+    def plain(self) -> list[str]:
+        """In words that do not depend on who tells: ids and transactions by their order."""
+        zxids: set[int] = set()
+        for _, outcomes, _ in self.lines:
+            _each_stat(outcomes, lambda stat: zxids.update((stat.czxid, stat.mzxid)))
+        ranks = {zxid: rank for rank, zxid in enumerate(sorted(zxids))}
+
+        def told(value: Any) -> Any:
+            match value:
+                case Stat():
+                    owner = self.owners[value.ephemeral_owner] if value.ephemeral_owner else ""
+                    at = ranks[value.czxid], ranks[value.mzxid]
+                    return "stat", value.version, value.cversion, owner, at, value.num_children
+                case ZooKeeperError():
+                    return type(value).__name__, value.path
+                case list() | tuple():
+                    return [told(each) for each in value]
+            return value
+
+        return [
+            f"{number} {step}: {told(outcomes)} {[_ordered(step, index, each) for index, each in enumerate(events)]}"
+            for number, (step, outcomes, events) in enumerate(self.lines)
+        ]
+
+
+def _each_stat(value: Any, call: Callable[[Stat], object]) -> None:
+    if isinstance(value, Stat):
+        call(value)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            _each_stat(each, call)
+
+
+def _ordered(step: Step, session: int, events: list[Event]) -> list[str]:
+    names = [event.name if isinstance(event, SessionEvent) else f"{event.change.name} {event.path}" for event in events]
+    if isinstance(step, Expired) and step.session == session:
+        # Its connection may end before its watches on what ends with it have fired, or after.
+        names = [name.split()[-1] for name in names]
+    # What ends together with a session, or with a connection, comes in no particular order.
+    return names if isinstance(step, Asked) else sorted(set(names))
+
+
+# --- making it up -----------------------------------------------------------------------------------------------------
+
+
+class Author:
+    """Chooses what happens next."""
+
+    def __init__(self, rng: Random, zookeeper: SimZooKeeper) -> None:
+        self._rng = rng
+        self._tree = zookeeper.tree
+
+    def step(self, *, ends: bool) -> Step:
+        """One more step; with `ends` it may be that a session ends."""
+        rng = self._rng
+        session = rng.randrange(SESSIONS)
+        if ends and rng.random() < 0.06:
+            return (Closed if rng.random() < 0.8 else Expired)(session)
+        return Asked(session, [self._ask() for _ in range(rng.choice((1, 1, 1, 2, 5)))])
+
+    def _ask(self) -> Ask[Any]:
+        rng = self._rng
+        chance = rng.random()
+        if chance < 0.5:
+            kind: type[Any] = rng.choice((GetData, GetChildren, Exists, Exists))
+            read: Ask[Any] = kind(self._place(), watch=rng.random() < 0.7)
+            return read
+        if chance < 0.53:
+            return Sync(self._place())
+        if chance < 0.65:
+            return Multi(*(self._write() for _ in range(rng.randrange(1, 5))))
+        return self._write()
+
+    def _place(self) -> str:
+        there = [path for path in self._tree.paths() if path.startswith("/t")]
+        return self._rng.choice(there if there and self._rng.random() < 0.5 else PLACES)
+
+    def _version(self, path: str) -> int:
+        node = self._tree.find(path)
+        return self._rng.choice((ANY_VERSION, 0, node.version if node else 1, node.version + 1 if node else 2))
+
+    def _write(self) -> Write[Any]:
+        rng = self._rng
+        path = self._place()
+        data = rng.choice((None, b"", b"data", b"\0\xff"))
+        match rng.choice(("create", "create", "sequential", "set", "delete", "check")):
+            case "create":
+                below = f"{path}/{rng.choice('abxyz')}" if path.count("/") < 4 and rng.random() < 0.8 else path
+                return Create(below, data, ephemeral=rng.random() < 0.3)
+            case "sequential":
+                name = rng.choice(("/", "/n-"))
+                return Create(path + name, data, ephemeral=rng.random() < 0.5, sequential=True)
+            case "set":
+                return SetData(path, data, self._version(path))
+            case "delete" if path != "/t" or rng.random() < 0.1:
+                return Delete(path, self._version(path))
+        return Check(path, self._version(path))
+
+
+# --- told by the in-memory ZooKeeper ----------------------------------------------------------------------------------
+
+
+def imagined(seed: int, count: int, *, ends: bool, restarts: Iterable[int] = ()) -> tuple[Transcript, ZooKeeperCounts]:
+    """A story of so many steps."""
+    rng = Random(seed)
+    zookeeper = SimZooKeeper(VirtualClock(), Random(rng.getrandbits(32)))
+    sessions = [zookeeper.connect(f"s{index}", timeout_ms=TIMEOUT_MS) for index in range(SESSIONS)]
+    zookeeper.settle()
+    before = zookeeper.counts.copy()
+    author, transcript = Author(rng, zookeeper), Transcript()
+    events: list[list[Event]] = [[] for _ in sessions]
+    for index in range(SESSIONS):
+        sessions[index].listen(events[index].append)
+        transcript.owners[sessions[index].session_id] = f"s{index}"
+    for number in range(count):
+        step = Restarted() if number in restarts else author.step(ends=ends and number > 0)
+        if number == 0:
+            step = Asked(0, [Create("/t", None)])
+        outcomes = _imagine(zookeeper, sessions, events, step)
+        for index, session in enumerate(sessions):
+            transcript.owners.setdefault(session.session_id, f"s{index} of step {number}")
+            zookeeper.do(session, FLUSH)
+        transcript.lines.append((step, outcomes, [list(each) for each in events]))
+        for each in events:
+            each.clear()
+    return transcript, zookeeper.counts.since(before)
+
+
+def _imagine(zookeeper: SimZooKeeper, sessions: list[SimSession], events: list[list[Event]], step: Step) -> list[Any]:
+    match step:
+        case Asked():
+            outcomes: list[Any] = [None] * len(step.asks)
+            left = [len(outcomes)]
+            for place, what in enumerate(step.asks):
+
+                def reply(outcome: Any, place: int = place) -> None:
+                    outcomes[place] = outcome
+                    left[0] -= 1
+
+                sessions[step.session].ask(what, reply)
+            zookeeper.clock.run_until(lambda: not left[0], 10_000)
+            return outcomes
+        case Closed():
+            sessions[step.session].close()
+            zookeeper.clock.advance(100)
+            sessions[step.session] = zookeeper.connect(f"s{step.session}", timeout_ms=TIMEOUT_MS)
+            zookeeper.settle()
+            sessions[step.session].listen(events[step.session].append)
+        case Expired():
+            life = sessions[step.session].life
+            zookeeper.expire(sessions[step.session])
+            zookeeper.clock.run_until(lambda: sessions[step.session].life > life, 10_000)
+            zookeeper.settle()
+        case Restarted():
+            zookeeper.servers[0].stop()
+            zookeeper.clock.advance(100)
+            zookeeper.servers[0].start()
+            zookeeper.settle()
+    return []
+
+
+# --- told by a real one -----------------------------------------------------------------------------------------------
+
+
+async def lived(
+    server: ZooKeeperServer, story: Transcript, counters: list[dict[str, float]] | None = None
+) -> Transcript:
+    """The same steps with a real ZooKeeper; the counters take the server's own from before the first and after the
+    last."""
+    address = server.chroot()
+    told = Transcript()
+    sessions: list[ZooKeeperSession] = []
+    events: list[list[Event]] = [[] for _ in range(SESSIONS)]
+    try:
+        for index in range(SESSIONS):
+            sessions.append(await _open(address))
+            sessions[index].listen(events[index].append)
+            told.owners[sessions[index].session_id] = f"s{index}"
+        if counters is not None:
+            counters.append(server.mntr())
+        for number, (step, _, _) in enumerate(story.lines):
+            outcomes = await _live(server, address, sessions, events, step)
+            for index, session in enumerate(sessions):
+                told.owners.setdefault(session.session_id, f"s{index} of step {number}")
+                await session.ask(FLUSH)
+            told.lines.append((step, outcomes, [list(each) for each in events]))
+            for each in events:
+                each.clear()
+        if counters is not None:
+            counters.append(server.mntr())
+    finally:
+        for session in sessions:
+            await session.close()
+    return told
+
+
+async def _open(address: str) -> ZooKeeperSession:
+    session = ZooKeeperSession(address, timeout_ms=TIMEOUT_MS, create_chroot=True)
+    await session.start(PATIENCE_S * 1000)
+    return session
+
+
+async def _live(
+    server: ZooKeeperServer, address: str, sessions: list[ZooKeeperSession], events: list[list[Event]], step: Step
+) -> list[Any]:
+    match step:
+        case Asked():
+            session = sessions[step.session]
+            return await asyncio.gather(*(session.ask(what) for what in step.asks), return_exceptions=True)
+        case Closed():
+            await sessions[step.session].close()
+            sessions[step.session] = await _open(address)
+            sessions[step.session].listen(events[step.session].append)
+        case Expired():
+            await asyncio.to_thread(expire, sessions[step.session])
+            await _until(lambda: events[step.session][-2:] == [SessionEvent.EXPIRED, SessionEvent.CONNECTED])
+        case Restarted():
+            await asyncio.to_thread(server.kill)
+            await _until(lambda: all(SessionEvent.SUSPENDED in each for each in events))
+            await asyncio.to_thread(server.start)
+            await _until(lambda: all(SessionEvent.CONNECTED in each for each in events))
+    return []
+
+
+def expire(session: ZooKeeperSession) -> None:
+    """End a session as ZooKeeper would, through another connection of it, which closes it."""
+    link = session._current
+    assert link is not None
+    other = KazooClient(",".join(session._hosts), client_id=link._client.client_id)
+    other.start(PATIENCE_S)
+    other.stop()
+    other.close()
+
+
+async def _until(predicate: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not predicate():
+            await asyncio.sleep(0.01)
+
+
+def counted(before: dict[str, float], after: dict[str, float]) -> ZooKeeperCounts:
+    """What a real server has counted between two readings of its counters, of which the second is a packet, too.
+
+    It sends those in pieces, each of which it counts as a packet: what else it has sent cannot be told from them.
+    """
+
+    def spent(name: str) -> int:
+        return int(after[name] - before[name])
+
+    names = {Change.CREATED: "created", Change.DELETED: "deleted", Change.DATA: "changed", Change.CHILDREN: "children"}
+    return ZooKeeperCounts(
+        spent("packets_received") - 1,
+        0,
+        spent("cnt_readlatency"),
+        spent("cnt_updatelatency"),
+        +Counter({change: spent(f"sum_node_{name}_watch_count") for change, name in names.items()}),
+    )
