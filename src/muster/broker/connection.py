@@ -25,6 +25,10 @@ log = logging.getLogger("muster.broker")
 READ_BYTES = 256 * 1024
 """The shared read buffer."""
 
+FIRST_BYTES = 4 * 1024
+"""So little is read behind a large frame, as another is likely to follow: its rest then comes to where it belongs, and
+need not be copied there from the shared buffer."""
+
 WRITE_EVERY = 64
 """Connections with answers, of those that one act answers, that are written to while the rest is being answered."""
 
@@ -38,6 +42,7 @@ class Shared:
         self.service = service
         self.connections = connections
         self.read_view = memoryview(bytearray(READ_BYTES))
+        self.first_view = self.read_view[:FIRST_BYTES]
         self._loop = loop
         self._woken: list[Connection] = []
         self._turn_is_due = False
@@ -116,9 +121,13 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, count: int) -> None:
         core = self.core
         if core.large is None:
-            core.received(self._read_view[:count])
+            view = self._read_view
+            core.received(view[:count])
+            if view is not self._shared.read_view and core.large is None:
+                self._read_view = self._shared.read_view
         else:
             core.received_more(count)
+            self._read_view = self._shared.first_view
         if core.out:
             self._write()
         if core.reading is not self._reading or core.ending is not None:

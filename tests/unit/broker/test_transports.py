@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from muster.broker.calls import Api, Call
-from muster.broker.connection import LARGE_WRITE, Connection
+from muster.broker.connection import FIRST_BYTES, LARGE_WRITE, READ_BYTES, Connection
 from muster.broker.server import Server
 from muster.broker.sockets import Sockets
 from muster.protocol import framing
@@ -241,4 +241,35 @@ async def test_a_transport_that_is_no_socket_is_given_a_piece_at_a_time(slow: in
             assert (found, len(response.topics)) == (number, size // 30_000)
         assert max(map(len, bare.writes)) <= LARGE_WRITE
         assert server.connections.unread_bytes == 0
+        connection.connection_lost(None)
+
+
+async def test_a_large_frame_behind_another_comes_to_where_it_belongs() -> None:
+    """Of its bytes the shared buffer holds few; a small frame is read with as many others as there are."""
+
+    def handle(request: MetadataRequest, call: Call) -> MetadataResponse:
+        return MetadataResponse()
+
+    async with serving("tcp", Path(), handle) as (server, _):
+        connection = Connection(server.shared)
+        connection.connection_made(Bare(connection, 10_000))  # type: ignore[arg-type]
+        large, small = frame(1, *["t" * 10_000] * 100), frame(2, "t")
+
+        def feed(data: bytes) -> list[int]:
+            """How large the buffers are into which it comes."""
+            sizes = []
+            while data:
+                buffer = connection.get_buffer(-1)
+                count = min(len(buffer), len(data))
+                sizes.append(len(buffer))
+                assert buffer, "a connection that reads has room for what it reads"
+                buffer[:count] = data[:count]
+                data = data[count:]
+                connection.buffer_updated(count)
+            return sizes
+
+        assert feed(large) == [READ_BYTES, len(large) - READ_BYTES]
+        assert feed(large) == [FIRST_BYTES, len(large) - FIRST_BYTES]
+        assert feed(small) == [FIRST_BYTES]
+        assert feed(small) == [READ_BYTES]
         connection.connection_lost(None)
