@@ -52,6 +52,7 @@ Sliced = Generator[None, None, Response | None]
 R = TypeVar("R")
 Handle = Callable[[Any, "Call"], Response | Sliced | None]
 Fast = Callable[[bytes, int, int, int], bytes | None]
+Short = Callable[[bytes, int, "Call"], bool]
 
 
 @dataclass(slots=True)
@@ -59,7 +60,9 @@ class Api:
     """How a kind of request is served: its versions, its handler, whether requests behind it may go on.
 
     `fast` is a short way for a hot request: frame, position of the body, version, correlation id -> the whole answer,
-    or None to take the general way. A request with more than `most_elements` in its arrays ends its connection.
+    or None to take the general way. `short` is one for a request whose answer has to wait: frame, position of the body,
+    call -> whether it was taken; it calls `Call.reply_ready`. A request with more than `most_elements` in its arrays
+    ends its connection.
     """
 
     request: type[Request[Any]]
@@ -69,6 +72,7 @@ class Api:
     pipelined: bool = False
     fast: Fast | None = None
     most_elements: int = 1 << 20
+    short: Short | None = None
     tags_from: int = field(init=False)
     """The first version whose requests have a header with tags."""
     flexible_from: int = field(init=False)
@@ -127,6 +131,9 @@ class Asker(Protocol):
     def answered(self, call: Call, response: Response | Sliced) -> None:
         """A parked call has its answer."""
 
+    def complete(self, call: Call, frame: list[Buffer]) -> None:
+        """A parked call has its answer, encoded: `call.size` bytes."""
+
     def close(self, why: str) -> None:
         """Send what is answered already, then end."""
 
@@ -147,6 +154,7 @@ class Call:
         "on_cancel",
         "over",
         "parked",
+        "ready",
         "size",
         "version",
     )
@@ -169,6 +177,8 @@ class Call:
         """Whether the handler has returned without an answer."""
         self.answer: Response | Sliced | None = None
         """What `reply` was called with while the handler ran."""
+        self.ready = b""
+        """The whole answer, of a request that was taken the short way: it only waits to be sent."""
         self.frame: list[Buffer] | None = None
         self.size = 0
         self.over = False
@@ -186,6 +196,14 @@ class Call:
                 self.connection.answered(self, response)
         elif self.answer is None:
             self.answer = response
+
+    def reply_ready(self, outcome: object) -> None:
+        """As `reply`, with the answer that is `ready`; an outcome that is a Response goes out in its place."""
+        if isinstance(outcome, Response):
+            self.reply(outcome)
+        elif not self.over:
+            self.size = len(self.ready)
+            self.connection.complete(self, [self.ready])
 
     def give_frame_back(self) -> None:
         """Give the frame's memory back: the handler has no views of it any more."""
@@ -207,6 +225,12 @@ def at_once(steps: Generator[None, None, R]) -> R:
         except StopIteration as end:
             found: R = end.value
             return found
+
+
+def in_one_slice(response: Response) -> Sliced:
+    """A response that is ready, as a sliced handler would return it."""
+    yield
+    return response
 
 
 def forgotten(calls: deque[Call], blocking: Call | None) -> Call | None:

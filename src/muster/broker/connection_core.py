@@ -43,6 +43,7 @@ from muster.broker.calls import (
     encode_answer,
     encode_answer_sliced,
     forgotten,
+    in_one_slice,
 )
 from muster.broker.intake import LargeFrame
 from muster.broker.outgoing import Part
@@ -306,7 +307,7 @@ class ConnectionCore:
         self._wake_once()
 
     def _handle(self, frame: bytes | memoryview) -> bool:
-        """Handle one frame. Returns whether it was answered the short way."""
+        """Handle one frame. Returns whether it was taken the short way."""
         if len(frame) < 10:
             raise ProtocolError(f"a frame of {len(frame)} bytes is too short for a request")
         api_key, version, correlation_id, client_length = _HEADER.unpack_from(frame, 0)
@@ -326,7 +327,15 @@ class ConnectionCore:
                 self.out.append(answer)
                 self.out_bytes += len(answer)
                 return True
-        self._dispatch(Call(self, api, version, correlation_id, client_id), frame, position)
+        call = Call(self, api, version, correlation_id, client_id)
+        if api.short is not None and isinstance(frame, bytes):
+            call.parked = True
+            self._slots.append(call)
+            if api.short(frame, position, call):
+                return True
+            self._slots.pop()
+            call.parked = False
+        self._dispatch(call, frame, position)
         return False
 
     def _dispatch(self, call: Call, frame: bytes | memoryview, position: int) -> None:
@@ -352,11 +361,11 @@ class ConnectionCore:
         try:
             frame = encode_answer(response, call)
         except TooManyElementsError:
-            self._in_slices(call, _just(response))
+            self._in_slices(call, in_one_slice(response))
             return
         if self._slots:
             self._slots.append(call)
-            self._complete(call, frame)
+            self.complete(call, frame)
         else:
             self.out += frame
             self.out_bytes += call.size
@@ -412,7 +421,7 @@ class ConnectionCore:
         try:
             response = yield from steps
             if response is not None and not call.over:
-                self._complete(call, (yield from encode_answer_sliced(response, call)))
+                self.complete(call, (yield from encode_answer_sliced(response, call)))
         except Exception as error:
             call.over = True
             self._failed(error)
@@ -429,14 +438,14 @@ class ConnectionCore:
         try:
             frame = encode_answer(response, call)
         except TooManyElementsError:
-            self.answered(call, _just(response))
+            self.answered(call, in_one_slice(response))
         except Exception as error:
             call.over = True
             self._failed(error)
         else:
-            self._complete(call, frame)
+            self.complete(call, frame)
 
-    def _complete(self, call: Call, frame: list[Buffer]) -> None:
+    def complete(self, call: Call, frame: list[Buffer]) -> None:
         """A parked call has its answer; the answers at the head of the queue can leave."""
         slots = self._slots
         call.over = True
@@ -562,12 +571,6 @@ class ConnectionCore:
 
 def _nothing() -> None:
     """Replaces `wake` when the connection has ended."""
-
-
-def _just(response: Response) -> Sliced:
-    """A response that is ready, as a sliced handler would return it."""
-    yield
-    return response
 
 
 def _behind_tags(frame: Buffer, position: int) -> int:

@@ -130,9 +130,9 @@ class Effects:
     records: list[Written]
     events: list[GroupEvent]
 
-    def __init__(self) -> None:
-        self.replies = []
-        self.records = []
+    def __init__(self, replies: list[Reply] | None = None, records: list[Written] | None = None) -> None:
+        self.replies = [] if replies is None else replies
+        self.records = [] if records is None else records
         self.events = []
 
     def reply(self, ticket: Ticket, response: Struct) -> Effects:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from muster.coordinator.offsets import Granted
 from muster.errors import ErrorCode
 from muster.protocol.messages import (
     DeletableGroupResult,
@@ -72,13 +73,19 @@ def refused(request: GroupRequest | OffsetFetchRequestGroup, error: ErrorCode) -
             return OffsetFetchResponseGroup(request.group_id, topics, error)
 
 
-_SPOILED: dict[type[Struct], Callable[[Any, ErrorCode], Struct]] = {
+def _not_granted(granted: Granted, error: ErrorCode) -> OffsetCommitResponse:
+    partitions = [OffsetCommitResponsePartition(partition, error) for partition in granted.partitions]
+    return OffsetCommitResponse(topics=[OffsetCommitResponseTopic(granted.topic, granted.topic_id, partitions)])
+
+
+_SPOILED: dict[type[Any], Callable[[Any, ErrorCode], Struct]] = {
     JoinGroupResponse: lambda answer, error: not_joined(error, answer.member_id),
     SyncGroupResponse: lambda _, error: SyncGroupResponse(error_code=error),
     LeaveGroupResponse: lambda _, error: LeaveGroupResponse(error_code=error),
     ListGroupsResponse: lambda _, error: ListGroupsResponse(error_code=error),
     DescribedGroup: lambda answer, error: DescribedGroup(group_id=answer.group_id, error_code=error),
     DeletableGroupResult: lambda answer, error: DeletableGroupResult(answer.group_id, error),
+    Granted: _not_granted,
 }
 
 

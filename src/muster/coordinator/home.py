@@ -60,12 +60,24 @@ S = TypeVar("S", bound=Shard)
 class Home(Generic[S]):
     """A shard with its journal, its open batch, and the answers that wait for the journal.
 
+    `batch_shift` is what the clocks differ by for the records of the open batch: they are compared once for each.
     `decided` are answers that wait for the open batch to be written. `parked` are answers that wait for a write to be
     durable, each with the position that it waits for. `written` is the position behind the last write; `is_durable`
     says whether everything before it is known to be durable.
     """
 
-    __slots__ = ("batch", "batch_time", "decided", "is_durable", "journal", "parked", "shard", "slot", "written")
+    __slots__ = (
+        "batch",
+        "batch_shift",
+        "batch_time",
+        "decided",
+        "is_durable",
+        "journal",
+        "parked",
+        "shard",
+        "slot",
+        "written",
+    )
 
     def __init__(self, slot: int, shard: S, journal: Journal) -> None:
         self.slot = slot
@@ -73,6 +85,7 @@ class Home(Generic[S]):
         self.journal = journal
         self.batch = BatchBuilder()
         self.batch_time = 0
+        self.batch_shift = 0
         self.written = 0
         self.is_durable = True  # what was read is
         self.decided: list[Reply] = []

@@ -13,7 +13,8 @@ A commit of version 2 to 4 may carry a retention time of its own, which then cou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from muster.coordinator.clocks import NEVER, NO_TIMESTAMP
 from muster.coordinator.config import GroupConfig
@@ -45,6 +46,15 @@ TOPIC_IDS_SINCE = 10
 GroupOffsets = dict[str, dict[int, CommittedOffset]]
 
 
+@dataclass(slots=True)
+class Granted:
+    """Stands for the answer to a plain commit: every partition without an error. The asker has made it already."""
+
+    topic: str
+    topic_id: bytes
+    partitions: Sequence[int]
+
+
 class OffsetStore:
     """Committed offsets by group, topic and partition."""
 
@@ -56,14 +66,9 @@ class OffsetStore:
     def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         """Apply a record; a value of None removes the offset."""
         if value is not None:
-            self._of_topic(key.group, key.topic)[key.partition] = (
-                value.offset,
-                value.leader_epoch,
-                value.metadata,
-                value.commit_timestamp,
-                value.expire_timestamp,
-                value.topic_id,
-            )
+            times = (value.commit_timestamp, value.expire_timestamp)
+            kept = (value.offset, value.leader_epoch, value.metadata, *times, value.topic_id)
+            self.commit(OffsetCommits(key.group, key.topic, [(key.partition, kept)]))
             return
         topics = self.by_group.get(key.group, {})
         partitions = topics.get(key.topic, {})
@@ -75,16 +80,13 @@ class OffsetStore:
 
     def commit(self, commits: OffsetCommits) -> None:
         """Apply the commits of one request."""
-        self._of_topic(commits.group, commits.topic).update(commits.values)
-
-    def _of_topic(self, group_id: str, topic: str) -> dict[int, CommittedOffset]:
-        topics = self.by_group.get(group_id)
+        topics = self.by_group.get(commits.group)
         if topics is None:
-            topics = self.by_group[group_id] = {}
-        partitions = topics.get(topic)
+            topics = self.by_group[commits.group] = {}
+        partitions = topics.get(commits.topic)
         if partitions is None:
-            partitions = topics[topic] = {}
-        return partitions
+            partitions = topics[commits.topic] = {}
+        partitions.update(commits.values)
 
     def of_group(self, group_id: str) -> GroupOffsets:
         return self.by_group.get(group_id, {})
@@ -121,14 +123,8 @@ def commit(
         values: list[tuple[int, CommittedOffset]] = []
         for each in topic.partitions:
             index, metadata = each.partition_index, each.committed_metadata or ""
-            if not 0 <= index < count:
-                code = missing
-            elif error is not NONE:
-                code = error
-            elif len(metadata) > longest_metadata:
-                code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-            else:
-                code = NONE
+            code = _refusal(index, metadata, count, missing, error, longest_metadata)
+            if code is NONE:
                 value = (each.committed_offset, each.committed_leader_epoch, metadata, now, expires, topic_id)
                 values.append((index, value))
             partitions.append(OffsetCommitResponsePartition(index, code))
@@ -136,6 +132,50 @@ def commit(
         if values:
             records.append(OffsetCommits(request.group_id, name, values))
     return OffsetCommitResponse(0, answers), records
+
+
+def _refusal(
+    index: int, metadata: str, count: int, missing: ErrorCode, error: ErrorCode, longest_metadata: int
+) -> ErrorCode:
+    """Why the commit for a partition is refused, if it is."""
+    if not 0 <= index < count:
+        return missing
+    if error is NONE and len(metadata) > longest_metadata:
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE
+    return error
+
+
+def plain_commit(
+    request: OffsetCommitRequest,
+    error: ErrorCode,
+    config: GroupConfig,
+    topics: TopicResolver,
+    version: int,
+    now: int,
+    partitions: Sequence[int],
+    committed: Sequence[int],
+    leader_epochs: Sequence[int],
+) -> OffsetCommits | None:
+    """The records of a commit for partitions of one topic without metadata. None if any of it is refused: `commit` says
+    what. The request has the topic, without its partitions."""
+    topic = request.topics[0]
+    topic_id = topic.topic_id
+    name = _resolve(topic, topics, version)
+    count = topics.partition_count(name) if name else 0
+    if request.retention_time_ms != DEFAULT_RETENTION:
+        return None
+    longest, missing = config.offset_metadata_max_bytes, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    for index in (min(partitions), max(partitions)) if len(partitions) > 1 else partitions:
+        if _refusal(index, "", count, missing, error, longest) is not NONE:
+            return None
+    return OffsetCommits(
+        request.group_id,
+        name,
+        [
+            (index, (offset, epoch, "", now, NO_TIMESTAMP, topic_id))
+            for index, offset, epoch in zip(partitions, committed, leader_epochs, strict=True)
+        ],
+    )
 
 
 def _resolve(topic: OffsetCommitRequestTopic | OffsetFetchRequestTopics, topics: TopicResolver, version: int) -> str:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from muster.protocol.primitives import Struct
-
 Ticket: TypeAlias = Any
 """Stands for a request that has to be answered. The rules keep it and hand it back; they never look into it."""
 
 
 @dataclass(slots=True)
 class Reply:
-    """The answer to a ticket: a response, or one group's part of it if the request is about many groups."""
+    """The answer to a ticket: a response, or one group's part of it if the request is about many groups, or for a
+    short way what the ticket can make the response of."""
 
     ticket: Ticket
-    response: Struct
+    response: Any

@@ -9,15 +9,16 @@ A ticket, which the rules hand around without looking into it, is here the callb
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from muster.coordinator.config import GroupConfig
 from muster.coordinator.effects import Effects, GroupEvent, Origin
-from muster.coordinator.failures import refused
+from muster.coordinator.failures import refused, spoiled
 from muster.coordinator.home import Answer, Home
+from muster.coordinator.offsets import Granted
 from muster.coordinator.partitioning import group_partition, in_hash_order, java_hash, partition_hash
 from muster.coordinator.parts import Gather, fetched, fetched_groups, listed
 from muster.coordinator.shard import GroupShard
@@ -140,6 +141,38 @@ class CoordinatorRuntime(Shards[GroupShard]):
                 return ErrorCode.NONE if found is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else found
             home = found
         return home.shard.heartbeat(group_id, generation_id, member_id, group_instance_id, self._clock())
+
+    def commit(
+        self,
+        request: OffsetCommitRequest,
+        version: int,
+        partitions: Sequence[int],
+        offsets: Sequence[int],
+        leader_epochs: Sequence[int],
+        reply: Answer,
+    ) -> bool:
+        """The short way for a commit for partitions of one topic, without metadata; the request has only the topic.
+
+        `reply` is called when it is durable, with `Granted`, or with a response if that fails. False if it cannot be
+        granted as it is: then `submit` says why."""
+        home = self._homes.get(group_partition(request.group_id, self.config.offsets_topic_num_partitions))
+        if home is None:
+            return False
+        now = self._clock()
+        try:
+            commits = home.shard.plain_commit(request, version, now, partitions, offsets, leader_epochs)
+        except Exception:  # the general way raises it again, and drops the shard
+            return False
+        if commits is None:
+            return False
+        topic = request.topics[0]
+        granted = Granted(topic.name, topic.topic_id, partitions)
+        answered = self._settle(home, now, home.shard.commit_all, commits, reply, granted)
+        if answered is not None and reply not in answered:
+            reply(spoiled(granted, ErrorCode.UNKNOWN_SERVER_ERROR))
+        if self._dirty and self._schedule_flush is None:
+            self.flush()
+        return True
 
     def _find(self, group_id: str) -> Home[GroupShard] | ErrorCode:
         partition = group_partition(group_id, self.config.offsets_topic_num_partitions)

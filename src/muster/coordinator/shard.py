@@ -6,7 +6,7 @@ are applied already. `apply` on an empty shard, record by record, and then `load
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
@@ -19,7 +19,8 @@ from muster.coordinator.effects import Effects, Origin
 from muster.coordinator.failures import not_joined, spoiled
 from muster.coordinator.group import GroupState
 from muster.coordinator.kinds import Group
-from muster.coordinator.offsets import OffsetStore
+from muster.coordinator.offsets import Granted, OffsetStore
+from muster.coordinator.reply import Reply, Ticket
 from muster.coordinator.topics import TopicResolver
 from muster.coordinator.wall_time import shifted
 from muster.errors import NONE, ErrorCode
@@ -166,6 +167,18 @@ class GroupShard:
         effects = Effects().reply(origin.ticket, response)
         effects.records += records
         return effects
+
+    def plain_commit(
+        self, request: OffsetCommitRequest, version: int, now: int, *columns: Sequence[int]
+    ) -> OffsetCommits | None:
+        """The short way: what a commit for partitions of one topic writes. None if any of it is refused."""
+        error = self._check_commit(request, version, now)
+        return offsets.plain_commit(request, error, self.config, self.topics, version, now, *columns)
+
+    def commit_all(self, commits: OffsetCommits, ticket: Ticket, granted: Granted) -> Effects:
+        """Carry out what `plain_commit` said."""
+        self.apply(commits)
+        return Effects([Reply(ticket, granted)], [commits])
 
     def _check_commit(self, request: OffsetCommitRequest, version: int, now: int) -> ErrorCode:
         group = self.groups.get(request.group_id)

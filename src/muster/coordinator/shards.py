@@ -321,16 +321,18 @@ class Shards(Generic[S]):
             home.answer(effects.replies)
         for event in effects.events:
             self._on_event(event)
-        if home.shard.first_alarm < self._told_deadline:
-            self._comes_due(home.shard.first_alarm)
-        if self._dirty:
+        alarm = home.shard.first_alarm
+        if alarm < self._told_deadline:
+            self._comes_due(alarm)
+        if self._dirty and (not self._flush_is_due or home.batch.size >= MAX_BATCH_BYTES):
             self._after_deciding(home)
         return None
 
     def _write_down(self, home: Home[S], effects: Decision, now: int) -> None:
-        batch, shift = home.batch, shift_between(now, self._wall_clock())
-        home.shard.write_down(effects.records, batch, now + shift, shift)
-        home.batch_time = now + shift
+        if not home.batch.count:
+            home.batch_shift = shift_between(now, self._wall_clock())
+        at = home.batch_time = now + home.batch_shift
+        home.shard.write_down(effects.records, home.batch, at, home.batch_shift)
         self._dirty.add(home)
 
     def _after_deciding(self, home: Home[S]) -> None:

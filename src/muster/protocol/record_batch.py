@@ -401,26 +401,25 @@ class BatchBuilder:
         if timestamp > self._max_timestamp:
             self._max_timestamp = timestamp
         start = b"\0\0" if timestamp == base_timestamp else b"\0" + varint(timestamp - base_timestamp)
-        delta, parts = self._last_delta, self._parts
+        delta, parts, counts, limit = self._last_delta, self._parts, _COUNTS, len(_COUNTS)
         last = self._last_delta = delta + len(ends)
         self.count += last - delta
         fixed = len(start) + len(head)
-        if size and (last < _ONE_BYTE or (delta >= _ONE_BYTE - 1 and last < len(_COUNTS))):
+        if size and (last < _ONE_BYTE or (delta >= _ONE_BYTE - 1 and last < limit)):
             # All are alike: in this range an offset takes as many bytes as the one before it.
-            places = _COUNTS[delta + 1 : last + 1]
-            length = fixed + len(places[0]) + size
-            counted = varint(length)
-            records = [counted + start, b"", head, b""] * len(ends)
-            records[1::4] = places
+            length = fixed + size + (1 if last < _ONE_BYTE else 2)
+            counted = counts[length] if length < limit else varint(length)
+            records = [counted + start, b"", head, b""] * (last - delta)
+            records[1::4] = counts[delta + 1 : last + 1]
             records[3::4] = ends
             parts += records
-            self.size += (len(counted) + length) * len(ends)
+            self.size += (len(counted) + length) * (last - delta)
             return
         for end in ends:
             delta += 1
-            place = varint(delta)
+            place = counts[delta] if delta < limit else varint(delta)
             length = fixed + len(place) + len(end)
-            counted = varint(length)
+            counted = counts[length] if length < limit else varint(length)
             parts += (counted + start, place, head, end)
             self.size += len(counted) + length
 

@@ -42,8 +42,8 @@ MOST_CALLS = {
     "each of 64 heartbeats at once": 30,
     "a join that is told its id": 96,
     "joins and syncs for each of 50 members of a group": 255,
-    "a commit of one partition": 173,
-    "a commit of ten partitions": 272,
+    "a commit of one partition": 138,
+    "a commit of ten partitions": 160,
     "a look-up of one offset": 116,
     "a produce of 1 record": 98,
     "a produce of 16 records": 103,
@@ -57,7 +57,7 @@ MOST_CALLS = {
 MOST_BYTES = {
     "a heartbeat": 64,
     "a join that waits": 1_040,
-    "a commit of ten partitions": 2_243,
+    "a commit of ten partitions": 1_573,
 }
 """Memory for each of MANY requests at the peak, in CPython 3.11; in others it may be a tenth more."""
 

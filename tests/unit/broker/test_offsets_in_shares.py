@@ -121,7 +121,8 @@ async def test_what_comes_behind_a_large_commit_is_handled_behind_it(
     """On its connection; other connections are served in between."""
     order: list[str] = []
     submit = broker.groups.runtime.submit
-    topics = [m.OffsetCommitRequestTopic("a", partitions=[m.OffsetCommitRequestPartition(0, 1, -1, "")])]
+    partition = m.OffsetCommitRequestPartition(0, 1, -1, "with metadata, so not on the short way: `submit` sees it")
+    topics = [m.OffsetCommitRequestTopic("a", partitions=[partition])]
     with RawClient(broker.bootstrap) as client, RawClient(broker.bootstrap) as other:
 
         def note(request: Any, *rest: Any) -> None:

@@ -108,7 +108,7 @@ def shard(team: Team) -> Iterator[GroupShard]:
     shard = GroupShard(GroupConfig(group_initial_rebalance_delay_ms=0), FakeTopics())
     shard.groups["team"] = team
     [reply] = join(shard, "classic").replies
-    assert reply.response.error_code == ErrorCode.MEMBER_ID_REQUIRED  # type: ignore[attr-defined]
+    assert reply.response.error_code == ErrorCode.MEMBER_ID_REQUIRED
     yield shard
     assert isinstance(team, Team)
     kinds: list[Group] = list(shard.groups.values())  # both are groups, for mypy too
@@ -230,5 +230,5 @@ def test_members_of_the_classic_protocol_are_not_let_into_another_kind(shard: Gr
     assert shard.heartbeat("team", 3, "a", None, NOW) is ErrorCode.UNKNOWN_MEMBER_ID
     leave = shard.leave(m.LeaveGroupRequest("team", members=[m.MemberIdentity("a")]), origin, NOW)
     [reply] = leave.replies
-    assert reply.response.members[0].error_code == ErrorCode.UNKNOWN_MEMBER_ID  # type: ignore[attr-defined]
+    assert reply.response.members[0].error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert shard.groups["team"] is team

@@ -15,6 +15,7 @@ from muster.broker.fetches import Loop, ParkedFetches
 from muster.broker.groups import Groups
 from muster.broker.handlers import (
     api_versions,
+    commit_short,
     configs,
     coordinators,
     create_topics,
@@ -129,13 +130,14 @@ def table(rooms: Rooms) -> dict[int, Api]:
         ApiKey.HEARTBEAT: coordinators.fast_heartbeat(rooms.groups),
         ApiKey.PRODUCE: produce_short.fast_produce(_produced(rooms)),
     }
+    short = {ApiKey.OFFSET_COMMIT: commit_short.short_commit(rooms.groups)}
     group_request = partial(coordinators.group_request, rooms.groups)
     for key in ADVERTISED:
         request = REQUESTS[key]
         handle = serve.get(key, group_request)
         first, last = max(ADVERTISED[key][0], request.MIN_VERSION), ADVERTISED[key][1]
         most = _MOST_ELEMENTS.get(key, _MOST_OF_OTHERS)
-        apis[int(key)] = Api(request, first, last, handle, key in _PIPELINED, fast.get(key), most)
+        apis[int(key)] = Api(request, first, last, handle, key in _PIPELINED, fast.get(key), most, short.get(key))
     return apis
 
 
