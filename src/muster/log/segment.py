@@ -55,7 +55,6 @@ class Segment:
         "_bytes_since_index",
         "_fd",
         "_map",
-        "_reader",
         "_torn",
         "_view",
         "base_offset",
@@ -88,7 +87,6 @@ class Segment:
         self._torn = False
         self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
-        self._reader: OpenFile | None = None
 
     # ---------------------------------------------------------------------------------------------- writing
 
@@ -190,7 +188,7 @@ class Segment:
     def close(self) -> None:
         """Closes the file and releases the map, which ends with the last view of it."""
         self.close_file()
-        self._map = self._view = self._reader = None
+        self._map = self._view = None
 
     def delete(self) -> None:
         """Removes the files. Views stay valid."""
@@ -250,13 +248,12 @@ class Segment:
     def stored(self, start: int, data: memoryview) -> FileRange | None:
         """Where a view that begins at `start` is in the file. The view alone serves if the file cannot be opened once
         more."""
-        if self._reader is None:
-            try:
-                fd = os.dup(self._fd) if self._fd >= 0 else self.files.open(self.path, os.O_RDONLY)
-            except OSError:
-                return None
-            self._reader = OpenFile(fd, self.files)
-        return FileRange(self._reader, start, data)
+        try:
+            # Opened for each range: kept, it would be one more open file for every partition that was ever read.
+            fd = os.dup(self._fd) if self._fd >= 0 else self.files.open(self.path, os.O_RDONLY)
+        except OSError:
+            return None
+        return FileRange(OpenFile(fd, self.files), start, data)
 
     def _remap(self) -> memoryview:
         fd = self._fd if self._fd >= 0 else self.files.open(self.path, os.O_RDONLY)

@@ -107,14 +107,19 @@ async def half_read(broker: Broker) -> AsyncIterator[Peer]:
         peer.socket.close()
 
 
-def open_and_deleted(folder: Path) -> int:
-    """How many files of the log this process has open although they are deleted."""
+def open_logs(folder: Path, ending: str = ".log") -> int:
+    """How many descriptors this process has of the log's files."""
     found = 0
     for number in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             name = os.readlink(f"/proc/self/fd/{number}")
-            found += name.startswith(str(folder)) and name.endswith(".log (deleted)")
+            found += name.startswith(str(folder)) and name.endswith(ending)
     return found
+
+
+def open_and_deleted(folder: Path) -> int:
+    """How many of them are of files that are deleted."""
+    return open_logs(folder, ".log (deleted)")
 
 
 @pytest.mark.parametrize("gone", ["nothing", "deleted", "retained no longer", "grown"])
@@ -191,6 +196,16 @@ async def test_a_file_that_the_system_cannot_send_is_copied(broker: Broker, monk
     async with half_read(broker) as peer:
         assert await peer.answer() == [expected]
     assert asked
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the files of a process are listed in /proc")
+async def test_a_partition_that_was_read_has_its_writer_and_its_map_open(broker: Broker, tmp_path: Path) -> None:
+    expected = fill(broker)
+    async with half_read(broker) as peer:
+        assert open_logs(tmp_path / "data" / "t-0") == 3
+        assert await peer.answer() == [expected]
+        while open_logs(tmp_path / "data" / "t-0") > 2:
+            await asyncio.sleep(0.001)
 
 
 async def test_large_answers_are_sent_by_the_system(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
