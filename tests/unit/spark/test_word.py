@@ -6,6 +6,7 @@ import tempfile
 from types import SimpleNamespace
 
 import pytest
+from pyspark import SparkContext
 
 from muster.spark.progress import ProgressListener, end_offset
 from muster.spark.word import Ear, digest, socket_path, tell
@@ -53,6 +54,41 @@ def test_a_query_hears_which_of_its_batches_is_done():
     heard = while_listening(lambda: ProgressListener().onQueryProgress(progress(END)))
     assert heard == [digest(END)] == [digest(json.loads(json.dumps(END, indent=1)))]
     assert digest(END) != digest(END | {"seq": 5})
+
+
+REPORT = {
+    "id": "0b3a1f0e-58b1-4a0c-9a6c-2f1f6d0f7a11",
+    "runId": "5f8f5c64-7a0f-4a0e-8f5e-0d8a6b0a4a22",
+    "name": None,
+    "timestamp": "2026-01-01T00:00:00.000Z",
+    "batchId": 4,
+    "batchDuration": 9,
+    "durationMs": {"addBatch": 7},
+    "stateOperators": [],
+    "sources": [
+        {
+            "description": "PythonMicroBatchStream",
+            "startOffset": None,
+            "endOffset": END,
+            "latestOffset": None,
+            "numInputRows": 1,
+            "inputRowsPerSecond": 1.0,
+            "processedRowsPerSecond": 1.0,
+        }
+    ],
+    "sink": {"description": "noop", "numOutputRows": 1},
+}
+
+
+def test_the_jvm_is_asked_for_a_report_s_text_only(monkeypatch):
+    """Each further question would cost the JVM a millisecond, for each batch of every query of the session."""
+    monkeypatch.setattr(SparkContext, "_jvm", SimpleNamespace(PythonStreamingQueryListenerWrapper=lambda heard: heard))
+    listener = ProgressListener()
+    heard = listener._jlistener
+    assert listener._jlistener is heard  # the JVM knows it again when it is taken away
+    event = SimpleNamespace(progress=lambda: SimpleNamespace(json=lambda: json.dumps(REPORT)))
+    calls = [heard.onQueryStarted, heard.onQueryProgress, heard.onQueryIdle, heard.onQueryTerminated]
+    assert while_listening(lambda: [call(event) for call in calls]) == [digest(END)]
 
 
 def test_another_query_hears_nothing():
