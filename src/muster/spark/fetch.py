@@ -8,8 +8,9 @@ that restarts) the reader waits and tries again; the wait is bounded, and counts
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -106,8 +107,15 @@ class RangeReader:
         self._in_flight: _InFlight | None = None
         self._others = 0
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The records, in order of offset.
+    def begin(self) -> None:
+        """Send the first request ahead. What goes wrong is met again when its answer is needed."""
+        if self._in_flight is None and self._position < self._end:
+            with contextlib.suppress(RetriableError):
+                self._in_flight = self._send()
+
+    def batches(self, at_last: Callable[[], None] | None = None) -> Iterator[pa.RecordBatch]:
+        """The records, in order of offset. `at_last` is called when no further request is needed, before the records
+        of the last answer are handed out.
 
         Raises:
             DataLossError: some are gone, and `fail_on_data_loss` is set.
@@ -115,19 +123,20 @@ class RangeReader:
             CorruptRecordError: a batch is damaged; with `fail_on_data_loss` off only if nothing says where it ends.
             KafkaError, ProtocolError: the broker refuses, or what it answers makes no sense.
         """
+        self._retry.reset()
         try:
             while self._position < self._end:
                 try:
                     data = self._fetch()
                 except RetriableError as error:
-                    self._drop()
+                    self.close()
                     self._cluster.forget_leader(self._partition)
                     self._pause(error)
                     continue
                 if data is not None:
-                    yield from self._decode(data)
+                    yield from self._decode(data, at_last)
         finally:
-            self._drop()
+            self.close()
 
     def _pause(self, error: RetriableError) -> None:
         """Wait before the next try. A topic that is gone is a loss once there is no time left for another try, or once
@@ -177,7 +186,7 @@ class RangeReader:
             return None
         return data
 
-    def _decode(self, data: PartitionData) -> Iterator[pa.RecordBatch]:
+    def _decode(self, data: PartitionData, at_last: Callable[[], None] | None = None) -> Iterator[pa.RecordBatch]:
         aborted = None
         if self._settings.isolation_level == READ_COMMITTED:
             aborted = [(entry.producer_id, entry.first_offset) for entry in data.aborted_transactions or ()]
@@ -201,15 +210,15 @@ class RangeReader:
         self._position = decoded.next_offset
         self._retry.reset()
         if self._position < self._end:
-            try:
-                self._in_flight = self._send()
-            except RetriableError:
-                self._in_flight = None  # tried again, with a pause, when these records are handed out
+            self.begin()
+        elif at_last is not None:
+            at_last()
         try:
             yield from batches
         except CorruptRecordError as error:
             self._position = start
             self._before_damage(records, aborted, error)
+        self._retry.reset()  # what the caller did with the records, however long, is none of the waiting
 
     # --- damaged batches ---------------------------------------------------------------------------------------------
 
@@ -301,7 +310,8 @@ class RangeReader:
             raise RetriableError(f"the fetch could not be sent to broker {leader.node_id}: {error}") from error
         return _InFlight(connection, leader.node_id, self._position)
 
-    def _drop(self) -> None:
+    def close(self) -> None:
+        """Give up a request that was sent ahead; safe to call twice."""
         if self._in_flight is not None:
             self._in_flight.connection.close()
             self._in_flight = None

@@ -55,6 +55,7 @@ KNOWN = (
     "failOnDataLoss",
     "maxOffsetsPerTrigger",
     "minPartitions",
+    "maxPartitions",
     "includeHeaders",
     "columns",
     "isolationLevel",
@@ -108,6 +109,7 @@ class SourceOptions:
     fail_on_data_loss: bool
     max_rows: int | None
     min_partitions: int | None
+    max_partitions: int | None
     columns: tuple[str, ...]
     read_committed: bool
     resume: Resume
@@ -197,6 +199,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
         fail_on_data_loss=options.flag("failOnDataLoss", True),
         max_rows=options.number("maxOffsetsPerTrigger", DEFAULT_MAX_ROWS, 1),
         min_partitions=options.number("minPartitions", None, 1),
+        max_partitions=options.number("maxPartitions", None, 1),
         columns=columns,
         read_committed=options.choice("isolationLevel", ("read_uncommitted", "read_committed")) == "read_committed",
         resume=options.member("resume", Resume, Resume.MAX),
@@ -208,6 +211,8 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
         consumer=_consumer_settings(options),
     )
     parsed.consumer_config()
+    if parsed.max_partitions is not None and parsed.max_partitions < (parsed.min_partitions or 1):
+        raise ConfigError("maxPartitions is less than minPartitions: a batch cannot have fewer tasks than its least")
     if parsed.starting is Offsets.COMMITTED and group_id is None:
         raise ConfigError('startingOffsets is "committed", but no groupId says whose commits are meant')
     return parsed

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterable
+from functools import cache
+from itertools import zip_longest
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -12,28 +17,79 @@ from pyspark.sql.datasource import InputPartition
 
 from muster.model import TopicPartition
 from muster.spark.fetch import FetchSettings, RangeReader
+from muster.spark.offsets import Claim
+from muster.spark.shares import pack
 
 
-class OffsetRange(InputPartition):  # type: ignore[misc]
-    """What one task reads. The topic's id is in hexadecimal digits, empty where it is not known."""
+class OffsetRange(NamedTuple):
+    """Offsets `[start, end)` of a partition. The topic's id is in hexadecimal digits, empty where it is not known."""
 
-    def __init__(self, topic: str, partition: int, start: int, end: int, topic_id: str = "") -> None:
-        self.topic = topic
-        self.partition = partition
-        self.start = start
-        self.end = end
-        self.topic_id = topic_id
+    topic: str
+    partition: int
+    start: int
+    end: int
+    topic_id: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
+
+
+class ReadTask(InputPartition):  # type: ignore[misc]
+    """What one task reads: ranges, one after the other."""
+
+    def __init__(self, ranges: Iterable[OffsetRange]) -> None:
+        self.ranges = tuple(ranges)
 
     def __repr__(self) -> str:
-        return f"OffsetRange({self.topic}-{self.partition} [{self.start}, {self.end}))"
+        return f"ReadTask({', '.join(map(str, self.ranges))})"
 
 
-def read_range(settings: FetchSettings, task: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Run one task, on an executor."""
-    if isinstance(task, OffsetRange):
-        place = TopicPartition(task.topic, task.partition)
-        yield from RangeReader(settings, place, task.start, task.end, bytes.fromhex(task.topic_id)).batches()
-        _spare_collections()
+def tasks(
+    pieces: Iterable[tuple[TopicPartition, Claim]], ids: Callable[[str], str], most: int | None
+) -> list[ReadTask]:
+    """The tasks that read these claims: one for each, or at most so many. `ids` tells a topic's id."""
+    ranges = [OffsetRange(*place, *claim, ids(place.topic)) for place, claim in pieces]
+    return [ReadTask(some) for some in pack(ranges, most, lambda found: found.end - found.start)]
+
+
+def read_range(settings: FetchSettings, task: InputPartition) -> Generator[pa.RecordBatch, None, None]:
+    """Run one task, on an executor. The first request for a range is sent before the last records of the range before
+    it are handed out, as within a range."""
+    if not isinstance(task, ReadTask):
+        return
+    _keep_memory()
+    readers = [_reader(settings, found) for found in task.ranges]
+    try:
+        for reader, following in zip_longest(readers, readers[1:]):
+            yield from reader.batches(None if following is None else following.begin)
+    finally:
+        for reader in readers:
+            reader.close()
+    _spare_collections()
+
+
+def _reader(settings: FetchSettings, found: OffsetRange) -> RangeReader:
+    place = TopicPartition(found.topic, found.partition)
+    return RangeReader(settings, place, found.start, found.end, bytes.fromhex(found.topic_id))
+
+
+def _is_worker() -> bool:
+    return TaskContext.get() is not None
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_KEPT_BYTES, _LARGEST_KEPT = 64 << 20, 32 << 20
+
+
+@cache
+def _keep_memory() -> None:
+    """Have a worker keep the memory of a fetch and of its columns for the next one, where it has glibc's allocator: each
+    is of megabytes, and to have its pages given by the system and cleared anew took a sixth of a worker's CPU."""
+    if _is_worker():
+        with contextlib.suppress(OSError, AttributeError, TypeError):  # another system's C library
+            libc = ctypes.CDLL(None)
+            libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+            libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT)
 
 
 _spared = 0
@@ -48,7 +104,7 @@ def _spare_collections() -> None:
     What is frozen is never looked at again. So garbage goes first, with it what was in use when the process was frozen
     before: else a worker whose tasks import something each would grow with each."""
     global _spared
-    if TaskContext.get() is not None and len(sys.modules) != _spared:
+    if _is_worker() and len(sys.modules) != _spared:
         gc.unfreeze()
         gc.collect()
         gc.freeze()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from muster.model import TopicPartition
 from muster.spark.offsets import Claim, Claims
+
+T = TypeVar("T")
 
 
 def share_rows(available: Mapping[TopicPartition, int], limit: int | None, turn: int = 0) -> dict[TopicPartition, int]:
@@ -43,3 +47,17 @@ def split(claims: Claims, min_partitions: int | None) -> list[tuple[TopicPartiti
             end = claim.start + claim.size * (index + 1) // count
             pieces.append((partition, Claim(start, end)))
     return pieces
+
+
+def pack(pieces: Sequence[T], most: int | None, size: Callable[[T], int]) -> list[list[T]]:
+    """Put the pieces of a batch into at most so many tasks, about equal ones: the largest piece first, each into the
+    task that has least so far. Within a task they keep their order. Deterministic, as `split` is."""
+    if most is None or len(pieces) <= most:
+        return [[piece] for piece in pieces]
+    tasks: list[list[int]] = [[] for _ in range(most)]
+    loads = [(0, index) for index in range(most)]
+    for at in sorted(range(len(pieces)), key=lambda at: -size(pieces[at])):
+        load, index = loads[0]
+        tasks[index].append(at)
+        heapq.heapreplace(loads, (load + size(pieces[at]), index))
+    return [[pieces[at] for at in sorted(task)] for task in tasks]

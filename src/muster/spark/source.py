@@ -27,7 +27,7 @@ from muster.errors import ConfigError
 from muster.spark.batch import plan
 from muster.spark.cluster import connect
 from muster.spark.options import SourceOptions, parse_options
-from muster.spark.ranges import OffsetRange, read_range
+from muster.spark.ranges import read_range, tasks
 from muster.spark.shares import split
 
 NAME = "muster"
@@ -90,7 +90,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         options = self._options
         cluster = connect(options.bootstrap, self._settings.client_id, self._settings.request_timeout_s)
         pieces = split(plan(cluster, options), options.min_partitions)
-        return [OffsetRange(*place, *claim, cluster.topic_id(place.topic).hex()) for place, claim in pieces]
+        return tasks(pieces, lambda topic: cluster.topic_id(topic).hex(), options.max_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(self._settings, partition)

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 from muster.spark.member import Member
 from muster.spark.offsets import INITIAL, from_json, to_json
 from muster.spark.options import SourceOptions
-from muster.spark.ranges import OffsetRange, read_range
+from muster.spark.ranges import read_range, tasks
 from muster.spark.shares import split
 
 _GOODBYE_S = 12.0
@@ -73,7 +73,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             return []
         pieces = split(self._active.planned(end), self._options.min_partitions)
         ids = {name: topic.id for name, topic in from_json(end).topics.items()}
-        return [OffsetRange(*place, *claim, ids.get(place.topic, "")) for place, claim in pieces]
+        return tasks(pieces, lambda topic: ids.get(topic, ""), self._options.max_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(self._settings, partition)

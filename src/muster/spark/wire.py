@@ -11,6 +11,8 @@ import struct
 from collections import deque
 from typing import Any, TypeVar
 
+import numpy as np
+
 from muster.client.handshake import Handshake, set_options
 from muster.errors import ErrorCode, ProtocolError
 from muster.protocol.api import newest_common
@@ -92,7 +94,7 @@ class Connection:
         return self._read(length)
 
     def _read(self, size: int) -> memoryview:
-        view = memoryview(bytearray(size))
+        view = np.empty(size, np.uint8).data  # a bytearray would be cleared first
         filled = 0
         while filled < size:
             count = self._socket.recv_into(view[filled:])

@@ -19,6 +19,7 @@ from muster.spark.cluster import connect, disconnect
 from muster.spark.fetch import DataLossError, FetchSettings, RangeReader
 from muster.spark.offsets import Claim
 from muster.spark.options import parse_options
+from muster.spark.ranges import OffsetRange, ReadTask, read_range
 from tests.support.brokers import BrokerProcess
 from tests.support.faces import Cluster
 from tests.support.queries import offsets
@@ -53,6 +54,21 @@ def test_a_range_is_read_whole_and_no_more_in_small_fetches(cluster):
     assert len(batches) > 5
     assert b"".join(batches[0]["value"][:2].to_pylist()) == b"100101"
     assert connect((cluster.bootstrap,), "muster-spark", 30.0)._free
+
+
+def test_a_task_reads_one_range_behind_the_other(cluster):
+    topic = cluster.topic(2)
+    for start in range(0, 5000, 500):
+        cluster.produce(topic, 500, partitions=2, start=start)
+    task = ReadTask([OffsetRange(topic, 1, 5, 2000), OffsetRange(topic, 0, 100, 101), OffsetRange(topic, 0, 7, 1500)])
+    chosen = FetchSettings((cluster.bootstrap,), max_wait_ms=50, max_bytes=2000)
+    batches = read_range(chosen, task)
+    first = [next(batches)]
+    assert offsets([*first, *batches]) == [*range(5, 2000), 100, *range(7, 1500)]
+    given_up = read_range(chosen, task)
+    assert next(given_up).num_rows
+    given_up.close()
+    assert offsets(reader(cluster.bootstrap, topic, 7, 9).batches()) == [7, 8]
 
 
 def test_a_reader_that_is_given_up_leaves_no_answer_behind(cluster):

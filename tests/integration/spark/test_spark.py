@@ -78,6 +78,9 @@ def test_batch_reads(spark, cluster):
     assert frame.where("key is null").count() == 1000
     narrow = spark.read.format("muster").options(**given, columns="offset", endingOffsets="latest").load()
     assert (narrow.columns, narrow.count()) == (["offset"], 3001)
+    packed = spark.read.format("muster").options(**given, maxPartitions="2").load()
+    assert packed.rdd.getNumPartitions() == 2
+    assert packed.select("partition", "offset").distinct().count() == packed.count() == 3001
 
 
 class Streams:

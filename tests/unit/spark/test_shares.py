@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from muster.model import TopicPartition
 from muster.spark.offsets import Claim
-from muster.spark.shares import share_rows, split
+from muster.spark.shares import pack, share_rows, split
 
 partitions = st.builds(TopicPartition, st.sampled_from("ab"), st.integers(0, 5))
 available = st.dictionaries(partitions, st.integers(0, 1000), min_size=1)
@@ -46,3 +46,16 @@ def test_pieces_cover_each_claim_in_order(ranges, minimum):
     assert split(claims, None) == [
         (partition, claims[partition]) for partition in sorted(claims) if claims[partition].size
     ]
+
+
+@given(st.lists(st.integers(1, 10**9), max_size=30), st.integers(1, 12))
+def test_pieces_are_packed_into_few_tasks_of_about_one_size(sizes, most):
+    pieces = list(enumerate(sizes))
+    tasks = pack(pieces, most, lambda piece: piece[1])
+    assert sorted(piece for task in tasks for piece in task) == pieces
+    assert len(tasks) == min(most, len(pieces))
+    assert all(task == sorted(task) for task in tasks)
+    loads = [sum(size for _, size in task) for task in tasks]
+    for task, load in zip(tasks, loads, strict=True):  # the smallest was put in last, when no task had less
+        assert load - min(size for _, size in task) <= min(loads)
+    assert pack(pieces, None, lambda piece: piece[1]) == [[piece] for piece in pieces]

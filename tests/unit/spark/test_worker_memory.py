@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 
@@ -14,7 +15,8 @@ from muster.spark.fetch import FetchSettings
 
 class Reader:  # what it reads does not matter here
     def __init__(self, *arguments): pass
-    def batches(self): yield from ()
+    def batches(self, at_last): yield from ()
+    def close(self): pass
 
 ranges.RangeReader = Reader
 if {in_a_worker}:
@@ -23,7 +25,7 @@ if {in_a_worker}:
 
 def frozen_by_a_task():
     new = []
-    list(ranges.read_range(FetchSettings(("127.0.0.1:1",)), ranges.OffsetRange("t", 0, 0, 1)))
+    list(ranges.read_range(FetchSettings(("127.0.0.1:1",)), ranges.ReadTask([ranges.OffsetRange("t", 0, 0, 1)])))
     return all(found is not new for found in gc.get_objects())
 
 found = [frozen_by_a_task()]
@@ -56,12 +58,13 @@ class Knot:  # what only the garbage collector finds
 
 class Reader:
     def __init__(self, *arguments): pass
-    def batches(self):
+    def close(self): pass
+    def batches(self, at_last):
         made.append(weakref.ref(Knot()))
         yield from ()
 
 def task():
-    list(ranges.read_range(FetchSettings(("127.0.0.1:1",)), ranges.OffsetRange("t", 0, 0, 1)))
+    list(ranges.read_range(FetchSettings(("127.0.0.1:1",)), ranges.ReadTask([ranges.OffsetRange("t", 0, 0, 1)])))
 
 gc.disable()
 ranges.RangeReader = Reader
@@ -82,3 +85,36 @@ def test_no_garbage_is_frozen_for_ever() -> None:
     done = subprocess.run([sys.executable, "-c", GARBAGE], capture_output=True, text=True, check=False)
 
     assert done.stdout.split() == ["True"] * 3, done.stderr
+
+
+KEEPS = """
+import resource
+from muster.spark import ranges
+from muster.spark.fetch import FetchSettings
+if {in_a_worker}:
+    from pyspark import TaskContext
+    TaskContext._getOrCreate()
+
+def use():
+    used = [bytearray(8 << 20) for _ in range(3)]
+
+list(ranges.read_range(FetchSettings(("127.0.0.1:1",)), ranges.ReadTask([])))
+use()
+use()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    use()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's allocator is told to keep memory")
+def test_a_worker_has_the_memory_of_one_fetch_still_at_the_next() -> None:
+    """Pages that the system has to give anew: with large pages there are few of them, but not none."""
+    given = []
+    for in_a_worker in (True, False):
+        code = KEEPS.format(in_a_worker=in_a_worker)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        given.append(int(done.stdout))
+
+    assert given[0] < 20 < given[1]
