@@ -13,6 +13,8 @@ The connector is tuned so that it does not wait. After every poll it asks the br
 ends, and the question waits behind the fetch that was sent ahead: at the end of a partition that lasts until
 fetch.max.wait.ms is over. With 5 in place of 500 it takes half the time. More records for each poll, larger or
 smaller fetches and a larger receive buffer made it no faster; a million records for each poll took more CPU.
+
+muster is told to read in as many tasks as there are cores (maxPartitions), for which the connector has no option.
 """
 
 from __future__ import annotations
@@ -51,6 +53,9 @@ TUNED = {
     "kafka.max.poll.records": "10000",
     "kafka.fetch.max.wait.ms": "5",
 }
+CORES = 2
+"""Of Spark; muster is told to read in as many tasks."""
+
 SOURCES = ("muster", "kafka")
 FIVE = ("key", "value", "partition", "offset", "timestamp")
 
@@ -117,7 +122,7 @@ def main() -> int:
         bootstrap = arguments.bootstrap
         if bootstrap is None:
             bootstrap = held.enter_context(peers.KafkaBroker(folder / "kafka", heap="1g")).bootstrap
-        spark = session("muster benchmark", "local[2]", **QUIET, **{"spark.jars": ",".join(connector_jars())})
+        spark = session("muster benchmark", f"local[{CORES}]", **QUIET, **{"spark.jars": ",".join(connector_jars())})
         held.callback(spark.stop)
         results = []
         for (value_bytes, codec, share), cases in groupby(
@@ -218,6 +223,7 @@ def options(source: str, bootstrap: str, topic: Topic, case: Case, of_each: int)
     common = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic.name, "startingOffsets": json.dumps(starts)}
     if source == "kafka":
         return {**common, **TUNED}
+    common["maxPartitions"] = str(CORES)
     if case.work is grouped:
         return {**common, "columns": "key,value"}
     return {**common, "columns": "offset" if case.work is counted else ",".join(FIVE)}
