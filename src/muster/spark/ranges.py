@@ -83,8 +83,8 @@ _KEPT_BYTES, _LARGEST_KEPT = 64 << 20, 32 << 20
 
 @cache
 def _keep_memory() -> None:
-    """Have a worker keep the memory of a fetch and of its columns for the next one, where it has glibc's allocator: each
-    is of megabytes, and to have its pages given by the system and cleared anew took a sixth of a worker's CPU."""
+    """Have a worker keep the memory of a fetch and of its columns for the next one, where it has glibc's allocator:
+    each is of megabytes, and to have its pages given by the system and cleared anew took a sixth of its CPU."""
     if _is_worker():
         with contextlib.suppress(OSError, AttributeError, TypeError):  # another system's C library
             libc = ctypes.CDLL(None)

@@ -79,9 +79,9 @@ def test_what_the_caller_does_with_records_is_no_waiting(monkeypatch):
     for _ in found._decode(answer(0)):
         now[0] += 300
     found._pause(RetriableError("a broker that restarts"))
+    now[0] += 300
     with pytest.raises(KafkaConnectionError, match="no answer within 10 s"):
-        for _ in range(100):
-            found._pause(RetriableError("a broker that is gone"))
+        found._pause(RetriableError("a broker that is gone"))
 
 
 class Recorded:
