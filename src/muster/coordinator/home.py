@@ -91,6 +91,11 @@ class Home(Generic[S]):
         self.decided: list[Reply] = []
         self.parked: deque[tuple[int, Reply]] = deque()
 
+    @property
+    def is_all_durable(self) -> bool:
+        """Whether everything that was decided is durable: then `answer` sends at once."""
+        return self.is_durable and not self.batch.count and not self.parked
+
     def answer(self, replies: list[Reply]) -> None:
         """Send these answers when everything decided until now is durable."""
         if self.batch.count:

@@ -44,7 +44,7 @@ MOST_CALLS = {
     "joins and syncs for each of 50 members of a group": 255,
     "a commit of one partition": 138,
     "a commit of ten partitions": 160,
-    "a look-up of one offset": 116,
+    "a look-up of one offset": 93,
     "a produce of 1 record": 98,
     "a produce of 16 records": 103,
     "a produce of 900 records": 278,

@@ -128,6 +128,7 @@ def table(rooms: Rooms) -> dict[int, Api]:
     fast = {
         ApiKey.API_VERSIONS: api_versions.fast_api_versions(),
         ApiKey.HEARTBEAT: coordinators.fast_heartbeat(rooms.groups),
+        ApiKey.OFFSET_FETCH: offsets.fast_offset_fetch(rooms.groups),
         ApiKey.PRODUCE: produce_short.fast_produce(_produced(rooms)),
     }
     short = {ApiKey.OFFSET_COMMIT: commit_short.short_commit(rooms.groups)}

@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from muster.broker.calls import Call, Sliced
+from muster.broker.calls import Call, Fast, Sliced
 from muster.broker.groups import Groups
 from muster.broker.handlers.coordinators import group_request, submit
 from muster.coordinator.parts import Gather
+from muster.protocol import codec, framing
 from muster.protocol.messages import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from muster.protocol.primitives import TooManyElementsError
 
 SHARE = 1_000
 """Partitions that the coordinator is asked about in one go."""
@@ -106,6 +108,33 @@ def offset_fetch(groups: Groups, request: OffsetFetchRequest, call: Call) -> Sli
         call.reply(OffsetFetchResponse(groups=found))
 
     return _ask(groups, parts, call, reply)
+
+
+_FEW = 64
+"""Elements of a request that is answered the short way."""
+
+
+def fast_offset_fetch(groups: Groups) -> Fast:
+    """The short way of a look-up of few offsets, from frame, position of the body, version and correlation id: the
+    general way without what an answer needs that has to wait for the log. None: it has to, or it is about more."""
+    look_up = groups.runtime.look_up
+
+    def answer(frame: bytes, position: int, version: int, correlation_id: int) -> bytes | None:
+        if version < _GROUPS_SINCE or not groups.serving:
+            return None
+        try:
+            request = codec.decode(OffsetFetchRequest, version, frame, position, _FEW)
+        except TooManyElementsError:
+            return None
+        for group in request.groups:
+            if group.topics is None:
+                return None
+        response = look_up(request.groups, version)
+        if response is None:
+            return None
+        return b"".join(framing.encode_response(response, OffsetFetchRequest, version, correlation_id))
+
+    return answer
 
 
 def _ask(groups: Groups, parts: list[Any], call: Call, reply: Callable[[list[Any]], None]) -> Sliced:
