@@ -3,6 +3,8 @@
 # make check   format, lint, types, layers, generated files and locks fresh
 # make soak    the seeded simulations and kill -9 tests at length (SEEDS=20000 KILLS=20)
 # make mutants plant known bugs one at a time and see that the tests notice each (ARGS="-k fetch": some of them)
+# make wheel   a wheel for every Python, and one for this Python with compiled modules, into dist
+# make compiled  the tests of the compiled modules, on that wheel (ARGS=…)
 # make bench   the benchmarks (ARGS=…)
 # make lock    resolve the dependencies anew into requirements/
 # make clean   remove .venv and what the tools left behind
@@ -27,7 +29,7 @@ ifeq ($(OS),Windows_NT)
 $(error muster runs on Linux and macOS; on Windows use it inside WSL 2)
 endif
 
-.PHONY: help demo test check soak mutants bench lock clean $(CHECKS:%=check-%)
+.PHONY: help demo test check soak mutants wheel compiled bench lock clean $(CHECKS:%=check-%)
 .DEFAULT_GOAL := help
 
 help:
@@ -61,6 +63,20 @@ soak: $(VENV)/.stamp-dev $(VENV)/.stamp-java
 
 mutants: $(VENV)/.stamp-dev $(VENV)/.stamp-java
 	@$(BIN)/python tools/mutants.py -n $(WORKERS) $(ARGS)
+
+WHEEL := $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index
+
+wheel: $(VENV)/.stamp-dev
+	@$(BIN)/python -m tools.compiled build/compiled
+	@$(WHEEL) --wheel-dir dist .
+	@MUSTER_COMPILED="$(CURDIR)/build/compiled" $(WHEEL) --wheel-dir dist/compiled .
+
+# The wheel is unpacked, not installed: the environment keeps the sources.
+COMPILED_TESTS := $(addprefix tests/unit/,protocol coordinator log broker) tests/wire
+compiled: wheel
+	@rm -rf build/unpacked
+	@$(BIN)/python -m zipfile -e dist/compiled/*.whl build/unpacked
+	@PYTHONPATH="$(CURDIR)/build/unpacked" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not interpreted" $(COMPILED_TESTS) $(ARGS)
 
 bench: $(VENV)/.stamp-dev $(VENV)/.stamp-java
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -237,8 +237,8 @@ class PartitionLog:
         try:
             segment = self._active(len(buffer), placed, now)
             segment.write(buffer)
-        except FileCutError as error:
-            raise self._fail("writing", error) from error
+        except FileCutError as cut:
+            raise self._fail("writing", cut) from cut
         except OSError as error:
             self._report("refuses records", error)
             raise LogFailedError(f"writing the log of {self.topic_partition} failed: {error}") from error

@@ -86,8 +86,8 @@ def examine(
         raise LogError(ErrorCode.INVALID_RECORD, str(error)) from None
     except CostlyError:
         raise
-    except CorruptRecordError as error:
-        raise LogError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+    except CorruptRecordError as damage:
+        raise LogError(ErrorCode.CORRUPT_MESSAGE, str(damage)) from None
     if len(buffer) > config.segment_bytes:
         raise LogError(
             ErrorCode.RECORD_LIST_TOO_LARGE, f"{len(buffer)} bytes exceed the segment size of {config.segment_bytes}"
@@ -162,8 +162,8 @@ def _walk(buffer: Buffer, header: BatchHeader, config: LogConfig, now: int, at_o
     except RecordLengthError as error:
         code = ErrorCode.INVALID_RECORD if compressed else ErrorCode.UNKNOWN_SERVER_ERROR
         raise LogError(code, str(error)) from None
-    except CorruptRecordError as error:
-        raise _invalid(str(error)) from None
+    except CorruptRecordError as damage:
+        raise _invalid(str(damage)) from None
     if compressed and not found.in_sequence and not found.bad_count:
         raise LogError(ErrorCode.UNKNOWN_SERVER_ERROR, "the offsets of a compressed batch do not count up from 0")
     return found
@@ -180,8 +180,8 @@ def _records(buffer: Buffer, header: BatchHeader, at_once: bool) -> bytes | memo
         if at_once:
             raise CostlyError(str(error)) from None
         raise LogError(ErrorCode.MESSAGE_TOO_LARGE, str(error)) from None
-    except CorruptRecordError as error:
-        raise LogError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from None
+    except CorruptRecordError as damage:
+        raise LogError(ErrorCode.UNKNOWN_SERVER_ERROR, str(damage)) from None
 
 
 def _check_records(found: Walk, header: BatchHeader, config: LogConfig, now: int, where: TopicPartition) -> None:

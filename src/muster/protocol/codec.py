@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Callable, Generator
+from contextlib import suppress
+from importlib import import_module
 from struct import error as struct_error
 from struct import pack, unpack_from
 from typing import Any, TypeVar
@@ -33,6 +35,8 @@ class _Codecs(dict[tuple[type[Message], int], tuple[Callable[..., Any], Callable
 
 CODECS: dict[tuple[type[Message], int], tuple[Encode, Decode]] = _Codecs(of_bytes=True)
 """How each message is encoded in each version, and decoded from `bytes`."""
+with suppress(ModuleNotFoundError):  # there in a compiled build only (tools/typed_codecs.py)
+    CODECS.update(import_module("muster.protocol.ready_codecs").CODECS)
 _OF_BUFFERS: dict[tuple[type[Message], int], tuple[Encode, Decode]] = _Codecs()
 _SLICED = _Codecs(sliced=True)
 

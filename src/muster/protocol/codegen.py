@@ -21,7 +21,7 @@ from pathlib import Path
 from muster.protocol import schema
 from muster.protocol.schema import FIXED, Field, Message, Struct
 
-_PY_TYPES = {"string": "str", "bytes": "bytes", "uuid": "bytes", "bool": "bool", "float64": "float"}
+PY_TYPES = {"string": "str", "bytes": "bytes", "uuid": "bytes", "bool": "bool", "float64": "float"}
 _ZERO = {"string": '""', "bytes": 'b""', "uuid": "ZERO_UUID", "bool": "False", "float64": "0.0"}
 
 
@@ -37,10 +37,10 @@ def _tagged(member: Field) -> bool:
     return member.tagged != schema.NEVER
 
 
-def _annotation(member: Field) -> str:
+def annotation(member: Field) -> str:
     if member.type == "records":
         return "Records"
-    name = member.struct.name if member.struct else _PY_TYPES.get(member.element, "int")
+    name = member.struct.name if member.struct else PY_TYPES.get(member.element, "int")
     if member.is_array:
         name = f"list[{name}]"
     return f"{name} | None" if _optional(member) else name
@@ -67,7 +67,7 @@ def _class_source(struct: Struct, bases: str, class_lines: list[str]) -> list[st
     lines += [f"    FIELDS: ClassVar = ({slots.rstrip()})", "    __slots__ = FIELDS", ""]
     lines.append("    def __init__(")
     lines.append("        self,")
-    lines += [f"        {member.name}: {_annotation(member)} = {default_source(member)}," for member in struct.fields]
+    lines += [f"        {member.name}: {annotation(member)} = {default_source(member)}," for member in struct.fields]
     lines.append("    ) -> None:")
     for member in struct.fields:
         value = member.name
@@ -188,7 +188,7 @@ class _Writer:
         return self.version in member.nullable
 
 
-class _Encoder(_Writer):
+class Encoder(_Writer):
     """Writes `def encode(m, w, left)`: `w` takes one buffer after the other."""
 
     def source(self) -> str:
@@ -363,7 +363,7 @@ class _Encoder(_Writer):
         self.depth -= 1
 
 
-class _Decoder(_Writer):
+class Decoder(_Writer):
     """Writes `def decode(buf, pos, left)`, which returns the message and the position behind it."""
 
     def __init__(self, message: Message, version: int, sliced: bool, of_bytes: bool) -> None:
@@ -572,8 +572,8 @@ def codec_source(
     `of_bytes`: `decode` is given `bytes`, else any buffer.
     """
     message = schema.message(name)
-    encoder = _Encoder(message, version, sliced)
-    decoder = _Decoder(message, version, sliced, of_bytes)
+    encoder = Encoder(message, version, sliced)
+    decoder = Decoder(message, version, sliced, of_bytes)
     source = encoder.source() + "\n\n" + decoder.source()
     return source, encoder.packers | decoder.packers
 

@@ -244,6 +244,7 @@ async def test_calls_of_offsets(broker: Broker, what: str, request_of_one: tuple
     check(what, min(calls))
 
 
+@pytest.mark.interpreted
 async def test_bytes_of_requests(broker: Broker) -> None:
     """Of many: what one of them adds to a table that grows now and then is not its own."""
     peers = [Peer(broker) for _ in range(MANY)]
@@ -358,6 +359,7 @@ async def test_commits_of_one_read_are_one_write_and_one_send(broker: Broker, mo
     assert (len(writes), len(peer.sent)) == (1, 1)
 
 
+@pytest.mark.interpreted
 async def test_answers_to_many_leave_while_the_others_are_made(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rebalance answers a thousand at once: the first members work on when the last ones are answered."""
     peers = [Peer(broker) for _ in range(3 * WRITE_EVERY)]

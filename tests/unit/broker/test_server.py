@@ -306,6 +306,7 @@ async def test_nobody_is_left_without_an_answer_by_a_handler_that_forgets(caplog
 
 @pytest.mark.parametrize("when", ["at once", "later", "in slices"])
 @pytest.mark.parametrize("how", [ValueError("surprise"), CloseConnectionError("no"), "not encodable"])
+@pytest.mark.interpreted
 async def test_a_handler_that_fails_ends_its_connection(when: str, how: Any) -> None:
     def fail() -> MetadataResponse:
         if isinstance(how, Exception):

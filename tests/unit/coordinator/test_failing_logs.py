@@ -234,6 +234,7 @@ def test_answers_go_out_in_the_order_of_the_writes(broker):
         log.held = False
 
 
+@pytest.mark.interpreted
 def test_a_rule_that_raises_costs_its_shard_only(broker, caplog, monkeypatch):
     """There should be none. If there is, its state is not to be trusted, but the log is."""
     broker.commit("g", offset=1)
@@ -254,6 +255,7 @@ def test_a_rule_that_raises_costs_its_shard_only(broker, caplog, monkeypatch):
     assert broker.fetch("g")[0].groups[0].topics[0].partitions[0].committed_offset == 1
 
 
+@pytest.mark.interpreted
 def test_what_a_dropped_shard_had_not_written_is_not_written_any_more(broker, monkeypatch):
     """Its commits were answered with an error: they must not come up when the log is read again."""
     broker.commit("g", offset=1)

@@ -301,6 +301,7 @@ def test_offsets_of_a_topic_that_was_deleted_unheard_go_when_the_log_is_read(bro
 @pytest.mark.parametrize(
     "request_of", [DescribeGroupsRequest, ListGroupsRequest, OffsetFetchRequest, DeleteGroupsRequest]
 )
+@pytest.mark.interpreted
 def test_a_look_that_raises_is_answered(broker, caplog, monkeypatch, request_of):
     broker.commit("g")
     broker.turn()

@@ -119,6 +119,7 @@ def test_a_second_cut_brings_nothing_back_that_the_first_took(folder, seed, fsyn
     hold(folder, second_life(folder, seed, fsync), random.Random(seed), each=1)
 
 
+@pytest.mark.interpreted
 def test_no_sync_is_needless(folder):
     """Each place that syncs is left out, and somebody loses what was promised."""
     lives = [(live, seed) for seed in range(HISTORIES) for live in (first_life, second_life)]

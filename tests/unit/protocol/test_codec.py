@@ -83,6 +83,7 @@ def test_the_source_of_a_codec_can_be_read_in_a_traceback() -> None:
     assert "def encode" in "".join(linecache.getlines("<muster codec HeartbeatRequest v3>"))
 
 
+@pytest.mark.interpreted
 def test_the_checked_in_messages_are_fresh() -> None:
     with open(m.__file__) as file:
         assert file.read() == codegen.messages_source()
