@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks import report, spark_data
 from benchmarks.spark_data import PARTITIONS, Topic
@@ -235,28 +235,46 @@ def clocked() -> Iterator[list[float]]:
     spent: list[float] = []
     cpu, begun = cpu_of_children(), time.perf_counter()
     yield spent
-    spent += [time.perf_counter() - begun, cpu_of_children() - cpu]
+    spent += [time.perf_counter() - begun, cpu_since(cpu)]
 
 
-def cpu_of_children() -> float:
-    """CPU seconds of every process below this one (the JVM, its Python workers) but a broker; 0 where /proc is not."""
+class Used(NamedTuple):
+    """The CPU seconds of a process below this one. A worker's go to nobody when it ends: Spark's daemon does not wait
+    for it, and ends it when it was idle for a minute."""
+
+    seconds: float
+    is_worker: bool
+
+
+def cpu_since(before: dict[int, Used]) -> float:
+    """The CPU seconds that were used since `before` was looked at."""
+    now = cpu_of_children()
+    known = sum(used.seconds for pid, used in before.items() if pid in now or not used.is_worker)
+    return sum(used.seconds for used in now.values()) - known
+
+
+def cpu_of_children() -> dict[int, Used]:
+    """Every process below this one (the JVM, its Python workers) but a broker; none where /proc is not."""
     times: dict[int, tuple[int, float]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             fields = path.read_text().rpartition(")")[2].split()
             times[int(path.parent.name)] = int(fields[1]), sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-    return sum(spent for pid, (_, spent) in times.items() if _is_spark(pid, times))
+    depths = {pid: _below_spark(pid, times) for pid in times}
+    return {pid: Used(times[pid][1], depth > 1) for pid, depth in depths.items() if depth >= 0}
 
 
-def _is_spark(pid: int, times: dict[int, tuple[int, float]]) -> bool:
+def _below_spark(pid: int, times: dict[int, tuple[int, float]]) -> int:
+    """How far a process is below Spark's JVM, which is this one's child; -1 for one that is not."""
     above: list[int] = [pid]
     while above[-1] in times and above[-1] != os.getpid():
         above.append(times[above[-1]][0])
     if above[-1] != os.getpid() or len(above) == 1:
-        return False
+        return -1
     with contextlib.suppress(OSError):
-        return b"org.apache.spark.deploy.SparkSubmit" in Path(f"/proc/{above[-2]}/cmdline").read_bytes()
-    return False
+        if b"org.apache.spark.deploy.SparkSubmit" in Path(f"/proc/{above[-2]}/cmdline").read_bytes():
+            return len(above) - 2
+    return -1
 
 
 HEAD = (
