@@ -108,7 +108,7 @@ class AsyncConsumer(forks.StaysHere):
 
         A static member (`group_instance_id`) does not leave: its place is kept for `session_timeout_ms`.
         """
-        await self._close(timeout_ms, handled=_has_ended_well(self._reader))
+        await self._close(timeout_ms, handled=has_ended_well(self._reader))
 
     async def _close(self, timeout_ms: int, *, handled: bool) -> bool:
         """Close. Returns whether the consumer is closed now; it is not if a callback of its close calls this."""
@@ -175,7 +175,7 @@ class AsyncConsumer(forks.StaysHere):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._close(DEFAULT_CLOSE_TIMEOUT_MS, handled=kind is None and _has_ended_well(self._reader))
+        await self._close(DEFAULT_CLOSE_TIMEOUT_MS, handled=kind is None and has_ended_well(self._reader))
 
     def __del__(self) -> None:
         if getattr(self, "_started", False) and not self._closed and self._forks == forks.count:
@@ -460,6 +460,16 @@ class AsyncConsumer(forks.StaysHere):
         chosen = self._to_commit(offsets)
         self._commit(chosen, lambda error, _now: self._pump.commit_ended(callback, chosen, error), None)
 
+    def handled(self, *, handed_out: bool = False) -> dict[TopicPartition, int]:
+        """The positions behind what the caller has handled: what a commit would write, for offsets kept elsewhere.
+
+        With `handed_out` the caller says that it has handled all records that were handed out. Partitions whose
+        position is not known yet are left out.
+        """
+        if handed_out:
+            self._handout.come_back()
+        return {partition: place.offset for partition, place in self._core.consumed().items()}
+
     async def committed(
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
@@ -563,7 +573,7 @@ def _named(config: ConsumerConfig) -> ConsumerConfig:
     return replace(config, client_id=f"consumer-{config.group_id}-{last}" if config.group_id else f"consumer-{last}")
 
 
-def _has_ended_well(task: asyncio.Task[Any] | None) -> bool:
+def has_ended_well(task: asyncio.Task[Any] | None) -> bool:
     """Whether records that were handed out to a task are handled, when the running task closes the consumer."""
     if task is None or task is asyncio.current_task():
         return True

@@ -3,30 +3,25 @@
 It is an `AsyncConsumer` on a loop thread. Each call is handed to that thread, and the caller waits for it. Heartbeats,
 fetches and joins go on in the loop thread while the caller does other things. The user's callbacks run in the caller's
 thread, inside the call, as in Kafka's own client. Records come over a batch at a time.
-
-A poll may be interrupted (Ctrl-C) after its records have left the core. Then the next poll hands them out: before
-anything else is done in the loop's thread, `_settle` takes back what the caller did not get.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
 import threading
 import warnings
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
-from muster.client import forks
 from muster.client.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS, AsyncConsumer, OffsetsToCommit
+from muster.client.blocking import BlockingReader
 from muster.client.handout import Records
 from muster.client.listener import RebalanceListener
-from muster.client.loop import Call, LoopThread, in_caller
+from muster.client.loop import LoopThread, in_caller
 from muster.client.pump import CommitCallback
-from muster.errors import ClosedError, IllegalStateError
+from muster.errors import ClosedError
 from muster.model import (
     ConsumerRecord,
     GroupMetadata,
@@ -39,10 +34,8 @@ from muster.model import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-T = TypeVar("T")
 
-
-class Consumer(forks.StaysHere):
+class Consumer(BlockingReader):
     """Reads records, alone or as a member of a group. `AsyncConsumer` says what each method does.
 
         with Consumer(bootstrap_servers="localhost:9092", group_id="delays") as consumer:
@@ -58,11 +51,8 @@ class Consumer(forks.StaysHere):
         self._consumer = AsyncConsumer(settings, **more)
         self._consumer._pump.call_user = in_caller
         self._handout = self._consumer._handout
-        self._thread = LoopThread("muster-consumer", self._consumer._hang_up)
-        self._reading: Call[Any] = _returned()
-        """The last call that hands out records. The loop's thread writes it."""
-        self._reader: int | None = None
-        """The thread that made this call."""
+        thread = LoopThread("muster-consumer", self._consumer._hang_up)
+        super().__init__(thread, self._handout.take_back)
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -223,6 +213,10 @@ class Consumer(forks.StaysHere):
         """Commit without waiting, in one try."""
         self._do(self._consumer.commit_async, offsets, callback)
 
+    def handled(self, *, handed_out: bool = False) -> dict[TopicPartition, int]:
+        """The positions behind what the caller has handled: what a commit would write, for offsets kept elsewhere."""
+        return self._do(self._consumer.handled, handed_out=handed_out)
+
     def committed(
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
@@ -266,59 +260,3 @@ class Consumer(forks.StaysHere):
     def enforce_rebalance(self, reason: str = "rebalance enforced by user") -> None:
         """Have the group rebalanced at the next poll (KIP-568)."""
         self._do(self._consumer.enforce_rebalance, reason)
-
-    # --- to the loop thread and back ---------------------------------------------------------------------------------
-
-    def _do(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Call a plain function in the loop's thread."""
-
-        async def call() -> T:
-            return function(*arguments, **named)
-
-        return self._run(call)
-
-    def _run(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any, **named: Any) -> T:
-        """Run a coroutine function in the loop's thread."""
-        work: Callable[[], Coroutine[Any, Any, T]] = partial(function, *arguments, **named)
-        return self._thread.perform(Call(lambda: self._after_reading(work)))
-
-    def _read(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any, **named: Any) -> T:
-        """Run, in the loop's thread, a coroutine function that hands out records: one call at a time."""
-        work: Callable[[], Coroutine[Any, Any, T]] = partial(function, *arguments, **named)
-        reader = threading.get_ident()
-        call: Call[T] = Call(lambda: self._read_in_turn(call, work, reader))
-        return self._thread.perform(call)
-
-    async def _after_reading(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        await self._settle()
-        return await work()
-
-    async def _read_in_turn(self, call: Call[T], work: Callable[[], Coroutine[Any, Any, T]], reader: int) -> T:
-        await self._settle()
-        if not self._reading.returned:
-            raise IllegalStateError("another thread's poll of this consumer is under way")
-        self._reading, self._reader = call, reader
-        return await work()
-
-    async def _settle(self) -> None:
-        """If the last call that hands out records was interrupted, end it and take back its records."""
-        last = self._reading
-        if not last.abandoned:
-            return
-        while last.task is not None and not last.over:
-            last.task.cancel()
-            await asyncio.wait([last.task])
-        if self._reading is last:
-            self._reading = _returned()
-            if last.gave:
-                self._handout.take_back()
-
-
-def _returned() -> Call[Any]:
-    """A call that is over, before the first."""
-    call: Call[Any] = Call(_nothing)
-    call.returned = True
-    return call
-
-
-async def _nothing() -> None: ...

@@ -1,5 +1,25 @@
 """Kafka's coordination through ZooKeeper: the first two generations of consumer groups, and what keeps them.
 
 `operations.py` is what rules ask of ZooKeeper; `session.py` carries it out, over
-`link.py`, the only file that knows kazoo.
+`link.py`, the only file that knows kazoo. The consumers are loaded when they are first asked for: rules and tests need
+no kazoo.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_WHERE = {
+    "AsyncWatcherConsumer": "async_watcher_consumer",
+    "RebalanceFailedError": "watcher_asks",
+    "WatcherConsumer": "watcher_consumer",
+}
+
+__all__ = ["AsyncWatcherConsumer", "RebalanceFailedError", "WatcherConsumer"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -33,7 +33,7 @@ Where it differs from 0.8.2.2, and why:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -194,6 +194,18 @@ class WatcherMember:
         self._plan_session = self._sessions
         yield from self._write_offsets(positions)
         return [partition for partition in positions if partition not in self.owned]
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> Plan[dict[TopicPartition, int | None]]:
+        """The group's committed offsets, of any partitions; None where there is none. It may run beside other plans."""
+        found: dict[TopicPartition, int | None] = {}
+        for partition in partitions:
+            path = self._paths.offset(znodes.check_name("a topic", partition.topic), partition.partition)
+            offset: int | Unreadable = _NO_OFFSET
+            with suppress(NoNodeError):
+                data, _ = yield from ask(GetData(path))
+                offset = znodes.read_offset(path, data)
+            found[partition] = offset if isinstance(offset, int) and offset >= 0 else None
+        return found
 
     def shut_down(self) -> Plan[None]:
         """Stop fetching and commit. The session is to be closed after it: id and owners go with it."""

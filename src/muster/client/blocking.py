@@ -1,0 +1,86 @@
+"""What the blocking faces of consumers share: calls to a loop thread, and records that an interrupt kept back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, TypeVar
+
+from muster.client import forks
+from muster.client.loop import Call, LoopThread
+from muster.errors import IllegalStateError
+
+T = TypeVar("T")
+
+
+class BlockingReader(forks.StaysHere):
+    """A consumer for code that blocks: another one, for asyncio, does the work on a loop thread.
+
+    A poll may be interrupted (Ctrl-C) after its records have left the core. Then the next poll hands them out: before
+    anything else is done in the loop's thread, `_settle` takes back what the caller did not get.
+    """
+
+    def __init__(self, thread: LoopThread, take_back: Callable[[], None]) -> None:
+        self._thread = thread
+        self._take_back = take_back
+        """Have records that the caller did not get handed out again."""
+        self._reading: Call[Any] = _returned()
+        """The last call that hands out records. The loop's thread writes it."""
+        self._reader: int | None = None
+        """The thread that made this call."""
+
+    def _do(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """Call a plain function in the loop's thread."""
+
+        async def call() -> T:
+            return function(*arguments, **named)
+
+        return self._run(call)
+
+    def _run(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any, **named: Any) -> T:
+        """Run a coroutine function in the loop's thread."""
+        work: Callable[[], Coroutine[Any, Any, T]] = partial(function, *arguments, **named)
+        return self._thread.perform(Call(lambda: self._after_reading(work)))
+
+    def _read(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any, **named: Any) -> T:
+        """Run, in the loop's thread, a coroutine function that hands out records: one call at a time."""
+        work: Callable[[], Coroutine[Any, Any, T]] = partial(function, *arguments, **named)
+        reader = threading.get_ident()
+        call: Call[T] = Call(lambda: self._read_in_turn(call, work, reader))
+        return self._thread.perform(call)
+
+    async def _after_reading(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        await self._settle()
+        return await work()
+
+    async def _read_in_turn(self, call: Call[T], work: Callable[[], Coroutine[Any, Any, T]], reader: int) -> T:
+        await self._settle()
+        if not self._reading.returned:
+            raise IllegalStateError("another thread's poll of this consumer is under way")
+        self._reading, self._reader = call, reader
+        return await work()
+
+    async def _settle(self) -> None:
+        """If the last call that hands out records was interrupted, end it and take back its records."""
+        last = self._reading
+        if not last.abandoned:
+            return
+        while last.task is not None and not last.over:
+            last.task.cancel()
+            await asyncio.wait([last.task])
+        if self._reading is last:
+            self._reading = _returned()
+            if last.gave:
+                self._take_back()
+
+
+def _returned() -> Call[Any]:
+    """A call that is over, before the first."""
+    call: Call[Any] = Call(_nothing)
+    call.returned = True
+    return call
+
+
+async def _nothing() -> None: ...

@@ -1,0 +1,391 @@
+"""`WatcherConsumer` on a real ZooKeeper, reading from muster's own broker, whose address the test writes there."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import json
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+import muster.zookeeper
+from muster.client import AsyncAdmin, AsyncProducer, NewTopic
+from muster.errors import ClosedError, CommitFailedError, ConfigError, IllegalStateError, WakeupError
+from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
+from muster.zookeeper import znodes
+from muster.zookeeper.async_watcher_consumer import AsyncWatcherConsumer
+from muster.zookeeper.watcher_consumer import WatcherConsumer
+from muster.zookeeper.watcher_states import WatcherState
+from tests.support.brokers import BrokerProcess
+from tests.support.zookeepers import ZooKeeperServer
+
+PATIENCE_S = 120
+
+
+class Cluster:
+    """A broker and what a controller would have written of it."""
+
+    def __init__(self, bootstrap: str, connect: str, zookeeper: KazooClient) -> None:
+        self.bootstrap = bootstrap
+        self.connect = connect
+        self.zookeeper = zookeeper
+
+    async def create(self, topic: str, partitions: int, records: int = 0) -> None:
+        async with AsyncAdmin(bootstrap_servers=self.bootstrap) as admin:
+            await admin.create_topics([NewTopic(topic, partitions)])
+        if records:
+            await self.produce(topic, partitions, range(records))
+        await asyncio.to_thread(self.announce, topic, partitions)
+
+    async def produce(self, topic: str, partitions: int, values: Iterable[int]) -> None:
+        async with AsyncProducer(bootstrap_servers=self.bootstrap) as producer:
+            for value in values:
+                await producer.send(topic, str(value).encode(), partition=value % partitions)
+            await producer.flush()
+
+    def announce(self, topic: str, partitions: int) -> None:
+        data = znodes.TopicRegistration({number: [0] for number in range(partitions)}, version=1).encode()
+        path = znodes.topic_path(topic)
+        if self.zookeeper.exists(path):
+            self.zookeeper.set(path, data)
+        else:
+            self.zookeeper.create(path, data, makepath=True)
+
+    def owners(self, group: str, topic: str) -> dict[int, str]:
+        path = f"/consumers/{group}/owners/{topic}"
+        names = self.zookeeper.get_children(path)
+        return {int(name): self.zookeeper.get(f"{path}/{name}")[0].decode() for name in names}
+
+    def offset(self, group: str, topic: str, partition: int) -> int | None:
+        path = f"/consumers/{group}/offsets/{topic}/{partition}"
+        return int(self.zookeeper.get(path)[0]) if self.zookeeper.exists(path) else None
+
+    def consumer(self, group: str, **settings: Any) -> AsyncWatcherConsumer:
+        return AsyncWatcherConsumer(
+            zookeeper_connect=self.connect,
+            group_id=group,
+            auto_offset_reset="earliest",
+            rebalance_backoff_ms=300,
+            rebalance_max_retries=50,
+            zookeeper_connection_timeout_ms=60_000,
+            **{"zookeeper_session_timeout_ms": 20_000, **settings},
+        )
+
+
+@pytest.fixture
+async def cluster(zookeeper: ZooKeeperServer, shared_muster: BrokerProcess) -> AsyncIterator[Cluster]:
+    """muster's broker, named in a folder of ZooKeeper that the test has for itself."""
+    address = zookeeper.chroot()
+    host, _, root = address.partition("/")
+
+    def begin() -> KazooClient:
+        client = KazooClient(host, timeout=60)
+        client.start(timeout=PATIENCE_S)
+        client.ensure_path(f"/{root}/brokers/ids")
+        client.chroot = f"/{root}"
+        endpoint = znodes.Endpoint("PLAINTEXT", *_pair(shared_muster.bootstrap))
+        client.create("/brokers/ids/0", znodes.BrokerRegistration(0, (endpoint,), 0, 4).encode())
+        return client
+
+    client = await asyncio.to_thread(begin)
+    yield Cluster(shared_muster.bootstrap, address, client)
+    await asyncio.to_thread(client.stop)
+    await asyncio.to_thread(client.close)
+
+
+def _pair(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)
+
+
+async def until(predicate: Callable[[], bool], what: str = "it") -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not predicate():
+            await asyncio.sleep(0.02)
+
+
+async def collect(consumer: AsyncWatcherConsumer, count: int) -> list[ConsumerRecord]:
+    """Poll until there are so many records."""
+    found: list[ConsumerRecord] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while len(found) < count:
+            for records in (await consumer.poll(200)).values():
+                found += records
+    return found
+
+
+@asynccontextmanager
+async def polling(*consumers: AsyncWatcherConsumer) -> AsyncIterator[list[ConsumerRecord]]:
+    """Consumers that poll in the background; what they got."""
+    found: list[ConsumerRecord] = []
+
+    async def poll(consumer: AsyncWatcherConsumer) -> None:
+        while True:
+            for records in (await consumer.poll(200)).values():
+                found.extend(records)
+
+    tasks = [asyncio.create_task(poll(consumer)) for consumer in consumers]
+    try:
+        yield found
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        for task in tasks:
+            assert task.cancelled() or not task.exception(), task.exception()
+
+
+async def test_one_consumer_reads_all_commits_and_the_next_goes_on(cluster: Cluster) -> None:
+    await cluster.create("alone", 4, records=100)
+    async with cluster.consumer("alone-g") as consumer:
+        consumer.subscribe(["alone"])
+        records = await collect(consumer, 100)
+        assert sorted(int(record.value or b"") for record in records) == list(range(100))
+        assert consumer.assignment() == {TopicPartition("alone", number) for number in range(4)}
+        assert consumer.state is WatcherState.STABLE
+        thread = f"{consumer.consumer_id}-0"
+        assert cluster.owners("alone-g", "alone") == dict.fromkeys(range(4), thread)
+        assert consumer.streams() == {thread: consumer.assignment()}
+        await consumer.commit()
+        assert [cluster.offset("alone-g", "alone", number) for number in range(4)] == [25] * 4
+        partition = TopicPartition("alone", 0)
+        assert await consumer.position(partition) == 25
+        assert await consumer.committed([partition]) == {partition: OffsetAndMetadata(25)}
+        await consumer.commit({partition: 24})
+        assert cluster.offset("alone-g", "alone", 0) == 24
+        with pytest.raises(CommitFailedError, match="not owned"):
+            await consumer.commit({TopicPartition("other", 0): 1})
+    assert cluster.owners("alone-g", "alone") == {}
+    assert cluster.zookeeper.get_children("/consumers/alone-g/ids") == []
+    # The close committed the positions once more: its records are handled.
+    await cluster.produce("alone", 4, range(100, 104))
+    async with cluster.consumer("alone-g") as consumer:
+        consumer.subscribe(["alone"])
+        assert sorted(int(record.value or b"") for record in await collect(consumer, 4)) == [100, 101, 102, 103]
+
+
+async def test_the_group_shares_partitions_and_goes_on_where_it_was(cluster: Cluster) -> None:
+    await cluster.create("shared", 6, records=60)
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(cluster.consumer("shared-g", consumer_id="a"))
+        first.subscribe(["shared"])
+        async with polling(first) as before:
+            await until(lambda: len(before) == 60)
+        second = await stack.enter_async_context(cluster.consumer("shared-g", consumer_id="b"))
+        second.subscribe({"shared": 2})
+        async with polling(first, second) as found:
+            await until(lambda: len(first.assignment()) == 2 and len(second.assignment()) == 4)
+            assert await asyncio.to_thread(cluster.owners, "shared-g", "shared") == {
+                0: "shared-g_a-0",
+                1: "shared-g_a-0",
+                2: "shared-g_b-0",
+                3: "shared-g_b-0",
+                4: "shared-g_b-1",
+                5: "shared-g_b-1",
+            }
+            assert {thread: len(parts) for thread, parts in second.streams().items()} == {
+                "shared-g_b-0": 2,
+                "shared-g_b-1": 2,
+            }
+            await cluster.produce("shared", 6, range(60, 120))
+            await until(lambda: {int(record.value or b"") for record in [*before, *found]} == set(range(120)))
+            # What the first one had read before it released a part of it, the second one does not read again.
+            assert not {record.value for record in before} & {record.value for record in found}
+        await first.close()
+        async with polling(second):
+            await until(lambda: len(second.assignment()) == 6)
+
+
+async def test_lists_and_new_partitions(cluster: Cluster) -> None:
+    await cluster.create("list-a", 1, records=1)
+    await cluster.create("other", 1, records=1)
+    async with cluster.consumer("list-g") as consumer:
+        consumer.subscribe(pattern="list-.*")
+        async with polling(consumer) as found:
+            await until(lambda: len(found) == 1)
+            await cluster.create("list-b", 2, records=4)
+            await until(lambda: len(found) == 5)
+            assert {record.topic for record in found} == {"list-a", "list-b"}
+            assert len(consumer.assignment()) == 3
+        data, _ = cluster.zookeeper.get(f"/consumers/list-g/ids/{consumer.consumer_id}")
+        assert json.loads(data)["pattern"] == "white_list"
+
+
+async def test_a_session_that_expires_is_followed_by_another_one(cluster: Cluster) -> None:
+    await cluster.create("expiring", 2, records=10)
+    async with cluster.consumer("expiring-g") as consumer:
+        consumer.subscribe("expiring")
+        async with polling(consumer) as found:
+            await until(lambda: len(found) == 10)
+            path = f"/consumers/expiring-g/ids/{consumer.consumer_id}"
+            _, before = await asyncio.to_thread(cluster.zookeeper.get, path)
+            await asyncio.to_thread(end_session, consumer)
+            await until(lambda: consumer.state is not WatcherState.STABLE)
+            await until(lambda: consumer.state is WatcherState.STABLE)
+            _, after = await asyncio.to_thread(cluster.zookeeper.get, path)
+            assert after.ephemeralOwner not in (0, before.ephemeralOwner)
+            await cluster.produce("expiring", 2, range(10, 20))
+            await until(lambda: {int(record.value or b"") for record in found} == set(range(20)))
+
+
+def end_session(consumer: AsyncWatcherConsumer) -> None:
+    """Take its session over with another client, and close it: so ZooKeeper ends it as it ends an expired one."""
+    assert consumer._session is not None
+    assert consumer._session._current is not None
+    other = KazooClient(consumer._session._address, client_id=consumer._session._current._client.client_id)
+    other.start(timeout=PATIENCE_S)
+    other.stop()
+    other.close()
+
+
+async def test_iteration_and_wakeup_and_the_end(cluster: Cluster) -> None:
+    await cluster.create("iterated", 2, records=10)
+    consumer = cluster.consumer("iterated-g")
+    with pytest.raises(IllegalStateError, match="subscribe"):
+        await consumer.poll(0)
+    consumer.subscribe("iterated")
+    with pytest.raises(IllegalStateError, match="once"):
+        consumer.subscribe("other")
+    seen = 0
+    async with consumer, asyncio.timeout(PATIENCE_S):
+        async for _ in consumer:
+            seen += 1
+            if seen == 10:
+                break
+        await consumer.commit()
+        waiting = asyncio.create_task(consumer.poll(PATIENCE_S * 1_000))
+        await asyncio.sleep(0)
+        consumer.wakeup()
+        with pytest.raises(WakeupError):
+            await waiting
+        rest = asyncio.create_task(anext(consumer))
+        await asyncio.sleep(0)
+        await consumer.close()
+        with pytest.raises(StopAsyncIteration):
+            await rest
+    assert [cluster.offset("iterated-g", "iterated", number) for number in range(2)] == [5, 5]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"group_id": "a/b"},
+        {"group_id": "g", "bootstrap_servers": "localhost:1"},
+        {"group_id": "g", "partition_assignment_strategy": "sticky"},
+        {"group_id": "g", "partition_assignment_strategy": "range,roundrobin"},
+        {"group_id": "g", "consumer_id": "/"},
+        {"group_id": "g", "rebalance_max_retry": 1},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        AsyncWatcherConsumer(settings)
+
+
+def test_the_faces_have_the_same_methods_with_the_same_parameters() -> None:
+    def public(cls: type) -> dict[str, Any]:
+        return {
+            name: method
+            for name, method in vars(cls).items()
+            if inspect.isfunction(method) and not name.startswith("_")
+        }
+
+    ours, theirs = public(muster.zookeeper.WatcherConsumer), public(muster.zookeeper.AsyncWatcherConsumer)
+    assert ours.keys() == theirs.keys()
+    for name, method in ours.items():
+        assert method.__doc__, name
+        assert inspect.signature(method) == inspect.signature(theirs[name]), name
+
+
+# --- the blocking face -----------------------------------------------------------------------------------------------
+
+
+def blocking(cluster: Cluster, group: str, **settings: Any) -> WatcherConsumer:
+    return WatcherConsumer(
+        zookeeper_connect=cluster.connect,
+        group_id=group,
+        auto_offset_reset="earliest",
+        zookeeper_session_timeout_ms=20_000,
+        zookeeper_connection_timeout_ms=60_000,
+        **settings,
+    )
+
+
+async def test_the_blocking_face_does_the_same(cluster: Cluster) -> None:
+    await cluster.create("blocking", 2, records=10)
+    partition = TopicPartition("blocking", 0)
+
+    def read() -> None:
+        with blocking(cluster, "blocking-g") as consumer:
+            consumer.subscribe("blocking")
+            seen = [next(consumer) for _ in range(6)]
+            assert len(seen) == 6
+            assert consumer.assignment() == {partition, TopicPartition("blocking", 1)}
+            assert list(consumer.streams()) == [f"{consumer.consumer_id}-0"]
+            assert consumer.state is WatcherState.STABLE
+            consumer.commit()
+            committed = consumer.committed(sorted(consumer.assignment()))
+            assert sum(found.offset for found in committed.values() if found is not None) == 6
+            consumer.seek(partition, 0)
+            assert consumer.position(partition) == 0
+            consumer.commit({partition: 5, TopicPartition("blocking", 1): 5})
+            consumer.wakeup()
+            with pytest.raises(WakeupError):
+                consumer.poll(PATIENCE_S * 1_000)
+            assert isinstance(consumer.getmany(), dict)
+        with pytest.raises(ClosedError):
+            consumer.poll(0)
+        assert next(consumer, None) is None
+
+    await asyncio.to_thread(read)
+
+
+async def test_records_that_iteration_did_not_reach_are_not_committed_by_close(cluster: Cluster) -> None:
+    await cluster.create("left", 1, records=10)
+
+    def read(count: int) -> list[int]:
+        with blocking(cluster, "left-g") as consumer:
+            consumer.subscribe("left")
+            return [int(next(consumer).value or b"") for _ in range(count)]
+
+    assert await asyncio.to_thread(read, 4) == [0, 1, 2, 3]
+    assert cluster.offset("left-g", "left", 0) == 4
+    assert await asyncio.to_thread(read, 6) == [4, 5, 6, 7, 8, 9]
+
+
+async def test_what_an_exception_leaves_behind_is_read_again(cluster: Cluster) -> None:
+    await cluster.create("failing", 1, records=4)
+
+    def fail() -> None:
+        with blocking(cluster, "failing-g") as consumer:
+            consumer.subscribe("failing")
+            for record in consumer:
+                if record.offset == 2:
+                    raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.to_thread(fail)
+    assert cluster.offset("failing-g", "failing", 0) == 2
+    assert cluster.zookeeper.get_children("/consumers/failing-g/ids") == []
+
+
+async def test_one_that_is_dropped_leaves_without_a_commit(cluster: Cluster) -> None:
+    await cluster.create("dropped", 1, records=1)
+
+    def drop() -> None:
+        consumer = blocking(cluster, "dropped-g")
+        consumer.subscribe("dropped")
+        next(consumer)
+        del consumer
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match="without close"):
+        await asyncio.to_thread(drop)
+    await until(lambda: cluster.zookeeper.get_children("/consumers/dropped-g/ids") == [])
+    assert cluster.offset("dropped-g", "dropped", 0) is None

@@ -1,0 +1,158 @@
+"""A real Apache Kafka 0.8.2.2 for tests: its broker, its tools, and its consumer, which ZooKeeper coordinates.
+
+It runs on today's Java and against today's ZooKeeper.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support import peers
+
+VERSION = "0.8.2.2"
+
+_LOGGING = """log4j.rootLogger={level}, out
+log4j.appender.out=org.apache.log4j.ConsoleAppender
+log4j.appender.out.target=System.err
+log4j.appender.out.layout=org.apache.log4j.PatternLayout
+log4j.appender.out.layout.ConversionPattern=%d %p %c{{1}} %m%n
+"""
+
+
+def command(folder: Path, cls: str, *arguments: str, level: str = "WARN") -> list[str]:
+    """The command line of one of its classes; it logs to stderr."""
+    logging = folder / f"log4j-{level}.properties"
+    logging.write_text(_LOGGING.format(level=level))
+    classpath = f"{peers.fetched_jars('kafka08', VERSION)}/*"
+    options = ["-Djava.net.preferIPv4Stack=true", f"-Dlog4j.configuration=file:{logging}", "-cp", classpath]
+    return peers.java_command([*options, cls, *arguments])
+
+
+def run_class(folder: Path, cls: str, *arguments: str, text: str = "") -> str:
+    """Run one of its tools; what it printed."""
+    done = subprocess.run(
+        command(folder, cls, *arguments), input=text, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@dataclass
+class OldKafkaBroker:
+    """One broker of Kafka 0.8.2.2; a context manager. `zookeeper` is an address with a chroot, which it creates."""
+
+    folder: Path
+    zookeeper: str
+    port: int = 0
+
+    @property
+    def bootstrap(self) -> str:
+        """Its address."""
+        return f"127.0.0.1:{self.port}"
+
+    def __enter__(self) -> OldKafkaBroker:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "users").touch()
+        self._held = contextlib.ExitStack()
+        self._held.enter_context(peers.locked(self.folder / "users", fcntl.LOCK_SH))
+        self.port = self.port or peers.free_ports(1)[0]
+        settings = {
+            "broker.id": "0",
+            "port": self.port,
+            "host.name": "127.0.0.1",
+            "advertised.host.name": "127.0.0.1",
+            "log.dirs": self.folder / "data",
+            "zookeeper.connect": self.zookeeper,
+            "zookeeper.session.timeout.ms": "60000",
+            "zookeeper.connection.timeout.ms": "60000",
+            "auto.create.topics.enable": "false",
+            "log.cleaner.enable": "false",
+            "controlled.shutdown.enable": "false",
+        }
+        configuration = self.folder / "server.properties"
+        configuration.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        log = self.folder / "kafka.log"
+        server = command(self.folder, "kafka.Kafka", str(configuration), level="INFO")
+        process = peers.kept(server, self.folder / "users", self.folder / "pid", log)
+        deadline = time.monotonic() + peers.START_TIMEOUT_S
+        while not log.exists() or "[Kafka Server 0], started" not in log.read_text(errors="replace"):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"Kafka {VERSION} did not start:\n{log.read_text(errors='replace')[-3000:]}")
+            time.sleep(0.05)
+        process.returncode = 0  # the keeper outlives this object, and is not waited for
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+        pid = int((self.folder / "pid").read_text())
+        with contextlib.suppress(ProcessLookupError):
+            while True:
+                os.kill(pid, 0)
+                time.sleep(0.02)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def run_class(self, cls: str, *arguments: str, text: str = "") -> str:
+        """Run one of Kafka's tools."""
+        return run_class(self.folder, cls, *arguments, text=text)
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        """Have Kafka's own tool create a topic."""
+        where = ["--zookeeper", self.zookeeper, "--create", "--topic", topic]
+        self.run_class("kafka.admin.TopicCommand", *where, "--partitions", str(partitions), "--replication-factor", "1")
+
+    def produce(self, topic: str, values: Sequence[object]) -> None:
+        """Have Kafka's own producer write, to all partitions: without keys it stays with one for ten minutes."""
+        arguments = ["--broker-list", self.bootstrap, "--topic", topic]
+        arguments += ["--property", "parse.key=true", "--property", "key.separator=:"]
+        text = "".join(f"{value}:{value}\n" for value in values)
+        self.run_class("kafka.tools.ConsoleProducer", *arguments, text=text)
+
+    @contextlib.contextmanager
+    def consumer(self, topic: str, **settings: object) -> Iterator[OldKafkaConsumer]:
+        """Kafka's own consumer in a process; at the end it is asked to leave (SIGTERM)."""
+        configuration = self.folder / f"consumer-{settings['consumer.id']}.properties"
+        configuration.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        where = ["--zookeeper", self.zookeeper, "--topic", topic, "--from-beginning"]
+        line = command(
+            self.folder, "kafka.tools.ConsoleConsumer", *where, "--consumer.config", str(configuration), level="INFO"
+        )
+        output = configuration.with_suffix(".out")
+        with output.open("wb") as out, configuration.with_suffix(".log").open("wb") as errors:
+            process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=out, stderr=errors)
+        consumer = OldKafkaConsumer(process, output, configuration.with_suffix(".log"))
+        try:
+            yield consumer
+        finally:
+            consumer.leave()
+
+
+@dataclass
+class OldKafkaConsumer:
+    """A running ConsoleConsumer."""
+
+    process: subprocess.Popen[bytes]
+    output: Path
+    log: Path
+
+    @property
+    def values(self) -> list[str]:
+        """What it has printed so far."""
+        return self.output.read_text().split()
+
+    def leave(self) -> None:
+        """Have it commit and leave the group."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(60)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
