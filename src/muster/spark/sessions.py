@@ -14,6 +14,7 @@ What they need besides Spark's own settings:
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -105,13 +106,14 @@ def use_python(local: bool) -> None:
     wrapper = _cache_folder("python") / f"python-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     if os.environ.get("PYSPARK_PYTHON") not in (None, sys.executable, str(wrapper)):
         return
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     installed = package.parent == Path(sysconfig.get_path("purelib"))
     of_this_spark = Path(os.environ.get("SPARK_HOME") or package) == package
     if local and installed and of_this_spark and os.name == "posix":
-        _write_command(wrapper, text)
-        os.environ["PYSPARK_PYTHON"] = str(wrapper)
-    else:
-        os.environ["PYSPARK_PYTHON"] = sys.executable
+        with contextlib.suppress(OSError):  # a home that cannot be written
+            _write_command(wrapper, text)
+        if os.access(wrapper, os.X_OK):  # it may lie where nothing may be started
+            os.environ["PYSPARK_PYTHON"] = str(wrapper)
 
 
 def wrap_python(archive: Path) -> str:

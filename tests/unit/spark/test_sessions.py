@@ -104,6 +104,14 @@ def test_the_user_s_python_is_left_alone(monkeypatch):
         assert os.environ["PYSPARK_PYTHON"] == "/the/user's"
 
 
+@pytest.mark.usefixtures("_chosen")
+def test_where_no_wrapper_can_be_kept_workers_are_this_python(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    sessions.use_python(True)
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+
 def test_a_wrapper_for_names_with_spaces(monkeypatch, tmp_path):
     fake = tmp_path / "my {zip} python"
     fake.write_text('#!/bin/sh\necho "$PYTHONPATH"; for word do echo "[$word]"; done\n')
