@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from muster.broker.calls import Api, Call, encode_answer
 from muster.broker.handlers.api_versions import api_versions, fast_api_versions
-from muster.errors import ProtocolError
+from muster.errors import ErrorCode, ProtocolError
 from muster.protocol import codec
-from muster.protocol.messages import ApiVersionsRequest
+from muster.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 from muster.protocol.primitives import uvarint
 
 API = Api(ApiVersionsRequest, 0, 4, api_versions)
@@ -50,3 +50,14 @@ def test_a_request_of_very_many_tags_is_left_to_the_general_way(tags: int, is_sh
 def test_what_is_no_request_is_refused() -> None:
     with pytest.raises(ProtocolError):
         SHORT(b"\7", 0, 4, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "error"),
+    [("muster", 4, ErrorCode.NONE), ("-bad-", 4, ErrorCode.INVALID_REQUEST), ("", 3, ErrorCode.INVALID_REQUEST)],
+)
+def test_a_client_must_say_its_name_as_kafka_wants_it(name: str, version: int, error: ErrorCode) -> None:
+    frame = SHORT(codec.encode(ApiVersionsRequest(name, "1"), version), 0, version, 1)
+    assert frame is not None
+    found = codec.decode(ApiVersionsResponse, version, frame, 8)
+    assert (found.error_code, bool(found.api_keys)) == (error, not error)
