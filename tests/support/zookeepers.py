@@ -120,9 +120,12 @@ class ZooKeeperServer:
         return found
 
     def freeze(self) -> None:
-        """Stop its process where it is (SIGSTOP)."""
+        """Stop its process where it is (SIGSTOP), with all its threads."""
         self._signal(signal.SIGSTOP)
         self.is_frozen = True
+        tasks = Path(f"/proc/{self.pid}/task")
+        while tasks.exists() and not all(_stands_still(task) for task in tasks.iterdir()):
+            time.sleep(0.005)
 
     def thaw(self) -> None:
         """Let it go on."""
@@ -155,6 +158,13 @@ class ZooKeeperServer:
         while self.pid:
             time.sleep(0.02)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _stands_still(task: Path) -> bool:
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except OSError:  # it has ended meanwhile
+        return True
 
 
 @contextlib.contextmanager

@@ -10,6 +10,8 @@ What of kazoo 2.11 it works around, each at its place below:
   the frames on the wire (`wire.py`), and the owner of the session keeps time by its own clock.
 - Before it has a connection it keeps requests for ever, and it never finds out that a server is silent for as long as
   more requests are sent to it. Here a request is refused while there is no connection, and `break_off` ends one.
+- It gives a server as long to answer at all as the session lasts, shared among the servers. A server that has just
+  started may never answer what came a moment too early. Here it has `GREETING_S`.
 - It wakes its thread with one byte for each request, through a pair of sockets that takes 278 of them, and then blocks
   its caller, the event loop. Here fewer are under way at a time (`MOST_UNDER_WAY`).
 - With a lost connection all watches are gone, each is called once with type NONE, and it does not set them again.
@@ -64,6 +66,7 @@ from muster.zookeeper.wire import Wire
 
 MOST_UNDER_WAY = 128
 FIRST_RETRY_S, LAST_RETRY_S = 0.05, 1.0
+GREETING_S = 5.0
 ORDERLY_END_S = 2.0
 """How long a session is given to end in good order before its connection is broken off."""
 
@@ -150,7 +153,8 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         """Connect with one server. One that does not answer is not to cost the time for which the session lasts."""
         link = self._link
         try:
-            connected = super().create_connection(*args, timeout=timeout / link.server_count, **kwargs)
+            most = min(timeout / link.server_count, GREETING_S)
+            connected = super().create_connection(*args, timeout=most, **kwargs)
         except OSError as error:
             link.last_error = error.strerror or str(error)
             raise
@@ -159,10 +163,13 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             link.wire.break_off()
         return link.wire
 
-    def select(self, *args: Any, **kwargs: Any) -> Any:
+    def select(self, reads: Any, writes: Any, others: Any, timeout: float) -> Any:
         """Wait; kazoo does it several times within the timeout of a session, whatever happens."""
-        self._link.look_at_loop()
-        return super().select(*args, **kwargs)
+        link = self._link
+        link.look_at_loop()
+        if link.wire is not None and link.wire.is_new:
+            timeout = min(timeout, GREETING_S)
+        return super().select(reads, writes, others, timeout)
 
 
 class _Watcher:

@@ -60,7 +60,8 @@ class Wire:
         self._on_welcome = on_welcome
         self._sent: dict[int, float] = {}
         self._out, self._in = _Frames(), _Frames()
-        self._is_new = True
+        self.is_new = True
+        """No server has answered on it yet."""
         self._asked_at = monotonic()
 
     def send(self, data: bytes | bytearray | memoryview) -> int:
@@ -76,8 +77,8 @@ class Wire:
         """As that of a socket."""
         data = self._socket.recv(most)
         for xid, following in self._in.feed(data):
-            if self._is_new:
-                self._is_new = False
+            if self.is_new:
+                self.is_new = False
                 self._sent.clear()
                 self._on_welcome(following)
                 if following > 0:

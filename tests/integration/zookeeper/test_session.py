@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from muster.errors import ClosedError, IllegalArgumentError, IllegalStateError
+from muster.zookeeper import link
 from muster.zookeeper.link import MOST_UNDER_WAY
 from muster.zookeeper.operations import (
     Ask,
@@ -218,17 +219,17 @@ async def test_a_cancelled_caller_gets_nothing_and_disturbs_nothing(zookeeper: Z
 async def test_a_frozen_server_is_doubted_before_anyone_says_so_and_what_was_asked_fails(
     own_zookeeper: ZooKeeperServer,
 ) -> None:
-    async with opened(own_zookeeper.address, 3_000) as (session, told):
+    async with opened(own_zookeeper.address, 6_000) as (session, told):
         await session.ask(Create("/mine", ephemeral=True))
         await session.ask(Exists("/mine", watch=True))
-        first = session.session_id
+        first, frozen = session.session_id, len(told.events)
         own_zookeeper.freeze()
         # More and more requests: kazoo alone would never find out.
         unanswered = asyncio.create_task(keep_asking(session))
-        doubted = await told.event(SessionEvent.DOUBTED)
+        doubted = await told.event(SessionEvent.DOUBTED, frozen)
         assert not session.is_live
-        assert told.events[doubted - 1] == SessionEvent.SUSPENDED or SessionEvent.SUSPENDED in told.events[:doubted]
-        assert SessionEvent.EXPIRED not in told.events[:doubted]
+        own = [event for event in told.events[frozen : doubted + 1] if isinstance(event, SessionEvent)]
+        assert own == [SessionEvent.SUSPENDED, SessionEvent.DOUBTED]
         with pytest.raises(ConnectionLossError):
             await unanswered
         with pytest.raises(ConnectionLossError):
@@ -239,7 +240,6 @@ async def test_a_frozen_server_is_doubted_before_anyone_says_so_and_what_was_ask
         assert between in ([SessionEvent.DOUBTED], [SessionEvent.DOUBTED, SessionEvent.EXPIRED])
         assert told.events.count(Watched(Change.LOST, "/mine")) == 1
         assert (SessionEvent.EXPIRED in between) == (session.session_id != first)
-        assert session.is_live
 
 
 async def keep_asking(session: ZooKeeperSession) -> None:
@@ -351,7 +351,7 @@ FROZEN = """
 
     async def main():
         events = []
-        async with ZooKeeperSession({address!r}, timeout_ms=2_000) as session:
+        async with ZooKeeperSession({address!r}, timeout_ms=4_000) as session:
             session.listen(events.append)
             await session.ask(Create("/frozen", ephemeral=True))
             print("created", flush=True)
@@ -375,9 +375,9 @@ async def test_a_process_that_stood_still_learns_that_its_session_has_ended(
             await told.event(Watched(Change.CREATED, "/frozen"))
             assert process.stdout is not None
             assert await asyncio.to_thread(process.stdout.readline) == "created\n"
-            await session.ask(Exists("/frozen", watch=True))
-            process.send_signal(signal.SIGSTOP)
-            await told.event(Watched(Change.DELETED, "/frozen"))
+            if await session.ask(Exists("/frozen", watch=True)):  # else the machine was too slow for it to live so long
+                process.send_signal(signal.SIGSTOP)
+                await told.event(Watched(Change.DELETED, "/frozen"))
             process.send_signal(signal.SIGCONT)
             names, _ = await asyncio.to_thread(process.communicate, timeout=PATIENCE_S)
         finally:
@@ -424,12 +424,41 @@ def no_thread_left(before: set[threading.Thread]) -> None:
 
 async def test_where_nothing_answers_the_start_fails_with_one_sentence(own_zookeeper: ZooKeeperServer) -> None:
     before = set(threading.enumerate())
-    with pytest.raises(ConnectionLossError, match=r"no ZooKeeper answers at 127.0.0.1:1 within 300 ms: .*refused"):
-        await ZooKeeperSession("127.0.0.1:1").start(300)
+    with pytest.raises(ConnectionLossError, match=r"no ZooKeeper answers at 127.0.0.1:1 within 2000 ms: .*refused"):
+        await ZooKeeperSession("127.0.0.1:1").start(2_000)
     own_zookeeper.freeze()
     with pytest.raises(ConnectionLossError, match=r"no ZooKeeper answers at 127.0.0.1:\d+ within 300 ms: no answer"):
         await ZooKeeperSession(own_zookeeper.address, timeout_ms=LONG_MS).start(300)
     await asyncio.to_thread(no_thread_left, before)
+
+
+async def test_a_connection_that_is_never_answered_is_given_up_long_before_the_session_is_over(
+    zookeeper: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "GREETING_S", 0.5)
+    taken: list[asyncio.StreamWriter] = []
+
+    async def answer_from_the_second_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        taken.append(writer)
+        if len(taken) > 1:
+            there, back = await asyncio.open_connection("127.0.0.1", zookeeper.port)
+            taken.append(back)
+            await asyncio.gather(pump(reader, back), pump(there, writer))
+
+    server = await asyncio.start_server(answer_from_the_second_on, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with opened(f"127.0.0.1:{port}", 2 * PATIENCE_S * 1000) as (session, _):
+        assert await session.ask(Exists("/")) is not None
+        assert len(taken) > 1
+    server.close()
+    for writer in taken:
+        writer.close()
+
+
+async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65_536):
+        writer.write(data)
+    writer.close()
 
 
 async def test_another_server_of_the_list_is_found(zookeeper: ZooKeeperServer) -> None:

@@ -33,6 +33,7 @@ from muster.zookeeper.operations import (
     ZooKeeperError,
     ask,
     create_ephemeral,
+    ensure_path,
 )
 
 
@@ -203,6 +204,21 @@ def test_an_own_ephemeral_znode_is_recognised_after_a_connection_loss(seed):
     assert zookeeper.tree.get("/mine").owner == session.session_id
     with pytest.raises(NodeExistsError):
         zookeeper.carry_out(other, create_ephemeral("/mine", b"data"))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_path_is_made_whatever_becomes_of_the_connection(seed):
+    zookeeper = ensemble(seed, servers=2, lag_ms=5)
+    session, other = zookeeper.connect("session"), zookeeper.connect("other")
+    zookeeper.settle()
+    making = [session.run(ensure_path("/a/b/c/d/e")), other.run(ensure_path("/a/b/x"))]
+    rng = Random(seed)
+    for _ in range(6):
+        zookeeper.clock.advance(rng.randrange(300))
+        zookeeper.reset(session)
+    zookeeper.clock.advance(10_000)
+    assert [made.result for made in making] == [None, None]
+    assert zookeeper.tree.paths() == ["/", "/a", "/a/b", "/a/b/c", "/a/b/c/d", "/a/b/c/d/e", "/a/b/x"]
 
 
 def test_what_comes_late_on_an_old_connection_is_refused_once_the_session_has_another():
