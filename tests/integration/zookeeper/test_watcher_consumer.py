@@ -7,7 +7,7 @@ import gc
 import inspect
 import json
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from muster.errors import ClosedError, CommitFailedError, ConfigError, IllegalSt
 from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from muster.zookeeper import znodes
 from muster.zookeeper.async_watcher_consumer import AsyncWatcherConsumer
+from muster.zookeeper.watcher_asks import RebalanceFailedError
 from muster.zookeeper.watcher_consumer import WatcherConsumer
 from muster.zookeeper.watcher_states import WatcherState
 from tests.support.brokers import BrokerProcess
@@ -70,10 +71,13 @@ class Cluster:
             zookeeper_connect=self.connect,
             group_id=group,
             auto_offset_reset="earliest",
-            rebalance_backoff_ms=300,
-            rebalance_max_retries=50,
             zookeeper_connection_timeout_ms=60_000,
-            **{"zookeeper_session_timeout_ms": 20_000, **settings},
+            **{
+                "zookeeper_session_timeout_ms": 20_000,
+                "rebalance_backoff_ms": 300,
+                "rebalance_max_retries": 50,
+                **settings,
+            },
         )
 
 
@@ -241,6 +245,26 @@ def end_session(consumer: AsyncWatcherConsumer) -> None:
     other.start(timeout=PATIENCE_S)
     other.stop()
     other.close()
+
+
+async def test_when_another_owner_does_not_release_the_poll_says_so_and_the_next_one_tries_again(
+    cluster: Cluster,
+) -> None:
+    await cluster.create("held", 1, records=1)
+    path = "/consumers/held-g/owners/held/0"
+    await asyncio.to_thread(cluster.zookeeper.create, path, b"stranger-0", ephemeral=True, makepath=True)
+    settings = {"rebalance_backoff_ms": 20, "rebalance_max_retries": 2}
+    async with cluster.consumer("held-g", **settings) as consumer, asyncio.timeout(PATIENCE_S):
+        consumer.subscribe("held")
+        with pytest.raises(RebalanceFailedError, match="after 2 retries"):
+            await consumer.poll(PATIENCE_S * 1_000)
+        assert consumer.assignment() == set()
+        await asyncio.to_thread(cluster.zookeeper.delete, path)
+        found: list[ConsumerRecord] = []
+        while not found:
+            with suppress(RebalanceFailedError):
+                found = await collect(consumer, 1)
+        assert consumer.state is WatcherState.STABLE
 
 
 async def test_iteration_and_wakeup_and_the_end(cluster: Cluster) -> None:

@@ -490,6 +490,21 @@ def test_a_commit_writes_what_has_moved_and_says_what_is_not_owned() -> None:
     assert hand.steps() == ["SetData /consumers/g/offsets/t/1"]
 
 
+def test_what_the_group_has_committed_is_told_of_any_partition() -> None:
+    world = World(partitions=1)
+    hand = Hand(world)
+    member = registered(world, hand)
+    for path in ("/consumers/g/offsets", "/consumers/g/offsets/t"):
+        world.do(Create(path))
+    for number, data in enumerate([b"0", b"7", b"-1", b"x"]):
+        world.do(Create(f"/consumers/g/offsets/t/{number}", data))
+    partitions = [TopicPartition("t", number) for number in range(5)]
+    found = hand.carry_out(member.committed(partitions))
+    assert list(found.values()) == [0, 7, None, None, None]
+    with pytest.raises(ConfigError, match="a/b"):
+        hand.carry_out(member.committed([TopicPartition("a/b", 0)]))
+
+
 def test_a_commit_looks_neither_at_the_owner_nor_at_the_version() -> None:
     """That is how 0.8 does it: a member that is behind sets the group back."""
     world = World(partitions=1)
