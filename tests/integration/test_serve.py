@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -179,6 +180,31 @@ def test_without_descriptors_connections_wait_and_the_log_stays_short(tmp_path: 
         assert "for the logs" in broker.log()
         assert len(broker.log().splitlines()) < 30
         assert "Traceback" not in broker.log()
+
+
+def test_consumers_that_do_not_read_leave_descriptors_to_others(tmp_path: Path) -> None:
+    prefix = ["sh", "-c", 'ulimit -n 100; exec "$@"', "sh"]
+    with BrokerProcess(
+        tmp_path / "data", {"num.partitions": 12, "message.max.bytes": 2_000_000}, prefix=prefix
+    ) as broker:
+        with contextlib.ExitStack() as held, RawClient(broker.bootstrap) as client:
+            [topic] = client.ask(m.CreateTopicsRequest([m.CreatableTopic("t", 12, 1)], 20_000), 7).topics
+            assert topic.error_code == 0
+            batch = bytes(build_batch([(1, None, bytes(1_000_000), [])]))
+            for number in range(12):
+                data = [m.TopicProduceData("t", partition_data=[m.PartitionProduceData(number, batch)])]
+                client.ask(m.ProduceRequest(acks=1, timeout_ms=20_000, topic_data=data), 8)
+            asked = [m.FetchPartition(number, fetch_offset=0, partition_max_bytes=2_000_000) for number in range(12)]
+            request = m.FetchRequest(max_wait_ms=0, min_bytes=1, topics=[m.FetchTopic("t", partitions=asked)])
+            # Of each answer some ranges of files wait, one for each partition that the sockets have no room for.
+            for _ in range(12):
+                consumer = held.enter_context(RawClient(broker.bootstrap))
+                consumer.send(request, 11)
+                assert consumer.socket.recv(1)
+            assert until_served(broker.bootstrap).brokers
+            [topic] = client.ask(m.CreateTopicsRequest([m.CreatableTopic("u", 1, 1)], 20_000), 7).topics
+            assert topic.error_code == 0
+        assert all(" INFO " in line for line in broker.log().splitlines())
 
 
 def test_the_broker_takes_as_many_descriptors_as_it_may(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import contextlib
 import errno
 import mmap
 import os
+import resource
 import struct
 from collections.abc import Iterator
 from itertools import islice
@@ -41,6 +42,13 @@ _PAGE = mmap.PAGESIZE
 _MADV_POPULATE_READ = 22  # Linux 5.14
 _BATCH_POSITION = struct.Struct(">qi11xi")
 """base_offset, batch_length, (epoch, magic, crc, attributes), last_offset_delta."""
+
+
+def _may_be_kept(file: OpenFile) -> bool:
+    """Whether a file may stay open for as long as a consumer likes. The system gives the lowest descriptor that is
+    free, so such files leave the upper half of them to connections and to the logs."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return most == resource.RLIM_INFINITY or file.fileno() < most // 2
 
 
 def segment_name(offset: int, suffix: str) -> str:
@@ -247,13 +255,13 @@ class Segment:
 
     def stored(self, start: int, data: memoryview) -> FileRange | None:
         """Where a view that begins at `start` is in the file. The view alone serves if the file cannot be opened once
-        more."""
+        more, or should not be: consumers that do not read keep their ranges open."""
         try:
             # Opened for each range: kept, it would be one more open file for every partition that was ever read.
-            fd = os.dup(self._fd) if self._fd >= 0 else self.files.open(self.path, os.O_RDONLY)
+            file = OpenFile(os.dup(self._fd) if self._fd >= 0 else self.files.open(self.path, os.O_RDONLY), self.files)
         except OSError:
             return None
-        return FileRange(OpenFile(fd, self.files), start, data)
+        return FileRange(file, start, data) if _may_be_kept(file) else None
 
     def _remap(self) -> memoryview:
         fd = self._fd if self._fd >= 0 else self.files.open(self.path, os.O_RDONLY)
