@@ -318,6 +318,7 @@ def test_whatever_comes_is_answered_written_and_kept_alike(history: list[Any]) -
     assert both.short.core.out == []
 
 
+@pytest.mark.interpreted
 def test_a_rule_that_raises_drops_the_shard_as_on_the_general_way(monkeypatch: pytest.MonkeyPatch) -> None:
     both = Both()
     data = frame_of(9, ("t", [partition()]))

@@ -78,6 +78,7 @@ def test_record_batches_are_not_copied() -> None:
     assert bytes(records) == b"firstsecond"
 
 
+@pytest.mark.interpreted
 def test_the_source_of_a_codec_can_be_read_in_a_traceback() -> None:
     codec.encode(m.HeartbeatRequest(), 3)
     assert "def encode" in "".join(linecache.getlines("<muster codec HeartbeatRequest v3>"))
