@@ -85,6 +85,7 @@ class AsyncWatcherConsumer(forks.StaysHere):
         """What is read now; empty while nothing is fetched."""
         self._stopped_at: dict[TopicPartition, int] = {}
         """The positions behind what was handled, when fetching was stopped."""
+        self._starting = asyncio.Lock()
         self._has_session = False
         """Between the end of a session and the next one nothing can be asked."""
         self._turn = asyncio.Lock()
@@ -115,16 +116,22 @@ class AsyncWatcherConsumer(forks.StaysHere):
         """
         self._check_open()
         if self._session is None:
-            config = self._config
-            self._session = ZooKeeperSession(config.zookeeper_connect, timeout_ms=config.zookeeper_session_timeout_ms)
-            self._session.listen(self._hear)
-            try:
-                await self._session.start(config.zookeeper_connection_timeout_ms)
-            except BaseException:
-                self._session = None
-                raise
+            async with self._starting:
+                await self._connect()
         if self._watcher is None and self._member is not None:
             self._watcher = asyncio.create_task(self._watch())
+
+    async def _connect(self) -> None:
+        if self._session is not None:
+            return  # another task was faster
+        config = self._config
+        session = ZooKeeperSession(config.zookeeper_connect, timeout_ms=config.zookeeper_session_timeout_ms)
+        session.listen(self._hear)
+        await session.start(config.zookeeper_connection_timeout_ms)
+        if self._closing:
+            await session.close()
+            raise ClosedError("the consumer is closed")
+        self._session = session
 
     async def close(self, timeout_ms: int = DEFAULT_CLOSE_TIMEOUT_MS) -> None:
         """Stop fetching, commit if auto commit is on, and end the session: id and owners go with it.

@@ -205,6 +205,26 @@ async def test_the_group_shares_partitions_and_goes_on_where_it_was(cluster: Clu
             await until(lambda: len(second.assignment()) == 6)
 
 
+async def test_two_tasks_may_begin_at_once_and_a_close_ends_what_begins(cluster: Cluster) -> None:
+    await cluster.create("begun", 1, records=1)
+    consumer = cluster.consumer("begun-g")
+    consumer.subscribe("begun")
+    try:
+        partition = TopicPartition("begun", 0)
+        found, committed = await asyncio.gather(collect(consumer, 1), consumer.committed([partition]))
+        assert len(found) == 1
+        assert committed == {partition: None}
+    finally:
+        await consumer.close()
+    consumer = cluster.consumer("begun-g")
+    consumer.subscribe("begun")
+    starts = [asyncio.create_task(consumer.start()) for _ in range(2)]
+    await asyncio.sleep(0)
+    await consumer.close()
+    for outcome in await asyncio.gather(*starts, return_exceptions=True):
+        assert isinstance(outcome, ClosedError)
+
+
 async def test_lists_and_new_partitions(cluster: Cluster) -> None:
     await cluster.create("list-a", 1, records=1)
     await cluster.create("other", 1, records=1)
