@@ -2,12 +2,15 @@
 
 python tools/preflight.py python   exits 0 where this interpreter can run muster, else says in a sentence why not
 python tools/preflight.py java     exits 0 where a Java runtime of 17 or newer is found (JAVA_HOME first, then PATH)
+python tools/preflight.py compiler exits 0 where modules in C can be built for this interpreter, else says what lacks
 """
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import sysconfig
 
 OLDEST, NEWEST = (3, 11), (3, 13)
 OLDEST_JAVA = 17
@@ -39,12 +42,21 @@ def java_version(command: str) -> int:
     return int(found.group(1)) if found else 0
 
 
+def compiler_complaint() -> str:
+    """Say what is missing to build a module in C for this interpreter, or nothing."""
+    headers = sysconfig.get_path("include")
+    if not os.path.exists(os.path.join(headers, "Python.h")):
+        return f"There is no Python.h in {headers} (on Debian and Ubuntu the package python3-dev has it)."
+    command = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
+    return "" if shutil.which(command) else f"There is no C compiler: {command} was not found."
+
+
 def main() -> int:
     """Answer the one question asked."""
     if sys.argv[1:] == ["java"]:
         home = os.environ.get("JAVA_HOME")
         return 0 if java_version(os.path.join(home, "bin", "java") if home else "java") >= OLDEST_JAVA else 1
-    complaint = python_complaint()
+    complaint = compiler_complaint() if sys.argv[1:] == ["compiler"] else python_complaint()
     if complaint:
         print(complaint)
     return 1 if complaint else 0
