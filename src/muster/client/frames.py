@@ -7,7 +7,6 @@ fetch of 50 MB is written once, by the kernel, and decoded where it lies.
 
 from __future__ import annotations
 
-import sys
 from struct import Struct
 
 from muster.protocol.framing import check_length
@@ -20,6 +19,17 @@ _KEPT_FRAMES = 3
 """A consumer reads one while it decodes another, and a third waits."""
 _KEPT_BYTES = 8 << 20
 _PIECE = 1 << 20
+
+
+def _is_free(memory: bytearray) -> bool:
+    """Whether no view of it is left. Python refuses to resize memory of which there is one; it is not moved by this.
+    Counts of references would tell as much, but differ between interpreters, and compilers, that borrow some."""
+    try:
+        last = memory.pop()
+    except BufferError:
+        return False
+    memory.append(last)
+    return True
 
 
 class _Memory:
@@ -38,8 +48,7 @@ class _Memory:
         if length > _KEPT_BYTES:
             return memoryview(bytearray(length))
         for memory in self._kept:
-            # The list, this variable and the argument refer to it; all views of a frame are one reference more.
-            if len(memory) >= length and sys.getrefcount(memory) == 3:
+            if len(memory) >= length and _is_free(memory):
                 return memoryview(memory)[:length]
         memory = bytearray(-(-length // _PIECE) * _PIECE)
         self._kept = [*self._kept, memory][-_KEPT_FRAMES:]

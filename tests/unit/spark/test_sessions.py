@@ -105,7 +105,13 @@ def test_the_user_s_python_is_left_alone(monkeypatch):
 
 
 @pytest.mark.usefixtures("_chosen")
-def test_where_no_wrapper_can_be_kept_workers_are_this_python(monkeypatch, tmp_path):
+def test_where_no_wrapper_can_be_kept_or_run_workers_are_this_python(monkeypatch, tmp_path):
+    sessions.use_python(True)
+    wrapper = Path(os.environ["PYSPARK_PYTHON"])
+    assert wrapper.is_relative_to(tmp_path)
+    wrapper.chmod(0o644)  # as in a folder that is mounted noexec
+    sessions.use_python(True)
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     sessions.use_python(True)
