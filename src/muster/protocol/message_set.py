@@ -41,6 +41,9 @@ _SMALLEST = (14, 22)
 
 _OLD_CODECS = (Compression.NONE, Compression.GZIP, Compression.SNAPPY, Compression.LZ4)
 
+_FARTHEST = (1 << 31) - 1
+"""From a batch's first offset to its last: that is an int32 of its header."""
+
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 
 
@@ -188,10 +191,10 @@ def _corrupt(outer: _Entry, what: str) -> CorruptRecordError:
 
 def _batches(messages: list[Message]) -> Iterator[bytearray]:
     """Batches of these messages: one, unless the broker's time (LogAppendTime) differs between them, which a batch
-    has only once."""
+    has only once, or their offsets are farther apart than a batch can tell."""
     run: list[Message] = []
     for message in messages:
-        if run and _time_of_all(run[0]) != _time_of_all(message):
+        if run and (_time_of_all(run[0]) != _time_of_all(message) or message.offset - run[0].offset > _FARTHEST):
             yield _batch(run)
             run = []
         run.append(message)

@@ -116,6 +116,14 @@ def test_offsets_in_a_wrapper_of_magic_0_are_absolute():
     assert read(wrapper) == ([(30, -1, None, b"a", 0), (31, -1, None, b"b", 0)], None)
 
 
+@pytest.mark.parametrize("gap", [2**31 - 1, 2**31, 2**40])
+def test_offsets_of_one_wrapper_may_be_far_apart(gap):
+    offsets = [7, 7 + gap, 8 + gap, 8 + 2 * gap]
+    wrapper = message(offsets[-1], gzipped(b"".join(message(at, b"v") for at in offsets)), attributes=GZIP)
+    found, error = read(wrapper)
+    assert ([offset for offset, *_ in found], error) == (offsets, None)
+
+
 def test_lz4_of_magic_0_has_a_wrong_checksum_of_its_header():
     frame = bytearray(bytes(lz4.compress(message(0, b"a"))))
     end = 6 + (8 if frame[4] & 8 else 0)
