@@ -20,7 +20,7 @@ import pytest
 
 from benchmarks import report
 from benchmarks.modes import MODES, Figures, Options, middle
-from benchmarks.servers import Kafka, Muster, Server
+from benchmarks.servers import Compiled, Kafka, Muster, Server
 from benchmarks.wire import BenchmarkError
 
 WARM_UP_S = {"muster": 0.3, "kafka": 4.0}
@@ -40,12 +40,19 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, default=2.0, help="of each run (default 2)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each mode on each server (default 3)")
     parser.add_argument("--without-kafka", action="store_true", help="muster alone")
+    parser.add_argument("--compiled", action="store_true", help="muster with compiled modules too (`make wheel` first)")
     parser.add_argument("--write-docs", action="store_true", help="put the table into docs/performance.md")
     options = parser.parse_args(arguments)
     _allow_many_connections()
     runs: Runs = {}
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as folder, contextlib.suppress(KeyboardInterrupt):
-        kinds: list[type[Server]] = [Muster] if options.without_kafka else [Muster, *_kafka()]
+        kinds: list[type[Server]] = [Muster]
+        if options.compiled:
+            if not Compiled.folder_of_modules.is_dir():
+                parser.error(f"there are no compiled modules in {Compiled.folder_of_modules}: run `make wheel`")
+            kinds.append(Compiled)
+        if not options.without_kafka:
+            kinds += _kafka()
         try:
             for mode in options.only or MODES:
                 runs[mode] = {}

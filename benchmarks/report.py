@@ -61,25 +61,39 @@ ROWS = (
 )
 
 
-def ratio(medians: Mapping[str, Figures], row: Row) -> float | None:
+def ratio(medians: Mapping[str, Figures], row: Row, server: str = "muster") -> float | None:
     """How many times better muster is than Kafka; None if one of them was not measured."""
-    ours, theirs = (medians.get(server, {}).get(row.figure) for server in ("muster", "kafka"))
+    ours, theirs = (medians.get(name, {}).get(row.figure) for name in (server, "kafka"))
     if not ours or not theirs:
         return None
     return theirs / ours if row.less_is_better else ours / theirs
 
 
 def cells(medians: Medians) -> list[tuple[str, ...]]:
-    """The table: what, muster, Kafka, ratio, target."""
+    """The table: what, each server's figure, how much better ours are than Kafka's, what is to be reached."""
     found: list[tuple[str, ...]] = []
+    ours = _ours(medians)
     for row in ROWS:
         measured = medians.get(row.mode)
         if not measured or not any(row.figure in figures for figures in measured.values()):
             continue
-        ours, theirs = (_number(measured.get(server, {}).get(row.figure), row.unit) for server in ("muster", "kafka"))
-        better = ratio(measured, row)
-        found.append((row.label, ours, theirs, "-" if better is None else f"{better:.2g}×", row.target))
+        figures = [_number(measured.get(server, {}).get(row.figure), row.unit) for server in (*ours, "kafka")]
+        better = [ratio(measured, row, server) for server in ours]
+        found.append((row.label, *figures, *("-" if x is None else f"{x:.2g}×" for x in better), row.target))
     return found
+
+
+def _ours(medians: Medians) -> list[str]:
+    """Which of our servers were measured."""
+    compiled = any("compiled" in measured for measured in medians.values())
+    return ["muster", "compiled"] if compiled else ["muster"]
+
+
+def head(medians: Medians) -> tuple[str, ...]:
+    """What stands over the columns."""
+    ours = _ours(medians)
+    names = ["muster", "compiled"][: len(ours)]
+    return ("", *names, "Kafka 4.2", *(f"{name} is better by" for name in names), "to reach")
 
 
 def _number(value: float | None, unit: str) -> str:
@@ -89,12 +103,9 @@ def _number(value: float | None, unit: str) -> str:
     return f"{text}{unit}" if unit == RATE else f"{text} {unit}"
 
 
-HEAD = ("", "muster", "Kafka 4.2", "muster is better by", "to reach")
-
-
 def plain(medians: Medians) -> str:
     """The table for a terminal."""
-    return plain_table(HEAD, cells(medians), left=(0, 4))
+    return plain_table(head(medians), cells(medians), left=(0, len(head(medians)) - 1))
 
 
 def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int]) -> str:
@@ -136,7 +147,7 @@ def save_as(name: str, found: Mapping[str, object]) -> Path:
 
 def write_page(medians: Medians, note: str) -> None:
     """Put the load benchmark's table into docs/performance.md."""
-    put_on_page("load", f"{note}\n\n{markdown_table(HEAD, cells(medians), left=(0, 4))}")
+    put_on_page("load", f"{note}\n\n{markdown_table(head(medians), cells(medians), left=(0, len(head(medians)) - 1))}")
 
 
 def put_on_page(place: str, text: str) -> None:

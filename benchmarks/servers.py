@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import ClassVar
 
 from benchmarks.wire import Address, Asker, BenchmarkError
 from muster.errors import MusterError
@@ -35,6 +36,8 @@ class Server:
     """One server on a free port of the loopback interface. `prepare` once, then `start` and `stop`."""
 
     name: str
+    environment: ClassVar[dict[str, str]] = {}
+    """Variables that are set besides."""
 
     def __init__(self, folder: Path, port: int | None = None) -> None:
         self.folder = folder
@@ -53,6 +56,7 @@ class Server:
         # As an installed command starts: nothing of this shell, compiled files kept.
         left_out = ("MUSTER_", "PYTHONDONTWRITEBYTECODE")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+        environment |= self.environment
         with (self.folder / "log").open("ab") as log:
             begun = time.perf_counter()
             self._process = subprocess.Popen(
@@ -109,6 +113,14 @@ class Muster(Server):
         options = [word for setting in SETTINGS.items() for word in ("-o", "=".join(setting))]
         place = ["--port", str(self.address[1]), "--data-dir", str(self.folder / "data")]
         return [sys.executable, "-m", "muster", "serve", *place, "--log-level", "WARNING", *options]
+
+
+class Compiled(Muster):
+    """The same from the folder that `make wheel` leaves: with its hot modules compiled."""
+
+    name = "compiled"
+    folder_of_modules = Path(__file__).resolve().parent.parent / "build" / "compiled"
+    environment: ClassVar[dict[str, str]] = {"PYTHONPATH": str(folder_of_modules)}
 
 
 class Kafka(Server):
