@@ -1,7 +1,7 @@
 """The cluster as its brokers see it: the nodes, the leader of a partition, the coordinator of a group.
 
-Handlers ask this view and assume nothing about nodes. Today the answer is always the one broker; with several brokers
-only the answers would change.
+Handlers ask this view and assume nothing about nodes. `ClusterView` is that of a broker alone, whose answers are always
+the one broker; image_view.py has that of a broker among others.
 """
 
 from __future__ import annotations
@@ -13,14 +13,34 @@ from muster.model import Node
 
 LEADER_EPOCH = 0
 
+NO_LEADER = -1
+
+LEADER_ELSEWHERE = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
+"""Errors with which a client is told the leader (KIP-951)."""
+
 
 class Leadership(NamedTuple):
-    """The nodes that have a partition, by id, and its leader epoch."""
+    """The nodes that have a partition, by id, and its leader epoch; the leader is -1 while there is none."""
 
     leader: int
     leader_epoch: int
     replicas: list[int]
     in_sync: list[int]
+    offline: list[int]
+    """Replicas whose brokers are away."""
+
+    @property
+    def error(self) -> int:
+        """What Metadata answers for the partition."""
+        return ErrorCode.LEADER_NOT_AVAILABLE if self.leader == NO_LEADER else 0
+
+
+class LeaderHint(NamedTuple):
+    """What a client is told that asked another broker than the leader."""
+
+    leader: int
+    leader_epoch: int
+    node: Node | None
 
 
 class ClusterView:
@@ -45,21 +65,39 @@ class ClusterView:
         """Whether there is such a broker."""
         return node_id == self.node.node_id
 
+    def node_of(self, node_id: int) -> Node | None:
+        """A broker by its id, None if it is not there."""
+        return self.node if node_id == self.node.node_id else None
+
     def leadership(self, topic: str, index: int) -> Leadership:
         """The nodes of a partition that exists."""
         only = [self.node.node_id]
-        return Leadership(self.node.node_id, LEADER_EPOCH, only, only)
+        return Leadership(self.node.node_id, LEADER_EPOCH, only, only, [])
 
-    def coordinator(self, group_id: str) -> Node:
-        """The coordinator of a group."""
+    def leader_hint(self, topic: str, index: int) -> LeaderHint:
+        """The leader of a partition, and its address."""
+        nodes = self.leadership(topic, index)
+        return LeaderHint(nodes.leader, nodes.leader_epoch, self.node_of(nodes.leader))
+
+    def leader_epoch(self, topic: str, index: int) -> int:
+        """The leader epoch of a partition that this broker leads."""
+        return LEADER_EPOCH
+
+    def coordinator(self, group_id: str) -> Node | None:
+        """The coordinator of a group, None while there is none."""
         return self.node
 
     def check_leader_epoch(self, topic: str, index: int, epoch: int) -> None:
-        """Refuse a request with another leader epoch than the partition's; -1 stands for none.
+        """Refuse a request with another leader epoch than that of a partition which this broker leads; -1 stands for
+        none.
 
         Raises:
             KafkaError: FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH.
         """
-        if epoch >= 0 and epoch != LEADER_EPOCH:
-            older = epoch < LEADER_EPOCH
+        if epoch >= 0 and epoch != (current := self.leader_epoch(topic, index)):
+            older = epoch < current
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+    def why_not_here(self, topic: str, index: int) -> ErrorCode:
+        """What is said of a partition that this broker does not lead, or that does not exist."""
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -14,7 +14,7 @@ from muster.model import TopicPartition
 
 
 class Partitions:
-    """The partitions of this broker that are open, by topic and index."""
+    """The partitions that this broker leads, by topic and index. A broker alone leads all."""
 
     def __init__(self, config: BrokerConfig, topics: TopicCatalogue, store: LogStore) -> None:
         self._config = config
@@ -23,7 +23,7 @@ class Partitions:
         self._open: dict[str, dict[int, PartitionLog]] = {}
 
     def get(self, topic: str, index: int) -> PartitionLog | None:
-        """The log of a partition, None if there is no such partition."""
+        """The log of a partition, None if there is no such partition, or this broker does not lead it."""
         found = self._open.get(topic)
         return found.get(index) if found is not None else None
 
@@ -40,6 +40,17 @@ class Partitions:
             log = self._store.create(TopicPartition(topic.name, index), config)
             self._open.setdefault(topic.name, {})[index] = log
             yield
+
+    def lead(self, topic: Topic, index: int, epoch: int) -> PartitionLog:
+        """Lead a partition under an epoch: `get` finds its log, which is made the first time."""
+        log = self._store.create(TopicPartition(topic.name, index), log_config(topic.settings, self._config))
+        log.leader_epoch = epoch
+        self._open.setdefault(topic.name, {})[index] = log
+        return log
+
+    def resign(self, topic: str, index: int) -> None:
+        """Lead a partition no longer: `get` does not find its log, which stays."""
+        self._open.get(topic, {}).pop(index, None)
 
     def is_there(self, topic: Topic) -> bool:
         """Whether a topic still exists."""

@@ -6,16 +6,22 @@ records gives at least one batch, however large.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 
-from muster.broker.cluster_view import ClusterView
+from muster.broker.cluster_view import LEADER_ELSEWHERE, ClusterView
 from muster.broker.fetch_sessions import SLICE, FetchedPartition, FetchPlan
 from muster.broker.partitions import Partitions
 from muster.broker.topics import TopicCatalogue
 from muster.errors import ErrorCode, KafkaError
 from muster.log import PartitionLog
 from muster.protocol.api import READ_COMMITTED
-from muster.protocol.messages import FetchRequest, PartitionData
+from muster.protocol.messages import (
+    FetchRequest,
+    FetchResponse,
+    FetchResponseLeaderIdAndEpoch,
+    FetchResponseNodeEndpoint,
+    PartitionData,
+)
 from muster.protocol.primitives import ZERO_UUID
 
 Result = tuple[FetchedPartition, PartitionData]
@@ -66,6 +72,16 @@ class Reader:
                 yield
         return results, size, failed
 
+    def tell_leaders(self, results: Iterable[Result], response: FetchResponse) -> None:
+        """Tell of partitions that another broker leads which one (KIP-951): the reader need not ask for metadata."""
+        for partition, data in results:
+            if data.error_code in LEADER_ELSEWHERE:
+                name = self.topic_name(partition) or ""
+                leader, epoch, node = self._cluster.leader_hint(name, partition.asked.partition)
+                data.current_leader = FetchResponseLeaderIdAndEpoch(leader, epoch)
+                if node is not None and all(told.node_id != leader for told in response.node_endpoints):
+                    response.node_endpoints.append(FetchResponseNodeEndpoint(*node))
+
     def _read_one(
         self,
         partition: FetchedPartition,
@@ -80,8 +96,9 @@ class Reader:
         log = self._partitions.get(name, asked.partition) if name is not None else None
         if name is None or log is None:
             data.aborted_transactions = []
-            by_id = name is None and partition.topic_id != ZERO_UUID
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            if name is None and partition.topic_id != ZERO_UUID:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+            raise KafkaError(self._cluster.why_not_here(name or "", asked.partition))
         self._cluster.check_leader_epoch(name, asked.partition, asked.current_leader_epoch)
         limit = min(asked.partition_max_bytes, room)
         found = log.read(asked.fetch_offset, limit, min_one=at_least_one, isolation_level=isolation_level)

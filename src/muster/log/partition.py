@@ -86,6 +86,8 @@ class PartitionLog:
         self.fsync = fsync
         self.failed: LogFailedError | None = None
         self.producers = ProducerState()
+        self.leader_epoch = 0
+        """The epoch under which this broker leads the partition: what batches bear that name none."""
         self.cleaned_to = 0
         """Where the dirty part begins: compaction has seen everything before it."""
         self._segments: tuple[Segment, ...] = ()
@@ -204,7 +206,7 @@ class PartitionLog:
         batches: bytes | bytearray | memoryview,
         *,
         now: int,
-        leader_epoch: int = 0,
+        leader_epoch: int | None = None,
         origin: Origin = "client",
         examined: Examined | None = None,
     ) -> AppendResult:
@@ -213,19 +215,23 @@ class PartitionLog:
         The batches are validated first, unless `examined` has the result already. Offsets and leader epoch are patched
         into `batches` itself if it is writable. Raises LogError with the client's error code: CORRUPT_MESSAGE,
         INVALID_RECORD, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, OUT_OF_ORDER_SEQUENCE_NUMBER,
-        INVALID_PRODUCER_EPOCH; LogFailedError if the disk fails or has failed."""
+        INVALID_PRODUCER_EPOCH; FENCED_LEADER_EPOCH, if the partition is led under a newer epoch; LogFailedError
+        if the disk fails or has failed."""
         buffer = writable(batches)
         if examined is None:
             examined = examine(buffer, self.config, now, origin, self.topic_partition)
         with self._lock:
             if self.failed is not None or self._closed:
                 self._refuse()
+            if leader_epoch is not None and leader_epoch < self.leader_epoch:
+                raise LogError(ErrorCode.FENCED_LEADER_EPOCH, f"{leader_epoch} is older than {self.leader_epoch}")
             if origin == "client" and examined.headers[0].producer_id >= 0:
                 duplicate = self.producers.check(examined.headers[0])
                 if duplicate is not None:
                     return AppendResult(duplicate.first_offset, duplicate.last_offset, duplicate.timestamp, True)
             base_offset = self._log_end_offset
-            placed = place(buffer, examined, base_offset, self.config, now, leader_epoch)
+            epoch = self.leader_epoch if leader_epoch is None else leader_epoch
+            placed = place(buffer, examined, base_offset, self.config, now, epoch)
             self._write(buffer, placed, now)
             last_offset = self._log_end_offset - 1
         if self._on_dirty is not None:

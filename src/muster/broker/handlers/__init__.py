@@ -90,7 +90,9 @@ def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
 
 
 def _produced(rooms: Rooms) -> produce.Needs:
-    return produce.Needs(rooms.topics, rooms.partitions, rooms.durability, rooms.fetches, rooms.side_thread)
+    return produce.Needs(
+        rooms.cluster, rooms.topics, rooms.partitions, rooms.durability, rooms.fetches, rooms.side_thread
+    )
 
 
 _PIPELINED = frozenset({ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.HEARTBEAT})

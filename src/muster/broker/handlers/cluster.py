@@ -94,10 +94,15 @@ def describe_topic_partitions(
 
 
 def _described(here: Needs, topic: Topic, indexes: range) -> DescribeTopicPartitionsResponseTopic:
-    partitions = [
-        DescribeTopicPartitionsResponsePartition(0, index, *here.cluster.leadership(topic.name, index), [], [])
-        for index in indexes
-    ]
+    partitions = []
+    for index in indexes:
+        nodes = here.cluster.leadership(topic.name, index)
+        leader, epoch, replicas, in_sync, offline = nodes
+        partitions.append(
+            DescribeTopicPartitionsResponsePartition(
+                nodes.error, index, leader, epoch, replicas, in_sync, [], [], offline
+            )
+        )
     return DescribeTopicPartitionsResponseTopic(
         0, topic.name, topic.topic_id, topic.internal, partitions, TOPIC_OPERATIONS
     )

@@ -52,7 +52,7 @@ class Needs(NamedTuple):
 
 
 def find_coordinator(here: Needs, request: FindCoordinatorRequest, call: Call) -> FindCoordinatorResponse | Sliced:
-    """This broker, for groups; share groups have no coordinator here.
+    """The coordinator of groups; share groups have none here.
 
     This broker for transactions too, although it then refuses them (`producer_ids`): without a coordinator, clients
     would ask again until their timeout, and never learn the reason.
@@ -89,7 +89,9 @@ def _coordinator(here: Needs, key: str, key_type: int, version: int) -> Coordina
     if key_type in (GROUP, TRANSACTION):
         if key_type == GROUP and not here.groups.ensure_topic():
             return Coordinator(key, -1, "", -1, ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
-        node = here.cluster.coordinator(key)
+        node = here.cluster.coordinator(key) if key_type == GROUP else here.cluster.node
+        if node is None:
+            return Coordinator(key, -1, "", -1, ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
         return Coordinator(key, node.node_id, node.host, node.port, 0, "")
     if key_type == SHARE and version >= 6 and _SHARE_KEY.match(key):
         return Coordinator(key, -1, "", -1, ErrorCode.COORDINATOR_NOT_AVAILABLE, "")

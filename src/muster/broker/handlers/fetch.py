@@ -22,6 +22,7 @@ from muster.broker.reading import Reader, Result
 from muster.protocol.messages import FetchableTopicResponse, FetchRequest, FetchResponse
 
 _TOPIC_IDS_SINCE = 13
+_LEADERS_SINCE = 16
 
 
 class Needs(NamedTuple):
@@ -45,28 +46,32 @@ def _fetch(here: Needs, request: FetchRequest, call: Call) -> Generator[None, No
         return FetchResponse(error_code=plan.error)
     results, size, failed = yield from here.reader.read(plan, request)
     if size >= request.min_bytes or request.max_wait_ms <= 0 or failed or not plan.partitions:
-        return (yield from _answer(here, plan, results, call.version))
+        return (yield from _answer(here, plan, results, call.version, failed))
     # Among very many partitions, one that was read some slices ago may have grown since. Its new records then wait
     # until the fetch's time is over.
     again = partial(_read_again, here, plan, request, call.version)
     waiting = ParkedFetch(here.reader, request, plan, call, request.min_bytes - size, again)
     if here.fetches.park(waiting, here.loop):
         return None
-    return (yield from _answer(here, plan, results, call.version))
+    return (yield from _answer(here, plan, results, call.version, failed))
 
 
 def _read_again(
     here: Needs, plan: FetchPlan, request: FetchRequest, version: int
 ) -> Generator[None, None, FetchResponse]:
     """The records there are when the wait is over."""
-    results, _, _ = yield from here.reader.read(plan, request)
-    return (yield from _answer(here, plan, results, version))
+    results, _, failed = yield from here.reader.read(plan, request)
+    return (yield from _answer(here, plan, results, version, failed))
 
 
-def _answer(here: Needs, plan: FetchPlan, results: list[Result], version: int) -> Generator[None, None, FetchResponse]:
+def _answer(
+    here: Needs, plan: FetchPlan, results: list[Result], version: int, failed: bool
+) -> Generator[None, None, FetchResponse]:
     settling = here.sessions.settle(plan, results, version >= _TOPIC_IDS_SINCE, now_ms())
     session_id, told = yield from settling
     response = FetchResponse(session_id=session_id)
+    if failed and version >= _LEADERS_SINCE:
+        here.reader.tell_leaders(told, response)
     last: FetchableTopicResponse | None = None
     for count, (partition, data) in enumerate(told, 1):
         if last is None or last.topic != partition.topic or last.topic_id != partition.topic_id:

@@ -104,9 +104,9 @@ def _find(
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     log = here.partitions.get(topic, asked.partition_index)
     if log is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        raise KafkaError(here.cluster.why_not_here(topic, asked.partition_index))
     here.cluster.check_leader_epoch(topic, asked.partition_index, asked.current_leader_epoch)
-    epoch = here.cluster.leadership(topic, asked.partition_index).leader_epoch if version >= 4 else -1
+    epoch = here.cluster.leader_epoch(topic, asked.partition_index) if version >= 4 else -1
     if asked.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return None
     if asked.timestamp == LATEST_TIMESTAMP:

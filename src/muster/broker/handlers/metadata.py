@@ -10,7 +10,7 @@ from collections.abc import Generator
 from typing import NamedTuple
 
 from muster.broker.calls import SMALL, Call, Sliced, at_once
-from muster.broker.cluster_view import ClusterView
+from muster.broker.cluster_view import ClusterView, Leadership
 from muster.broker.topic_changes import TopicChanges
 from muster.broker.topics import Topic, TopicCatalogue, invalid_name
 from muster.errors import ErrorCode
@@ -121,11 +121,12 @@ def _described(here: Needs, topic: Topic) -> MetadataResponseTopic:
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
-        partitions=[
-            MetadataResponsePartition(0, index, *here.cluster.leadership(topic.name, index))
-            for index in range(topic.partitions)
-        ],
+        partitions=[_partition(here.cluster.leadership(topic.name, index), index) for index in range(topic.partitions)],
     )
+
+
+def _partition(nodes: Leadership, index: int) -> MetadataResponsePartition:
+    return MetadataResponsePartition(nodes.error, index, *nodes)
 
 
 def _refused(asked: list[MetadataRequestTopic], code: ErrorCode) -> MetadataResponse:

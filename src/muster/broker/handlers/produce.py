@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from muster.broker.calls import NO_RESPONSE, Call, CloseConnectionError
 from muster.broker.clock import now_ms
+from muster.broker.cluster_view import LEADER_ELSEWHERE, ClusterView, LeaderHint
 from muster.broker.durability import Durability
 from muster.broker.fetches import ParkedFetches
 from muster.broker.partitions import Partitions
@@ -29,6 +30,8 @@ from muster.protocol.messages import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    ProduceResponseLeaderIdAndEpoch,
+    ProduceResponseNodeEndpoint,
     TopicProduceData,
     TopicProduceResponse,
 )
@@ -50,6 +53,7 @@ _SMALLEST = 14
 """Bytes of the smallest record of the oldest format: a batch must not be smaller."""
 
 _ZSTD_SINCE = 7
+_LEADERS_SINCE = 10
 
 
 class Wait(NamedTuple):
@@ -101,6 +105,7 @@ class Append:
 class Needs(NamedTuple):
     """What Produce needs."""
 
+    cluster: ClusterView
     topics: TopicCatalogue
     partitions: Partitions
     durability: Durability
@@ -118,7 +123,9 @@ def produce(here: Needs, request: ProduceRequest, call: Call) -> ProduceResponse
     response = ProduceResponse()
     for asked in request.topic_data:
         name = _topic_name(here, asked, call.version)
-        results = [_accept(here, name, partition, request, call, appends) for partition in asked.partition_data]
+        results = [
+            _accept(here, name, partition, request, call, appends, response) for partition in asked.partition_data
+        ]
         response.responses.append(TopicProduceResponse(asked.name, bytes(asked.topic_id), results))
     now, costly = now_ms(), False
     for append in appends:
@@ -190,6 +197,14 @@ def _topic_name(here: Needs, asked: TopicProduceData, version: int) -> str | Non
     return asked.name if version < 13 else here.topics.topic_name(bytes(asked.topic_id))
 
 
+def _tell_leader(hint: LeaderHint, result: PartitionProduceResponse, response: ProduceResponse) -> None:
+    """Tell which broker leads a partition (KIP-951): the producer need not ask for metadata."""
+    leader, epoch, node = hint
+    result.current_leader = ProduceResponseLeaderIdAndEpoch(leader, epoch)
+    if node is not None and all(told.node_id != leader for told in response.node_endpoints):
+        response.node_endpoints.append(ProduceResponseNodeEndpoint(*node))
+
+
 def _accept(
     here: Needs,
     name: str | None,
@@ -197,6 +212,7 @@ def _accept(
     request: ProduceRequest,
     call: Call,
     appends: list[Append],
+    response: ProduceResponse,
 ) -> PartitionProduceResponse:
     """Kafka's first checks of a partition's data; data that passes goes to `appends`."""
     result = PartitionProduceResponse(asked.index, base_offset=-1)
@@ -205,7 +221,11 @@ def _accept(
         return result
     found = here.partitions.get(name, asked.index) if name is not None else None
     if found is None:
-        result.error_code = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        result.error_code = ErrorCode.UNKNOWN_TOPIC_ID
+        if name is not None:
+            result.error_code = here.cluster.why_not_here(name, asked.index)
+            if result.error_code in LEADER_ELSEWHERE and call.version >= _LEADERS_SINCE:
+                _tell_leader(here.cluster.leader_hint(name, asked.index), result, response)
         return result
     if asked.records is None or isinstance(asked.records, list):
         result.error_code = ErrorCode.INVALID_RECORD
