@@ -68,6 +68,7 @@ WHEEL := $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-dep
 
 wheel: $(VENV)/.stamp-dev
 	@$(BIN)/python -m tools.compiled build/compiled
+	@rm -rf dist
 	@$(WHEEL) --wheel-dir dist .
 	@MUSTER_COMPILED="$(CURDIR)/build/compiled" $(WHEEL) --wheel-dir dist/compiled .
 
