@@ -415,3 +415,13 @@ def test_every_flipped_bit_of_plain_batches_is_told_alike(monkeypatch, bit):
             buffer[place] ^= 1 << bit
             short = told(monkeypatch, bytes(buffer), short=True, check_crcs=check_crcs)[0]
             assert short == told(monkeypatch, bytes(buffer), short=False, check_crcs=check_crcs)[0]
+
+
+@pytest.mark.parametrize("tail", [bytes(17), bytes(61), b"\xff" * 20, b"\0" * 12 + b"\2" * 10], ids=len)
+def test_what_is_behind_plain_batches_is_told_alike(monkeypatch, tail):
+    assert warm()
+    buffer = bytes(simple(2) + simple(2, 2)) + tail
+    short, taken = told(monkeypatch, buffer, short=True)
+    assert isinstance(short, str)
+    assert not taken
+    assert short == told(monkeypatch, buffer, short=False)[0]

@@ -117,6 +117,12 @@ def test_memory_of_large_frames_is_used_again_until_a_small_one_comes():
     assert weigh(reader) == 0
 
 
+def test_memory_that_is_too_small_for_a_frame_is_not_used_for_it():
+    reader = FrameReader(10**7)
+    for number, size in enumerate((300_000, 1 << 20, (1 << 20) + 1, 200_000, 5_000_000)):
+        assert bytes(large(reader, number, size)) == bytes((number,)) * size
+
+
 def test_memory_of_the_largest_frames_is_not_kept():
     reader = FrameReader(10**8)
     large(reader, 1, 9 << 20)

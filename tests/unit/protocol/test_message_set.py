@@ -111,6 +111,13 @@ def test_a_wrapper_with_the_brokers_time_gives_it_to_all_inside():
     assert read(wrapper) == ([(8, 99, None, b"a", 1), (9, 99, None, b"b", 1)], None)
 
 
+def test_the_brokers_time_of_each_message_inside_a_wrapper_is_its_own():
+    times = [3, 3, 4, 3]
+    inner = b"".join(message(at, b"v", magic=1, timestamp=time, attributes=8) for at, time in enumerate(times))
+    wrapper = message(9, gzipped(inner), magic=1, attributes=GZIP, timestamp=5)
+    assert read(wrapper) == ([(6 + at, time, None, b"v", 1) for at, time in enumerate(times)], None)
+
+
 def test_offsets_in_a_wrapper_of_magic_0_are_absolute():
     wrapper = message(31, gzipped(message(30, b"a") + message(31, b"b")), attributes=GZIP)
     assert read(wrapper) == ([(30, -1, None, b"a", 0), (31, -1, None, b"b", 0)], None)

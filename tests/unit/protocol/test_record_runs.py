@@ -100,6 +100,7 @@ def test_every_flipped_bit_is_told_as_by_the_loop_over_single_records(key, value
         ([(50, b"k", b"v", (), 1, 2)], 100, [32, 18]),
         ([(50, b"k", b"v", (), 1, 7_000)], 100, []),
         ([(20, b"k", b"v", (), 1, 0), (20, b"k", b"v", (), 2, 0)], 0, [21]),
+        ([(5, b"k", b"v", (), 1, 0), (1, b"k", b"v", (), 8_193, 0), (7, b"k", b"v", (), 1, 0)], 20_000, [6, 7]),
         ([(50, b"k", b"v", (("n", b""),), 1, 0)], 0, []),
         ([(WORTH_IT - 1, b"k", b"v", (), 1, 0)], 0, []),
     ],
@@ -113,6 +114,16 @@ def test_how_far_runs_go(parts, start, counts):
         position, left = run.end, left - run.records
         found.append(run.records)
     assert found == counts
+
+
+@pytest.mark.parametrize("count", [WORTH_IT - 1, WORTH_IT, 64, 65, 99, 101])
+def test_another_count_than_there_are_records_is_told_as_by_the_loop(count):
+    batch = batch_of([(100, b"k", b"v", (), 1, 0)])
+    header = read_header(batch)._replace(record_count=count)
+    data = record_bytes(batch, 0, header)
+    said = told(decode_records, data, header)
+    assert said == told(singly, data, header)
+    assert said[0] in (CorruptRecordError, IndexError)
 
 
 @example([b"k", b"kk"])

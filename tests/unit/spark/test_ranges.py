@@ -39,6 +39,12 @@ def answer(*bases):
     return PartitionData(records=b"".join(built), high_watermark=99)
 
 
+def raised(answered):
+    if isinstance(answered, Exception):
+        raise answered
+    return answered
+
+
 def test_a_reader_says_when_it_needs_no_further_request():
     found, told = reader(9), []
     assert [batch.num_rows for batch in found._decode(answer(0, 3), lambda: told.append("last"))] == [6]
@@ -68,6 +74,9 @@ def test_nothing_is_sent_ahead_twice():
     assert found.sent == [0]
     found.close()
     found.close()
+    empty = reader(0)
+    empty.begin()
+    assert empty.sent == []
 
 
 def test_what_the_caller_does_with_records_is_no_waiting(monkeypatch):
@@ -79,7 +88,12 @@ def test_what_the_caller_does_with_records_is_no_waiting(monkeypatch):
     for _ in found._decode(answer(0)):
         now[0] += 300
     found._pause(RetriableError("a broker that restarts"))
+    later = reader(9)  # its turn comes when the ranges before it are read
     now[0] += 300
+    answers = iter([RetriableError("a broker that restarts"), answer(0, 3, 6)])
+    later._fetch = lambda: raised(next(answers))
+    later._cluster = SimpleNamespace(forget_leader=lambda _: None)
+    assert [batch.num_rows for batch in later.batches()] == [9]
     with pytest.raises(KafkaConnectionError, match="no answer within 10 s"):
         found._pause(RetriableError("a broker that is gone"))
 
