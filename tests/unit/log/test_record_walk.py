@@ -102,6 +102,18 @@ def singly(data: bytes, header: Any) -> Any:
         return verdict(data, header)
 
 
+@pytest.mark.parametrize("rules", [Rules(False, NOW + 90, NOW + 1000), Rules(False, NOW, NOW + 90)])
+@pytest.mark.parametrize("first", [64, 91, 119])
+def test_each_time_in_a_run_is_held_against_the_bounds(rules, first):
+    times = [NOW + first, *[NOW + 70 + number % 40 for number in range(100)], NOW + 90]
+    builder = BatchBuilder(NOW)
+    for time in times:
+        builder.append(time, b"k", b"v")
+    batch = builder.build()
+    bad = [BadRecord(at, at, time) for at, time in enumerate(times) if not rules.earliest <= time <= rules.latest]
+    assert walk(batch[HEADER_SIZE:], read_header(batch), rules) == (max(times), True, bad, len(bad))
+
+
 steps = st.lists(st.sampled_from([0, 0, 0, 1, 40, 9000, -1]), min_size=1, max_size=20)
 """Milliseconds between two records, over and over: runs of one time, and of times of one, two and three bytes."""
 

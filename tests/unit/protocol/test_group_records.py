@@ -217,3 +217,18 @@ def test_commits_of_one_request_are_written_as_one_by_one(group, topic, values, 
     assert together.build() == one_by_one.build()
     assert (together.size, together.count) == (one_by_one.size, one_by_one.count)
     assert together.append(104, None, b"next") == len(values) + before
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 65])
+@pytest.mark.parametrize("last", [61, 62, 63, 64, 65, 66, 4_094, 4_095, 4_096, 4_097, 8_190, 8_191, 8_192, 8_193])
+def test_plain_commits_around_offsets_that_take_a_byte_more(last, count):
+    commits = OffsetCommits("g", "t", [(number, (number, -1, "", 103, -1, bytes(16))) for number in range(count)])
+    together, one_by_one = BatchBuilder(), BatchBuilder()
+    for batch in (together, one_by_one):
+        if last >= count:
+            batch.append_at(last - count, 100, b"key", None)
+    append_records(together, 103, commits)
+    for record in commits.records():
+        append_records(one_by_one, 103, record)
+    assert together.build() == one_by_one.build()
+    assert (together.size, together.count) == (one_by_one.size, one_by_one.count)
