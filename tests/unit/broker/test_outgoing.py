@@ -81,3 +81,28 @@ def test_what_is_handed_to_a_socket_arrives(stored, given_kinds):
         while len(got) < len(expected):
             got += far.recv(1 << 22)
     assert bytes(got) == expected
+
+
+@pytest.mark.parametrize("size", [LARGE, COPIED + LARGE - 1, COPIED + LARGE, 3 * COPIED])
+def test_a_socket_is_offered_the_beginning_of_what_waits(stored, monkeypatch, size):
+    """Also one with room for all of it."""
+    file, view = stored
+    parts: list[Part] = [b"head", FileRange(file, 7, view[7 : 7 + size]), b"tail", FileRange(file, 0, view[:LARGE])]
+    expected = b"".join(map(bytes, parts))
+    offered = bytearray()
+
+    def writev(_: int, group: list[bytes]) -> int:
+        for one in group:
+            offered.extend(one)
+        return len(offered)
+
+    monkeypatch.setattr(os, "writev", writev)
+    with socket.socket() as plain:
+        assert hand_over(plain, parts) == (len(offered), len(offered))
+    assert len(offered) > LARGE
+    assert expected.startswith(offered)
+
+
+def test_ranges_and_views_of_a_mapped_file_take_no_memory(stored):
+    file, view = stored
+    assert outgoing.own_bytes([b"head", FileRange(file, 0, view[:LARGE]), view[5:9], memoryview(b"copied")]) == 10

@@ -366,6 +366,8 @@ def test_groups_are_deleted_and_described_in_kafkas_order(broker):
     )
 )
 @example([("g", step, 0) for step in ("join", "leave", "delete")])
+@example([("g", "wait", 4)] + [("g", "wait", 3)] * 29 + [("g", "wait", 2), ("g", "join", 0)])
+@example([("g", "join", 0), ("g", "wait", 1), ("h", "join", 0), ("g", "leave", 0), ("g", "delete", 0)])
 def test_the_next_deadline_is_the_earliest_of_all_groups(steps):
     """Deadlines move: alarms of groups are overtaken by earlier ones, and groups go while theirs are set."""
     broker = Broker().loaded()

@@ -161,6 +161,37 @@ def test_one_byte_among_many_records_that_are_alike(at, where):
             walk(bytes(data), header, ANY)
 
 
+@pytest.mark.parametrize("at", [1, 30, 63, 64, 100, 8191, 8192])
+@pytest.mark.parametrize("mask", [0x02, 0x40])
+@pytest.mark.parametrize("form", [bytes, memoryview])
+def test_one_offset_out_of_sequence_among_many_records_that_are_alike(at, mask, form):
+    builder = BatchBuilder()
+    for _ in range(8_300):
+        builder.append(NOW, b"k", b"v")
+    batch = builder.build()
+    data = bytearray(batch[HEADER_SIZE:])
+    offset = sum(9 + (n >= 64) + (n >= 8192) for n in range(at)) + 3
+    data[offset] ^= mask
+    found = walk(form(data), read_header(batch), ANY)
+    assert found == (NOW, False, [], 0)
+
+
+@pytest.mark.parametrize("at", [1, 30, 63, 64, 100, 8191, 8192])
+@pytest.mark.parametrize("form", [bytes, memoryview])
+@pytest.mark.parametrize("later", [0, 1])
+def test_one_number_that_ends_elsewhere_among_many_that_are_alike(at, form, later):
+    """In the offset and in the time: the bytes behind it would be read as another number."""
+    for place in (2, 3):
+        builder = BatchBuilder(NOW)
+        for number in range(8_300):
+            builder.append(NOW + number % 50 * later, b"k", b"v")
+        batch = builder.build()
+        data = bytearray(batch[HEADER_SIZE:])
+        data[sum(9 + (n >= 64) + (n >= 8192) for n in range(at)) + place] ^= 0x80
+        with pytest.raises(CorruptRecordError):
+            walk(form(data), read_header(batch), ANY)
+
+
 @pytest.mark.parametrize("count", [9_999, 10_001])
 def test_a_count_that_is_wrong(count):
     batch = build([(10_000, 1, 1, 0)])
