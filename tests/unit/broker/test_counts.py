@@ -400,16 +400,20 @@ class PausedPeer(Peer):
         self.reading = True
 
 
-async def test_a_connection_goes_on_though_its_answer_left_early(broker: Broker) -> None:
+@pytest.mark.parametrize("in_one_read", [True, False])
+async def test_a_connection_goes_on_though_its_answer_left_early(broker: Broker, in_one_read: bool) -> None:
     """A request behind the join waits for its answer, and is handled in the turn after it."""
     early = PausedPeer(broker)
     peers = [early, *[Peer(broker) for _ in range(WRITE_EVERY)]]
     ids, _ = await form("g", peers)
     for peer, member_id in zip(peers, ids, strict=True):
-        peer.say(join(member_id), version=9)
-        if peer is early:
-            peer.say(m.HeartbeatRequest("g", 2, member_id), version=4)
-            assert not early.reading
+        heartbeat = [m.HeartbeatRequest("g", 2, member_id)] if peer is early else []
+        if in_one_read:
+            peer.say(join(member_id), *heartbeat, version=4)
+        else:
+            peer.say(join(member_id), version=9)
+            peer.say(*heartbeat, version=4)
+        assert peer is not early or early.reading is in_one_read
     await answered(*peers)
     for _ in range(100):
         await asyncio.sleep(0)

@@ -4,7 +4,7 @@ import pytest
 
 from muster.coordinator.clocks import TOLERATED_MS, shift_between
 from muster.coordinator.wall_time import shifted
-from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord
+from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord, OffsetCommits
 from muster.protocol.messages import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 
 LATEST = (1 << 63) - 1
@@ -20,6 +20,10 @@ def test_times_of_a_record_move_and_what_is_no_time_stays(time, by, moved):
     value = OffsetCommitValue(7, 2, "m", time, time, b"i" * 16)
     assert shifted(OffsetCommitRecord(key, value), by) == OffsetCommitRecord(
         key, OffsetCommitValue(7, 2, "m", moved, moved, b"i" * 16)
+    )
+    commits = OffsetCommits("g", "t", [(3, (7, 2, "m", time, time, b"i" * 16)), (4, (7, 2, "", time, -1, b"i" * 16))])
+    assert shifted(commits, by) == OffsetCommits(
+        "g", "t", [(3, (7, 2, "m", moved, moved, b"i" * 16)), (4, (7, 2, "", moved, -1, b"i" * 16))]
     )
     group = GroupMetadataRecord(GroupMetadataKey("g"), GroupMetadataValue("consumer", 4, current_state_timestamp=time))
     expected = GroupMetadataValue("consumer", 4, current_state_timestamp=moved)
