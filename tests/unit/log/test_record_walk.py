@@ -111,7 +111,7 @@ def test_each_time_in_a_run_is_held_against_the_bounds(rules, first):
         builder.append(time, b"k", b"v")
     batch = builder.build()
     bad = [BadRecord(at, at, time) for at, time in enumerate(times) if not rules.earliest <= time <= rules.latest]
-    assert walk(batch[HEADER_SIZE:], read_header(batch), rules) == (max(times), True, bad, len(bad))
+    assert walk(bytes(batch[HEADER_SIZE:]), read_header(batch), rules) == (max(times), True, bad, len(bad))
 
 
 steps = st.lists(st.sampled_from([0, 0, 0, 1, 40, 9000, -1]), min_size=1, max_size=20)
