@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -256,3 +258,21 @@ def test_an_answer_that_goes_backwards_is_damage_and_no_endless_loop() -> None:
     with pytest.raises(CorruptRecordError, match="t-0 is damaged at offset 1"):
         broker.fetcher.collect(500)
     assert not broker.exchange()
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+def test_a_damaged_message_of_before_kafka_0_11_is_told_as_damage(broken: int) -> None:
+    """What is before it is handed out; it is not taken for a message that no response holds."""
+    one = "00000000 00 00 00000000 00000001 76"
+    messages = [bytearray.fromhex(f"00000000000000{at:02x} 0000000f {one}") for at in (0, 1)]
+    for message in messages:
+        struct.pack_into(">I", message, 12, crc32(message[16:]))
+    messages[broken][-1] ^= 1
+    broker = OneBroker({P0: [2]})
+    broker.logs[P0] = [(0, 2, bytes(messages[0] + messages[1]))]
+    broker.exchange()
+    if broken:
+        assert [record.value for record in broker.fetcher.collect(500)[P0]] == [b"v"]
+        broker.exchange()
+    with pytest.raises(CorruptRecordError, match=f"t-0 is damaged at offset {broken}"):
+        broker.fetcher.collect(500)
