@@ -14,9 +14,10 @@ from muster.spark import cluster as clusters
 from muster.spark import ranges
 from muster.spark.cluster import RetriableError
 from muster.spark.fetch import FetchSettings, RangeReader
-from muster.spark.offsets import Claim
+from muster.spark.offsets import INITIAL, Claim, QueryOffset, Topic, to_json
 from muster.spark.options import parse_options
 from muster.spark.ranges import OffsetRange, ReadTask, read_range, tasks
+from muster.spark.stream import StreamReader
 
 SETTINGS = FetchSettings(("127.0.0.1:1",), timeout_s=10)
 
@@ -160,3 +161,13 @@ def test_at_most_and_at_least_are_compared():
     assert parse_options(given | {"maxPartitions": "3"}, streaming=False).max_partitions == 3
     with pytest.raises(ConfigError, match="maxPartitions is less than minPartitions"):
         parse_options(given | {"maxPartitions": "2"}, streaming=False)
+
+
+def test_the_tasks_of_a_stream_know_the_topics_of_its_batch_by_their_ids():
+    given = {"kafka.bootstrap.servers": "b:1", "subscribe": "t", "groupId": "g", "maxPartitions": "1"}
+    stream: Any = StreamReader(parse_options(given, streaming=True))
+    claims = {TopicPartition("t", 0): Claim(1, 3), TopicPartition("u", 0): Claim(5, 9)}
+    stream._member = SimpleNamespace(planned=lambda end: claims)
+    end = to_json(QueryOffset(1, claims, topics={"t": Topic("0a" * 16, 1)}))
+    [task] = stream.partitions(to_json(INITIAL), end)
+    assert task.ranges == (OffsetRange("t", 0, 1, 3, "0a" * 16), OffsetRange("u", 0, 5, 9, ""))
