@@ -23,7 +23,7 @@ def compare(seed: int, imagination: Transcript, reality: Transcript) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", [*scale.seeds(8), *scale.fresh_seeds(2)])
+@pytest.mark.parametrize("seed", scale.seeds(8))  # `make soak` has others: what they find is no change's doing
 async def test_the_same_steps_have_the_same_answers_and_events(zookeeper: ZooKeeperServer, seed: int) -> None:
     story, _ = imagined(seed, STEPS, ends=True)
     compare(seed, story, await lived(zookeeper, story))
