@@ -19,6 +19,8 @@ left to do. So a turn that was broken off anywhere, by a lost connection or with
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -61,17 +63,20 @@ from muster.zookeeper.znodes import (
     broker_path,
     partition_state_path,
     read_controller_epoch,
+    read_topic,
     topic_config_data,
     topic_config_path,
     topic_path,
 )
 
 CLUSTER_ID = "/cluster/id"
+PRODUCER_IDS = "/latest_producer_id_block"
 PERSISTENT = ("/consumers", BROKER_IDS, BROKER_TOPICS, TOPIC_CONFIGS, "/config/changes", DELETE_TOPICS)
 """What a broker creates, as Kafka does, before it registers; their parents too."""
 
 NO_LEADER = -1
 WRITES_OF_A_MULTI = 200
+PRODUCER_IDS_OF_A_BLOCK = 1_000
 
 
 class BrokerIdTakenError(MusterError):
@@ -167,6 +172,38 @@ def cluster_id(fresh: str) -> Plan[str]:
         return fresh
 
 
+def reserve_producer_ids(broker_id: int) -> Plan[range]:
+    """Ids for idempotent producers that no other broker gives out, as Kafka reserves them.
+
+    Raises:
+        ConfigError: what is written there cannot be understood; to guess would give an id twice.
+    """
+    while True:
+        try:
+            data, stat = yield from ask(GetData(PRODUCER_IDS))
+        except NoNodeError:
+            with suppress(NodeExistsError):
+                yield from ask(Create(PRODUCER_IDS))
+            continue
+        first = _first_free_id(data)
+        ids = range(first, first + PRODUCER_IDS_OF_A_BLOCK)
+        block = {"version": 1, "broker": broker_id, "block_start": str(ids[0]), "block_end": str(ids[-1])}
+        try:
+            yield from ask(SetData(PRODUCER_IDS, json.dumps(block, separators=(",", ":")).encode(), stat.version))
+        except BadVersionError:
+            continue  # another broker has taken it
+        return ids
+
+
+def _first_free_id(data: bytes | None) -> int:
+    if not data:
+        return 0
+    try:
+        return int(json.loads(data)["block_end"]) + 1
+    except (ValueError, KeyError, TypeError):
+        raise ConfigError(f"{PRODUCER_IDS} in ZooKeeper holds no block of producer ids: {data!r}") from None
+
+
 def create_topic(name: str, registration: TopicRegistration, settings: Mapping[str, str]) -> Plan[None]:
     """Create a topic; its partitions have leaders once the controller has seen it. Raises NodeExistsError."""
     config, topic = topic_config_path(name), topic_path(name)
@@ -231,9 +268,34 @@ def settle(term: Term, image: ClusterImage) -> Plan[int]:
     for name in sorted(image.deletions):
         writes += yield from _delete(term, image, name)
     for name, topic in list(image.topics.items()):
-        if name not in image.deletions:
-            writes += yield from _lead(term, name, topic, image.brokers)
+        if name in image.deletions:
+            continue
+        if topic.registration.topic_id is None:
+            writes += yield from _give_id(term, image, name)
+        writes += yield from _lead(term, name, topic, image.brokers)
     return writes
+
+
+def _give_id(term: Term, image: ClusterImage, name: str) -> Plan[int]:
+    """Give a topic an id that was created without, by Kafka's tools of before 2.8, as Kafka's controller does."""
+    path = topic_path(name)
+    data, stat = yield from ask(GetData(path))
+    found = read_topic(name, data)
+    if isinstance(found, TopicRegistration) and found.topic_id is None:  # else the image is behind
+        named = found._replace(topic_id=_id_of_creation(name, stat.czxid), version=3)
+        yield from ask(Multi(term.check, SetData(path, named.encode(), stat.version)))
+    image.reread(path)
+    return 1
+
+
+def _id_of_creation(name: str, czxid: int) -> str:
+    """An id that no other topic has, and that a former topic of this name had not: it was created by another
+    transaction."""
+    raw = bytearray(hashlib.sha256(f"{name}/{czxid}".encode()).digest()[:16])
+    raw[0] &= 0x7F  # as text it must not begin with '-'
+    raw[6] = raw[6] & 0x0F | 0x40
+    raw[8] = raw[8] & 0x3F | 0x80
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
 def _lead(term: Term, name: str, topic: TopicImage, alive: Iterable[int]) -> Plan[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from contextlib import suppress
 from random import Random
 
@@ -13,6 +14,7 @@ from muster.testing.zookeeper import SimZooKeeper
 from muster.zookeeper import cluster_scheme
 from muster.zookeeper.cluster_scheme import (
     CLUSTER_ID,
+    PRODUCER_IDS,
     BrokerIdTakenError,
     ClusterMember,
     cluster_id,
@@ -22,6 +24,7 @@ from muster.zookeeper.cluster_scheme import (
     load_of,
     next_state,
     request_deletion,
+    reserve_producer_ids,
     settle,
     spread,
     write_settings,
@@ -47,6 +50,7 @@ from muster.zookeeper.znodes import (
     TopicRegistration,
     partition_state_path,
     read_partition_state,
+    read_topic,
     topic_config_path,
     topic_path,
 )
@@ -328,3 +332,56 @@ def test_what_cannot_be_read_is_noted_and_passed_over(world):
     world.do(SetData("/brokers/topics/bad", TopicRegistration({0: [1]}).encode()))
     assert "bad" in world.image().topics
     assert world.do(GetData(CONTROLLER))[0] == b"?"
+
+
+def test_producer_ids_are_reserved_in_blocks_that_never_overlap(world):
+    blocks = [world.run(reserve_producer_ids(broker_id)) for broker_id in (1, 2, 1)]
+    assert blocks == [range(1_000), range(1_000, 2_000), range(2_000, 3_000)]
+    data, _ = world.do(GetData(PRODUCER_IDS))
+    assert data == b'{"version":1,"broker":1,"block_start":"2000","block_end":"2999"}'
+
+
+def test_two_brokers_that_reserve_at_once_get_blocks_of_their_own(world):
+    world.run(reserve_producer_ids(1))
+    slow = reserve_producer_ids(1)
+    found = world.do(next(slow))
+    assert world.run(reserve_producer_ids(2)) == range(1_000, 2_000)
+    asked = slow.send(found)
+    with pytest.raises(BadVersionError) as refused:
+        world.do(asked)
+    asked = slow.throw(refused.value)
+    asked = slow.send(world.do(asked))
+    with pytest.raises(StopIteration) as ended:
+        slow.send(world.do(asked))
+    assert ended.value.value == range(2_000, 3_000)
+
+
+@pytest.mark.parametrize("data", [b"7", b"{}", b"x", b'{"block_end":"many"}'])
+def test_producer_ids_are_not_guessed(world, data):
+    world.do(Create(PRODUCER_IDS, data))
+    with pytest.raises(ConfigError):
+        world.run(reserve_producer_ids(1))
+
+
+def test_a_topic_of_kafkas_older_tools_is_given_an_id_that_no_former_one_had(world):
+    member = ClusterMember(1)
+    found = []
+    for _ in range(2):
+        member.image.forget()
+        world.run(create_topic("t", TopicRegistration({0: [1]}, version=1), {}), "user")
+        world.run(member.turn(registration(1), 0))
+        data, _ = world.do(GetData(topic_path("t")))
+        named = read_topic("t", data)
+        assert isinstance(named, TopicRegistration)
+        assert named.topic_id is not None
+        assert member.term is not None
+        found.append(named.topic_id)
+        assert len(base64.urlsafe_b64decode(named.topic_id + "==")) == 16
+        assert named == TopicRegistration({0: [1]}, named.topic_id, 3)
+        topic = member.image.topics["t"]
+        assert (topic.registration, topic.states[0].state) == (named, state(1, 0, [1], member.term.epoch))
+        world.run(request_deletion("t"), "user")
+        member.image.forget()
+        world.run(member.turn(registration(1), 0))
+        assert "t" not in member.image.topics
+    assert found[0] != found[1]
