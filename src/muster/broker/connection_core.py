@@ -200,7 +200,7 @@ class ConnectionCore:
             self._guarded(self.pending)
         if not self.stalled():
             self.reading = True
-        elif self.out_bytes >= HIGH_WATER:
+        elif self.out_bytes >= HIGH_WATER and not self.reading:  # else no turn would bring `go_on`, to end `_BY_REST`
             self._next_turn()  # when it is written
         return True
 

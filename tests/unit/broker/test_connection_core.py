@@ -344,7 +344,8 @@ class Peers:
             if not peer.gone:
                 peer.core.woken = False
                 peer.carry_out()
-                peer.core.go_on()
+                if peer.core.pending or not peer.core.reading:  # no more is promised (connection.py)
+                    peer.core.go_on()
                 peer.carry_out()
         for peer in self.peers:
             peer.check()
@@ -450,3 +451,21 @@ def test_reads_between_replies_and_turns_do_not_pile_up() -> None:
         if world.parked:
             world.reply(0)
         peer.check()
+
+
+def test_frames_handled_in_a_turn_may_end_with_a_full_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last of what had come is handled in a later turn, and its answer fills the buffer: the next is read too."""
+    monkeypatch.setattr(connection_core, "HIGH_WATER", 1)
+    world = Peers(0, 1)
+    [peer] = world.peers
+    peer.take(10_000)
+    peer.ask(["small"])
+    peer.ask(["small"])
+    peer.deliver(READ)
+    world.turn()
+    world.turn()
+    peer.ask(["small"])
+    peer.deliver(READ)
+    for _ in range(3):
+        world.turn()
+    assert not peer.requests
