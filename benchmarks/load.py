@@ -23,7 +23,7 @@ from benchmarks.modes import MODES, Figures, Options, middle
 from benchmarks.servers import Compiled, Kafka, Muster, Server
 from benchmarks.wire import BenchmarkError
 
-WARM_UP_S = {"muster": 0.3, "kafka": 4.0}
+WARM_UP_S = {"muster": 0.3, "compiled": 0.3, "kafka": 4.0}
 FIRST_WARM_UP_S = 8.0
 REBALANCE_ROUNDS = 5
 """Rebalances are short: more of them cost little."""
