@@ -48,6 +48,7 @@ from muster.zookeeper.operations import (
     Write,
     ask,
     create_ephemeral,
+    ensure_path,
 )
 from muster.zookeeper.znodes import (
     BROKER_IDS,
@@ -146,17 +147,6 @@ def load_of(topics: Iterable[TopicImage]) -> dict[int, int]:
 # --- what any broker may do ------------------------------------------------------------------------------------------
 
 
-def ensure(path: str) -> Plan[None]:
-    """Create a persistent znode without data, and its parents, unless it is there."""
-    try:
-        yield from ask(Create(path))
-    except NodeExistsError:
-        return
-    except NoNodeError:
-        yield from ensure(path.rpartition("/")[0])
-        yield from ensure(path)
-
-
 def cluster_id(fresh: str) -> Plan[str]:
     """The id of the cluster; `fresh` becomes it if there is none yet. Kafka writes it so."""
     while True:
@@ -164,7 +154,7 @@ def cluster_id(fresh: str) -> Plan[str]:
             data, _ = yield from ask(GetData(CLUSTER_ID))
             return _id_of(data)
         except NoNodeError:
-            yield from ensure("/cluster")
+            yield from ensure_path("/cluster")
         try:
             yield from ask(Create(CLUSTER_ID, b'{"version":"1","id":"%s"}' % fresh.encode()))
         except NodeExistsError:
@@ -432,7 +422,7 @@ class ClusterMember:
 
     def _register(self, registration: BrokerRegistration) -> Plan[None]:
         for path in PERSISTENT:
-            yield from ensure(path)
+            yield from ensure_path(path)
         try:
             yield from create_ephemeral(broker_path(self.broker_id), registration.encode())
         except NodeExistsError:

@@ -77,6 +77,13 @@ class ClusterImage:
         """Topics that are asked to be deleted."""
         self.unreadable: dict[str, Unreadable] = {}
         """What cannot be understood, by path: for the log. The cluster goes on without it."""
+        self._roots: dict[str, Callable[[str], Plan[None]]] = {
+            BROKER_IDS: self._read_brokers,
+            BROKER_TOPICS: self._read_topics,
+            DELETE_TOPICS: self._read_deletions,
+            CONTROLLER: self._read_controller,
+        }
+        """What is always of interest; all else is found from there."""
         self._dirty: dict[str, Callable[[str], Plan[None]]] = {}
         self.forget()
 
@@ -87,8 +94,7 @@ class ClusterImage:
 
     def forget(self) -> None:
         """Read everything again, as after an expired session. What is known stays until it is read."""
-        self._dirty = {path: self._reader(path) for path in (BROKER_IDS, BROKER_TOPICS, DELETE_TOPICS, CONTROLLER)}
-        self._mark_known()
+        self._dirty = {path: self._reader(path) for path in (*self._roots, *self._known_paths())}
 
     def changed(self, event: Watched | SessionEvent) -> bool:
         """Take an event of the session; returns whether there is something to read."""
@@ -123,25 +129,15 @@ class ClusterImage:
     # --- which path is read how --------------------------------------------------------------------------------------
 
     def _reader(self, path: str) -> Callable[[str], Plan[None]]:
-        match path:
-            case _ if path == BROKER_IDS:
-                return self._read_brokers
-            case _ if path == BROKER_TOPICS:
-                return self._read_topics
-            case _ if path == DELETE_TOPICS:
-                return self._read_deletions
-            case _ if path == CONTROLLER:
-                return self._read_controller
+        root = self._roots.get(path)
+        if root is not None:
+            return root
         parts = path.split("/")
         if path.startswith(BROKER_IDS + "/"):
             return self._read_broker
         if parts[1] == "config":
             return self._read_settings
         return self._read_state if len(parts) > len(topic_path("t").split("/")) else self._read_topic
-
-    def _mark_known(self) -> None:
-        for path in self._known_paths():
-            self._dirty.setdefault(path, self._reader(path))
 
     def _known_paths(self) -> Iterator[str]:
         yield from map(broker_path, self.brokers)
@@ -152,7 +148,7 @@ class ClusterImage:
 
     def _is_known(self, path: str) -> bool:
         """An event of something that is gone from its list meanwhile changes nothing."""
-        if path in (BROKER_IDS, BROKER_TOPICS, DELETE_TOPICS, CONTROLLER) or path.startswith(BROKER_IDS + "/"):
+        if path in self._roots or path.startswith(BROKER_IDS + "/"):
             return True
         parts = path.split("/")
         return len(parts) > 3 and parts[3] in self.topics

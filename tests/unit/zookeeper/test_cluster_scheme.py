@@ -20,7 +20,6 @@ from muster.zookeeper.cluster_scheme import (
     cluster_id,
     create_topic,
     elect,
-    ensure,
     load_of,
     next_state,
     request_deletion,
@@ -40,6 +39,7 @@ from muster.zookeeper.operations import (
     NodeExistsError,
     SetData,
     ZooKeeperError,
+    ensure_path,
 )
 from muster.zookeeper.znodes import (
     CONTROLLER,
@@ -126,7 +126,7 @@ class World:
 def world():
     made = World()
     for path in cluster_scheme.PERSISTENT:
-        made.run(ensure(path))
+        made.run(ensure_path(path))
     return made
 
 
@@ -200,7 +200,7 @@ def test_the_first_broker_names_the_cluster(world):
 
 @pytest.mark.parametrize("data", [None, b"", b"no json", b"[]", b'{"id":5}', b'{"id":""}'])
 def test_a_cluster_without_a_readable_id_is_refused(world, data):
-    world.run(ensure("/cluster"))
+    world.run(ensure_path("/cluster"))
     world.do(Create(CLUSTER_ID, data))
     with pytest.raises(ConfigError, match="holds no id"):
         world.run(cluster_id("x"))
@@ -282,9 +282,9 @@ def test_a_turn_that_is_broken_off_anywhere_is_made_good_by_the_next(monkeypatch
     at, ended = 0, False
     while not ended:
         world = World()
-        world.run(ensure("/brokers/topics"), "user")
-        world.run(ensure("/config/topics"), "user")
-        world.run(ensure("/admin/delete_topics"), "user")
+        world.run(ensure_path("/brokers/topics"), "user")
+        world.run(ensure_path("/config/topics"), "user")
+        world.run(ensure_path("/admin/delete_topics"), "user")
         world.run(create_topic("old", TopicRegistration({0: [1], 1: [2]}), {}), "user")
         world.run(create_topic("new", TopicRegistration({0: [1], 1: [1], 2: [2], 3: [1]}), {"a": "b"}), "user")
         world.run(request_deletion("old"), "user")
@@ -317,7 +317,7 @@ def test_what_cannot_be_read_is_noted_and_passed_over(world):
     world.do(Create("/brokers/ids/x", registration(1).encode(), ephemeral=True))
     world.do(Create("/brokers/topics/bad", b"{}"))
     world.run(create_topic("good", TopicRegistration({0: [1]}), {}))
-    world.run(ensure("/brokers/topics/good/partitions/0"))
+    world.run(ensure_path("/brokers/topics/good/partitions/0"))
     world.do(Create(partition_state_path("good", 0), b"[]"))
     world.do(Create(CONTROLLER, b"?"))
     image = world.image()
