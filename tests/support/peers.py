@@ -183,6 +183,16 @@ def kept(command: Sequence[str], users: Path, pidfile: Path, logfile: Path) -> s
     return subprocess.Popen([*keeper, *command], stdin=subprocess.DEVNULL, start_new_session=True)
 
 
+def pid_in(folder: Path) -> int | None:
+    """The process whose id tests/peers/keeper.py has left in a folder, while it runs."""
+    try:
+        pid = int((folder / "pid").read_text())
+        os.kill(pid, 0)
+    except (OSError, ValueError):
+        return None
+    return pid
+
+
 @dataclass
 class KafkaBroker:
     """One real Apache Kafka node, broker and controller in one process, on the loopback interface.
@@ -206,12 +216,7 @@ class KafkaBroker:
     @property
     def pid(self) -> int | None:
         """The process id while the broker runs."""
-        try:
-            pid = int((self.folder / "pid").read_text())
-            os.kill(pid, 0)
-        except (OSError, ValueError):
-            return None
-        return pid
+        return pid_in(self.folder)
 
     @property
     def log(self) -> str:

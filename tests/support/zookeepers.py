@@ -49,12 +49,7 @@ class ZooKeeperServer:
     @property
     def pid(self) -> int | None:
         """The process id while it runs."""
-        try:
-            pid = int((self.folder / "pid").read_text())
-            os.kill(pid, 0)
-        except (OSError, ValueError):
-            return None
-        return pid
+        return peers.pid_in(self.folder)
 
     @property
     def log(self) -> str:
