@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import warnings
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
 
 from muster.client import forks
+from muster.client.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS
 from muster.client.loop import Call, LoopThread
-from muster.errors import IllegalStateError
+from muster.errors import ClosedError, IllegalStateError
 
 T = TypeVar("T")
+
+
+class Reader(Protocol):
+    """The consumer for asyncio that does the work, seen from here."""
+
+    async def start(self) -> None: ...
+
+    async def _close(self, timeout_ms: int, *, handled: bool) -> bool:
+        """Returns whether it is closed now: not if a callback of its close calls this."""
+        ...
 
 
 class BlockingReader(forks.StaysHere):
@@ -22,6 +35,8 @@ class BlockingReader(forks.StaysHere):
     anything else is done in the loop's thread, `_settle` takes back what the caller did not get.
     """
 
+    _consumer: Reader
+
     def __init__(self, thread: LoopThread, take_back: Callable[[], None]) -> None:
         self._thread = thread
         self._take_back = take_back
@@ -30,6 +45,40 @@ class BlockingReader(forks.StaysHere):
         """The last call that hands out records. The loop's thread writes it."""
         self._reader: int | None = None
         """The thread that made this call."""
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def _close(self, timeout_ms: int, *, handled: bool) -> None:
+        closed = True
+        try:
+            if not self._thread.forked and not self._thread.closed:
+                here = self._reader in (None, threading.get_ident())
+                closed = self._run(self._consumer._close, timeout_ms, handled=handled and here)
+        except ClosedError:
+            if not self._thread.closed:
+                raise
+            # Another thread's close has stopped the loop after this one had seen that it runs: all is done.
+        finally:
+            if closed:
+                self._thread.close()  # also if it was called before: an interrupt may have kept it from ending
+
+    def __enter__(self) -> Self:
+        self._run(self._consumer.start)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close(DEFAULT_CLOSE_TIMEOUT_MS, handled=kind is None)
+
+    def __del__(self) -> None:
+        thread: LoopThread | None = getattr(self, "_thread", None)
+        if thread is not None and thread.is_open:
+            text = f"a {type(self).__name__} was dropped without close()"
+            warnings.warn(text, ResourceWarning, source=self, stacklevel=2)
+            thread.drop()
+
+    # --- calls -------------------------------------------------------------------------------------------------------
 
     def _do(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """Call a plain function in the loop's thread."""

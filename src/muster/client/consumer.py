@@ -8,11 +8,8 @@ thread, inside the call, as in Kafka's own client. Records come over a batch at 
 from __future__ import annotations
 
 import re
-import threading
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from muster.client.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS, AsyncConsumer, OffsetsToCommit
@@ -47,6 +44,8 @@ class Consumer(BlockingReader):
     child process makes a consumer of its own.
     """
 
+    _consumer: AsyncConsumer
+
     def __init__(self, settings: Mapping[str, Any] | None = None, /, **more: Any) -> None:
         self._consumer = AsyncConsumer(settings, **more)
         self._consumer._pump.call_user = in_caller
@@ -68,33 +67,6 @@ class Consumer(BlockingReader):
         an exception, the records handed out last are not committed.
         """
         self._close(timeout_ms, handled=True)
-
-    def _close(self, timeout_ms: int, *, handled: bool) -> None:
-        if self._thread.forked or self._thread.closed:
-            self._thread.close()  # an interrupt may have kept it from ending
-            return
-        here = self._reader in (None, threading.get_ident())
-        closed = True
-        try:
-            closed = self._run(self._consumer._close, timeout_ms, handled=handled and here)
-        finally:
-            if closed:
-                self._thread.close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close(DEFAULT_CLOSE_TIMEOUT_MS, handled=kind is None)
-
-    def __del__(self) -> None:
-        thread: LoopThread | None = getattr(self, "_thread", None)
-        if thread is not None and thread.is_open:
-            warnings.warn("a Consumer was dropped without close()", ResourceWarning, source=self, stacklevel=2)
-            thread.drop()
 
     # --- subscribing -------------------------------------------------------------------------------------------------
 

@@ -102,6 +102,8 @@ class AsyncWatcherConsumer(forks.StaysHere):
         self._woken = False
         self._polling = False
         self._closing = False
+        self._gone = asyncio.Event()
+        """It is closed."""
         self._is_last_handled = False
         """At the close: whether what was handed out last is handled."""
         self._forks = forks.count
@@ -141,21 +143,29 @@ class AsyncWatcherConsumer(forks.StaysHere):
         """
         await self._close(timeout_ms, handled=has_ended_well(self._last_task))
 
-    async def _close(self, timeout_ms: int, *, handled: bool) -> None:
-        if self._closing or (self._session is not None and self._forks != forks.count):
-            return
+    async def _close(self, timeout_ms: int, *, handled: bool) -> bool:
+        """Close. Returns True: it is closed then, by this call or another."""
+        if self._session is not None and self._forks != forks.count:
+            return True
+        if self._closing:
+            await self._gone.wait()
+            return True
         self._closing, self._is_last_handled = True, handled
         self._tell_poll()
-        if self._watcher is not None:
-            self._watcher.cancel()
-            await asyncio.wait([self._watcher])
         try:
+            if self._watcher is not None:
+                self._watcher.cancel()
+                await asyncio.wait([self._watcher])
             await self._say_goodbye(timeout_ms)
         finally:
-            if self._session is not None:
-                await self._session.close()
-            if self._reader is not None:
-                await self._reader.close()
+            try:
+                if self._session is not None:
+                    await self._session.close()
+                if self._reader is not None:
+                    await self._reader.close()
+            finally:
+                self._gone.set()
+        return True
 
     async def _hang_up(self) -> None:
         """End a consumer that was dropped: nothing is committed; id and owners go."""

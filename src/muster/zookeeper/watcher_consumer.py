@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self
 
 from muster.client.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS
@@ -32,6 +29,8 @@ class WatcherConsumer(BlockingReader):
     at a time, except for `close` and `wakeup`.
     """
 
+    _consumer: AsyncWatcherConsumer
+
     def __init__(self, settings: Mapping[str, Any] | None = None, /, **more: Any) -> None:
         self._consumer = AsyncWatcherConsumer(settings, **more)
         self.consumer_id = self._consumer.consumer_id
@@ -46,31 +45,6 @@ class WatcherConsumer(BlockingReader):
     def close(self, timeout_ms: int = DEFAULT_CLOSE_TIMEOUT_MS) -> None:
         """Commit if auto commit is on, and leave the group. Records handed out to this thread are handled."""
         self._close(timeout_ms, handled=True)
-
-    def _close(self, timeout_ms: int, *, handled: bool) -> None:
-        if self._thread.forked or self._thread.closed:
-            self._thread.close()  # an interrupt may have kept it from ending
-            return
-        here = self._reader in (None, threading.get_ident())
-        try:
-            self._run(self._consumer._close, timeout_ms, handled=handled and here)
-        finally:
-            self._thread.close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close(DEFAULT_CLOSE_TIMEOUT_MS, handled=kind is None)
-
-    def __del__(self) -> None:
-        thread: LoopThread | None = getattr(self, "_thread", None)
-        if thread is not None and thread.is_open:
-            warnings.warn("a WatcherConsumer was dropped without close()", ResourceWarning, source=self, stacklevel=2)
-            thread.drop()
 
     # --- subscribing -------------------------------------------------------------------------------------------------
 

@@ -225,6 +225,18 @@ async def test_two_tasks_may_begin_at_once_and_a_close_ends_what_begins(cluster:
         assert isinstance(outcome, ClosedError)
 
 
+async def test_each_of_two_tasks_that_close_waits_until_all_is_committed(cluster: Cluster) -> None:
+    await cluster.create("closed-twice", 1, records=3)
+    consumer = cluster.consumer("closed-twice-g")
+    consumer.subscribe("closed-twice")
+    reading = asyncio.create_task(collect(consumer, 3))
+    assert len(await reading) == 3
+    for closing in asyncio.as_completed([consumer.close(), consumer.close()]):
+        await closing
+        assert cluster.offset("closed-twice-g", "closed-twice", 0) == 3
+        assert cluster.zookeeper.get_children("/consumers/closed-twice-g/ids") == []
+
+
 async def test_lists_and_new_partitions(cluster: Cluster) -> None:
     await cluster.create("list-a", 1, records=1)
     await cluster.create("other", 1, records=1)

@@ -187,6 +187,8 @@ def test_only_plain_commits_are_taken(version: int) -> None:
     assert not taken(("t", [partition(4)]))
     assert not taken(("t", [partition(3), partition(-1)]))
     assert not taken(("?", [partition()]))
+    assert taken(("t", [partition(metadata=None)])) == (version >= 8)
+    assert taken(("t", [partition(index, metadata=None) for index in range(3)])) == (version >= 8)
     assert not taken(("t", [partition(metadata="m")]))
     assert not taken(("t", [partition(), partition(1, metadata=None)]))
     assert not taken(("t", [partition(), partition(1, metadata="x" * 5_000)]))
@@ -234,8 +236,12 @@ PARTITIONS = st.builds(
     st.integers(-1, 2**31 - 1),
     st.sampled_from(["", "", "", "", "m", None, "é" * 200, "x" * 5_000]),
 )
-PLAIN = st.builds(partition, st.integers(0, 1), st.integers(0, 2**63 - 1), st.integers(-1, 3))
-TOPICS = st.tuples(NAMES, st.lists(PLAIN, min_size=1, max_size=5) | st.lists(PARTITIONS, max_size=4))
+NUMBERS = st.integers(0, 1), st.integers(0, 2**63 - 1), st.integers(-1, 3)
+PLAIN, NULL = (st.builds(partition, *NUMBERS, st.just(metadata)) for metadata in ("", None))
+TOPICS = st.tuples(
+    NAMES,
+    st.lists(PLAIN, min_size=1, max_size=5) | st.lists(NULL, min_size=1, max_size=5) | st.lists(PARTITIONS, max_size=4),
+)
 SENDERS: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
     [
         {},

@@ -81,6 +81,23 @@ def test_two_close_at_once(world: World) -> None:
     assert world.members() == 0
 
 
+def test_a_close_that_another_thread_overtakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer = Consumer(bootstrap_servers=NOWHERE)
+    consumer.start()
+    run = consumer._run
+
+    def run_late(*arguments: Any, **named: Any) -> Any:
+        monkeypatch.undo()
+        thread, raised = in_thread(consumer.close)
+        thread.join(60)
+        assert raised == []
+        return run(*arguments, **named)
+
+    monkeypatch.setattr(consumer, "_run", run_late)
+    consumer.close()
+    assert not consumer._thread.is_open
+
+
 def test_several_consumers_in_one_thread(world: World) -> None:
     consumers = [Consumer(**world.settings | {"group_id": f"{world.group}-{number}"}) for number in range(3)]
     for consumer in consumers:

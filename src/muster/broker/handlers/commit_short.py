@@ -28,8 +28,9 @@ MOST_KNOWN = 4_096
 
 _ONE = 2
 """As the codecs write the length of an array of one."""
-_PLAIN = 0x100
-"""The last two bytes of a partition in a request: the length of a string that is empty; no tags."""
+_EMPTY, _NULL = 0x100, 0
+"""The last two bytes of a partition in a request: the length of a string that is empty, or null; no tags. Both stand
+for no metadata (offsets.py)."""
 _PARTITION = 18
 _NO_TAGS = bytes(2)
 _ANSWER = Struct(">iib")
@@ -63,7 +64,7 @@ def _sender(version: int, head: bytes, count: int) -> Sender | None:
     sample = [
         OffsetCommitRequestPartition(0x01020304 + index, 0x05060708090A0B0C, 0x0D0E0F10) for index in range(count)
     ]
-    numbers = [(each.partition_index, each.committed_offset, each.committed_leader_epoch, _PLAIN) for each in sample]
+    numbers = [(each.partition_index, each.committed_offset, each.committed_leader_epoch, _EMPTY) for each in sample]
     whole = head + _partitions(count).pack(*[number for each in numbers for number in each]) + _NO_TAGS
     try:
         request = codec.decode(OffsetCommitRequest, version, whole)
@@ -119,7 +120,8 @@ def short_commit(groups: Groups) -> Short:
         key = (version, frame[position:at])
         sender = known.get(key) or _learn(known, key, count)
         numbers = _partitions(count).unpack_from(frame, at)
-        if sender is None or numbers[3::4].count(_PLAIN) != count:
+        ends = numbers[3::4]
+        if sender is None or (ends.count(_EMPTY) != count and ends.count(_NULL) != count):
             return False
         partitions = numbers[::4]
         call.ready = sender.answer(partitions, call.correlation_id)
