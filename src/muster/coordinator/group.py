@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
+from typing import Final
 
 from muster.coordinator.clocks import NEVER, NO_TIMESTAMP
 from muster.coordinator.config import GroupConfig
@@ -42,6 +43,22 @@ class GroupState(StrEnum):
 
 EMPTY, PREPARING_REBALANCE, COMPLETING_REBALANCE, STABLE, DEAD = GroupState
 """For the rules, which look at states all the time: Python 3.11 needs 0.1 µs to find a member in an enum."""
+
+TRANSITIONS: Final[Mapping[tuple[GroupState, GroupState], str]] = {
+    (EMPTY, PREPARING_REBALANCE): "a member joins",
+    (PREPARING_REBALANCE, COMPLETING_REBALANCE): "all have joined, or their time is over",
+    (PREPARING_REBALANCE, EMPTY): "no member is left",
+    (COMPLETING_REBALANCE, STABLE): "the assignment is there and written",
+    (COMPLETING_REBALANCE, PREPARING_REBALANCE): "a member comes, goes or changes",
+    (STABLE, PREPARING_REBALANCE): "a member comes, goes or changes",
+    (STABLE, STABLE): "a static member takes its place again",
+    (EMPTY, EMPTY): "it is written without members",
+    (EMPTY, STABLE): "a coordinator reads it from its store",
+    (STABLE, EMPTY): "a coordinator reads it from its store",
+    **{(state, DEAD): "it is deleted, or its coordinator gives it up" for state in GroupState},
+}
+"""Which state follows which, and why: what is not here is a defect, and drops the shard before it is written. Documents
+draw the diagram from it."""
 
 Protocols = list[tuple[str, bytes]]
 """The assignment protocols that a member knows, the one it likes best first, each with its metadata."""
@@ -238,6 +255,9 @@ class ClassicGroupBase:
     # ---------------------------------------------------------------------------------------------------- bookkeeping
 
     def transition_to(self, state: GroupState, now: int) -> None:
+        """Go on to another state, at wall-clock time `now`. Raises AssertionError if none leads there from this one."""
+        if (self.state, state) not in TRANSITIONS:
+            raise AssertionError(f"group {self.group_id!r} cannot go from {self.state} to {state}")
         self.state = state
         self.state_timestamp = now
 
@@ -423,8 +443,7 @@ class ClassicGroupBase:
         self.members = {each.member_id: self.members[each.member_id] for each in value.members}
         self.leader_id = value.leader
         self.subscribed_topics = self._subscriptions()
-        self.state_timestamp = value.current_state_timestamp
-        self.state = STABLE if value.members else EMPTY
+        self.transition_to(STABLE if value.members else EMPTY, value.current_state_timestamp)
 
 
 def _named_twice(member: ClassicMember) -> list[str]:

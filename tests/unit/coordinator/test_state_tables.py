@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from muster.coordinator import classic
-from muster.coordinator.group import GroupState
+from muster.coordinator.group import TRANSITIONS, ClassicGroupBase, GroupState
 from muster.errors import ErrorCode
 from tests.support.group_harness import GroupHarness
 from tools import group_tables
@@ -71,6 +71,39 @@ def test_a_newcomer_to_a_dead_group():
 @pytest.mark.parametrize("table", classic.TABLES.values(), ids=classic.TABLES.keys())
 def test_tables_have_an_answer_for_every_state(table):
     assert table.keys() == set(GroupState)
+
+
+@pytest.mark.interpreted
+def test_every_transition_is_taken_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = set()
+    go = ClassicGroupBase.transition_to
+
+    def note(group: ClassicGroupBase, state: GroupState, now: int) -> None:
+        before = group.state
+        go(group, state, now)
+        seen.add((before, state))
+
+    monkeypatch.setattr(ClassicGroupBase, "transition_to", note)
+    group = GroupHarness().stable_with("a", "b").restart()
+    group.join("c").join("a").join("b").join("d").leave("d").sync_all()
+    for name in "abc":
+        group.leave(name)
+    group.restart()
+    group.stable_with("s", instance="s").join("s", member_id="", instance="s")
+    assert seen == {pair for pair in TRANSITIONS if GroupState.DEAD not in pair}
+
+
+@pytest.mark.parametrize("before", GroupState)
+@pytest.mark.parametrize("after", GroupState)
+def test_a_group_goes_only_where_the_table_leads(before: GroupState, after: GroupState) -> None:
+    group = in_state(before).group
+    if (before, after) in TRANSITIONS:
+        group.transition_to(after, 7)
+        assert (group.state, group.state_timestamp) == (after, 7)
+    else:
+        with pytest.raises(AssertionError, match=f"group 'g' cannot go from {before} to {after}"):
+            group.transition_to(after, 7)
+        assert group.state is before
 
 
 def test_the_page_about_groups_is_up_to_date():
