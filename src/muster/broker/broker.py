@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from muster.broker import handlers
 from muster.broker.clock import TICK_S, SteadyClock, now_ms
@@ -35,7 +36,10 @@ from muster.broker.topics import TopicCatalogue, refuse_foreign
 from muster.coordinator.effects import GroupEvent
 from muster.errors import ConfigError, MusterError
 from muster.log import DISK, Files, FolderLock, FsyncPolicy, LogConfig, LogStore
-from muster.model import GROUP_METADATA_TOPIC, Node
+from muster.model import GROUP_METADATA_TOPIC, Node, TopicPartition
+
+if TYPE_CHECKING:
+    from muster.broker.zookeeper_cluster import ZooKeeperCluster
 
 log = logging.getLogger("muster.broker")
 
@@ -46,10 +50,15 @@ class Broker:
     Args:
         files: the disk; tests pass one that fails or waits.
         on_event: called with each event of a group, besides the line in the log.
+        among: the cluster to join; without it the broker is alone.
     """
 
     def __init__(
-        self, config: BrokerConfig, files: Files = DISK, on_event: Callable[[GroupEvent], None] | None = None
+        self,
+        config: BrokerConfig,
+        files: Files = DISK,
+        on_event: Callable[[GroupEvent], None] | None = None,
+        among: ZooKeeperCluster | None = None,
     ) -> None:
         self.config = config
         self.identity: Identity
@@ -69,6 +78,7 @@ class Broker:
         )
         self._files = files
         self._listener = on_event
+        self._among = among
         self._clock = SteadyClock()
         self._fsync = FsyncPolicy(config.text("fsync"))
         self._store: LogStore
@@ -91,16 +101,40 @@ class Broker:
             MusterError: the folder is in use, or the port cannot be opened.
         """
         self.loop = asyncio.get_running_loop()
-        self._open_folder()
+        if self._among is None:
+            self._open_folder()
+            await self._open_port()
+        else:
+            await self._join(self._among)
+        self._server.accept()
+        self.durability.start(self.config.integer("log.retention.check.interval.ms"))
+        self._tick()
+        self._started = True
+
+    async def _open_port(self) -> None:
         try:
             self._start_groups()
             await self._listen()
         except BaseException:
             self._store.close()
             raise
-        self.durability.start(self.config.integer("log.retention.check.interval.ms"))
-        self._tick()
-        self._started = True
+
+    async def _join(self, among: ZooKeeperCluster) -> None:
+        """Start as a broker among others. Connections wait meanwhile: before it has read what there is, it would tell
+        clients of a cluster without brokers."""
+        try:
+            self._open_folder(await among.connect())
+            await self._open_port()
+            try:
+                parts = (self.topics, self.changes, self.partitions, self.groups, self.fetches)
+                await among.join(self.node, *parts)
+            except BaseException:
+                await self._server.close()
+                self._store.close()
+                raise
+        except BaseException:
+            await among.leave()
+            raise
 
     async def stop(self) -> None:
         """Answer what can be answered, close the port and the folder. A second call does nothing.
@@ -120,6 +154,8 @@ class Broker:
         self.groups.runtime.release_durable()
         self.groups.runtime.close()
         await self._server.close()
+        if self._among is not None:
+            await self._among.leave()
         await self.loop.run_in_executor(None, self._store.close)
 
     async def __aenter__(self) -> Broker:
@@ -142,7 +178,7 @@ class Broker:
         host = f"[{self.node.host}]" if ":" in self.node.host else self.node.host
         return f"{host}:{self.node.port}"
 
-    def _open_folder(self) -> None:
+    def _open_folder(self, cluster_id: str | None = None) -> None:
         folder = self.config.data_dir
         node_id = self.config.integer("node.id")
         try:
@@ -153,11 +189,12 @@ class Broker:
             lock = FolderLock.take(folder)
             try:
                 refuse_foreign(folder)
-                self.identity = load_identity(folder, node_id, self._files)
-                self.cluster = ClusterView(self.identity.cluster_id, self._advertised())
+                self.identity = load_identity(folder, node_id, self._files, cluster_id)
+                self.cluster = self._view()
                 self.topics = TopicCatalogue.load(folder, self._files)
                 self.producer_ids = ProducerIds(folder, self._files)
-                self._check_group_topic()
+                if self._among is None:
+                    self._check_group_topic()
                 self._open_store(folder, lock)
             except BaseException:
                 lock.release()
@@ -174,14 +211,28 @@ class Broker:
             fsync=self._fsync,
             defaults=log_config({}, self.config),
             configs=self._config_of,
-            partitions=[partition for topic in self.topics for partition in topic.topic_partitions],
+            partitions=[
+                partition for topic in self.topics for partition in topic.topic_partitions if self._has(partition)
+            ],
             deleted=[partition for topic in self.topics.deleting for partition in topic.topic_partitions],
             lock=lock,
             files=self._files,
         )
         self.partitions = Partitions(self.config, self.topics, self._store)
         self.changes = TopicChanges(self.config, self.topics, self.partitions, self.fetches)
+        self.changes.elsewhere = self._among
         self.changes.open_all()
+
+    def _has(self, partition: TopicPartition) -> bool:
+        """Whether a partition is kept here: in a cluster, others have those without a folder."""
+        return self._among is None or (self.config.data_dir / str(partition)).exists()
+
+    def _view(self) -> ClusterView:
+        if self._among is None:
+            return ClusterView(self.identity.cluster_id, self._advertised())
+        from muster.broker.image_view import ImageView
+
+        return ImageView(self.identity.cluster_id, self._advertised(), self._among.image)
 
     def _check_group_topic(self) -> None:
         topic = self.topics.get(GROUP_METADATA_TOPIC)
@@ -199,10 +250,20 @@ class Broker:
         # Called when the requests of one read were handled. With fsync=always the sync decides what may be read.
         self._turn_done = _nothing if always else written
         self.groups = Groups(
-            self.config, self._clock, self.topics, self.partitions, self.changes, written, self._listener
+            self.config,
+            self._clock,
+            self.topics,
+            self.partitions,
+            self.changes,
+            written,
+            self._listener,
+            alone=self._among is None,
         )
         self.changes.groups = self.groups
-        self.groups.start()
+        if self._among is None:
+            self.groups.start()
+        else:
+            self.groups.start_among_others()
 
     def rooms(self) -> handlers.Rooms:
         """What the handlers need."""
@@ -220,7 +281,8 @@ class Broker:
             sessions=self.sessions,
             loop=self.loop,
             side_thread=self.side_thread,
-            producer_ids=self.producer_ids,
+            producer_ids=self._among or self.producer_ids,
+            elsewhere=self._among,
         )
 
     async def _listen(self) -> None:
@@ -239,7 +301,7 @@ class Broker:
             on_rest=lambda: self.on_rest(),
         )
         try:
-            bound = await self._server.listen(host, port)
+            bound = await self._server.bind(host, port)
         except OSError as error:
             raise MusterError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
         if not config.advertised[1]:

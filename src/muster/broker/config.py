@@ -31,6 +31,10 @@ _SETTINGS = (
     S("fsync", K.STRING, "interval",
       "When records are forced to disk: `interval` within a second of being acknowledged, `always` before, `never` "
       "leaves it to the operating system.", choices=FSYNC_POLICIES),
+    # --- cluster
+    S("zookeeper.connect", K.STRING, None, "ZooKeeper's addresses, host:port,host:port/chroot: this broker is one of "
+      "several. Without it, it is alone."),
+    S("zookeeper.session.timeout.ms", K.INT, 18_000, "How long ZooKeeper waits for a broker that is silent.", 1),
     # --- connections
     S("max.connections", K.INT, INT_MAX, "Connections at one time; further ones are closed at once.", 0),
     S("connections.max.idle.ms", K.LONG, 600_000, "A connection without a request for this long is closed.", -1),

@@ -13,7 +13,7 @@ from muster.broker.cluster_view import LEADER_EPOCH
 from muster.broker.config import BrokerConfig
 from muster.broker.events import GroupLines
 from muster.broker.partitions import Partitions
-from muster.broker.topic_changes import TopicChanges
+from muster.broker.topic_changes import TopicChanges, TopicPendingError
 from muster.broker.topics import Topic, TopicCatalogue
 from muster.coordinator.effects import GroupEvent
 from muster.coordinator.log_store import LogStore
@@ -40,6 +40,7 @@ class Groups:
         changes: TopicChanges,
         on_written: Callable[[], None],
         on_event: Callable[[GroupEvent], None] | None,
+        alone: bool = True,
     ) -> None:
         self.serving = False
         """Whether the topic of the groups exists and the coordinator serves."""
@@ -50,6 +51,7 @@ class Groups:
         self._partitions = partitions
         self._changes = changes
         self._on_written = on_written
+        self._alone = alone
         self._lines = GroupLines()
         self._listener = on_event
         self._deadline: asyncio.TimerHandle | None = None
@@ -58,7 +60,7 @@ class Groups:
         self._flush_due = False
         self.runtime = CoordinatorRuntime(
             _group_config(config),
-            LogStore(self._open_log, alone=True),
+            LogStore(self._open_log, alone=alone),
             clock=clock,
             topics=topics,
             on_event=self._on_event,
@@ -80,6 +82,21 @@ class Groups:
             while self.runtime.is_loading and time.monotonic() < until:
                 self.runtime.load_a_piece()
         self._arm_deadline()
+
+    def start_among_others(self) -> None:
+        """Serve the groups whose partitions this broker leads: `lead` tells which."""
+        self.runtime.take_none()
+        self._arm_deadline()
+
+    def lead(self, topic: Topic, index: int, epoch: int) -> None:
+        """This broker leads a partition of the groups' topic: it coordinates the groups in it."""
+        self.runtime.config.offsets_topic_num_partitions = topic.partitions
+        self.serving = True
+        self.runtime.load(index, epoch)
+
+    def resign(self, index: int, epoch: int) -> None:
+        """A partition of the groups' topic is led by another broker, or by none, under an epoch."""
+        self.runtime.unload(index, epoch)
 
     def stop(self) -> None:
         """Stop the deadlines; write the records that were decided."""
@@ -113,6 +130,8 @@ class Groups:
         """The topic of the groups was deleted: all groups go, and their members are sent away."""
         self.serving = False
         self.runtime.unload_all()
+        if not self._alone:
+            self.runtime.take_none()
 
     def topics_deleted(self, names: Sequence[str]) -> Generator[None, None, None]:
         """Forget the offsets that were committed for deleted topics, a slice at a time."""
@@ -123,6 +142,8 @@ class Groups:
         refuses all requests."""
         try:
             self.open_topic()
+        except TopicPendingError:
+            return False
         except (OSError, MusterError) as error:
             log.error("%s could not be created: %s", GROUP_METADATA_TOPIC, error)
             return False

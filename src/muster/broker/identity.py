@@ -48,15 +48,17 @@ def uuid_bytes(text: str) -> bytes:
     return raw
 
 
-def load_identity(folder: Path, node_id: int, files: Files = DISK) -> Identity:
-    """The folder's identity; a new folder is given one.
+def load_identity(folder: Path, node_id: int, files: Files = DISK, cluster_id: str | None = None) -> Identity:
+    """The folder's identity; a new folder is given one. `cluster_id` is that of the cluster to join, if there is one.
 
     Raises:
-        ConfigError: the folder belongs to another node, or its file cannot be understood.
+        ConfigError: the folder belongs to another node or cluster, or its file cannot be understood.
     """
     identity = read_identity(folder, node_id)
+    if identity is not None and cluster_id not in (None, identity.cluster_id):
+        raise ConfigError(f"{folder} belongs to cluster {identity.cluster_id}, but this is cluster {cluster_id}")
     if identity is None:
-        identity = Identity(uuid_text(random_uuid()), node_id, uuid_text(random_uuid()))
+        identity = Identity(cluster_id or uuid_text(random_uuid()), node_id, uuid_text(random_uuid()))
         _write(files, folder / FILE, identity)
     return identity
 

@@ -48,6 +48,11 @@ class Partitions:
         self._open.setdefault(topic.name, {})[index] = log
         return log
 
+    def configure(self, topic: Topic) -> None:
+        """A topic's settings have changed: its logs are kept by the new ones."""
+        for log in self._open.get(topic.name, {}).values():
+            log.config = log_config(topic.settings, self._config)
+
     def resign(self, topic: str, index: int) -> None:
         """Lead a partition no longer: `get` does not find its log, which stays."""
         self._open.get(topic, {}).pop(index, None)

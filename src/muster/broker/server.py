@@ -70,7 +70,13 @@ class Server:
     # ------------------------------------------------------------------------------------- the port
 
     async def listen(self, host: str, port: int) -> int:
-        """Accept connections; returns the port. If it cannot be opened, nothing is left open."""
+        """Open the port, and accept connections; returns the port. If it cannot be opened, nothing is left open."""
+        bound = await self.bind(host, port)
+        self.accept()
+        return bound
+
+    async def bind(self, host: str, port: int) -> int:
+        """Open the port; connections wait until `accept`. Returns the port."""
         self._keep_descriptors_back()
         try:
             found = await self.loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -81,12 +87,15 @@ class Server:
             self.stop_listening()
             self._sockets.close()
             raise
+        return int(port)
+
+    def accept(self) -> None:
+        """Accept connections from now on."""
         for listening in self._listening:
             self.loop.add_reader(listening, self._accept, listening)
         if self.connections.sweep_s is not None:
             self._schedule_sweep(self.connections.sweep_s)
         self._look = self.loop.call_later(LOOK_S, self._close_forgotten)
-        return int(port)
 
     def _keep_descriptors_back(self) -> None:
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from muster.broker.calls import at_once
@@ -37,13 +37,26 @@ class GroupsOfTopics(Protocol):
         """Topics were deleted: forget their committed offsets, a slice at a time."""
 
 
+class TopicPendingError(MusterError):
+    """A topic is being created, and will be there in a moment."""
+
+
+class Elsewhere(Protocol):
+    """Where topics are created and deleted, if not here (zookeeper_cluster.py)."""
+
+    def create_soon(self, names: Iterable[str], partitions: int, settings: Mapping[str, str]) -> None:
+        """Create topics that were asked for, without telling when they are there."""
+
+
 class TopicChanges:
-    """Creates and deletes topics. `groups` is set before the first change."""
+    """Creates and deletes topics. `groups` is set before the first change; in a cluster `elsewhere` too, which tells
+    this broker of the topics that exist."""
 
     def __init__(
         self, config: BrokerConfig, topics: TopicCatalogue, partitions: Partitions, fetches: ParkedFetches
     ) -> None:
         self.groups: GroupsOfTopics
+        self.elsewhere: Elsewhere | None = None
         self._config = config
         self._topics = topics
         self._partitions = partitions
@@ -55,11 +68,17 @@ class TopicChanges:
         """At the start: finish the deletions that a crash interrupted, and open every topic's partitions."""
         for topic in self._topics.deleting:
             self._finish_deletion(topic)
+        if self.elsewhere is not None:
+            return
         for topic in self._topics:
             at_once(self._partitions.opening(topic))
 
     def create_topic(self, name: str, partitions: int, settings: dict[str, str]) -> Topic:
-        """Create a topic that does not exist. Raises OSError if it could not be stored."""
+        """Create a topic that does not exist. Raises OSError if it could not be stored; TopicPendingError in a cluster,
+        where it will be there in a moment."""
+        if self.elsewhere is not None:
+            self.elsewhere.create_soon([name], partitions, settings)
+            raise TopicPendingError(f"{name} is being created")
         return self.create_topics([NewTopic(name, partitions, settings)])[0]
 
     def create_topics(self, wanted: Sequence[NewTopic]) -> list[Topic]:
@@ -100,6 +119,9 @@ class TopicChanges:
             elif (len(wanted) + 1) * partitions <= MOST_CREATED_PARTITIONS and not self._taken(name):
                 wanted.setdefault(name.replace(".", "_"), NewTopic(name, partitions, {}))
         if not wanted:
+            return
+        if self.elsewhere is not None:
+            self.elsewhere.create_soon([new.name for new in wanted.values()], partitions, {})
             return
         try:
             yield from self.creating(list(wanted.values()))

@@ -83,6 +83,8 @@ class NewTopic(NamedTuple):
     name: str
     partitions: int
     settings: dict[str, str]
+    topic_id: bytes | None = None
+    """Given by a cluster; a broker alone makes one."""
 
 
 class TopicCatalogue:
@@ -152,7 +154,7 @@ class TopicCatalogue:
         Raises:
             OSError: the catalogue could not be written; none of them exists.
         """
-        topics = [Topic(name, random_uuid(), partitions, dict(settings)) for name, partitions, settings in wanted]
+        topics = [Topic(new.name, new.topic_id or random_uuid(), new.partitions, dict(new.settings)) for new in wanted]
         for topic in topics:
             self._put(topic)
         try:
@@ -162,6 +164,12 @@ class TopicCatalogue:
                 self._drop(topic)
             raise
         return topics
+
+    def change_all(self, changes: Iterable[tuple[Topic, int, dict[str, str]]]) -> None:
+        """Give topics other numbers of partitions and other settings."""
+        for topic, partitions, settings in changes:
+            topic.partitions, topic.settings = partitions, dict(settings)
+        self._save()
 
     def delete(self, topic: Topic) -> None:
         """Remove a topic, as `delete_all` does."""

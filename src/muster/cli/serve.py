@@ -11,6 +11,7 @@ import resource
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from muster import __version__
 from muster.broker.broker import Broker
@@ -19,6 +20,9 @@ from muster.broker.events import EventFile
 from muster.broker.garbage import Garbage
 from muster.cli.common import add_log_level
 from muster.errors import ConfigError
+
+if TYPE_CHECKING:
+    from muster.broker.zookeeper_cluster import ZooKeeperCluster
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
@@ -32,6 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fsync", choices=FSYNC_POLICIES, help="when records are forced to disk (default interval: within a second)"
     )
     parser.add_argument("--advertised-host", metavar="HOST", help="host that clients are told (default: --host)")
+    parser.add_argument(
+        "--zookeeper",
+        metavar="HOST:PORT[/CHROOT]",
+        help="join the cluster of brokers on this ZooKeeper (default: alone)",
+    )
+    parser.add_argument("--broker-id", type=int, metavar="N", help="id of this broker in its cluster (default 1)")
     parser.add_argument("--config", type=Path, metavar="FILE.toml", help="settings: quoted keys in its table [broker]")
     parser.add_argument(
         "-o", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="a setting, by Kafka's name"
@@ -96,6 +106,10 @@ def settings(arguments: argparse.Namespace) -> BrokerConfig:
         _, told = parse_listener("advertised.listeners", str(config["advertised.listeners"] or "x:0"))
         config.set("advertised.listeners", listener(arguments.advertised_host, told))
     config.set("log.dirs", arguments.data_dir or config.text("log.dirs"))
+    if arguments.broker_id is not None:
+        config.set("node.id", arguments.broker_id, "--broker-id")
+    if arguments.zookeeper is not None:
+        config.set("zookeeper.connect", arguments.zookeeper, "--zookeeper")
     if arguments.fsync is not None:
         config.set("fsync", arguments.fsync)
     _ = config.advertised  # checked before the folder is touched
@@ -111,6 +125,23 @@ def allow_many_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def cluster_of(config: BrokerConfig) -> ZooKeeperCluster | None:
+    """The cluster that the broker is to join, None if it is to be alone."""
+    address = config["zookeeper.connect"]
+    if not address:
+        return None
+    try:
+        from muster.zookeeper.session import ZooKeeperSession
+    except ModuleNotFoundError as error:
+        if error.name != "kazoo":
+            raise
+        raise ConfigError("a cluster on ZooKeeper needs kazoo: pip install 'muster[zookeeper]'") from None
+    from muster.broker.zookeeper_cluster import ZooKeeperCluster
+
+    timeout_ms = config.integer("zookeeper.session.timeout.ms")
+    return ZooKeeperCluster(config, ZooKeeperSession(str(address), timeout_ms=timeout_ms, create_chroot=True))
+
+
 async def serve(config: BrokerConfig, listener: EventFile | None = None) -> int:
     """Run a broker until SIGINT or SIGTERM, or until its disk fails; returns the exit code. `listener` gets the events
     of groups.
@@ -123,17 +154,19 @@ async def serve(config: BrokerConfig, listener: EventFile | None = None) -> int:
         loop.add_signal_handler(number, stopped.set)
     # A closed terminal, or an operator's wish to have settings read again: neither is a reason to stop.
     loop.add_signal_handler(signal.SIGHUP, _hung_up)
-    async with Broker(config, on_event=listener) as broker:
+    cluster = cluster_of(config)
+    async with Broker(config, on_event=listener, among=cluster) as broker:
         garbage = Garbage()
         garbage.take_over()
         broker.on_rest = garbage.look
         print(ready_line(broker), flush=True)
-        ends = [asyncio.ensure_future(event.wait()) for event in (stopped, broker.broken)]
+        lost = cluster.lost if cluster is not None else asyncio.Event()
+        ends = [asyncio.ensure_future(event.wait()) for event in (stopped, broker.broken, lost)]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for end in ends:
             end.cancel()
         logging.getLogger("muster.broker").info("stopping")
-        return 1 if broker.broken.is_set() else 0
+        return 1 if broker.broken.is_set() or lost.is_set() else 0
 
 
 def _hung_up() -> None:

@@ -165,6 +165,10 @@ class Shards(Generic[S]):
         if epoch is None or epoch > newest:
             self._lose(slot, newest if epoch is None else epoch)
 
+    def take_none(self) -> None:
+        """Serve without any slot until `load` brings one: other coordinators have them."""
+        self._state_error = ErrorCode.NONE
+
     def _newest_epoch(self, slot: int) -> int:
         return self._epochs.get(slot, self._lost.get(slot, -1))
 

@@ -15,6 +15,7 @@ from muster.broker.fetches import Loop, ParkedFetches
 from muster.broker.groups import Groups
 from muster.broker.handlers import (
     api_versions,
+    cluster_topics,
     commit_short,
     configs,
     coordinators,
@@ -29,7 +30,6 @@ from muster.broker.handlers import (
 )
 from muster.broker.handlers import cluster as cluster_apis
 from muster.broker.partitions import Partitions
-from muster.broker.producer_ids import ProducerIds
 from muster.broker.reading import Reader
 from muster.broker.side_thread import SideThread
 from muster.broker.topic_changes import TopicChanges
@@ -52,7 +52,8 @@ class Rooms(NamedTuple):
     sessions: FetchSessions
     loop: Loop
     side_thread: SideThread
-    producer_ids: ProducerIds
+    producer_ids: producer_ids.Source
+    elsewhere: cluster_topics.Elsewhere | None = None
 
 
 def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
@@ -69,6 +70,12 @@ def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
     listed = list_offsets.Needs(cluster, partitions, rooms.side_thread)
     described = cluster_apis.Needs(cluster, topics)
     admin = create_topics.Needs(rooms.config, cluster, topics, changes)
+    create: Callable[..., Any]
+    delete: Callable[..., Any]
+    create, delete = partial(create_topics.create_topics, admin), partial(create_topics.delete_topics, admin)
+    if rooms.elsewhere is not None:
+        create = partial(cluster_topics.create_topics, rooms.elsewhere, admin)
+        delete = partial(cluster_topics.delete_topics, rooms.elsewhere, admin)
     return {
         ApiKey.PRODUCE: partial(produce.produce, produced),
         ApiKey.FETCH: partial(fetch.fetch, fetched),
@@ -76,8 +83,8 @@ def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
         ApiKey.METADATA: partial(metadata.metadata, metadata.Needs(cluster, topics, changes)),
         ApiKey.FIND_COORDINATOR: partial(coordinators.find_coordinator, coordinators.Needs(cluster, groups)),
         ApiKey.API_VERSIONS: api_versions.api_versions,
-        ApiKey.CREATE_TOPICS: partial(create_topics.create_topics, admin),
-        ApiKey.DELETE_TOPICS: partial(create_topics.delete_topics, admin),
+        ApiKey.CREATE_TOPICS: create,
+        ApiKey.DELETE_TOPICS: delete,
         ApiKey.INIT_PRODUCER_ID: partial(producer_ids.init_producer_id, rooms.producer_ids),
         ApiKey.OFFSET_COMMIT: partial(offsets.offset_commit, groups),
         ApiKey.OFFSET_FETCH: partial(offsets.offset_fetch, groups),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Mapping
 from typing import NamedTuple
 
 from muster.broker import topic_settings
@@ -73,26 +73,46 @@ def create_topics(here: Needs, request: CreateTopicsRequest, call: Call) -> Crea
 
 
 def _creating(here: Needs, request: CreateTopicsRequest, version: int) -> Generator[None, None, CreateTopicsResponse]:
+    yield from here.changes.cleaning_up(asked.name for asked in request.topics)
+    found = plans(here, request)
+    if isinstance(found, CreateTopicsResponse):
+        return found
+    # No other request has a turn between the checks above and the first step of this.
+    wanted = [] if request.validate_only else [plan for plan in found if isinstance(plan, Plan)]
+    created = (yield from _create_all(here, wanted)) if wanted else {}
+    return (yield from answering(here, request, found, created, version))
+
+
+def plans(here: Needs, request: CreateTopicsRequest) -> list[Plan | CreatableTopicResult] | CreateTopicsResponse:
+    """What can be created of the topics that are named once, and why the others cannot; the answer if it is too much
+    for one request."""
     times = Counter(topic.name for topic in request.topics)
     single = [asked for asked in request.topics if times[asked.name] == 1]
     if sum(_asked_partitions(here, asked) for asked in single) > MAX_PER_REQUEST:
         return _too_many(request, "Excessively large number of partitions per request.")
-    yield from here.changes.cleaning_up(asked.name for asked in single)
-    plans = [_plan(here, asked) for asked in single]
-    if sum(1 + p.partitions + len(p.settings) for p in plans if isinstance(p, Plan)) > MAX_PER_REQUEST:
+    found = [_plan(here, asked) for asked in single]
+    if sum(1 + p.partitions + len(p.settings) for p in found if isinstance(p, Plan)) > MAX_PER_REQUEST:
         return _too_many(request, "Unable to perform excessively large batch operation.")
-    # No other request has a turn between the checks above and the first step of this.
-    wanted = [] if request.validate_only else [plan for plan in plans if isinstance(plan, Plan)]
-    created = (yield from _create_all(here, wanted)) if wanted else {}
+    return found
+
+
+def answering(
+    here: Needs,
+    request: CreateTopicsRequest,
+    plans: Iterable[Plan | CreatableTopicResult],
+    created: Mapping[str, bytes | CreatableTopicResult],
+    version: int,
+) -> Generator[None, None, CreateTopicsResponse]:
+    """The answer, a slice at a time: `created` has the id of each topic that was, or why not."""
     response = CreateTopicsResponse()
     for one in plans:
         if isinstance(one, Plan):
             one = _result(here, one, created.get(one.asked.name) or random_uuid(), version)
         response.topics.append(one)
         yield
-    for name, count in times.items():
+    for name, count in Counter(topic.name for topic in request.topics).items():
         if count > 1:
-            response.topics.append(_failed(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
+            response.topics.append(failed(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
     return response
 
 
@@ -104,7 +124,7 @@ def _asked_partitions(here: Needs, asked: CreatableTopic) -> int:
 
 def _too_many(request: CreateTopicsRequest, message: str) -> CreateTopicsResponse:
     return CreateTopicsResponse(
-        topics=[_failed(asked.name, ErrorCode.POLICY_VIOLATION, message) for asked in request.topics]
+        topics=[failed(asked.name, ErrorCode.POLICY_VIOLATION, message) for asked in request.topics]
     )
 
 
@@ -113,9 +133,9 @@ def _plan(here: Needs, asked: CreatableTopic) -> Plan | CreatableTopicResult:
         partitions = _check_partitions(here, asked)
         settings = topic_settings.check((config.name, config.value) for config in asked.configs)
     except KafkaError as error:
-        return _failed(asked.name, error.code, error.message)
+        return failed(asked.name, error.code, error.message)
     except ConfigError as error:
-        return _failed(asked.name, ErrorCode.INVALID_CONFIG, str(error))
+        return failed(asked.name, ErrorCode.INVALID_CONFIG, str(error))
     return Plan(asked, partitions, settings)
 
 
@@ -131,7 +151,7 @@ def _create_all(here: Needs, plans: list[Plan]) -> Generator[None, None, dict[st
             [name] = [plan.asked.name for plan in plans]
             log.error("topic %s could not be created: %s", name, error)
             message = f"The topic could not be stored: {error.strerror}"
-            return {name: _failed(name, ErrorCode.KAFKA_STORAGE_ERROR, message)}
+            return {name: failed(name, ErrorCode.KAFKA_STORAGE_ERROR, message)}
     found: dict[str, bytes | CreatableTopicResult] = {}
     for plan in plans:
         yield
@@ -170,12 +190,19 @@ def _check_partitions(here: Needs, asked: CreatableTopic) -> int:
     if asked.num_partitions < -1 or asked.num_partitions == 0:
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
     if asked.replication_factor > 1:
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {asked.replication_factor} time(s): The target replication factor of "
-            f"{asked.replication_factor} cannot be reached because only 1 broker(s) are registered.",
-        )
+        raise _too_many_replicas(asked.replication_factor, len(here.cluster.nodes))
     return asked.num_partitions if asked.num_partitions > 0 else here.config.integer("num.partitions")
+
+
+def _too_many_replicas(wanted: int, brokers: int) -> KafkaError:
+    reason = f"because only {brokers} broker(s) are registered."
+    if wanted <= brokers:
+        reason = "because muster keeps one replica of each partition."
+    return KafkaError(
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+        f"Unable to replicate the partition {wanted} time(s): The target replication factor of {wanted} cannot be "
+        f"reached {reason}",
+    )
 
 
 def _check_assignments(here: Needs, asked: CreatableTopic) -> int:
@@ -197,6 +224,8 @@ def _check_assignments(here: Needs, asked: CreatableTopic) -> int:
             )
         seen.add(assignment.partition_index)
         _check_replicas(here, assignment)
+        if len(assignment.broker_ids) > 1:
+            raise _too_many_replicas(len(assignment.broker_ids), len(here.cluster.nodes))
     if seen != set(range(len(seen))):
         raise _bad_assignment("partitions should be a consecutive 0-based integer sequence")
     return len(seen)
@@ -220,7 +249,7 @@ def _bad_assignment(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
-def _failed(name: str, code: ErrorCode, message: str | None) -> CreatableTopicResult:
+def failed(name: str, code: ErrorCode, message: str | None) -> CreatableTopicResult:
     return CreatableTopicResult(name, ZERO_UUID, code, message)
 
 
@@ -240,6 +269,11 @@ def delete_topics(here: Needs, request: DeleteTopicsRequest, call: Call) -> Dele
         return DeleteTopicsResponse(
             responses=[DeletableTopicResult(topic.name, topic.topic_id, code) for topic in asked]
         )
+    return _deleting(here, *named_once(asked))
+
+
+def named_once(asked: list[DeleteTopicState]) -> tuple[list[DeleteTopicState], list[DeletableTopicResult]]:
+    """The topics that are named once, and the results of those that are named more often."""
     names = Counter(topic.name for topic in asked if topic.name is not None)
     ids = Counter(topic.topic_id for topic in asked if topic.name is None)
     single = [
@@ -247,14 +281,14 @@ def delete_topics(here: Needs, request: DeleteTopicsRequest, call: Call) -> Dele
     ]
     twice = [_undeleted(name, ZERO_UUID, "Duplicate topic name.") for name, count in names.items() if count > 1]
     twice += [_undeleted(None, topic_id, "Duplicate topic id.") for topic_id, count in ids.items() if count > 1]
-    return _deleting(here, single, twice)
+    return single, twice
 
 
 def _deleting(
     here: Needs, asked: list[DeleteTopicState], twice: list[DeletableTopicResult]
 ) -> Generator[None, None, DeleteTopicsResponse]:
     found: dict[str, Topic] = {}
-    results = [_to_delete(here, each, found) for each in asked]
+    results = [to_delete(here, each, found) for each in asked]
     # No other request has a turn between the checks above and the first step of this.
     try:
         if found:
@@ -273,7 +307,7 @@ def _undeleted(
     return DeletableTopicResult(name, topic_id, code, message)
 
 
-def _to_delete(here: Needs, asked: DeleteTopicState, found: dict[str, Topic]) -> DeletableTopicResult:
+def to_delete(here: Needs, asked: DeleteTopicState, found: dict[str, Topic]) -> DeletableTopicResult:
     """The result for a topic if its deletion succeeds, and add it to `found`; or why it cannot be deleted."""
     if asked.name is not None and asked.topic_id != ZERO_UUID:
         return _undeleted(asked.name, asked.topic_id, "You may not specify both topic name and topic id.")

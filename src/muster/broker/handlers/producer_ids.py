@@ -8,16 +8,23 @@ aiokafka give up at once; librdkafka reports it and tries again until its timeou
 from __future__ import annotations
 
 import logging
+from typing import Protocol
 
 from muster.broker.calls import Call
-from muster.broker.producer_ids import ProducerIds
 from muster.errors import ErrorCode
 from muster.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
 
 log = logging.getLogger("muster.broker")
 
 
-def init_producer_id(producer_ids: ProducerIds, request: InitProducerIdRequest, call: Call) -> InitProducerIdResponse:
+class Source(Protocol):
+    """Where ids come from."""
+
+    def take(self) -> int:
+        """A new id. Raises OSError if there is none now."""
+
+
+def init_producer_id(producer_ids: Source, request: InitProducerIdRequest, call: Call) -> InitProducerIdResponse:
     """A new id with epoch 0. A producer without transactions that asks again gets a new id too, as in Kafka."""
     if request.transactional_id is not None:
         code = ErrorCode.UNSUPPORTED_VERSION if request.transactional_id else ErrorCode.INVALID_REQUEST

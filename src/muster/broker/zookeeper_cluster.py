@@ -1,0 +1,435 @@
+"""A broker's part in a cluster on ZooKeeper: keeps its session busy, and does here what the image says.
+
+The rules are `muster.zookeeper.cluster_scheme`; this file runs them on the loop. Whatever the session tells wakes a
+turn (`ClusterMember.turn`). After each turn, what this broker has is made what the image says: topics that exist are in
+the catalogue, logs of those that do not are removed (also if they were deleted while this broker was away), partitions
+that this broker leads are open under their epoch, and their groups are served.
+
+A session that is in doubt, or gone, changes nothing here: data is served as before, as in Kafka. There is one replica
+of each partition, so no other broker can have been made the leader of it meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from muster.broker.clock import now_ms
+from muster.broker.config import BrokerConfig
+from muster.broker.fetches import ParkedFetches
+from muster.broker.groups import Groups
+from muster.broker.identity import random_uuid, uuid_bytes, uuid_text
+from muster.broker.partitions import Partitions
+from muster.broker.topic_changes import TopicChanges
+from muster.broker.topics import NewTopic, TopicCatalogue, invalid_name
+from muster.errors import ErrorCode, KafkaError, MusterError
+from muster.model import GROUP_METADATA_TOPIC, Node, TopicPartition
+from muster.zookeeper.cluster_scheme import (
+    BrokerIdTakenError,
+    ClusterMember,
+    cluster_id,
+    create_topic,
+    load_of,
+    request_deletion,
+    reserve_producer_ids,
+    spread,
+)
+from muster.zookeeper.image import TopicImage
+from muster.zookeeper.operations import NodeExistsError, Plan, SessionEvent, Watched, ZooKeeperError
+from muster.zookeeper.znodes import BrokerRegistration, Endpoint, TopicRegistration
+
+log = logging.getLogger("muster.broker")
+
+T = TypeVar("T")
+
+PAUSE_S = 0.2
+"""Between a turn that failed and the next."""
+
+RETRY_TAKEN_S = 0.5
+
+LISTENER = "PLAINTEXT"
+
+
+class Session(Protocol):
+    """What this file needs of a session; `muster.zookeeper.session.ZooKeeperSession` is one."""
+
+    @property
+    def timeout_ms(self) -> int: ...
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def listen(self, listener: Callable[[Watched | SessionEvent], None], /) -> None: ...
+
+    async def run(self, plan: Plan[T], /) -> T: ...
+
+
+class Parts(NamedTuple):
+    """The parts of the broker that follow the image."""
+
+    topics: TopicCatalogue
+    changes: TopicChanges
+    partitions: Partitions
+    groups: Groups
+    fetches: ParkedFetches
+
+
+class ZooKeeperCluster:
+    """This broker among the others. `connect` before the folder is opened, `join` once the port is known."""
+
+    def __init__(self, config: BrokerConfig, session: Session) -> None:
+        self._config = config
+        self._session = session
+        self.member = ClusterMember(config.integer("node.id"))
+        self.image = self.member.image
+        self.lost = asyncio.Event()
+        """Set when this broker cannot come back: another one has its id. The owner stops the broker."""
+        self._parts: Parts
+        self._registration: BrokerRegistration
+        self._wake = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._led: dict[tuple[str, int], tuple[bytes, int]] = {}
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._creating: set[str] = set()
+        self._failing = False
+        self._ids = range(0)
+        self._next_ids = range(0)
+
+    # ----------------------------------------------------------------------------------------------- start and stop
+
+    async def connect(self) -> str:
+        """Begin the session, and look around. Returns the cluster's id.
+
+        Raises:
+            MusterError: ZooKeeper does not answer.
+        """
+        self._session.listen(self._on_event)
+        await self._session.start()
+        found = await self._session.run(cluster_id(uuid_text(random_uuid())))
+        self._ids = await self._session.run(reserve_producer_ids(self.member.broker_id))
+        return found
+
+    async def join(
+        self,
+        node: Node,
+        topics: TopicCatalogue,
+        changes: TopicChanges,
+        partitions: Partitions,
+        groups: Groups,
+        fetches: ParkedFetches,
+    ) -> None:
+        """Register, and follow the cluster from now on. When this returns, the image was read.
+
+        Raises:
+            BrokerIdTakenError: another broker has this id, for longer than a session that has died could.
+        """
+        self._parts = Parts(topics, changes, partitions, groups, fetches)
+        endpoint = Endpoint(LISTENER, node.host, node.port)
+        self._registration = BrokerRegistration(node.node_id, (endpoint,), now_ms(), rack=node.rack)
+        joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._keeper = asyncio.create_task(self._keep(joined))
+        self._wake.set()
+        await joined
+
+    async def leave(self) -> None:
+        """End the session: the others see this broker go at once."""
+        for task in (self._keeper, *self._tasks):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
+        await self._session.close()
+
+    # ----------------------------------------------------------------------------------------------- turns
+
+    def _on_event(self, event: Watched | SessionEvent) -> None:
+        if event is SessionEvent.SUSPENDED:
+            log.warning("the connection to ZooKeeper is lost: data is served on")
+        elif event is SessionEvent.EXPIRED:
+            log.warning("the session with ZooKeeper has expired: registering again")
+        if self.member.on_event(event) or event is SessionEvent.CONNECTED:
+            self._wake.set()
+
+    async def _keep(self, joined: asyncio.Future[None]) -> None:
+        taken_since: float | None = None
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            pause = 0.0
+            try:
+                await self._turn()
+                taken_since = None
+                if not joined.done():
+                    joined.set_result(None)
+            except BrokerIdTakenError as error:
+                taken_since = taken_since or loop.time()
+                if loop.time() - taken_since > self._session.timeout_ms / 1000 * 1.5 + 1:
+                    self._gone(error, joined)
+                    return
+                pause = RETRY_TAKEN_S
+            except (ZooKeeperError, OSError) as error:  # an OSError is of this broker's disk
+                self._say_failing(error)
+                pause = PAUSE_S
+            except MusterError as error:
+                self._gone(error, joined)
+                return
+            except Exception as error:
+                log.exception("following the cluster failed")
+                self._gone(error, joined)
+                return
+            if pause:
+                await asyncio.sleep(pause)
+                self._wake.set()
+
+    def _gone(self, error: Exception, joined: asyncio.Future[None]) -> None:
+        if joined.done():
+            log.critical("%s; this one stops", error)
+            self.lost.set()
+        else:
+            joined.set_exception(error)
+
+    def _say_failing(self, error: Exception) -> None:
+        if not self._failing:
+            log.warning("following the cluster failed, trying again: %s", error)
+        self._failing = True
+
+    async def _turn(self) -> None:
+        term = self.member.term
+        try:
+            await self._session.run(self.member.turn(self._registration, now_ms()))
+        finally:
+            if self.member.term is not None and self.member.term != term:
+                log.info("this broker is the controller, epoch %d", self.member.term.epoch)
+            elif term is not None and self.member.term is None:
+                log.info("this broker is the controller no longer")
+        if self._failing:
+            log.info("following the cluster again")
+        self._failing = False
+        await self._follow()
+
+    # ----------------------------------------------------------------------------------------------- following
+
+    async def _follow(self) -> None:
+        """Make this broker what the image says."""
+        wanted = {name: topic for name, topic in self.image.topics.items() if _is_usable(name, topic)}
+        await self._remove(wanted)
+        self._adopt(wanted)
+        for name, topic in wanted.items():
+            self._follow_topic(name, topic)
+        self._changed()
+        if not self._next_ids:
+            self._next_ids = await self._session.run(reserve_producer_ids(self.member.broker_id))
+
+    async def _remove(self, wanted: Mapping[str, TopicImage]) -> None:
+        """Remove topics that are gone, or whose names belong to new ones."""
+        topics = self._parts.topics
+        gone = [topic for topic in topics if topic.name not in wanted or topic.topic_id != _id(wanted[topic.name])]
+        if not gone:
+            return
+        for key in [key for key in self._led if any(key[0] == topic.name for topic in gone)]:
+            del self._led[key]
+        for _ in self._parts.changes.deleting(gone):
+            await asyncio.sleep(0)
+
+    def _adopt(self, wanted: Mapping[str, TopicImage]) -> None:
+        """Have the catalogue know what exists, before any log of it is made."""
+        topics, parts = self._parts.topics, self._parts
+        new = [
+            NewTopic(name, _count(topic), topic.settings, _id(topic))
+            for name, topic in wanted.items()
+            if topics.get(name) is None
+        ]
+        if new:
+            parts.partitions.make_room(
+                TopicPartition(one.name, index) for one in new for index in range(one.partitions)
+            )
+            topics.create_all(new)
+        changed = [
+            (topic, _count(wanted[topic.name]), wanted[topic.name].settings)
+            for topic in topics
+            if (topic.partitions, topic.settings) != (_count(wanted[topic.name]), wanted[topic.name].settings)
+        ]
+        if changed:
+            topics.change_all(changed)
+            for topic, _, _ in changed:
+                parts.partitions.configure(topic)
+
+    def _follow_topic(self, name: str, image: TopicImage) -> None:
+        """Lead what this broker leads, and resign from what it does not."""
+        parts, me = self._parts, self.member.broker_id
+        topic = parts.topics.get(name)
+        assert topic is not None
+        of_groups = name == GROUP_METADATA_TOPIC
+        for index, known in image.states.items():
+            state, key = known.state, (name, index)
+            if state.leader == me:
+                if self._led.get(key) != (topic.topic_id, state.leader_epoch):
+                    self._led[key] = topic.topic_id, state.leader_epoch
+                    parts.partitions.lead(topic, index, state.leader_epoch)
+                    log.info("leads %s-%d under epoch %d", name, index, state.leader_epoch)
+                    if of_groups:
+                        parts.groups.lead(topic, index, state.leader_epoch)
+            elif self._led.pop(key, None) is not None:
+                log.info("leads %s-%d no longer", name, index)
+                if of_groups:
+                    parts.groups.resign(index, state.leader_epoch)
+                parts.partitions.resign(name, index)
+                for _ in parts.fetches.topics_deleted([name]):
+                    pass
+
+    # ----------------------------------------------------------------------------------------------- topics
+
+    def create(
+        self,
+        wanted: Sequence[NewTopic],
+        assignments: Mapping[str, Mapping[int, list[int]]],
+        timeout_ms: int,
+        done: Callable[[dict[str, bytes | KafkaError]], None],
+    ) -> None:
+        """Create topics; `done` is told of each its id, or why not, when all have leaders or the time is over."""
+        self._spawn(self._create(wanted, assignments, timeout_ms, done))
+
+    async def _create(
+        self,
+        wanted: Sequence[NewTopic],
+        assignments: Mapping[str, Mapping[int, list[int]]],
+        timeout_ms: int,
+        done: Callable[[dict[str, bytes | KafkaError]], None],
+    ) -> None:
+        found: dict[str, bytes | KafkaError] = {}
+        load = load_of(self.image.topics.values())
+        for new in wanted:
+            spread_over = assignments.get(new.name) or spread(new.partitions, self.image.brokers, load)
+            for replicas in spread_over.values():
+                load[replicas[0]] = load.get(replicas[0], 0) + 1
+            topic_id = random_uuid()
+            registration = TopicRegistration(dict(spread_over), uuid_text(topic_id))
+            try:
+                await self._session.run(create_topic(new.name, registration, new.settings))
+                found[new.name] = topic_id
+            except NodeExistsError:
+                found[new.name] = KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{new.name}' already exists.")
+            except ZooKeeperError as error:
+                found[new.name] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper did not take the topic: {error}")
+        names = [name for name, result in found.items() if isinstance(result, bytes)]
+        late = await self._until(timeout_ms, lambda: [name for name in names if not self._is_led(name)])
+        for name in late:
+            found[name] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The topic was created, but has no leaders yet.")
+        done(found)
+
+    def _is_led(self, name: str) -> bool:
+        image, topic = self.image.topics.get(name), self._parts.topics.get(name)
+        return (
+            image is not None
+            and topic is not None
+            and len(image.states) == len(image.registration.partitions)
+            and all(known.state.leader >= 0 for known in image.states.values())
+        )
+
+    def delete(self, names: Sequence[str], timeout_ms: int, done: Callable[[dict[str, KafkaError]], None]) -> None:
+        """Delete topics; `done` is told which could not be, when the others are gone or the time is over."""
+        self._spawn(self._delete(names, timeout_ms, done))
+
+    async def _delete(
+        self, names: Sequence[str], timeout_ms: int, done: Callable[[dict[str, KafkaError]], None]
+    ) -> None:
+        failed: dict[str, KafkaError] = {}
+        former = {name: self._parts.topics.get(name) for name in names}
+        for name in names:
+            try:
+                await self._session.run(request_deletion(name))
+            except ZooKeeperError as error:
+                failed[name] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper did not take it: {error}")
+        left = [name for name in names if name not in failed]
+        late = await self._until(
+            timeout_ms, lambda: [name for name in left if self._parts.topics.get(name) is former[name]]
+        )
+        for name in late:
+            failed[name] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The topic will be deleted, but still exists.")
+        done(failed)
+
+    def create_soon(self, names: Iterable[str], partitions: int, settings: Mapping[str, str]) -> None:
+        """Create topics that were asked for, without telling when they are there."""
+        names = [name for name in names if name not in self._creating and invalid_name(name) is None]
+        if not names or not self.image.brokers:
+            return
+        self._creating.update(names)
+
+        def done(found: dict[str, bytes | KafkaError]) -> None:
+            self._creating.difference_update(names)
+            for name, result in found.items():
+                if isinstance(result, KafkaError) and result.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                    log.error("%s could not be created: %s", name, result.message)
+
+        self.create([NewTopic(name, partitions, dict(settings)) for name in names], {}, 30_000, done)
+
+    async def _until(self, timeout_ms: int, left: Callable[[], list[str]]) -> list[str]:
+        """Wait until nothing is left; what is when the time is over."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        while (found := left()) and loop.time() < deadline:
+            waiting = loop.create_future()
+            self._waiting.add(waiting)
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await waiting
+            except TimeoutError:
+                pass
+            finally:
+                self._waiting.discard(waiting)
+        return found
+
+    def _changed(self) -> None:
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a change of topics failed", exc_info=error)
+
+    # ----------------------------------------------------------------------------------------------- producer ids
+
+    def take(self) -> int:
+        """A producer id that no other broker gives out. The next block is reserved while one is used up.
+
+        Raises:
+            OSError: ZooKeeper did not give a block in time.
+        """
+        if not self._ids:
+            self._ids, self._next_ids = self._next_ids, range(0)
+            self._wake.set()
+        if not self._ids:
+            raise OSError("ZooKeeper has not reserved a block yet")
+        found, self._ids = self._ids[0], self._ids[1:]
+        return found
+
+
+def _is_usable(name: str, topic: TopicImage) -> bool:
+    """Whether a topic has an id, and partitions from 0 on; the controller is about to give it the former."""
+    numbers = topic.registration.partitions
+    if topic.registration.topic_id is None or not numbers or invalid_name(name):
+        return False
+    try:
+        _id(topic)
+    except ValueError:
+        return False
+    return set(numbers) == set(range(len(numbers)))
+
+
+def _id(topic: TopicImage) -> bytes:
+    return uuid_bytes(topic.registration.topic_id or "")
+
+
+def _count(topic: TopicImage) -> int:
+    return len(topic.registration.partitions)

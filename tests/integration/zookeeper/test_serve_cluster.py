@@ -1,0 +1,291 @@
+"""`muster serve --zookeeper`: three brokers in processes of their own, on a real ZooKeeper."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from muster.client.admin import Admin
+from muster.client.consumer import Consumer
+from muster.client.core.admin import NewTopic
+from muster.client.producer import Producer
+from muster.errors import ErrorCode, KafkaError
+from muster.model import TopicPartition
+from muster.protocol import messages as m
+from tests.support.brokers import BrokerProcess, RawClient
+from tests.support.zookeepers import ZooKeeperServer
+
+pytestmark = pytest.mark.slow
+
+PATIENCE_S = 120
+PARTITIONS = 6
+
+
+def eventually(what: Callable[[], Any]) -> Any:
+    """The first answer that is true."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := what()):
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.05)
+    return found
+
+
+class Cluster:
+    def __init__(self, folder: Path, address: str) -> None:
+        self.address = address
+        settings: dict[str, object] = {
+            "zookeeper.connect": address,
+            "zookeeper.session.timeout.ms": 2_000,
+            "offsets.topic.num.partitions": 6,
+            "num.partitions": 3,
+        }
+        self.settings = settings
+        self.brokers = {
+            number: BrokerProcess(folder / f"broker{number}", {**settings, "node.id": number}) for number in (1, 2, 3)
+        }
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(broker.bootstrap for broker in self.brokers.values())
+
+    def ask(self, number: int, request: Any, version: int) -> Any:
+        with RawClient(self.brokers[number].bootstrap) as client:
+            return client.ask(request, version)
+
+    def leaders(self, topic: str, asked: int) -> dict[int, tuple[int, int, int]]:
+        """Error, leader and epoch of each partition, as one broker tells them."""
+        answer = self.ask(asked, m.MetadataRequest([m.MetadataRequestTopic(name=topic)], False), 9)
+        return {
+            part.partition_index: (part.error_code, part.leader_id, part.leader_epoch)
+            for part in answer.topics[0].partitions
+        }
+
+    def nodes(self, asked: int) -> list[int]:
+        return sorted(node.node_id for node in self.ask(asked, m.MetadataRequest([]), 9).brokers)
+
+    def controller(self, asked: int) -> int:
+        found: int = self.ask(asked, m.MetadataRequest([]), 9).controller_id
+        return found
+
+
+@pytest.fixture
+def cluster(zookeeper: ZooKeeperServer, tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path, zookeeper.chroot())
+    with contextlib.ExitStack() as held:
+        for broker in made.brokers.values():
+            held.callback(broker.stop)
+            broker.start()
+        eventually(lambda: all(made.nodes(number) == [1, 2, 3] for number in made.brokers))
+        yield made
+
+
+class Load(threading.Thread):
+    """Produces numbers to all partitions until it is stopped; knows which were acknowledged."""
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        super().__init__(daemon=True)
+        self._settings: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap, "delivery_timeout_ms": 240_000}
+        self._topic = topic
+        self.acknowledged: list[tuple[int, int]] = []
+        self.failures: list[BaseException] = []
+        self._ending = threading.Event()
+
+    def run(self) -> None:
+        try:
+            with Producer(**self._settings) as producer:
+                number = 0
+                while not self._ending.is_set():
+                    partition = number % PARTITIONS
+                    future = producer.send(self._topic, value=b"%d" % number, partition=partition)
+                    future.add_done_callback(partial(self._done, partition, number))
+                    number += 1
+                    time.sleep(0.002)
+                producer.flush()
+        except BaseException as error:
+            self.failures.append(error)
+
+    def _done(self, partition: int, number: int, future: Any) -> None:
+        if future.exception() is None:
+            self.acknowledged.append((partition, number))
+        else:
+            self.failures.append(future.exception())
+
+    def more(self) -> None:
+        """Wait until every partition takes records."""
+        before = len(self.acknowledged)
+        eventually(lambda: {partition for partition, _ in self.acknowledged[before:]} == set(range(PARTITIONS)))
+
+    def stop(self) -> None:
+        self._ending.set()
+        self.join(PATIENCE_S * 2)
+        assert not self.is_alive()
+        assert self.failures == []
+
+
+def stored(cluster: Cluster, topic: str) -> dict[int, list[int]]:
+    """All numbers in each partition."""
+    found: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
+    with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+        partitions = [TopicPartition(topic, number) for number in found]
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
+            for partition, records in consumer.poll(500).items():
+                found[partition.partition] += [int(record.value or b"") for record in records]
+    return found
+
+
+def test_nothing_acknowledged_is_lost_whatever_is_killed(own_zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, f"{own_zookeeper.address}/muster")
+    with contextlib.ExitStack() as held:
+        for broker in cluster.brokers.values():
+            held.callback(broker.stop)
+            broker.start()
+        eventually(lambda: all(cluster.nodes(number) == [1, 2, 3] for number in cluster.brokers))
+        with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            for topic in ("t", "doomed"):
+                created = admin.create_topics([NewTopic(topic, PARTITIONS)])[topic]
+                assert not isinstance(created, KafkaError), created
+        with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            for number in range(PARTITIONS):
+                producer.send("doomed", value=b"0", partition=number)
+            producer.flush()
+        load = Load(cluster, "t")
+        load.start()
+        load.more()
+
+        # The controller is killed: another one is elected, which takes its partitions from it and gives them back.
+        former = cluster.controller(1)
+        other = former % 3 + 1
+        cluster.brokers[former].kill()
+        eventually(lambda: cluster.controller(other) not in (former, -1))
+        # While it is away, a topic is deleted whose records it has.
+        with Admin(bootstrap_servers=cluster.brokers[other].bootstrap) as admin:
+            admin.delete_topics(["doomed"])
+            created = admin.create_topics([NewTopic("doomed", PARTITIONS)])["doomed"]
+            assert not isinstance(created, KafkaError), created
+        mine = tmp_path / f"broker{former}"
+        assert sorted(mine.glob("doomed-?")) != []
+        cluster.brokers[former].start()
+        assert sorted(mine.glob("doomed-?")) == [], "the former topic's records were kept"
+        load.more()
+
+        # ZooKeeper is killed: data is served on. It comes back before sessions have ended, and after.
+        for away_s in (0.5, 4):
+            own_zookeeper.kill()
+            time.sleep(away_s)
+            load.more()
+            own_zookeeper.start()
+            eventually(lambda: all(cluster.nodes(number) == [1, 2, 3] for number in cluster.brokers))
+            load.more()
+        load.stop()
+        found = stored(cluster, "t")
+        for partition in range(PARTITIONS):
+            acknowledged = sorted(number for where, number in load.acknowledged if where == partition)
+            assert found[partition] == acknowledged
+
+
+def test_records_and_groups_on_three_brokers(cluster: Cluster) -> None:
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        created = admin.create_topics([NewTopic("t", PARTITIONS)])["t"]
+        assert not isinstance(created, KafkaError), created
+    for number in cluster.brokers:
+        listed = cluster.ask(number, m.ListGroupsRequest(), 4)
+        assert (listed.error_code, listed.groups) == (0, []), "no broker has a partition of groups yet"
+    by_broker = [cluster.leaders("t", number) for number in cluster.brokers]
+    eventually(lambda: len({str(cluster.leaders("t", number)) for number in cluster.brokers}) == 1)
+    assert sorted(leader for _, leader, _ in by_broker[0].values()) == [1, 1, 2, 2, 3, 3]
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        for number in range(PARTITIONS * 10):
+            producer.send("t", value=b"%d" % number, partition=number % PARTITIONS)
+        producer.flush()
+    with Consumer(
+        bootstrap_servers=cluster.bootstrap, group_id="g", auto_offset_reset="earliest", enable_auto_commit=False
+    ) as consumer:
+        consumer.subscribe(["t"])
+        seen: list[int] = []
+        deadline = time.monotonic() + PATIENCE_S
+        while len(seen) < PARTITIONS * 10 and time.monotonic() < deadline:
+            for records in consumer.poll(1_000).values():
+                seen += [int(record.value or b"") for record in records]
+        consumer.commit()
+        assert sorted(seen) == list(range(PARTITIONS * 10))
+        committed = consumer.committed([TopicPartition("t", number) for number in range(PARTITIONS)])
+        assert [found.offset for found in committed.values() if found] == [10] * PARTITIONS
+
+    # A broker is killed: its partitions have no leader, the others go on; it comes back under a newer epoch.
+    before = cluster.leaders("t", 1)
+    mine = [number for number, (_, leader, _) in before.items() if leader == 3]
+    cluster.brokers[3].kill()
+    none = ErrorCode.LEADER_NOT_AVAILABLE
+    eventually(lambda: all(cluster.leaders("t", 1)[n] == (none, -1, before[n][2] + 1) for n in mine))
+    cluster.brokers[3].start()
+    eventually(lambda: all(cluster.leaders("t", 1)[n] == (0, 3, before[n][2] + 2) for n in mine))
+    with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition("t", n) for n in mine])
+        ends = consumer.end_offsets([TopicPartition("t", n) for n in mine])
+    assert list(ends.values()) == [10] * len(mine)
+
+
+@pytest.fixture
+def znodes(cluster: Cluster) -> Iterator[KazooClient]:
+    client = KazooClient(cluster.address, timeout=60)
+    client.start(timeout=PATIENCE_S)
+    yield client
+    client.stop()
+    client.close()
+
+
+def all_led(cluster: Cluster, topic: str, partitions: int) -> bool:
+    """Whether every broker says so."""
+    told = [cluster.leaders(topic, number) for number in cluster.brokers]
+    return all(len(found) == partitions and all(code == 0 for code, _, _ in found.values()) for found in told)
+
+
+def test_what_kafkas_tools_of_that_time_write(cluster: Cluster, znodes: KazooClient, tmp_path: Path) -> None:
+    znodes.create("/config/topics/old", b'{"version":1,"config":{"retention.ms":"99000"}}')
+    znodes.create("/brokers/topics/old", b'{"version":1,"partitions":{"1":[2],"0":[1]}}')
+    eventually(lambda: cluster.leaders("old", 3) == {0: (0, 1, 0), 1: (0, 2, 0)})
+    registered, _ = znodes.get("/brokers/topics/old")
+    znodes.set("/brokers/topics/old", registered.replace(b'"1":[2]', b'"1":[2],"2":[3]'))
+    eventually(lambda: all_led(cluster, "old", 3))
+    assert {number: leader for number, (_, leader, _) in cluster.leaders("old", 1).items()} == {0: 1, 1: 2, 2: 3}
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        for number in range(3):
+            producer.send("old", value=b"v", partition=number)
+        producer.flush()
+    znodes.set("/config/topics/old", b'{"version":1,"config":{"retention.ms":"77000"}}')
+    request = m.DescribeConfigsRequest([m.DescribeConfigsResource(2, "old", ["retention.ms"])])
+    eventually(lambda: all(cluster.ask(n, request, 4).results[0].configs[0].value == "77000" for n in cluster.brokers))
+    assert len(list(tmp_path.glob("broker*/old-?"))) == 3
+    znodes.create("/admin/delete_topics/old")
+    eventually(lambda: not list(tmp_path.glob("broker*/old-?")))
+    assert znodes.exists("/brokers/topics/old") is None
+
+
+def test_a_broker_that_stood_still_comes_back_and_its_id_is_its_own(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.ask(1, m.MetadataRequest([m.MetadataRequestTopic(name="auto")], True), 9)
+    eventually(lambda: all_led(cluster, "auto", 3))
+    before = cluster.leaders("auto", 1)
+    [mine] = [number for number, (_, leader, _) in before.items() if leader == 2]
+    os.kill(cluster.brokers[2].pid, signal.SIGSTOP)
+    try:
+        eventually(lambda: cluster.leaders("auto", 1)[mine] == (5, -1, 1))
+    finally:
+        os.kill(cluster.brokers[2].pid, signal.SIGCONT)
+    # Until it hears of it, the broker that stood still tells what was.
+    back = {**before, mine: (0, 2, 2)}
+    eventually(lambda: all(cluster.leaders("auto", number) == back for number in cluster.brokers))
+    twin = BrokerProcess(tmp_path / "twin", {**cluster.settings, "node.id": 2})
+    with pytest.raises(AssertionError, match="another broker is registered with the id 2"):
+        twin.start()
