@@ -1,8 +1,7 @@
 """`AsyncWatcherConsumer`: a consumer of scheme 1 for asyncio.
 
 One task carries out the plans of a `WatcherMember` (`watcher_scheme.py`), one at a time, on a `ZooKeeperSession`. What
-the member owns is read by an `AsyncConsumer` without a group, to which partitions are assigned by hand: the same core
-that every consumer has. This file joins the two.
+the member owns is read as `assigned_reader.py` says. This file joins the two.
 """
 
 from __future__ import annotations
@@ -11,17 +10,13 @@ import asyncio
 import logging
 import socket
 import uuid
-import warnings
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
-from muster.client import AsyncConsumer, forks
-from muster.client.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS, has_ended_well
+from muster.client import AsyncConsumer
+from muster.client.async_consumer import OffsetsToCommit
 from muster.client.driver import monotonic_ms, wall_clock_ms
-from muster.client.handout import Records
 from muster.errors import (
     ClosedError,
     CommitFailedError,
@@ -30,9 +25,9 @@ from muster.errors import (
     IllegalStateError,
     KafkaTimeoutError,
     MusterError,
-    WakeupError,
 )
-from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
+from muster.model import OffsetAndMetadata, TopicPartition
+from muster.zookeeper.assigned_reader import AsyncAssignedReader
 from muster.zookeeper.operations import Ask, Plan, SessionEvent, SessionExpiredError, Watched, ZooKeeperError
 from muster.zookeeper.session import ZooKeeperSession
 from muster.zookeeper.watcher_asks import Level, Pause, Reading, StartFetching, StopFetching, Tell, TimeOfDay
@@ -47,12 +42,11 @@ log = logging.getLogger("muster.zookeeper.watcher")
 T = TypeVar("T")
 
 Topics = Mapping[str, int] | Iterable[str] | str
-OffsetsToCommit = Mapping[TopicPartition, OffsetAndMetadata | int]
 
 _LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING, Level.ERROR: logging.ERROR}
 
 
-class AsyncWatcherConsumer(forks.StaysHere):
+class AsyncWatcherConsumer(AsyncAssignedReader):
     """Reads records as a member of a group that ZooKeeper coordinates, as Kafka's consumers up to 0.8 did.
 
     It shares a group with Kafka's own consumers of that kind (0.8.2 to 1.1). Settings are those of `WatcherConfig`, by
@@ -76,9 +70,9 @@ class AsyncWatcherConsumer(forks.StaysHere):
             self.consumer_id = new_consumer_id(group_id, socket.gethostname(), wall_clock_ms(), uuid.uuid4().hex)
         else:
             self.consumer_id = f"{group_id}_{config.consumer_id}"
+        super().__init__()
         self._member: WatcherMember | None = None
         self._session: ZooKeeperSession | None = None
-        self._reader: AsyncConsumer | None = None
         self._addresses: set[str] = set()
         """The brokers from which the reader began."""
         self._readings: dict[TopicPartition, Reading] = {}
@@ -92,21 +86,8 @@ class AsyncWatcherConsumer(forks.StaysHere):
         """One plan at a time."""
         self._wake = asyncio.Event()
         """The member has something to do."""
-        self._news = asyncio.Event()
-        """There is something for a poll: another reader, an error, the end."""
-        self._errors: deque[MusterError] = deque()
         self._watcher: asyncio.Task[None] | None = None
-        self._last_task: asyncio.Task[Any] | None = None
-        """The task to which records were handed out last."""
         self._commit_at = 0
-        self._woken = False
-        self._polling = False
-        self._closing = False
-        self._gone = asyncio.Event()
-        """It is closed."""
-        self._is_last_handled = False
-        """At the close: whether what was handed out last is handled."""
-        self._forks = forks.count
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -135,50 +116,39 @@ class AsyncWatcherConsumer(forks.StaysHere):
             raise ClosedError("the consumer is closed")
         self._session = session
 
-    async def close(self, timeout_ms: int = DEFAULT_CLOSE_TIMEOUT_MS) -> None:
-        """Stop fetching, commit if auto commit is on, and end the session: id and owners go with it.
+    @property
+    def _has_begun(self) -> bool:
+        return self._session is not None
 
-        As with `AsyncConsumer`, the caller says with it that records handed out are handled, unless the task that has
-        them is still at work or failed.
-        """
-        await self._close(timeout_ms, handled=has_ended_well(self._last_task))
+    @property
+    def _is_subscribed(self) -> bool:
+        return self._member is not None
 
-    async def _close(self, timeout_ms: int, *, handled: bool) -> bool:
-        """Close. Returns True: it is closed then, by this call or another."""
-        if self._session is not None and self._forks != forks.count:
-            return True
-        if self._closing:
-            await self._gone.wait()
-            return True
-        self._closing, self._is_last_handled = True, handled
-        self._tell_poll()
+    def _seen(self) -> None:
+        if self._member is not None:
+            self._member.try_again()
+            self._wake.set()
+
+    async def _end(self, timeout_ms: int) -> None:
+        """Commit if auto commit is on, and end the session: id and owners go with it."""
         try:
             if self._watcher is not None:
                 self._watcher.cancel()
                 await asyncio.wait([self._watcher])
             await self._say_goodbye(timeout_ms)
         finally:
-            try:
-                if self._session is not None:
-                    await self._session.close()
-                if self._reader is not None:
-                    await self._reader.close()
-            finally:
-                self._gone.set()
-        return True
+            if self._session is not None:
+                await self._session.close()
+            if self._reader is not None:
+                await self._reader.close()
 
-    async def _hang_up(self) -> None:
-        """End a consumer that was dropped: nothing is committed; id and owners go."""
-        if self._closing:
-            return
-        self._closing = True
+    async def _drop(self) -> None:
+        """End the session: id and owners go with it."""
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.wait([self._watcher])
         if self._session is not None:
             await self._session.close()
-        if self._reader is not None:
-            await self._reader._hang_up()
 
     async def _say_goodbye(self, timeout_ms: int) -> None:
         if self._session is None or self._member is None:
@@ -188,27 +158,6 @@ class AsyncWatcherConsumer(forks.StaysHere):
                 await self._session.run(self._member.shut_down(), self._carry_out)
         except TimeoutError:
             log.warning("%s: the last offsets could not be committed in time", self.consumer_id)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._close(DEFAULT_CLOSE_TIMEOUT_MS, handled=kind is None and has_ended_well(self._last_task))
-
-    def __del__(self) -> None:
-        if getattr(self, "_session", None) is not None and not self._closing and self._forks == forks.count:
-            warnings.warn("an AsyncWatcherConsumer was dropped without close()", ResourceWarning, stacklevel=2)
-
-    def _check_open(self) -> None:
-        if self._closing:
-            raise ClosedError("the consumer is closed")
-        if self._forks != forks.count:
-            if self._session is not None:
-                raise forks.orphaned("consumer")
-            self._forks = forks.count
 
     # --- subscribing -------------------------------------------------------------------------------------------------
 
@@ -259,123 +208,6 @@ class AsyncWatcherConsumer(forks.StaysHere):
         """Where it stands in its group."""
         return self._member.state if self._member is not None else WatcherState.UNREGISTERED
 
-    # --- reading -----------------------------------------------------------------------------------------------------
-
-    async def poll(self, timeout_ms: int = 1_000, *, max_records: int | None = None) -> Records:
-        """Wait for records, `timeout_ms` at most, and return up to `max_poll_records` of them, or none.
-
-        Calling it again says that the records of the last call are handled.
-
-        Raises:
-            RebalanceFailedError: another owner did not release in all tries. Polling again begins anew.
-            WakeupError: `wakeup` was called.
-            KafkaError: what reading raises, see `AsyncConsumer.poll`.
-        """
-        deadline = monotonic_ms() + timeout_ms
-
-        async def read(reader: AsyncConsumer, left_ms: int) -> Records:
-            return await reader.poll(left_ms, max_records=max_records)
-
-        return await self._read(read, deadline) or {}
-
-    async def getmany(self, *, timeout_ms: int = 0, max_records: int | None = None) -> Records:
-        """`poll` that does not wait unless asked to."""
-        return await self.poll(timeout_ms, max_records=max_records)
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> ConsumerRecord:
-        try:
-            return await self._next()
-        except ClosedError:
-            raise StopAsyncIteration from None
-
-    async def _next(self) -> ConsumerRecord:
-        """The next record, however long it takes. Raises ClosedError at the end."""
-
-        async def read(reader: AsyncConsumer, left_ms: int) -> ConsumerRecord:
-            return await anext(reader)
-
-        while True:
-            record: ConsumerRecord | None = await self._read(read, None)
-            if record is not None:
-                return record
-
-    def _take_back(self) -> None:
-        """The caller was interrupted before it got the last records: they are handed out again."""
-        if self._reader is not None:
-            self._reader._handout.take_back()
-
-    async def _read(self, read: Callable[[AsyncConsumer, int], Any], deadline: int | None) -> Any:
-        """Have `read` read for as long as there is time; None if there is no reader until then."""
-        if self._member is None:
-            raise IllegalStateError("subscribe() before poll()")
-        if self._polling:
-            raise IllegalStateError("another poll of this consumer is under way")
-        self._polling = True
-        try:
-            await self.start()
-            self._last_task = asyncio.current_task()
-            while True:
-                self._raise_told()
-                self._news.clear()
-                left_ms = 60_000 if deadline is None else max(0, deadline - monotonic_ms())
-                if self._reader is not None:
-                    with suppress(WakeupError):
-                        return await read(self._reader, left_ms)
-                elif not await self._wait_for_news(left_ms) and deadline is not None:
-                    return None
-        finally:
-            self._polling = False
-
-    async def _wait_for_news(self, within_ms: int) -> bool:
-        try:
-            async with asyncio.timeout(within_ms / 1000):
-                await self._news.wait()
-        except TimeoutError:
-            return False
-        return True
-
-    def _raise_told(self) -> None:
-        if self._closing:
-            raise ClosedError("the consumer is closed")
-        if self._woken:
-            self._woken = False
-            raise WakeupError("wakeup() was called")
-        if self._errors:
-            if self._member is not None:
-                self._member.try_again()
-                self._wake.set()
-            raise self._errors.popleft()
-
-    def wakeup(self) -> None:
-        """Have the poll under way raise a WakeupError, or else the next one. No record is lost by it."""
-        self._woken = True
-        self._tell_poll()
-
-    def _tell_poll(self) -> None:
-        self._news.set()
-        if self._reader is not None and self._polling:
-            self._reader.wakeup()
-
-    # --- where to read -----------------------------------------------------------------------------------------------
-
-    def seek(self, partition: TopicPartition, offset: OffsetAndMetadata | int) -> None:
-        """Read on from an offset, until the next rebalance. Raises IllegalStateError if it is not assigned."""
-        self._assigned_reader(partition).seek(partition, offset)
-
-    async def position(self, partition: TopicPartition, timeout_ms: int | None = None) -> int:
-        """The offset of the next record; waits while it has to be looked up."""
-        await self.start()
-        return await self._assigned_reader(partition).position(partition, timeout_ms)
-
-    def _assigned_reader(self, partition: TopicPartition) -> AsyncConsumer:
-        self._check_open()
-        if self._reader is None or partition not in self._readings:
-            raise IllegalStateError(f"{partition} is not assigned to this consumer")
-        return self._reader
-
     # --- committing --------------------------------------------------------------------------------------------------
 
     async def commit(self, offsets: OffsetsToCommit | None = None, timeout_ms: int | None = None) -> None:
@@ -405,21 +237,6 @@ class AsyncWatcherConsumer(forks.StaysHere):
         if self._member is None or self._session is None:
             return list(positions)
         return await self._session.run(self._member.commit(positions), self._carry_out)
-
-    def _to_commit(self, offsets: OffsetsToCommit | None) -> dict[TopicPartition, int]:
-        if offsets is None:
-            return self._positions(handed_out=True)
-        return {
-            TopicPartition(*partition): place if isinstance(place, int) else place.offset
-            for partition, place in offsets.items()
-        }
-
-    def _positions(self, *, handed_out: bool = False) -> dict[TopicPartition, int]:
-        """The positions behind what the caller has handled, in the partitions that are read now."""
-        if self._reader is None:
-            return {}
-        handled = self._reader.handled(handed_out=handed_out)
-        return {partition: offset for partition, offset in handled.items() if partition in self._readings}
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The group's committed offsets; None for a partition without one.
@@ -469,8 +286,7 @@ class AsyncWatcherConsumer(forks.StaysHere):
         except Exception as error:  # a defect: the user learns of it at the next poll
             log.exception("%s: a consumer that watches ZooKeeper failed", self.consumer_id)
             failure = error if isinstance(error, MusterError) else MusterError(f"the consumer failed: {error!r}")
-            self._errors.append(failure)
-            self._tell_poll()
+            self._fail(failure)
 
     async def _wait_for_work(self) -> None:
         wait_ms = self._commit_at - monotonic_ms() if self._config.enable_auto_commit else None
@@ -502,15 +318,14 @@ class AsyncWatcherConsumer(forks.StaysHere):
             case Tell():
                 log.log(_LEVELS[what.level], "%s: %s", self.consumer_id, what.message)
                 if what.error is not None:
-                    self._errors.append(what.error)
-                    self._tell_poll()
+                    self._fail(what.error)
             case _:
                 raise TypeError(f"nothing here carries out {what!r}")
         return None
 
     def _stop_fetching(self) -> dict[TopicPartition, int]:
         if self._readings and self._reader is not None:
-            self._stopped_at = self._positions(handed_out=self._closing and self._is_last_handled)
+            self._stopped_at = self._positions_at_stop()
             self._readings = {}
             self._reader.assign([])
         return dict(self._stopped_at)
@@ -521,10 +336,7 @@ class AsyncWatcherConsumer(forks.StaysHere):
         if self._reader is None:
             return
         self._readings = what.partitions
-        self._reader.assign(what.partitions)
-        for partition, reading in what.partitions.items():
-            if reading.offset is not None:
-                self._reader.seek(partition, reading.offset)
+        self._read_from({partition: reading.offset for partition, reading in what.partitions.items()})
         log.info("%s: reads %s", self.consumer_id, ", ".join(map(str, sorted(what.partitions))) or "nothing")
 
     async def _have_reader(self, what: StartFetching) -> None:
@@ -533,7 +345,7 @@ class AsyncWatcherConsumer(forks.StaysHere):
         addresses = set(settings["bootstrap_servers"])
         if not addresses:
             text = "no broker has a listener without encryption, which is what this consumer speaks"
-            self._errors.append(ConfigError(text))
+            self._fail(ConfigError(text))
         elif self._reader is None or not addresses & self._addresses:
             last, self._reader = self._reader, AsyncConsumer(settings)
             self._addresses = addresses

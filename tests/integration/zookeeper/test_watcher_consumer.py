@@ -346,11 +346,8 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> No
 
 def test_the_faces_have_the_same_methods_with_the_same_parameters() -> None:
     def public(cls: type) -> dict[str, Any]:
-        return {
-            name: method
-            for name, method in vars(cls).items()
-            if inspect.isfunction(method) and not name.startswith("_")
-        }
+        methods = inspect.getmembers(cls, inspect.isfunction)  # those of their common bases too
+        return {name: method for name, method in methods if not name.startswith("_")}
 
     ours, theirs = public(muster.zookeeper.WatcherConsumer), public(muster.zookeeper.AsyncWatcherConsumer)
     assert ours.keys() == theirs.keys()

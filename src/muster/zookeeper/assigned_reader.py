@@ -1,0 +1,286 @@
+"""What the consumers of schemes 1 and 2 share: a member of a group gets partitions, and an `AsyncConsumer` reads them.
+
+The inner consumer has no group. Its partitions are assigned by hand, as the member says: so records come through the
+same core that every consumer has. The member and its connections are the business of the class that inherits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+from warnings import warn
+
+from muster.client import AsyncConsumer, forks
+from muster.client.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS, OffsetsToCommit, has_ended_well
+from muster.client.driver import monotonic_ms
+from muster.client.handout import Records
+from muster.errors import ClosedError, IllegalStateError, MusterError, WakeupError
+from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
+
+
+class AsyncAssignedReader(forks.StaysHere):
+    """A consumer for asyncio that reads what a member of a group has assigned to it."""
+
+    def __init__(self) -> None:
+        self._reader: AsyncConsumer | None = None
+        self._news = asyncio.Event()
+        """There is something for a poll: another reader, an error, the end."""
+        self._errors: deque[MusterError] = deque()
+        self._last_task: asyncio.Task[Any] | None = None
+        """The task to which records were handed out last."""
+        self._woken = False
+        self._polling = False
+        self._closing = False
+        self._gone = asyncio.Event()
+        """It is closed."""
+        self._is_last_handled = False
+        """At the close: whether what was handed out last is handled."""
+        self._forks = forks.count
+
+    # --- what the member is asked ------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin to work in the running event loop."""
+        raise NotImplementedError
+
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions that this consumer reads now."""
+        raise NotImplementedError
+
+    @property
+    def _has_begun(self) -> bool:
+        """Whether there is something to close."""
+        raise NotImplementedError
+
+    @property
+    def _is_subscribed(self) -> bool:
+        raise NotImplementedError
+
+    def _seen(self) -> None:
+        """The user has seen an error: the member may try again."""
+        raise NotImplementedError
+
+    async def _end(self, timeout_ms: int) -> None:
+        """Commit if auto commit is on, leave the group, close the connections, those of the reader too."""
+        raise NotImplementedError
+
+    async def _drop(self) -> None:
+        """Close the connections of the member."""
+        raise NotImplementedError
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def close(self, timeout_ms: int = DEFAULT_CLOSE_TIMEOUT_MS) -> None:
+        """Stop fetching, commit if auto commit is on, and leave the group.
+
+        As with `AsyncConsumer`, the caller says with it that records handed out are handled, unless the task that has
+        them is still at work or failed.
+        """
+        await self._close(timeout_ms, handled=has_ended_well(self._last_task))
+
+    async def _close(self, timeout_ms: int, *, handled: bool) -> bool:
+        """Close. Returns True: it is closed then, by this call or another."""
+        if self._has_begun and self._forks != forks.count:
+            return True
+        if self._closing:
+            await self._gone.wait()
+            return True
+        self._closing, self._is_last_handled = True, handled
+        self._tell_poll()
+        try:
+            await self._end(timeout_ms)
+        finally:
+            self._gone.set()
+        return True
+
+    async def _hang_up(self) -> None:
+        """End a consumer that was dropped: nothing is committed."""
+        if self._closing:
+            return
+        self._closing = True
+        await self._drop()
+        if self._reader is not None:
+            await self._reader._hang_up()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close(DEFAULT_CLOSE_TIMEOUT_MS, handled=kind is None and has_ended_well(self._last_task))
+
+    def __del__(self) -> None:
+        if hasattr(self, "_forks") and self._has_begun and not self._closing and self._forks == forks.count:
+            warn(f"an {type(self).__name__} was dropped without close()", ResourceWarning, stacklevel=2)
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise ClosedError("the consumer is closed")
+        if self._forks != forks.count:
+            if self._has_begun:
+                raise forks.orphaned("consumer")
+            self._forks = forks.count
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    async def poll(self, timeout_ms: int = 1_000, *, max_records: int | None = None) -> Records:
+        """Wait for records, `timeout_ms` at most, and return up to `max_poll_records` of them, or none.
+
+        Calling it again says that the records of the last call are handled.
+
+        Raises:
+            RebalanceFailedError: of scheme 1, another owner did not release in all tries. Polling again begins anew.
+            WakeupError: `wakeup` was called.
+            KafkaError: what reading raises, see `AsyncConsumer.poll`; or the group cannot be joined.
+        """
+        deadline = monotonic_ms() + timeout_ms
+
+        async def read(reader: AsyncConsumer, left_ms: int) -> Records:
+            return await reader.poll(left_ms, max_records=max_records)
+
+        return await self._read(read, deadline) or {}
+
+    async def getmany(self, *, timeout_ms: int = 0, max_records: int | None = None) -> Records:
+        """`poll` that does not wait unless asked to."""
+        return await self.poll(timeout_ms, max_records=max_records)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        try:
+            return await self._next()
+        except ClosedError:
+            raise StopAsyncIteration from None
+
+    async def _next(self) -> ConsumerRecord:
+        """The next record, however long it takes. Raises ClosedError at the end."""
+
+        async def read(reader: AsyncConsumer, left_ms: int) -> ConsumerRecord:
+            return await anext(reader)
+
+        while True:
+            record: ConsumerRecord | None = await self._read(read, None)
+            if record is not None:
+                return record
+
+    def _take_back(self) -> None:
+        """The caller was interrupted before it got the last records: they are handed out again."""
+        if self._reader is not None:
+            self._reader._handout.take_back()
+
+    async def _read(self, read: Callable[[AsyncConsumer, int], Any], deadline: int | None) -> Any:
+        """Have `read` read for as long as there is time; None if there is no reader until then."""
+        if not self._is_subscribed:
+            raise IllegalStateError("subscribe() before poll()")
+        if self._polling:
+            raise IllegalStateError("another poll of this consumer is under way")
+        self._polling = True
+        try:
+            await self.start()
+            self._last_task = asyncio.current_task()
+            while True:
+                self._raise_told()
+                self._news.clear()
+                left_ms = 60_000 if deadline is None else max(0, deadline - monotonic_ms())
+                if self._reader is not None:
+                    with suppress(WakeupError):
+                        return await read(self._reader, left_ms)
+                elif not await self._wait_for_news(left_ms) and deadline is not None:
+                    return None
+        finally:
+            self._polling = False
+
+    async def _wait_for_news(self, within_ms: int) -> bool:
+        try:
+            async with asyncio.timeout(within_ms / 1000):
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _raise_told(self) -> None:
+        if self._closing:
+            raise ClosedError("the consumer is closed")
+        if self._woken:
+            self._woken = False
+            raise WakeupError("wakeup() was called")
+        if self._errors:
+            self._seen()
+            raise self._errors.popleft()
+
+    def wakeup(self) -> None:
+        """Have the poll under way raise a WakeupError, or else the next one. No record is lost by it."""
+        self._woken = True
+        self._tell_poll()
+
+    def _tell_poll(self) -> None:
+        self._news.set()
+        if self._reader is not None and self._polling:
+            self._reader.wakeup()
+
+    def _fail(self, error: MusterError) -> None:
+        """Have the next poll raise an error."""
+        self._errors.append(error)
+        self._tell_poll()
+
+    # --- where to read -----------------------------------------------------------------------------------------------
+
+    def seek(self, partition: TopicPartition, offset: OffsetAndMetadata | int) -> None:
+        """Read on from an offset, until the next rebalance. Raises IllegalStateError if it is not assigned."""
+        self._assigned_reader(partition).seek(partition, offset)
+
+    async def position(self, partition: TopicPartition, timeout_ms: int | None = None) -> int:
+        """The offset of the next record; waits while it has to be looked up."""
+        await self.start()
+        return await self._assigned_reader(partition).position(partition, timeout_ms)
+
+    def _assigned_reader(self, partition: TopicPartition) -> AsyncConsumer:
+        self._check_open()
+        if self._reader is None or partition not in self.assignment():
+            raise IllegalStateError(f"{partition} is not assigned to this consumer")
+        return self._reader
+
+    # --- committing --------------------------------------------------------------------------------------------------
+
+    async def commit(self, offsets: OffsetsToCommit | None = None, timeout_ms: int | None = None) -> None:
+        """Commit offsets, by default the caller's position in every partition."""
+        raise NotImplementedError
+
+    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The group's committed offsets; None for a partition without one."""
+        raise NotImplementedError
+
+    def _to_commit(self, offsets: OffsetsToCommit | None) -> dict[TopicPartition, int]:
+        if offsets is None:
+            return self._positions(handed_out=True)
+        return {
+            TopicPartition(*partition): place if isinstance(place, int) else place.offset
+            for partition, place in offsets.items()
+        }
+
+    def _positions(self, *, handed_out: bool = False) -> dict[TopicPartition, int]:
+        """The positions behind what the caller has handled, in the partitions that are read now."""
+        if self._reader is None:
+            return {}
+        read = self.assignment()
+        handled = self._reader.handled(handed_out=handed_out)
+        return {partition: offset for partition, offset in handled.items() if partition in read}
+
+    def _positions_at_stop(self) -> dict[TopicPartition, int]:
+        """`_positions` when fetching stops for good, or for a rebalance."""
+        return self._positions(handed_out=self._closing and self._is_last_handled)
+
+    def _read_from(self, partitions: Mapping[TopicPartition, int | None]) -> None:
+        """Read these partitions and no others, from these offsets; None: `auto_offset_reset` says from where."""
+        assert self._reader is not None
+        self._reader.assign(partitions)
+        for partition, offset in partitions.items():
+            if offset is not None:
+                self._reader.seek(partition, offset)
