@@ -1,6 +1,7 @@
-"""A real Apache Kafka 0.8.2.2 for tests: its broker, its tools, and its consumer, which ZooKeeper coordinates.
+"""Real Apache Kafka on ZooKeeper for tests: 0.8.2.2, whose consumer ZooKeeper coordinates, and 3.9.1, the last line of
+releases whose brokers know ZooKeeper.
 
-It runs on today's Java and against today's ZooKeeper.
+Both run on today's Java and against today's ZooKeeper.
 """
 
 from __future__ import annotations
@@ -14,10 +15,14 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar, Self
 
 from tests.support import peers
 
 VERSION = "0.8.2.2"
+LAST_VERSION = "3.9.1"
+
+_JARS = {VERSION: "kafka08", LAST_VERSION: "kafka39"}
 
 _LOGGING = """log4j.rootLogger={level}, out
 log4j.appender.out=org.apache.log4j.ConsoleAppender
@@ -27,20 +32,19 @@ log4j.appender.out.layout.ConversionPattern=%d %p %c{{1}} %m%n
 """
 
 
-def command(folder: Path, cls: str, *arguments: str, level: str = "WARN") -> list[str]:
+def command(folder: Path, cls: str, *arguments: str, level: str = "WARN", version: str = VERSION) -> list[str]:
     """The command line of one of its classes; it logs to stderr."""
     logging = folder / f"log4j-{level}.properties"
     logging.write_text(_LOGGING.format(level=level))
-    classpath = f"{peers.fetched_jars('kafka08', VERSION)}/*"
+    classpath = f"{peers.fetched_jars(_JARS[version], version)}/*"
     options = ["-Djava.net.preferIPv4Stack=true", f"-Dlog4j.configuration=file:{logging}", "-cp", classpath]
     return peers.java_command([*options, cls, *arguments])
 
 
-def run_class(folder: Path, cls: str, *arguments: str, text: str = "") -> str:
+def run_class(folder: Path, cls: str, *arguments: str, text: str = "", version: str = VERSION) -> str:
     """Run one of its tools; what it printed."""
-    done = subprocess.run(
-        command(folder, cls, *arguments), input=text, capture_output=True, text=True, check=False, timeout=300
-    )
+    line = command(folder, cls, *arguments, version=version)
+    done = subprocess.run(line, input=text, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -53,12 +57,21 @@ class OldKafkaBroker:
     zookeeper: str
     port: int = 0
 
+    version: ClassVar[str] = VERSION
+    _started: ClassVar[str] = "[Kafka Server 0], started"
+
+    @property
+    def log(self) -> str:
+        """What it has logged so far."""
+        path = self.folder / "kafka.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
     @property
     def bootstrap(self) -> str:
         """Its address."""
         return f"127.0.0.1:{self.port}"
 
-    def __enter__(self) -> OldKafkaBroker:
+    def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "users").touch()
         self._held = contextlib.ExitStack()
@@ -66,9 +79,6 @@ class OldKafkaBroker:
         self.port = self.port or peers.free_ports(1)[0]
         settings = {
             "broker.id": "0",
-            "port": self.port,
-            "host.name": "127.0.0.1",
-            "advertised.host.name": "127.0.0.1",
             "log.dirs": self.folder / "data",
             "zookeeper.connect": self.zookeeper,
             "zookeeper.session.timeout.ms": "60000",
@@ -76,19 +86,22 @@ class OldKafkaBroker:
             "auto.create.topics.enable": "false",
             "log.cleaner.enable": "false",
             "controlled.shutdown.enable": "false",
+            **self._listening(),
         }
         configuration = self.folder / "server.properties"
         configuration.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        log = self.folder / "kafka.log"
-        server = command(self.folder, "kafka.Kafka", str(configuration), level="INFO")
-        process = peers.kept(server, self.folder / "users", self.folder / "pid", log)
+        server = command(self.folder, "kafka.Kafka", str(configuration), level="INFO", version=self.version)
+        process = peers.kept(server, self.folder / "users", self.folder / "pid", self.folder / "kafka.log")
         deadline = time.monotonic() + peers.START_TIMEOUT_S
-        while not log.exists() or "[Kafka Server 0], started" not in log.read_text(errors="replace"):
+        while self._started not in self.log:
             if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"Kafka {VERSION} did not start:\n{log.read_text(errors='replace')[-3000:]}")
+                raise RuntimeError(f"Kafka {self.version} did not start:\n{self.log[-3000:]}")
             time.sleep(0.05)
         process.returncode = 0  # the keeper outlives this object, and is not waited for
         return self
+
+    def _listening(self) -> dict[str, str]:
+        return {"port": str(self.port), "host.name": "127.0.0.1", "advertised.host.name": "127.0.0.1"}
 
     def __exit__(self, *_: object) -> None:
         self._held.close()
@@ -100,8 +113,8 @@ class OldKafkaBroker:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def run_class(self, cls: str, *arguments: str, text: str = "") -> str:
-        """Run one of Kafka's tools."""
-        return run_class(self.folder, cls, *arguments, text=text)
+        """Run one of the tools of this release."""
+        return run_class(self.folder, cls, *arguments, text=text, version=self.version)
 
     def create_topic(self, topic: str, partitions: int) -> None:
         """Have Kafka's own tool create a topic."""
@@ -132,6 +145,23 @@ class OldKafkaBroker:
             yield consumer
         finally:
             consumer.leave()
+
+
+class LastZooKeeperKafkaBroker(OldKafkaBroker):
+    """One broker of Kafka 3.9.1 in ZooKeeper mode. Topics and records come from clients of today."""
+
+    version: ClassVar[str] = LAST_VERSION
+    _started: ClassVar[str] = "[KafkaServer id=0] started"
+
+    def _listening(self) -> dict[str, str]:
+        return {
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "offsets.topic.num.partitions": "5",
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+        }
 
 
 @dataclass

@@ -1,0 +1,172 @@
+"""`WatcherConsumer` beside Kafka 3.9.1 in ZooKeeper mode, whose own consumers have long been coordinated otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from muster.client import AsyncAdmin, AsyncConsumer, AsyncProducer, NewTopic
+from muster.model import TopicPartition
+from muster.zookeeper import znodes
+from muster.zookeeper.async_watcher_consumer import AsyncWatcherConsumer
+from tests.support import old_kafka
+from tests.support.old_kafka import LastZooKeeperKafkaBroker
+from tests.support.zookeepers import ZooKeeperServer
+
+PATIENCE_S = 240
+PARTITIONS = 4
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def kafka(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LastZooKeeperKafkaBroker]:
+    folder = tmp_path_factory.mktemp("kafka-39") / "broker"
+    with LastZooKeeperKafkaBroker(folder, zookeeper.chroot()) as broker:
+        yield broker
+
+
+@pytest.fixture
+def znode(kafka: LastZooKeeperKafkaBroker) -> Iterator[KazooClient]:
+    client = KazooClient(kafka.zookeeper, timeout=60)
+    client.start(timeout=PATIENCE_S)
+    yield client
+    client.stop()
+    client.close()
+
+
+Reader = AsyncWatcherConsumer | AsyncConsumer
+
+
+class Readings:
+    """What consumers got that poll in the background."""
+
+    def __init__(self) -> None:
+        self.values: dict[Reader, list[int]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def poll(self, *readers: Reader) -> None:
+        for reader in readers:
+            self.values[reader] = []
+            self._tasks.append(asyncio.create_task(self._poll(reader)))
+
+    async def _poll(self, reader: Reader) -> None:
+        while True:
+            for records in (await reader.poll(500)).values():
+                self.values[reader] += [int(record.value or b"") for record in records]
+
+    def of(self, *readers: Reader) -> list[int]:
+        return sorted(value for reader in readers for value in self.values[reader])
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for outcome in await asyncio.gather(*self._tasks, return_exceptions=True):
+            assert isinstance(outcome, asyncio.CancelledError), outcome
+
+
+async def until(predicate: Any) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not predicate():
+            await asyncio.sleep(0.05)
+
+
+async def produce(kafka: LastZooKeeperKafkaBroker, values: range) -> None:
+    async with AsyncProducer(bootstrap_servers=kafka.bootstrap) as producer:
+        for value in values:
+            await producer.send("t39", str(value).encode(), partition=value % PARTITIONS)
+
+
+def watcher(kafka: LastZooKeeperKafkaBroker, name: str) -> AsyncWatcherConsumer:
+    return AsyncWatcherConsumer(
+        zookeeper_connect=kafka.zookeeper,
+        group_id="one-name",
+        consumer_id=name,
+        auto_offset_reset="earliest",
+        zookeeper_session_timeout_ms=30_000,
+        zookeeper_connection_timeout_ms=60_000,
+        rebalance_backoff_ms=300,
+        rebalance_max_retries=100,
+    )
+
+
+def kafkas_own(znode: KazooClient) -> dict[str, int]:
+    """Each znode of the broker's, with the last transaction that wrote it."""
+    found = {}
+    paths = ["/"]
+    while paths:
+        path = paths.pop()
+        if not path.startswith("/consumers"):
+            found[path] = znode.get(path)[1].mzxid
+            paths += [f"{path.rstrip('/')}/{name}" for name in znode.get_children(path)]
+    return found
+
+
+async def test_two_groups_of_one_name_one_in_zookeeper_and_one_in_the_broker(
+    kafka: LastZooKeeperKafkaBroker, znode: KazooClient
+) -> None:
+    """Each reads all, neither notices the other, and the broker's znodes stay as they are."""
+    async with AsyncAdmin(bootstrap_servers=kafka.bootstrap) as admin:
+        await admin.create_topics([NewTopic("t39", PARTITIONS)])
+    await produce(kafka, range(40))
+    readings = Readings()
+    settings: dict[str, Any] = {"group_id": "one-name", "auto_offset_reset": "earliest"}
+    async with AsyncConsumer(bootstrap_servers=kafka.bootstrap, session_timeout_ms=45_000, **settings) as classic:
+        classic.subscribe(["t39"])
+        readings.poll(classic)
+        await until(lambda: readings.of(classic) == list(range(40)))
+        await classic.commit()
+        generation = classic.group_metadata().generation_id
+        before = await asyncio.to_thread(kafkas_own, znode)
+        log = len(kafka.log)
+        async with watcher(kafka, "a") as first:
+            first.subscribe("t39")
+            readings.poll(first)
+            await until(lambda: len(first.assignment()) == PARTITIONS)
+            async with watcher(kafka, "b") as second:
+                second.subscribe("t39")
+                readings.poll(second)
+                await until(lambda: len(first.assignment()) == len(second.assignment()) == PARTITIONS // 2)
+                await produce(kafka, range(40, 80))
+                await until(lambda: set(readings.of(first, second)) == set(range(80)))
+                await until(lambda: readings.of(classic) == list(range(80)))
+                await first.commit()
+                await second.commit()
+                owners = "/consumers/one-name/owners/t39"
+                names = [znode.get(f"{owners}/{number}")[0].decode() for number in range(PARTITIONS)]
+                assert names == ["one-name_a-0", "one-name_a-0", "one-name_b-0", "one-name_b-0"]
+                await readings.stop()
+        assert classic.group_metadata().generation_id == generation
+        assert len(classic.assignment()) == PARTITIONS
+        committed = await classic.committed([TopicPartition("t39", 0)])
+        assert [place.offset for place in committed.values() if place is not None] == [10]
+    assert await asyncio.to_thread(kafkas_own, znode) == before
+    complaints = [line for line in kafka.log[log:].splitlines() if " ERROR " in line or " WARN " in line]
+    assert not complaints
+    await asyncio.to_thread(kafkas_tools_read_it, kafka)
+
+
+def kafkas_tools_read_it(kafka: LastZooKeeperKafkaBroker) -> None:
+    shell = "org.apache.zookeeper.ZooKeeperMainWithTlsSupportForKafka"
+    said = kafka.run_class(shell, "-server", kafka.zookeeper, "get", "/consumers/one-name/offsets/t39/3")
+    assert "20" in said.splitlines(), said
+    where = ["--zookeeper", kafka.zookeeper, "--group", "one-name", "--topic", "t39"]
+    checked = old_kafka.run_class(kafka.folder, "kafka.tools.ConsumerOffsetChecker", *where)
+    rows = [line.split() for line in checked.splitlines()[1:]]
+    assert [(row[2], row[3], row[5]) for row in rows] == [(str(n), "20", "0") for n in range(PARTITIONS)], checked
+
+
+def test_our_readers_read_what_kafka_39_wrote(kafka: LastZooKeeperKafkaBroker, znode: KazooClient) -> None:
+    data = znode.get("/brokers/ids/0")[0]
+    broker = znodes.read_broker("0", data)
+    assert isinstance(broker, znodes.BrokerRegistration)
+    assert broker.node is not None
+    assert (broker.node.host, broker.node.port) == ("127.0.0.1", kafka.port)
+    assert broker.encode() == data
+    controller = znodes.read_controller(znode.get("/controller")[0])
+    assert isinstance(controller, znodes.Controller)
+    assert controller.encode() == znode.get("/controller")[0]
