@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 
 from muster.protocol import messages, schema
-from muster.protocol.codegen import PY_TYPES, Decoder, Encoder, annotation
+from muster.protocol.class_source import PY_TYPES, annotation
+from muster.protocol.codegen import Decoder, Encoder
 from muster.protocol.primitives import Struct
 from muster.protocol.schema import Field
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from muster.protocol import messages, schema
+from muster.protocol import draft_messages, messages, schema
 from muster.protocol.schema import Field, Struct
 
 _BOUNDS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
@@ -21,7 +21,7 @@ def message(name: str, version: int, *, modest: bool = False) -> st.SearchStrate
 
 
 def _struct(struct: Struct, version: int, modest: bool) -> st.SearchStrategy[Any]:
-    cls = getattr(messages, struct.name)
+    cls = getattr(messages, struct.name, None) or getattr(draft_messages, struct.name)
     fields = {m.name: _field(m, version, modest) for m in struct.fields if version in m.versions}
     return st.builds(cls, **fields)
 

@@ -11,7 +11,7 @@ from struct import pack, unpack_from
 from typing import Any, TypeVar
 
 from muster.errors import ProtocolError, UnsupportedVersionError
-from muster.protocol import messages, primitives
+from muster.protocol import draft_messages, messages, primitives
 from muster.protocol.primitives import UNLIMITED, Buffer, Message
 
 M = TypeVar("M", bound=Message)
@@ -107,6 +107,7 @@ def _lost(message: str, version: int, field: str) -> UnsupportedVersionError:
 
 _NAMESPACE: dict[str, Any] = {
     **{name: value for name, value in vars(messages).items() if not name.startswith("_")},
+    **{name: value for name, value in vars(draft_messages).items() if not name.startswith("_")},
     **{name: value for name, value in vars(primitives).items() if not name.startswith("_")},
     "pack": pack,
     "unpack_from": unpack_from,

@@ -1,9 +1,9 @@
-"""Python source for the messages and their codecs, made from the tables of `definitions.py`.
+"""Python source for the messages and their codecs, made from the tables of `definitions.py` and `draft_definitions.py`.
 
-There are two products. `messages.py`, with the classes of the messages, is checked in (`python -m
-muster.protocol.codegen` writes it, `--check` tells whether it is fresh). The codecs, one pair of functions for each
-message and version, are compiled when first used (`codec.py`); `python -m muster.protocol.codegen JoinGroupRequest 9`
-prints them.
+There are two products. `messages.py` and `draft_messages.py`, with the classes of the messages (`class_source.py`),
+are checked in: `python -m muster.protocol.codegen` writes them, `--check` tells whether they are fresh. The codecs, one
+pair of functions for each message and version, are compiled when first used (`codec.py`); `python -m
+muster.protocol.codegen JoinGroupRequest 9` prints them.
 
 The functions are straight-line code: no call for each field, runs of fixed-width fields fused into one `struct` call,
 nested arrays as nested loops. Encoding appends buffers to a list, so that record batches are never copied.
@@ -19,105 +19,8 @@ import sys
 from pathlib import Path
 
 from muster.protocol import schema
+from muster.protocol.class_source import TABLES, default_source, messages_source
 from muster.protocol.schema import FIXED, Field, Message, Struct
-
-PY_TYPES = {"string": "str", "bytes": "bytes", "uuid": "bytes", "bool": "bool", "float64": "float"}
-_ZERO = {"string": '""', "bytes": 'b""', "uuid": "ZERO_UUID", "bool": "False", "float64": "0.0"}
-
-
-# --- messages.py -----------------------------------------------------------------------------------------------------
-
-
-def _optional(member: Field) -> bool:
-    """Whether None is a value: a null, or (for a tagged structure) "not sent"."""
-    return member.nullable != schema.NEVER or (member.struct is not None and not member.is_array and _tagged(member))
-
-
-def _tagged(member: Field) -> bool:
-    return member.tagged != schema.NEVER
-
-
-def annotation(member: Field) -> str:
-    if member.type == "records":
-        return "Records"
-    name = member.struct.name if member.struct else PY_TYPES.get(member.element, "int")
-    if member.is_array:
-        name = f"list[{name}]"
-    return f"{name} | None" if _optional(member) else name
-
-
-def default_source(member: Field) -> str:
-    """The default of a field as Python source. A structure that is neither null nor an array has none: `None`."""
-    if member.default == "null" or member.type == "records":
-        return "None"
-    if member.is_array:
-        return "EMPTY"
-    if member.struct is not None:
-        return "None"
-    if member.element == "string":
-        return repr(member.default or "").replace("'", '"')
-    if member.default is None:
-        return _ZERO.get(member.element, "0")
-    return member.default.capitalize() if member.element == "bool" else member.default
-
-
-def _class_source(struct: Struct, bases: str, class_lines: list[str]) -> list[str]:
-    slots = "".join(f'"{member.name}", ' for member in struct.fields)
-    lines = [f"class {struct.name}({bases}):", *class_lines]
-    lines += [f"    FIELDS: ClassVar = ({slots.rstrip()})", "    __slots__ = FIELDS", ""]
-    lines.append("    def __init__(")
-    lines.append("        self,")
-    lines += [f"        {member.name}: {annotation(member)} = {default_source(member)}," for member in struct.fields]
-    lines.append("    ) -> None:")
-    for member in struct.fields:
-        value = member.name
-        if default_source(member) == "EMPTY":
-            value = f"[] if {member.name} is EMPTY else {member.name}"
-        lines.append(f"        self.{member.name} = {value}")
-    return [*lines, "", ""]
-
-
-def _message_bases(message: Message) -> tuple[str, list[str]]:
-    last = message.versions.last
-    flexible = message.flexible.first if message.flexible != schema.NEVER else 1 << 15
-    lines = [f"    MIN_VERSION: ClassVar = {message.versions.first}", f"    MAX_VERSION: ClassVar = {last}"]
-    lines.append(f"    FIRST_FLEXIBLE_VERSION: ClassVar = {flexible}")
-    if message.older != schema.NEVER:
-        lines.append(f"    OLDEST_VERSION: ClassVar = {message.older.first}")
-    if message.kind not in ("request", "response"):
-        return "Message", lines
-    lines.append(f"    API_KEY: ClassVar = {message.key}")
-    if message.kind == "response":
-        return "Response", lines
-    response = message.name.removesuffix("Request") + "Response"
-    return f'Request["{response}"]', [*lines, f"    RESPONSE: ClassVar = {response}"]
-
-
-def messages_source() -> str:
-    """The text of `messages.py`."""
-    lines = [
-        "# Made by `python -m muster.protocol.codegen` from definitions.py; do not edit.",
-        '"""The messages of Kafka\'s protocol: one class for all versions of each, fields as Kafka names them.',
-        "",
-        "A field that a version does not carry has its default after decoding, and is left out when encoding.",
-        '"""',
-        "",
-        "from __future__ import annotations",
-        "",
-        "from typing import ClassVar",
-        "",
-        "from muster.protocol.primitives import EMPTY, ZERO_UUID, Message, Records, Request, Response, Struct",
-        "",
-        "",
-    ]
-    names = schema.message_names()
-    for name in sorted(names, key=lambda name: (name.endswith("Request"), names.index(name))):
-        message = schema.message(name)
-        for struct in message.structs():
-            lines += _class_source(struct, "Struct", [])
-        lines += _class_source(message, *_message_bases(message))
-    return "\n".join(lines).rstrip("\n") + "\n"
-
 
 # --- codecs ----------------------------------------------------------------------------------------------------------
 
@@ -582,16 +485,16 @@ def codec_source(
 
 
 def _main(arguments: list[str]) -> int:
-    target = Path(__file__).with_name("messages.py")
-    if arguments == ["--check"]:
-        if target.read_text() == messages_source():
-            return 0
-        print("messages.py is not what definitions.py says: run `python -m muster.protocol.codegen`", file=sys.stderr)
-        return 1
     if len(arguments) == 2:
         print(codec_source(arguments[0], int(arguments[1]), of_bytes=True)[0])
         return 0
-    target.write_text(messages_source())
+    folder = Path(__file__).parent
+    stale = [file for file in TABLES if (folder / file).read_text() != messages_source(file)]
+    if arguments == ["--check"] and stale:
+        print(f"{stale} are not what their tables say: run `python -m muster.protocol.codegen`", file=sys.stderr)
+        return 1
+    for file in stale:
+        (folder / file).write_text(messages_source(file))
     return 0
 
 

@@ -20,6 +20,7 @@ from functools import cache
 from struct import calcsize
 
 from muster.protocol.definitions import MESSAGES
+from muster.protocol.draft_definitions import DRAFT_MESSAGES
 
 FIXED = {
     "bool": "?",
@@ -190,8 +191,8 @@ def _parse_message(block: str) -> Message:
 
 
 @cache
-def _blocks() -> dict[str, str]:
-    return {block.split(None, 2)[1]: block for block in re.split(r"\n\n+", MESSAGES.strip("\n"))}
+def _blocks(table: str = MESSAGES + DRAFT_MESSAGES) -> dict[str, str]:
+    return {block.split(None, 2)[1]: block for block in re.split(r"\n\n+", table.strip("\n"))}
 
 
 @cache
@@ -214,6 +215,6 @@ def message(name: str) -> Message:
     return _parse_message(_blocks()[name])
 
 
-def message_names() -> list[str]:
-    """All messages, in the order of the table."""
-    return list(_blocks())
+def message_names(table: str = MESSAGES) -> list[str]:
+    """All messages of a table, in its order."""
+    return list(_blocks(table))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import linecache
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -10,14 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from muster.errors import ProtocolError, UnsupportedVersionError
-from muster.protocol import codec, codegen, schema
+from muster.protocol import class_source, codec, draft_messages, schema
 from muster.protocol import messages as m
+from muster.protocol.draft_definitions import DRAFT_MESSAGES
 from muster.protocol.primitives import long_uvarint, read_uvarint, uvarint
 from tests.support.message_strategies import message
 
 _ALL = [
     (name, version)
-    for name in schema.message_names()
+    for name in [*schema.message_names(), *schema.message_names(DRAFT_MESSAGES)]
     for version in range(schema.message(name).versions.first, schema.message(name).versions.last + 1)
 ]
 
@@ -85,9 +88,10 @@ def test_the_source_of_a_codec_can_be_read_in_a_traceback() -> None:
 
 
 @pytest.mark.interpreted
-def test_the_checked_in_messages_are_fresh() -> None:
-    with open(m.__file__) as file:
-        assert file.read() == codegen.messages_source()
+@pytest.mark.parametrize("module", [m, draft_messages])
+def test_the_checked_in_messages_are_fresh(module: ModuleType) -> None:
+    path = Path(module.__file__ or "")
+    assert path.read_text() == class_source.messages_source(path.name)
 
 
 @given(st.integers(0, 2**32 - 1))
