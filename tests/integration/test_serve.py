@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from muster.errors import MusterError
+from muster.model import GROUP_METADATA_TOPIC
 from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
 from muster.protocol.record_batch import build_batch
@@ -92,12 +93,14 @@ def test_the_port_is_taken(muster_process: BrokerProcess, tmp_path: Path) -> Non
 
 async def test_the_partitions_of_the_groups_cannot_be_changed(tmp_path: Path) -> None:
     async with brokers.running(tmp_path / "data", {"offsets.topic.num.partitions": 3}) as broker:
-        broker.groups.open_topic()
+        assert broker.groups.ensure()
     with pytest.raises(MusterError, match="has 3 partitions"):
         async with brokers.running(tmp_path / "data", {"offsets.topic.num.partitions": 4}):
             pass
     async with brokers.running(tmp_path / "data") as broker:
-        assert broker.groups.open_topic().partitions == 3
+        topic = broker.topics.get(GROUP_METADATA_TOPIC)
+        assert topic is not None
+        assert topic.partitions == 3
 
 
 @pytest.mark.parametrize("fsync", ["interval", "always", "never"])

@@ -21,6 +21,7 @@ from muster.broker import handlers
 from muster.broker.clock import TICK_S, SteadyClock, now_ms
 from muster.broker.cluster_view import ClusterView
 from muster.broker.config import BrokerConfig
+from muster.broker.coordination import Alone, ByLeaders, Coordination
 from muster.broker.durability import Durability
 from muster.broker.fetch_sessions import FetchSessions
 from muster.broker.fetches import ParkedFetches
@@ -66,6 +67,7 @@ class Broker:
         self.topics: TopicCatalogue
         self.changes: TopicChanges
         self.partitions: Partitions
+        self.coordination: Coordination
         self.groups: Groups
         self.producer_ids: ProducerIds
         self.durability: Durability
@@ -126,7 +128,7 @@ class Broker:
             self._open_folder(await among.connect())
             await self._open_port()
             try:
-                parts = (self.topics, self.changes, self.partitions, self.groups, self.fetches)
+                parts = (self.topics, self.changes, self.partitions, self.coordination, self.fetches)
                 await among.join(self.node, *parts)
             except BaseException:
                 await self._server.close()
@@ -249,21 +251,15 @@ class Broker:
         written = self.durability.want if always else partial(self.fetches.wake, self.partitions.get)
         # Called when the requests of one read were handled. With fsync=always the sync decides what may be read.
         self._turn_done = _nothing if always else written
-        self.groups = Groups(
-            self.config,
-            self._clock,
-            self.topics,
-            self.partitions,
-            self.changes,
-            written,
-            self._listener,
-            alone=self._among is None,
-        )
+        self.coordination = self._coordination()
+        self.groups = Groups(self.config, self._clock, self.topics, self.coordination, written, self._listener)
         self.changes.groups = self.groups
-        if self._among is None:
-            self.groups.start()
-        else:
-            self.groups.start_among_others()
+        self.groups.start()
+
+    def _coordination(self) -> Coordination:
+        """What decides which broker coordinates a group."""
+        kind = Alone if self._among is None else ByLeaders
+        return kind(self.config, self.topics, self.partitions, self.changes, self.cluster)
 
     def rooms(self) -> handlers.Rooms:
         """What the handlers need."""

@@ -1,4 +1,4 @@
-"""The cluster as its brokers see it: the nodes, the leader of a partition, the coordinator of a group.
+"""The cluster as its brokers see it: the nodes, and the leader of a partition.
 
 Handlers ask this view and assume nothing about nodes. `ClusterView` is that of a broker alone, whose answers are always
 the one broker; image_view.py has that of a broker among others.
@@ -82,10 +82,6 @@ class ClusterView:
     def leader_epoch(self, topic: str, index: int) -> int:
         """The leader epoch of a partition that this broker leads."""
         return LEADER_EPOCH
-
-    def coordinator(self, group_id: str) -> Node | None:
-        """The coordinator of a group, None while there is none."""
-        return self.node
 
     def check_leader_epoch(self, topic: str, index: int, epoch: int) -> None:
         """Refuse a request with another leader epoch than that of a partition which this broker leads; -1 stands for

@@ -1,31 +1,23 @@
-"""The groups of this broker: runs their coordinator on the loop, with its time and logs; and the topic they are in."""
+"""The groups of this broker: runs their coordinator on the loop, with its time and its slots (coordination.py)."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 
 from muster.broker.clock import SteadyClock, now_ms
-from muster.broker.cluster_view import LEADER_EPOCH
 from muster.broker.config import BrokerConfig
+from muster.broker.coordination import Coordination
 from muster.broker.events import GroupLines
-from muster.broker.partitions import Partitions
-from muster.broker.topic_changes import TopicChanges, TopicPendingError
 from muster.broker.topics import Topic, TopicCatalogue
 from muster.coordinator.effects import GroupEvent
-from muster.coordinator.log_store import LogStore
 from muster.coordinator.runtime import CoordinatorRuntime, GroupConfig
-from muster.errors import ErrorCode, KafkaError, MusterError
-from muster.log import PartitionLog
-from muster.model import GROUP_METADATA_TOPIC
-
-log = logging.getLogger("muster.broker")
+from muster.model import Node
 
 LOAD_BEFORE_START_S = 1.0
-"""How long the start waits for the groups' logs to be read."""
+"""How long the start waits for the groups to be read."""
 
 
 class Groups:
@@ -36,22 +28,16 @@ class Groups:
         config: BrokerConfig,
         clock: SteadyClock,
         topics: TopicCatalogue,
-        partitions: Partitions,
-        changes: TopicChanges,
+        coordination: Coordination,
         on_written: Callable[[], None],
         on_event: Callable[[GroupEvent], None] | None,
-        alone: bool = True,
     ) -> None:
         self.serving = False
-        """Whether the topic of the groups exists and the coordinator serves."""
+        """Whether the coordinator serves: what groups need is there."""
         self._loop = asyncio.get_running_loop()
-        self._config = config
         self._clock = clock
-        self._topics = topics
-        self._partitions = partitions
-        self._changes = changes
+        self._coordination = coordination
         self._on_written = on_written
-        self._alone = alone
         self._lines = GroupLines()
         self._listener = on_event
         self._deadline: asyncio.TimerHandle | None = None
@@ -60,7 +46,7 @@ class Groups:
         self._flush_due = False
         self.runtime = CoordinatorRuntime(
             _group_config(config),
-            LogStore(self._open_log, alone=alone),
+            coordination.store(),
             clock=clock,
             topics=topics,
             on_event=self._on_event,
@@ -72,31 +58,13 @@ class Groups:
         )
 
     def start(self) -> None:
-        """Serve the groups in the log. Logs that can be read in a moment are read before the first request; the rest is
-        read between requests."""
-        topic = self._topics.get(GROUP_METADATA_TOPIC)
-        if topic is not None:
-            logs = [self._open_log(index) for index in range(topic.partitions)]
-            self.serve(topic, [index for index, found in enumerate(logs) if found.log_end_offset])
-            until = time.monotonic() + LOAD_BEFORE_START_S
-            while self.runtime.is_loading and time.monotonic() < until:
-                self.runtime.load_a_piece()
+        """Serve the groups that this broker coordinates. Those that can be read in a moment are read before the first
+        request; the rest is read between requests."""
+        self._coordination.start(self)
+        until = time.monotonic() + LOAD_BEFORE_START_S
+        while self.runtime.is_loading and time.monotonic() < until:
+            self.runtime.load_a_piece()
         self._arm_deadline()
-
-    def start_among_others(self) -> None:
-        """Serve the groups whose partitions this broker leads: `lead` tells which."""
-        self.runtime.take_none()
-        self._arm_deadline()
-
-    def lead(self, topic: Topic, index: int, epoch: int) -> None:
-        """This broker leads a partition of the groups' topic: it coordinates the groups in it."""
-        self.runtime.config.offsets_topic_num_partitions = topic.partitions
-        self.serving = True
-        self.runtime.load(index, epoch)
-
-    def resign(self, index: int, epoch: int) -> None:
-        """A partition of the groups' topic is led by another broker, or by none, under an epoch."""
-        self.runtime.unload(index, epoch)
 
     def stop(self) -> None:
         """Stop the deadlines; write the records that were decided."""
@@ -104,58 +72,57 @@ class Groups:
             self._deadline.cancel()
         self._flush()
 
-    # ------------------------------------------------------------------------------------- their topic
+    def ensure(self) -> bool:
+        """Have what groups need, before the first request of one. Returns whether it is there; without it the
+        coordinator refuses all requests."""
+        return self._coordination.ensure()
 
-    def open_topic(self) -> Topic:
-        """The topic of the groups; the first request of any group creates it."""
-        topic = self._topics.get(GROUP_METADATA_TOPIC)
-        if topic is None:
-            settings = {
-                "cleanup.policy": "compact",
-                "compression.type": "producer",
-                "segment.bytes": str(self._config.integer("offsets.topic.segment.bytes")),
-            }
-            topic = self._changes.create_topic(
-                GROUP_METADATA_TOPIC, self._config.integer("offsets.topic.num.partitions"), settings
-            )
-        return topic
+    def coordinator(self, group_id: str) -> Node | None:
+        """The broker that coordinates a group, None while none does."""
+        return self._coordination.coordinator(group_id)
 
-    def serve(self, topic: Topic, written: list[int]) -> None:
-        """Begin to coordinate. `written` are the partitions of the topic that were ever written to."""
-        self.runtime.config.offsets_topic_num_partitions = topic.partitions
-        self.runtime.load_all(written, LEADER_EPOCH)
+    # ------------------------------------------------------------------------------------- slots (coordination.Slots)
+
+    def serve(self, slots: int) -> None:
+        """There are so many slots; requests are served in those that `lead` brings."""
+        self.runtime.config.offsets_topic_num_partitions = slots
+        self.runtime.take_none()
         self.serving = True
 
+    def serve_all(self, slots: int, written: list[int], epoch: int) -> None:
+        """This broker has all slots; `written` are those that may hold something."""
+        self.runtime.config.offsets_topic_num_partitions = slots
+        self.runtime.load_all(written, epoch)
+        self.serving = True
+
+    def lead(self, slot: int, epoch: int) -> None:
+        """Coordinate the groups of a slot."""
+        self.runtime.load(slot, epoch)
+
+    def resign(self, slot: int, epoch: int | None = None) -> None:
+        """Coordinate the groups of a slot no longer."""
+        self.runtime.unload(slot, epoch)
+
     def leave(self) -> None:
-        """The topic of the groups was deleted: all groups go, and their members are sent away."""
+        """All groups are gone, and their members are sent away."""
         self.serving = False
         self.runtime.unload_all()
-        if not self._alone:
-            self.runtime.take_none()
+
+    # ------------------------------------------------------------------------------------- topics
+
+    def topic_created(self, topic: Topic) -> None:
+        """A broker alone has created a topic."""
+        self._coordination.topic_created(topic)
+
+    def topic_deleted(self, name: str) -> None:
+        """A topic is deleted; its logs are still there."""
+        self._coordination.topic_deleted(name)
 
     def topics_deleted(self, names: Sequence[str]) -> Generator[None, None, None]:
         """Forget the offsets that were committed for deleted topics, a slice at a time."""
         yield from self.runtime.topics_deleted(names)
 
-    def ensure_topic(self) -> bool:
-        """Create the topic of the groups if it does not exist. Returns whether it exists; without it the coordinator
-        refuses all requests."""
-        try:
-            self.open_topic()
-        except TopicPendingError:
-            return False
-        except (OSError, MusterError) as error:
-            log.error("%s could not be created: %s", GROUP_METADATA_TOPIC, error)
-            return False
-        return True
-
     # ------------------------------------------------------------------------------------- turns of the loop, and time
-
-    def _open_log(self, partition: int) -> PartitionLog:
-        found = self._partitions.get(GROUP_METADATA_TOPIC, partition)
-        if found is None:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"there is no {GROUP_METADATA_TOPIC}-{partition}")
-        return found
 
     def _on_event(self, event: GroupEvent) -> None:
         self._lines(event)
@@ -163,7 +130,7 @@ class Groups:
             self._listener(event)
 
     def _load_later(self, load: Callable[[], None]) -> None:
-        """Read a piece of the groups' logs in the next turn of the loop, so that requests are served in between."""
+        """Read a piece of the groups' store in the next turn of the loop, so that requests are served in between."""
 
         def load_and_arm() -> None:
             load()

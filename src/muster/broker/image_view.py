@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from muster.broker.cluster_view import NO_LEADER, ClusterView, Leadership
-from muster.coordinator.partitioning import group_partition
 from muster.errors import ErrorCode
-from muster.model import GROUP_METADATA_TOPIC, NO_LEADER_EPOCH, Node
+from muster.model import NO_LEADER_EPOCH, Node
 
 if TYPE_CHECKING:
     from muster.zookeeper.image import ClusterImage
@@ -66,14 +65,6 @@ class ImageView(ClusterView):
         found = self._image.topics.get(topic)
         known = found.states.get(index) if found is not None else None
         return known.state.leader_epoch if known is not None else NO_LEADER_EPOCH
-
-    def coordinator(self, group_id: str) -> Node | None:
-        """As `ClusterView.coordinator`: the leader of the group's partition of the groups' topic."""
-        topic = self._image.topics.get(GROUP_METADATA_TOPIC)
-        if topic is None or not topic.registration.partitions:
-            return None
-        slot = group_partition(group_id, len(topic.registration.partitions))
-        return self.node_of(self.leadership(GROUP_METADATA_TOPIC, slot).leader)
 
     def why_not_here(self, topic: str, index: int) -> ErrorCode:
         """As `ClusterView.why_not_here`: a partition that exists is led by another broker, or by none."""

@@ -24,14 +24,14 @@ MOST_CREATED_PARTITIONS = 10_000
 class GroupsOfTopics(Protocol):
     """What the groups are told about topics (groups.py)."""
 
-    def ensure_topic(self) -> bool:
-        """Create the topic of the groups, if it is not there. Returns whether it is; why not is logged."""
+    def ensure(self) -> bool:
+        """Have what groups need, such as their topic. Returns whether it is there; why not is logged."""
 
-    def serve(self, topic: Topic, written: list[int]) -> None:
-        """The topic of the groups exists; `written` are the partitions of it that were ever written to."""
+    def topic_created(self, topic: Topic) -> None:
+        """A topic was created, and its partitions are open."""
 
-    def leave(self) -> None:
-        """The topic of the groups was deleted."""
+    def topic_deleted(self, name: str) -> None:
+        """A topic is deleted; its logs are still there."""
 
     def topics_deleted(self, names: Sequence[str]) -> Generator[None, None, None]:
         """Topics were deleted: forget their committed offsets, a slice at a time."""
@@ -100,8 +100,8 @@ class TopicChanges:
         for topic in topics:
             yield from self._partitions.opening(topic)
             log.info("created topic %s with %d partition(s)", topic.name, topic.partitions)
-            if topic.name == GROUP_METADATA_TOPIC and self._partitions.is_there(topic):
-                self.groups.serve(topic, [])
+            if self._partitions.is_there(topic):
+                self.groups.topic_created(topic)
         return topics
 
     def auto_create(self, names: Iterable[str]) -> Generator[None, None, None]:
@@ -115,7 +115,7 @@ class TopicChanges:
         wanted: dict[str, NewTopic] = {}  # by what would collide: metrics know no difference between '.' and '_'
         for name in names:
             if name == GROUP_METADATA_TOPIC:
-                self.groups.ensure_topic()
+                self.groups.ensure()
             elif (len(wanted) + 1) * partitions <= MOST_CREATED_PARTITIONS and not self._taken(name):
                 wanted.setdefault(name.replace(".", "_"), NewTopic(name, partitions, {}))
         if not wanted:
@@ -148,8 +148,8 @@ class TopicChanges:
         for topic in topics:
             self._partitions.forget(topic)
         groups = [topic for topic in topics if topic.name == GROUP_METADATA_TOPIC]
-        if groups:
-            self.groups.leave()
+        for topic in topics:
+            self.groups.topic_deleted(topic.name)
         # The topic of the groups by itself: a group's next request creates it again, and must not wait for the rest.
         for some in (groups, [topic for topic in topics if topic not in groups]):
             clean_up = self._clean_up(some)

@@ -18,14 +18,14 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from muster.broker.clock import now_ms
 from muster.broker.config import BrokerConfig
+from muster.broker.coordination import Coordination
 from muster.broker.fetches import ParkedFetches
-from muster.broker.groups import Groups
 from muster.broker.identity import random_uuid, uuid_bytes, uuid_text
 from muster.broker.partitions import Partitions
 from muster.broker.topic_changes import TopicChanges
 from muster.broker.topics import NewTopic, TopicCatalogue, invalid_name
 from muster.errors import ErrorCode, KafkaError, MusterError
-from muster.model import GROUP_METADATA_TOPIC, Node, TopicPartition
+from muster.model import Node, TopicPartition
 from muster.zookeeper.cluster_scheme import (
     BrokerIdTakenError,
     ClusterMember,
@@ -73,7 +73,7 @@ class Parts(NamedTuple):
     topics: TopicCatalogue
     changes: TopicChanges
     partitions: Partitions
-    groups: Groups
+    coordination: Coordination
     fetches: ParkedFetches
 
 
@@ -119,7 +119,7 @@ class ZooKeeperCluster:
         topics: TopicCatalogue,
         changes: TopicChanges,
         partitions: Partitions,
-        groups: Groups,
+        coordination: Coordination,
         fetches: ParkedFetches,
     ) -> None:
         """Register, and follow the cluster from now on. When this returns, the image was read.
@@ -127,7 +127,7 @@ class ZooKeeperCluster:
         Raises:
             BrokerIdTakenError: another broker has this id, for longer than a session that has died could.
         """
-        self._parts = Parts(topics, changes, partitions, groups, fetches)
+        self._parts = Parts(topics, changes, partitions, coordination, fetches)
         endpoint = Endpoint(LISTENER, node.host, node.port)
         self._registration = BrokerRegistration(node.node_id, (endpoint,), now_ms(), rack=node.rack)
         joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -263,7 +263,6 @@ class ZooKeeperCluster:
         parts, me = self._parts, self.member.broker_id
         topic = parts.topics.get(name)
         assert topic is not None
-        of_groups = name == GROUP_METADATA_TOPIC
         for index, known in image.states.items():
             state, key = known.state, (name, index)
             if state.leader == me:
@@ -271,12 +270,10 @@ class ZooKeeperCluster:
                     self._led[key] = topic.topic_id, state.leader_epoch
                     parts.partitions.lead(topic, index, state.leader_epoch)
                     log.info("leads %s-%d under epoch %d", name, index, state.leader_epoch)
-                    if of_groups:
-                        parts.groups.lead(topic, index, state.leader_epoch)
+                    parts.coordination.leads(topic, index, state.leader_epoch)
             elif self._led.pop(key, None) is not None:
                 log.info("leads %s-%d no longer", name, index)
-                if of_groups:
-                    parts.groups.resign(index, state.leader_epoch)
+                parts.coordination.resigns(name, index, state.leader_epoch)
                 parts.partitions.resign(name, index)
                 for _ in parts.fetches.topics_deleted([name]):
                     pass

@@ -154,7 +154,7 @@ async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     monkeypatch.setattr(connection_core, "SLICE_S", 60)  # frames of one read are handled in one turn, however slowly
     async with running(tmp_path, {"group.initial.rebalance.delay.ms": "0"}) as broker:
         broker.changes.create_topic("t", 10, {})
-        broker.groups.open_topic()
+        assert broker.groups.ensure()
         yield broker
 
 

@@ -259,11 +259,11 @@ async def test_an_answer_comes_though_the_topic_of_the_groups_cannot_be_made(bro
 
 async def test_the_topic_of_the_groups_is_made_again_before_the_rest_is_removed(broker: Broker) -> None:
     """A group's next request makes it, in one go: it must not wait for thousands of other folders."""
-    broker.groups.ensure_topic()
+    broker.groups.ensure()
     broker.changes.create_topic("t", 300, {})
     deleting = broker.changes.deleting(list(broker.topics))
     next(deleting)
-    assert broker.groups.ensure_topic()
+    assert broker.groups.ensure()
     assert broker.groups.serving
     assert broker.changes.is_cleaning_up("t")
     at_once(deleting)

@@ -106,7 +106,7 @@ async def test_a_fetch_whose_connection_ends_is_forgotten(broker: Broker) -> Non
 
 async def test_readers_of_the_groups_topic_hear_of_commits(broker: Broker) -> None:
     """The coordinator writes without a produce request."""
-    broker.groups.open_topic()
+    assert broker.groups.ensure()
     index = broker.groups.runtime.partition_for("g")
     asked = fetch(broker, "__consumer_offsets", partitions=index + 1)
     topic = m.OffsetCommitRequestTopic("t", partitions=[m.OffsetCommitRequestPartition(0, 5)])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from muster.broker.broker import Broker
+from muster.broker.coordination import ByLeaders
 from muster.broker.image_view import ImageView
 from muster.coordinator.partitioning import group_partition
 from muster.errors import ErrorCode
@@ -174,9 +175,12 @@ async def test_a_look_for_offsets_is_refused_by_a_broker_that_does_not_lead(brok
 
 
 async def test_the_coordinator_of_a_group_is_the_leader_of_its_partition(broker: Broker) -> None:
-    assert broker.groups.ensure_topic()
     image = an_image()
-    broker.cluster = ImageView("cluster", broker.cluster.node, image)
+    view = ImageView("cluster", broker.cluster.node, image)
+    by_leaders = ByLeaders(broker.config, broker.topics, broker.partitions, broker.changes, view)
+    broker.groups._coordination = by_leaders
+    assert by_leaders.coordinator("g") is None, "there is no topic of the groups yet"
+    broker.changes.create_topic(GROUP_METADATA_TOPIC, 3, {})
 
     async def coordinator(group_id: str) -> tuple[int, int, str]:
         answer = await Asked(broker, m.FindCoordinatorRequest(key_type=0, coordinator_keys=[group_id]), 4).answered()

@@ -99,7 +99,7 @@ async def test_all_is_committed_and_found(broker: Broker, version: int, monkeypa
 
 @pytest.mark.parametrize("version", [1, 2, 7, 8])
 async def test_a_coordinator_that_is_away_is_told_for_the_whole(broker: Broker, version: int) -> None:
-    broker.groups.open_topic()
+    assert broker.groups.ensure()
     broker.groups.runtime.unload_all()
     answer = await ask(broker, look_up(version), version)
     away = ErrorCode.NOT_COORDINATOR

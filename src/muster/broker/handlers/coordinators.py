@@ -1,6 +1,6 @@
 """FindCoordinator (10) and the requests that go to the group coordinator.
 
-FindCoordinator v1: kinds of keys. v4: several keys at once. v6: share groups. This broker coordinates every group.
+FindCoordinator v1: kinds of keys. v4: several keys at once. v6: share groups.
 Requests of groups are handed to the coordinator's runtime, which answers them.
 """
 
@@ -87,9 +87,9 @@ _SHARE_KEY = re.compile(r"[^:]+:[A-Za-z0-9_-]{22}:\d+\Z")
 
 def _coordinator(here: Needs, key: str, key_type: int, version: int) -> Coordinator:
     if key_type in (GROUP, TRANSACTION):
-        if key_type == GROUP and not here.groups.ensure_topic():
+        if key_type == GROUP and not here.groups.ensure():
             return Coordinator(key, -1, "", -1, ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
-        node = here.cluster.coordinator(key) if key_type == GROUP else here.cluster.node
+        node = here.groups.coordinator(key) if key_type == GROUP else here.cluster.node
         if node is None:
             return Coordinator(key, -1, "", -1, ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
         return Coordinator(key, node.node_id, node.host, node.port, 0, "")
@@ -173,7 +173,7 @@ def group_request(groups: Groups, request: Request[Any], call: Call) -> None:
 def submit(groups: Groups, request: Request[Any], call: Call, reply: Callable[[Any], None]) -> None:
     """Hand a request to the coordinator; `reply` is called once with the answer, now or later."""
     if not groups.serving:
-        groups.ensure_topic()
+        groups.ensure()
     groups.runtime.submit(request, _client(call.client_id, call.connection.client_host, call.version), reply)
 
 
