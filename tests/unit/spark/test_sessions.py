@@ -9,6 +9,7 @@ import pyspark
 import pytest
 
 from muster.errors import ConfigError
+from muster.local import java
 from muster.spark import sessions
 
 
@@ -32,19 +33,19 @@ def test_an_older_one_is_passed_over_for_the_packaged_one(monkeypatch, tmp_path,
     packaged = fake_java(tmp_path / "it's packaged", "25")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(sessions, "_packaged_java", lambda: packaged)
+    monkeypatch.setattr(java, "packaged_java", lambda: packaged)
     command = sessions.use_java()
     assert os.environ["JAVA_HOME"] == str(tmp_path / "cache" / "muster" / "jre")
     given = ["-Da=b c", "--add-modules=jdk.incubator.vector", "*"]
     done = subprocess.run([command, *given], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["[-Da=b c]", "[*]"]
-    assert sessions.java_version(command) == 25
+    assert java.java_version(command) == 25
 
 
 def test_without_any_it_is_said_what_to_do(monkeypatch, tmp_path):
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(sessions, "_packaged_java", lambda: None)
+    monkeypatch.setattr(java, "packaged_java", lambda: None)
     with pytest.raises(ConfigError, match=r"Java 17 or newer, and none is found: .* muster-kafka\[jre\]"):
         sessions.use_java()
 

@@ -1,0 +1,133 @@
+"""ZooKeeper and brokers of muster as one cluster on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from muster.errors import ConfigError
+from muster.local.broker import LocalBroker
+from muster.local.kept import Kept, held
+from muster.local.ports import check_free, free_ports
+from muster.local.zookeeper import Ensemble, ZooKeeperServer
+
+PATIENCE_S = 10.0
+
+
+class LocalCluster:
+    """Brokers 1, 2, … and the ZooKeeper that they meet at, in one folder, each with a folder of its own there.
+
+    With `port_base` the brokers listen on that port and the next ones, ZooKeeper's servers on those behind; without,
+    all ports are free ones. Use it as a context manager; it stops brokers first. An error in the block, or one server
+    that does not start, ends all.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        brokers: int = 3,
+        zookeeper_servers: int = 1,
+        *,
+        port_base: int = 0,
+        settings: Mapping[str, object] | None = None,
+        fsync: bool = True,
+    ) -> None:
+        """`settings` are those of `muster serve -o`, for each broker. `fsync` is ZooKeeper's."""
+        self.folder = folder.absolute()
+        # A name of its own: keepers of an earlier run in this folder must not take this one for theirs.
+        self._users = self.folder / "runs" / f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._held = contextlib.ExitStack()
+        count = brokers + zookeeper_servers
+        ports = list(range(port_base, port_base + count)) if port_base else free_ports(count)
+        self.ensemble = Ensemble(self.folder, zookeeper_servers, ports[brokers:], fsync=fsync, users=self._users)
+        self.brokers = {
+            broker_id: LocalBroker(
+                self.folder / f"broker-{broker_id}",
+                ports[broker_id - 1],
+                zookeeper=self.zookeeper,
+                broker_id=broker_id,
+                settings=settings,
+                users=self._users,
+            )
+            for broker_id in range(1, brokers + 1)
+        }
+
+    @property
+    def zookeepers(self) -> list[ZooKeeperServer]:
+        """ZooKeeper's servers."""
+        return self.ensemble.servers
+
+    @property
+    def zookeeper(self) -> str:
+        """The addresses of ZooKeeper's servers, as clients want them."""
+        return self.ensemble.address
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all brokers, as clients want them."""
+        return ",".join(broker.bootstrap for broker in self.brokers.values())
+
+    @property
+    def servers(self) -> Iterator[Kept]:
+        """All of them, brokers first."""
+        yield from self.brokers.values()
+        yield from self.zookeepers
+
+    def start(self) -> None:
+        """Start all, and return when all serve.
+
+        Raises:
+            ConfigError: another process has a port, or the folder; or something is not on this machine.
+            ServerFailedError: one of them ended instead.
+        """
+        for server in self.servers:
+            self._wait_for_an_earlier(server)
+            check_free(server.port, server.name)
+        self.ensemble.start()
+        for broker in self.brokers.values():
+            broker.launch()
+        for broker in self.brokers.values():
+            broker.wait_until_ready()
+
+    def _wait_for_an_earlier(self, server: Kept) -> None:
+        """One whose starter was killed ends within a moment."""
+        deadline = time.monotonic() + PATIENCE_S
+        while (pid := server.pid) is not None:
+            if time.monotonic() > deadline:
+                raise ConfigError(
+                    f"process {pid} runs as {server.name} in {server.folder}: another cluster is in use there"
+                )
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Stop all in good order: the brokers leave the cluster before ZooKeeper ends."""
+        for broker in self.brokers.values():
+            broker.ask_to_end()
+        for broker in self.brokers.values():
+            broker.wait_for_its_end()
+        self.ensemble.stop()
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as held_here:
+            held_here.callback(self._users.unlink, missing_ok=True)
+            for server in self.servers:
+                held_here.callback(server.wait_for_its_end)
+            held_here.enter_context(held(self._users))
+            self.start()
+            self._held = held_here.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self.stop()
+        finally:
+            self._held.close()  # what is left is killed by its keeper

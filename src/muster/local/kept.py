@@ -1,0 +1,242 @@
+"""A server of one's own, in a process that ends with the caller, however that ends (`keeper.py`): started, frozen,
+killed, started again on its data, stopped.
+
+All calls block; from asyncio they belong into a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from muster.errors import MusterError
+
+START_TIMEOUT_S = 240.0
+"""How long a server may take to serve: machines are slow at times."""
+STOP_TIMEOUT_S = 30.0
+_LOOK_EVERY_S = 0.02
+
+
+class ServerFailedError(MusterError):
+    """A server ended by itself, or did not come to serve in time."""
+
+
+@contextlib.contextmanager
+def held(users: Path) -> Iterator[None]:
+    """Keep the servers of a `users` file running until the block is left, or this process ends."""
+    users.parent.mkdir(parents=True, exist_ok=True)
+    with users.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        yield
+
+
+def keep(command: Sequence[str], users: Path, pidfile: Path, logfile: Path) -> subprocess.Popen[bytes]:
+    """Start a server that runs for as long as a process holds the lock on `users`; returns its keeper, which ends as
+    the server does.
+
+    It is in a session of its own: Ctrl-C in a terminal reaches the caller alone."""
+    keeper = [sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py")), str(users), str(pidfile)]
+    with logfile.open("ab") as log:
+        return subprocess.Popen(
+            [*keeper, *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+
+
+def pid_in(folder: Path) -> int | None:
+    """The process of the server whose keeper has its `pid` file in a folder, while it runs."""
+    try:
+        with (folder / "pid").open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(file.read())  # its keeper holds the lock for as long as it runs
+    except (OSError, ValueError):  # it was not started yet, or is being started
+        pass
+    return None
+
+
+class Kept:
+    """One server with a folder of its own. A subclass says how it is started, and when it is ready.
+
+    As a context manager it runs in the block, and is stopped at its end, or killed where an error ends it. `users` is
+    the file whose shared lock keeps it running (`held`): its own unless several servers are to share one.
+    """
+
+    def __init__(self, name: str, folder: Path, port: int = 0, users: Path | None = None) -> None:
+        """Port 0: a free one, chosen when it is first started."""
+        self.name = name
+        self.port = port
+        self.folder = folder.absolute()
+        self.is_frozen = False
+        self._users = users or self.folder / "users"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_from = 0
+        self._held = contextlib.ExitStack()
+
+    def command(self) -> list[str]:
+        """The command line to start it with; writes its configuration."""
+        raise NotImplementedError
+
+    def is_ready(self) -> bool:
+        """Whether it serves. It was launched."""
+        raise NotImplementedError
+
+    @property
+    def log_file(self) -> Path:
+        """What it has printed since its folder was made."""
+        return self.folder / "server.log"
+
+    @property
+    def log(self) -> str:
+        """What it has printed since it was last started."""
+        if not self.log_file.exists():
+            return ""
+        return self.log_file.read_bytes()[self._log_from :].decode(errors="replace")
+
+    def last_words(self, lines: int = 12) -> str:
+        """The end of its log."""
+        said = self.log.strip().splitlines()
+        return "\n".join(f"  {line}" for line in said[-lines:]) or "  (nothing)"
+
+    @property
+    def pid(self) -> int | None:
+        """The process id while it runs."""
+        return pid_in(self.folder)
+
+    @property
+    def ending(self) -> str | None:
+        """How it ended, for people; None while it runs, and where another process has started it."""
+        code = None if self._process is None else self._process.poll()
+        if code is None:
+            return None
+        return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+
+    def start(self) -> None:
+        """Start, on the data of an earlier start where there is some, and return when it serves.
+
+        Raises:
+            ServerFailedError: it ended instead, or does not serve in time.
+            ConfigError: what it needs is not on this machine.
+        """
+        self.launch()
+        self.wait_until_ready()
+
+    def launch(self) -> None:
+        """Start without waiting; `wait_until_ready` comes next."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._users.touch()
+        command = self.command()
+        self.log_file.touch()
+        self._log_from = self.log_file.stat().st_size
+        self.is_frozen = False
+        self._process = keep(command, self._users, self.folder / "pid", self.log_file)
+
+    def wait_until_ready(self) -> None:
+        """Return when it serves."""
+        assert self._process is not None, "launch it first"
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not (self._process.poll() is None and self.is_ready()):
+            if self.ending is not None:
+                raise ServerFailedError(f"{self.name} ended with {self.ending}; its last words:\n{self.last_words()}")
+            if time.monotonic() > deadline:
+                raise ServerFailedError(
+                    f"{self.name} does not serve after {START_TIMEOUT_S:.0f} s; see {self.log_file}"
+                )
+            time.sleep(0.05)
+
+    def freeze(self) -> None:
+        """Stop its process where it is (SIGSTOP); returns when all threads stand still."""
+        self._signal(signal.SIGSTOP)
+        self.is_frozen = True
+        tasks = Path(f"/proc/{self.pid}/task")
+        while tasks.exists() and not all(_stands_still(task) for task in tasks.iterdir()):
+            time.sleep(0.005)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self._signal(signal.SIGCONT)
+        self.is_frozen = False
+
+    def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
+        """End its process with a signal and wait until it is gone; `start` brings it back on its data."""
+        with contextlib.suppress(ProcessLookupError):
+            self._signal(how)
+        self._wait_until_gone()
+
+    def ask_to_end(self) -> None:
+        """Ask it to end in good order; `wait_for_its_end` comes next. A frozen one is thawed."""
+        with contextlib.suppress(ProcessLookupError):
+            self._signal(signal.SIGTERM)
+            self._signal(signal.SIGCONT)
+            self.is_frozen = False
+
+    def wait_for_its_end(self, patience_s: float = STOP_TIMEOUT_S) -> bool:
+        """Return when it is gone: killed after `patience_s`, and the answer is false then."""
+        if self._wait_until_gone(patience_s):
+            return True
+        self.kill()
+        return False
+
+    def stop(self, patience_s: float = STOP_TIMEOUT_S) -> bool:
+        """Ask it to end in good order, and return when it is gone; whether that took no SIGKILL."""
+        self.ask_to_end()
+        return self.wait_for_its_end(patience_s)
+
+    def let_go(self) -> None:
+        """Forget that this object started it: it goes on for as long as other processes hold its users' file."""
+        if self._process is not None:
+            self._process.returncode = 0
+            self._process = None
+
+    def _signal(self, how: signal.Signals) -> None:
+        pid = self.pid
+        if pid is None:
+            raise ProcessLookupError(f"{self.name} does not run")
+        os.kill(pid, how)
+
+    def _wait_until_gone(self, patience_s: float | None = None) -> bool:
+        deadline = None if patience_s is None else time.monotonic() + patience_s
+        if self._process is not None:
+            # Its keeper ends after it, and may not have begun: the file of its process id says nothing yet.
+            try:
+                self._process.wait(patience_s)
+            except subprocess.TimeoutExpired:
+                return False
+        while self.pid is not None:
+            if deadline is not None and time.monotonic() > deadline:
+                return False
+            time.sleep(_LOOK_EVERY_S)
+        return True
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as held_here:
+            held_here.callback(self._wait_until_gone)
+            held_here.enter_context(held(self._users))
+            self.start()
+            self._held = held_here.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self.stop()
+        finally:
+            self._held.close()  # what is left is killed by its keeper
+
+
+def _stands_still(task: Path) -> bool:
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except OSError:  # it has ended meanwhile
+        return True

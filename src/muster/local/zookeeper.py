@@ -1,0 +1,202 @@
+"""ZooKeeper servers on this machine: one, or several that form an ensemble."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from muster.local.jars import zookeeper_classpath
+from muster.local.java import find_java
+from muster.local.kept import Kept, ServerFailedError, held
+from muster.local.ports import LOOPBACK, free_ports
+
+SETTINGS: Mapping[str, object] = {
+    "tickTime": 500,  # sessions may be as short as that, and are looked at as often
+    "minSessionTimeout": 500,
+    "maxSessionTimeout": 120_000,
+    "clientPortAddress": LOOPBACK,
+    "maxClientCnxns": 0,
+    "admin.enableServer": "false",
+    "4lw.commands.whitelist": "*",
+    # In ticks, that is 30 s: a busy machine is no reason for a server to leave its ensemble.
+    "initLimit": 60,
+    "syncLimit": 60,
+}
+
+
+class ZooKeeperServer(Kept):
+    """One server on the loopback interface.
+
+    Without `fsync` its log is not forced to disk: a killed process loses nothing, a power cut may.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        port: int = 0,
+        *,
+        fsync: bool = True,
+        users: Path | None = None,
+        name: str = "ZooKeeper",
+        members: Sequence[str] = (),
+        number: int = 1,
+    ) -> None:
+        """`members` are the lines `server.N=…` of an ensemble, in which this is server `number`."""
+        super().__init__(name, folder, port, users)
+        self._fsync = fsync
+        self._members = members
+        self.number = number
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT, as clients want it."""
+        return f"{LOOPBACK}:{self.port}"
+
+    def classpath(self) -> str:
+        """Where its classes are."""
+        return zookeeper_classpath()
+
+    def java(self) -> str:
+        """The java command."""
+        return find_java("ZooKeeper")
+
+    def command(self) -> list[str]:
+        """The command line to start it with; writes its configuration."""
+        self.port = self.port or free_ports(1)[0]
+        data = self.folder / "data"
+        data.mkdir(exist_ok=True)
+        settings = {**SETTINGS, "dataDir": data, "clientPort": self.port}
+        lines = [f"{key}={value}\n" for key, value in settings.items()]
+        if self._members:
+            lines += [f"{line}\n" for line in self._members]
+            (data / "myid").write_text(str(self.number))
+        configuration = self.folder / "zoo.cfg"
+        configuration.write_text("".join(lines))
+        options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+        options += [f"-Dzookeeper.forceSync={'yes' if self._fsync else 'no'}"]
+        options += ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-cp", self.classpath()]
+        # It begins as a single server does where the configuration has no members.
+        return [self.java(), *options, "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(configuration)]
+
+    def is_ready(self) -> bool:
+        """Whether it serves, in an ensemble: with a quorum. Another server that has its port is not taken for it.
+
+        It answers `ruok` before it serves, and may never answer what it took a moment too early.
+        """
+        return f"dataDir={self.folder / 'data'}" in self.four_letters("conf", 2)
+
+    def four_letters(self, word: str, timeout_s: float = 60) -> str:
+        """Its answer to one of ZooKeeper's four-letter words, "" where nothing listens."""
+        try:
+            with socket.create_connection((LOOPBACK, self.port), timeout=timeout_s) as connection:
+                connection.sendall(word.encode())
+                return b"".join(iter(lambda: connection.recv(65_536), b"")).decode()
+        except OSError:
+            return ""
+
+    def mntr(self) -> dict[str, float]:
+        """Its own counters, without their prefix `zk_`; those that are numbers."""
+        found = {}
+        for line in self.four_letters("mntr").splitlines():
+            name, _, value = line.partition("\t")
+            with contextlib.suppress(ValueError):
+                found[name.removeprefix("zk_")] = float(value)
+        return found
+
+    @property
+    def mode(self) -> str:
+        """`standalone`, `leader` or `follower`; "" while it does not serve."""
+        lines = self.four_letters("srvr").splitlines()
+        return next((line.partition(": ")[2] for line in lines if line.startswith("Mode: ")), "")
+
+
+class Ensemble:
+    """Servers that are one ZooKeeper: while a majority runs, it serves. A context manager.
+
+    `ports` are those for clients, one for each server.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        size: int = 3,
+        ports: Sequence[int] = (),
+        *,
+        fsync: bool = True,
+        users: Path | None = None,
+    ) -> None:
+        self._users = users or folder.absolute() / "users"
+        self._held = contextlib.ExitStack()
+        inner = free_ports(2 * size)
+        pairs = list(zip(inner[:size], inner[size:], strict=True))
+        members = [f"server.{n}={LOOPBACK}:{quorum}:{election}" for n, (quorum, election) in enumerate(pairs, 1)]
+        self.servers = [
+            ZooKeeperServer(
+                folder / f"zookeeper-{n}",
+                ports[n - 1] if ports else 0,
+                fsync=fsync,
+                users=self._users,
+                name=f"ZooKeeper server {n}",
+                members=members,
+                number=n,
+            )
+            for n in range(1, size + 1)
+        ]
+
+    @property
+    def address(self) -> str:
+        """The addresses of all servers, as clients want them."""
+        return ",".join(server.address for server in self.servers)
+
+    @property
+    def leader(self) -> ZooKeeperServer:
+        """The server through which all writes go.
+
+        Raises:
+            ServerFailedError: none is at this moment.
+        """
+        for server in self.servers:
+            if server.mode == "leader":
+                return server
+        raise ServerFailedError("ZooKeeper's servers have no leader")
+
+    @property
+    def followers(self) -> list[ZooKeeperServer]:
+        """The others that serve."""
+        return [server for server in self.servers if server.mode == "follower"]
+
+    def start(self) -> None:
+        """Start all servers, and return when all serve."""
+        for server in self.servers:
+            server.launch()
+        for server in self.servers:
+            server.wait_until_ready()
+
+    def stop(self) -> None:
+        """Stop all servers in good order."""
+        for server in self.servers:
+            server.ask_to_end()
+        for server in self.servers:
+            server.wait_for_its_end()
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as held_here:
+            for server in self.servers:
+                held_here.callback(server.wait_for_its_end)
+            held_here.enter_context(held(self._users))
+            self.start()
+            self._held = held_here.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self.stop()
+        finally:
+            self._held.close()  # what is left is killed by its keeper

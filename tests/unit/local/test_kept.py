@@ -1,0 +1,176 @@
+"""A server that is kept runs for as long as its users do, and no longer. The servers are small programs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from muster.local import kept
+from muster.local.kept import Kept, ServerFailedError
+
+READY = "import time; print('ready', flush=True); time.sleep(600)"
+DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {READY}"
+PATIENCE_S = 120
+
+
+class Program(Kept):
+    """Python with a line of code, which is to print `ready`."""
+
+    def __init__(self, folder: Path, code: str = READY, users: Path | None = None) -> None:
+        super().__init__("the program", folder, users=users)
+        self.code = code
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-c", self.code]
+
+    def is_ready(self) -> bool:
+        return "ready" in self.log
+
+
+def wait_until_gone(pid: int) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while is_there(pid):
+        assert time.monotonic() < deadline, f"process {pid} is still there"
+        time.sleep(0.02)
+
+
+def is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def keeper_of(program: Kept) -> int:
+    assert program._process is not None
+    return program._process.pid
+
+
+def test_it_runs_in_the_block_and_not_behind_it(tmp_path: Path):
+    with Program(tmp_path / "a") as program:
+        pid = program.pid
+        assert pid is not None
+        endings = [program.ending]
+        os.kill(pid, 0)
+    assert program.pid is None
+    assert [*endings, program.ending] == [None, "signal SIGTERM"]
+    wait_until_gone(pid)
+
+
+def test_it_is_killed_and_started_again_and_its_log_goes_on(tmp_path: Path):
+    with Program(tmp_path / "a") as program:
+        first = program.pid
+        program.kill()
+        assert (program.pid, program.ending) == (None, "signal SIGKILL")
+        program.start()
+        assert program.pid not in (None, first)
+        assert program.log == "ready\n"
+        assert program.log_file.read_text() == "ready\nready\n"
+
+
+def test_a_frozen_one_stands_still_and_is_stopped_in_good_order(tmp_path: Path):
+    code = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); print('ready', flush=True)"
+    with Program(tmp_path / "a", f"{code}\nwhile True: time.sleep(0.01)") as program:
+        program.freeze()
+        assert program.is_frozen
+        program.thaw()
+        program.freeze()
+        assert program.stop(PATIENCE_S)
+        assert program.ending == "exit code 7"
+
+
+def test_one_that_does_not_end_when_asked_is_killed(tmp_path: Path):
+    with Program(tmp_path / "a", DEAF) as program:
+        assert not program.stop(patience_s=0.2)
+        assert program.ending == "signal SIGKILL"
+
+
+def test_one_that_ends_at_once_tells_its_last_words(tmp_path: Path):
+    program = Program(tmp_path / "a", "print('this is wrong'); exit(3)")
+    with pytest.raises(
+        ServerFailedError, match=r"the program ended with exit code 3; its last words:\n  this is wrong"
+    ):
+        program.__enter__()
+    assert program.pid is None
+
+
+def test_one_that_does_not_come_to_serve_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(kept, "START_TIMEOUT_S", 0.3)
+    program = Program(tmp_path / "a", "import time; time.sleep(600)")
+    with pytest.raises(ServerFailedError, match=r"the program does not serve after 0 s; see .*server\.log"):
+        program.__enter__()
+    deadline = time.monotonic() + PATIENCE_S
+    while program.pid is not None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert program.pid is None
+
+
+def test_a_number_that_is_left_in_the_file_is_no_process(tmp_path: Path):
+    """After a power cut the file has a number that another process may have by now."""
+    (tmp_path / "pid").write_text(str(os.getpid()))
+    assert kept.pid_in(tmp_path) is None
+
+
+STARTER = """
+import signal, sys
+from pathlib import Path
+from tests.unit.local.test_kept import DEAF, Program, keeper_of
+
+with Program(Path(sys.argv[1]), DEAF) as program:
+    print(program.pid, keeper_of(program), flush=True)
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_nothing_is_left_when_its_starter_dies(tmp_path: Path, how: signal.Signals):
+    """The program ignores SIGTERM, and nothing of the starter's code runs after SIGKILL."""
+    command = [sys.executable, "-c", STARTER, str(tmp_path / "a")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as starter:
+        assert starter.stdout is not None
+        pid, keeper = map(int, starter.stdout.readline().split())
+        starter.send_signal(how)
+        assert starter.wait() == -how
+    wait_until_gone(pid)
+    wait_until_gone(keeper)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has died")
+def test_it_does_not_outlive_its_keeper(tmp_path: Path):
+    with Program(tmp_path / "a", DEAF) as program:
+        assert program.pid is not None
+        pid = program.pid
+        os.kill(keeper_of(program), signal.SIGKILL)
+        wait_until_gone(pid)
+
+
+def test_a_keeper_that_is_asked_to_end_ends_its_server(tmp_path: Path):
+    with Program(tmp_path / "a", DEAF) as program:
+        assert program.pid is not None
+        pid = program.pid
+        os.kill(keeper_of(program), signal.SIGTERM)
+        wait_until_gone(pid)
+
+
+def test_several_users_share_one_until_the_last_is_gone(tmp_path: Path):
+    users = tmp_path / "users"
+    with kept.held(users):
+        with kept.held(users):
+            program = Program(tmp_path / "a", users=users)
+            program.start()
+            pid = program.pid
+            assert pid is not None
+        beside = Program(tmp_path / "a", users=users)
+        assert beside.pid == pid
+        program.kill()
+        beside.start()
+        assert beside.pid == program.pid != pid
+    beside.wait_for_its_end()
+    assert program.pid is None
