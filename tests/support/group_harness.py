@@ -8,7 +8,7 @@ again by a fresh shard.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from muster.coordinator.classic_group import ClassicGroup
 from muster.coordinator.config import GroupConfig
@@ -46,9 +46,13 @@ class FakeTopics:
 
     def __init__(self, **partitions: int) -> None:
         self.partitions = partitions or {"t": 4, "u": 2}
+        self.leaderless: set[tuple[str, int]] = set()
 
     def partition_count(self, topic: str) -> int:
         return self.partitions.get(topic, 0)
+
+    def led_partitions(self, topic: str) -> list[int]:
+        return [number for number in range(self.partition_count(topic)) if (topic, number) not in self.leaderless]
 
     def topic_id(self, topic: str) -> bytes:
         return topic.encode().rjust(16, b"#") if topic in self.partitions else bytes(16)
@@ -86,9 +90,7 @@ class GroupHarness:
 
     # ------------------------------------------------------------------------------------------------------- requests
 
-    def join(
-        self, name: str, *, version: int = NEWEST_JOIN, member_id: str | None = None, **fields: Any
-    ) -> GroupHarness:
+    def join(self, name: str, *, version: int = NEWEST_JOIN, member_id: str | None = None, **fields: Any) -> Self:
         """A JoinGroup. A new member that is told its id first (KIP-394) comes again with it at once."""
         self.join_once(name, version=version, member_id=member_id, **fields)
         answer = self.answers.get(self.last_ticket[name])
@@ -108,7 +110,7 @@ class GroupHarness:
         session_timeout_ms: int | None = None,
         rebalance_timeout_ms: int | None = None,
         reason: str | None = None,
-    ) -> GroupHarness:
+    ) -> Self:
         request = JoinGroupRequest(
             group_id=self.group_id,
             session_timeout_ms=self.session_timeout_ms if session_timeout_ms is None else session_timeout_ms,
@@ -134,7 +136,7 @@ class GroupHarness:
 
     def sync(
         self, name: str, assignments: Mapping[str, bytes] | None = None, *, version: int = 4, **fields: Any
-    ) -> GroupHarness:
+    ) -> Self:
         """A SyncGroup; `assignments` are given by the members' names."""
         request = SyncGroupRequest(
             group_id=self.group_id,
@@ -146,11 +148,11 @@ class GroupHarness:
         self._take(self.shard.sync(request, self._origin(name, version), self.now))
         return self
 
-    def sync_leader(self) -> GroupHarness:
+    def sync_leader(self) -> Self:
         """The leader's SyncGroup, which gives every member a share that is called like it."""
         return self.sync(self.leader, {name: name.encode() for name in self.members})
 
-    def sync_all(self) -> GroupHarness:
+    def sync_all(self) -> Self:
         for name in self.members:
             if name != self.leader:
                 self.sync(name)
@@ -160,10 +162,10 @@ class GroupHarness:
         number = self.generation if generation is None else generation
         return self.shard.heartbeat(self.group_id, number, self.ids[name], instance, self.now)
 
-    def leave(self, name: str, *, reason: str | None = None, version: int = 5) -> GroupHarness:
+    def leave(self, name: str, *, reason: str | None = None, version: int = 5) -> Self:
         return self.leave_many(MemberIdentity(self.ids[name], None, reason), name=name, version=version)
 
-    def leave_many(self, *members: MemberIdentity, name: str = "operator", version: int = 5) -> GroupHarness:
+    def leave_many(self, *members: MemberIdentity, name: str = "operator", version: int = 5) -> Self:
         request = LeaveGroupRequest(self.group_id, members[0].member_id, list(members))
         self._take(self.shard.leave(request, self._origin(name, version), self.now))
         return self
@@ -209,7 +211,7 @@ class GroupHarness:
 
     # ----------------------------------------------------------------------------------------------- time and restart
 
-    def tick(self, milliseconds: int) -> GroupHarness:
+    def tick(self, milliseconds: int) -> Self:
         """Let time pass, and do on the way whatever is due, at the very moment."""
         target = self.now + milliseconds
         while (deadline := self.shard.next_deadline()) is not None and deadline <= target:
@@ -220,7 +222,7 @@ class GroupHarness:
         self.now = target
         return self
 
-    def restart(self) -> GroupHarness:
+    def restart(self) -> Self:
         """A new process reads the log; requests that waited in the old one get no answer."""
         self.shard = self.replayed()
         self.answers.update((ticket, None) for ticket in self.open_tickets)
@@ -234,7 +236,7 @@ class GroupHarness:
             shard.apply(decode_record(key, value))
         return shard
 
-    def stable_with(self, *names: str, **fields: Any) -> GroupHarness:
+    def stable_with(self, *names: str, **fields: Any) -> Self:
         """The members have joined and synced; the first leads."""
         for name in names:
             self.join(name, **fields)

@@ -24,7 +24,12 @@ class Broker:
     """A runtime with logs in memory; `turn` does what the broker does at the end of a turn of its loop."""
 
     def __init__(
-        self, logs: dict[int, MemoryLog] | None = None, *, turns: bool = True, store: Store | None = None
+        self,
+        logs: dict[int, MemoryLog] | None = None,
+        *,
+        turns: bool = True,
+        store: Store | None = None,
+        assigned: str | None = None,
     ) -> None:
         self.logs = {} if logs is None else logs
         self.topics = FakeTopics()
@@ -34,7 +39,7 @@ class Broker:
         self.opened: list[int] = []
         self._ids = 0
         self.runtime = CoordinatorRuntime(
-            GroupConfig(group_initial_rebalance_delay_ms=0),
+            GroupConfig(group_initial_rebalance_delay_ms=0, server_assigned_groups=assigned),
             store or LogStore(self._open),
             clock=lambda: self.now,
             topics=self.topics,

@@ -252,7 +252,9 @@ class Broker:
         # Called when the requests of one read were handled. With fsync=always the sync decides what may be read.
         self._turn_done = _nothing if always else written
         self.coordination = self._coordination()
-        self.groups = Groups(self.config, self._clock, self.topics, self.coordination, written, self._listener)
+        self.groups = Groups(
+            self.config, self._clock, self.cluster, self.topics, self.coordination, written, self._listener
+        )
         self.changes.groups = self.groups
         self.groups.start()
 

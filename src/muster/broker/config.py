@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.broker.settings import INT_MAX, LONG_MAX, Kind, Setting, Value, show
+from muster.coordinator.group_pattern import GroupPattern
 from muster.errors import ConfigError
 
 FSYNC_POLICIES = ("interval", "always", "never")
@@ -100,6 +101,9 @@ _SETTINGS = (
     S("group.min.session.timeout.ms", K.INT, 6_000, "The shortest session timeout a member may ask for.", 0),
     S("group.max.session.timeout.ms", K.INT, 1_800_000, "The longest session timeout a member may ask for.", 0),
     S("group.max.size", K.INT, INT_MAX, "Members that a group may have.", 1),
+    S("server.assigned.groups", K.STRING, None,
+      "A regular expression: groups whose whole id matches are assigned their partitions by the coordinator, not by a "
+      "member that leads. By default none."),
     S("offsets.topic.num.partitions", K.INT, 50, "Partitions of __consumer_offsets; not to be changed later.", 1),
     S("offsets.topic.replication.factor", K.SHORT, 1, "Replicas of __consumer_offsets: 1, there is one broker.", 1, 1),
     S("offsets.topic.segment.bytes", K.INT, 104_857_600, "Segment size of __consumer_offsets.", 1),
@@ -163,6 +167,10 @@ class BrokerConfig:
         value = self[name]
         assert isinstance(value, str), name
         return value
+
+    def text_or_none(self, name: str) -> str | None:
+        """A setting that is a string, None if it has no value."""
+        return None if self[name] is None else self.text(name)
 
     def flag(self, name: str) -> bool:
         """A setting that is true or false."""
@@ -279,6 +287,7 @@ def _check(config: BrokerConfig) -> None:
         raise ConfigError("log.dirs is one folder here")
     if config.integer("group.min.session.timeout.ms") > config.integer("group.max.session.timeout.ms"):
         raise ConfigError("group.min.session.timeout.ms must not be above group.max.session.timeout.ms")
+    GroupPattern(config.text_or_none("server.assigned.groups"))
 
 
 def _read_toml(file: Path) -> dict[str, Any]:

@@ -84,6 +84,9 @@ def _text(event: effects.GroupEvent) -> str:
             protocol = f", {event.protocol_name}" if event.protocol_name else ""
             done = f"rebalance done in {event.duration_ms} ms: generation {event.generation_id}"
             return f"{done}, {event.members} member(s){protocol}{leader}"
+        case effects.JoinRefused():
+            who = f"client {event.client_id!r} at {event.client_host.lstrip('/')}"
+            return f"{who} cannot join: {event.reason}"
         case effects.MemberFenced():
             return f"{_member(event)} was replaced by {event.new_member_id} with the same group.instance.id"
         case effects.MemberExpired():

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 from muster.broker.clock import SteadyClock, now_ms
+from muster.broker.cluster_view import NO_LEADER, ClusterView
 from muster.broker.config import BrokerConfig
 from muster.broker.coordination import Coordination
 from muster.broker.events import GroupLines
@@ -20,6 +21,21 @@ LOAD_BEFORE_START_S = 1.0
 """How long the start waits for the groups to be read."""
 
 
+class GroupTopics:
+    """What the coordinator asks about topics (`TopicResolver`): the catalogue knows them, the cluster their leaders."""
+
+    def __init__(self, topics: TopicCatalogue, cluster: ClusterView) -> None:
+        self.partition_count = topics.partition_count
+        self.topic_id = topics.topic_id
+        self.topic_name = topics.topic_name
+        self._cluster = cluster
+
+    def led_partitions(self, topic: str) -> list[int]:
+        """As `TopicResolver.led_partitions`."""
+        leadership, count = self._cluster.leadership, self.partition_count(topic)
+        return [index for index in range(count) if leadership(topic, index).leader != NO_LEADER]
+
+
 class Groups:
     """Coordinates groups on the running loop. `on_written` is called when records of the groups are in their logs."""
 
@@ -27,6 +43,7 @@ class Groups:
         self,
         config: BrokerConfig,
         clock: SteadyClock,
+        cluster: ClusterView,
         topics: TopicCatalogue,
         coordination: Coordination,
         on_written: Callable[[], None],
@@ -48,7 +65,7 @@ class Groups:
             _group_config(config),
             coordination.store(),
             clock=clock,
-            topics=topics,
+            topics=GroupTopics(topics, cluster),
             on_event=self._on_event,
             new_member_id=_new_member_id,
             schedule_flush=self._schedule_flush,
@@ -118,6 +135,11 @@ class Groups:
         """A topic is deleted; its logs are still there."""
         self._coordination.topic_deleted(name)
 
+    def topics_changed(self, names: Iterable[str] | None = None) -> None:
+        """Topics came, went or have other partitions or leaders; None: any may have."""
+        if self.serving:
+            self.runtime.topics_changed(names)
+
     def topics_deleted(self, names: Sequence[str]) -> Generator[None, None, None]:
         """Forget the offsets that were committed for deleted topics, a slice at a time."""
         yield from self.runtime.topics_deleted(names)
@@ -185,6 +207,7 @@ def _group_config(config: BrokerConfig) -> GroupConfig:
         group_max_size=config.integer("group.max.size"),
         offsets_retention_minutes=config.integer("offsets.retention.minutes"),
         offsets_retention_check_interval_ms=config.integer("offsets.retention.check.interval.ms"),
+        server_assigned_groups=config.text_or_none("server.assigned.groups"),
         offset_metadata_max_bytes=config.integer("offset.metadata.max.bytes"),
         offsets_topic_num_partitions=config.integer("offsets.topic.num.partitions"),
     )

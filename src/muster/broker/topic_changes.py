@@ -33,6 +33,9 @@ class GroupsOfTopics(Protocol):
     def topic_deleted(self, name: str) -> None:
         """A topic is deleted; its logs are still there."""
 
+    def topics_changed(self, names: Iterable[str] | None = None) -> None:
+        """Topics came, went or have other partitions or leaders; None: any may have."""
+
     def topics_deleted(self, names: Sequence[str]) -> Generator[None, None, None]:
         """Topics were deleted: forget their committed offsets, a slice at a time."""
 
@@ -102,6 +105,7 @@ class TopicChanges:
             log.info("created topic %s with %d partition(s)", topic.name, topic.partitions)
             if self._partitions.is_there(topic):
                 self.groups.topic_created(topic)
+        self.groups.topics_changed([topic.name for topic in topics])
         return topics
 
     def auto_create(self, names: Iterable[str]) -> Generator[None, None, None]:

@@ -220,6 +220,7 @@ class ZooKeeperCluster:
         self._adopt(wanted)
         for name, topic in wanted.items():
             self._follow_topic(name, topic)
+        self._parts.changes.groups.topics_changed()
         self._changed()
         if not self._next_ids:
             self._next_ids = await self._session.run(reserve_producer_ids(self.member.broker_id))

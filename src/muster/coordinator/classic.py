@@ -24,9 +24,9 @@ generation counts up, a protocol that all members know is chosen, and every Join
 answer carries the members.
 
 *Sync phase* (COMPLETING_REBALANCE). The SyncGroups wait in `member.awaiting_sync` until the leader's brings the
-assignment. The assignment is written as one GroupMetadata record; applying it makes the group STABLE. The other members
-then get their shares, now or when their SyncGroup comes. A member that has not sent its SyncGroup by `sync_deadline` is
-removed.
+assignment. (Where the coordinator assigns, it is there at once: server_assignment.py.) The assignment is written as one
+GroupMetadata record; applying it makes the group STABLE. The other members then get their shares, now or when their
+SyncGroup comes. A member that has not sent its SyncGroup by `sync_deadline` is removed.
 
 *What starts a rebalance*: see `Cause`. It always goes through `prepare_rebalance`, which sends the members that wait in
 a sync back to join. In every other state than those above a request is answered at once; the tables below say how.
@@ -235,7 +235,7 @@ def sync(group: ClassicGroupBase, request: SyncGroupRequest, origin: Origin, now
         return effects.reply(origin.ticket, _share(group, member))
     _park_sync(member, origin.ticket, effects)
     if answer is NONE:
-        _become_stable(group, request, now, effects)
+        _become_stable(group, {each.member_id: each.assignment for each in request.assignments}, now, effects)
     return effects
 
 
@@ -262,8 +262,8 @@ def _park_sync(member: ClassicMember, ticket: Ticket, effects: Effects) -> None:
     member.awaiting_sync = ticket
 
 
-def _become_stable(group: ClassicGroupBase, request: SyncGroupRequest, now: int, effects: Effects) -> None:
-    assignments = {each.member_id: each.assignment for each in request.assignments}
+def _become_stable(group: ClassicGroupBase, assignments: Mapping[str, bytes], now: int, effects: Effects) -> None:
+    """The assignment is there, from the leader or from the coordinator itself: the group is stable."""
     write(group, group.record(assignments), effects)
     for member in group.members.values():
         if member.awaiting_sync is not None:
@@ -488,6 +488,9 @@ def complete_join(group: ClassicGroupBase, now: int, effects: Effects) -> None:
         member.is_new = False
     group.sync_deadline = now + max(group.rebalance_timeout_ms, 1)
     group.wake_by(group.sync_deadline)
+    if group.assigner is not None:
+        members = [(m.member_id, m.group_instance_id, m.metadata(group.protocol_name)) for m in group.members.values()]
+        _become_stable(group, group.assigner.assign(group.protocol_name or "", members), now, effects)
 
 
 def joined(group: ClassicGroupBase, member: ClassicMember) -> JoinGroupResponse:
@@ -498,6 +501,13 @@ def joined(group: ClassicGroupBase, member: ClassicMember) -> JoinGroupResponse:
     return JoinGroupResponse(
         0, NONE, group.generation_id, group.protocol_type, group.protocol_name, leader, False, member_id, members
     )
+
+
+def dismiss(group: ClassicGroupBase, cause: Cause, reason: str, now: int, effects: Effects) -> None:
+    """Remove all members of a stable group. Those that live learn it from their next request, and begin anew."""
+    for member in list(group.members.values()):
+        _remove(group, member, effects)
+    prepare_rebalance(group, cause, reason, None, now, effects)
 
 
 def unload(group: ClassicGroupBase, error: ErrorCode) -> Effects:

@@ -7,6 +7,7 @@ from muster.coordinator.classic import COMMIT_BY_MEMBER, COMMIT_WITHOUT_GROUP, D
 from muster.coordinator.clocks import NO_TIMESTAMP
 from muster.coordinator.effects import Cause, Effects
 from muster.coordinator.group import ClassicGroupBase, GroupState
+from muster.coordinator.server_assignment import COORDINATOR_LEADS, STRATEGIES
 from muster.errors import NONE, ErrorCode
 from muster.protocol.group_records import GroupMetadataRecord
 from muster.protocol.messages import GroupMetadataKey, ListedGroup, OffsetCommitRequest, OffsetFetchRequestGroup
@@ -81,15 +82,47 @@ class ClassicGroup(ClassicGroupBase):
     # ------------------------------------------------------------------------------------------------------- its life
 
     def loaded(self, now: int) -> Effects:
-        """As `Group.loaded`: the group goes on with its generation (H1). Only one that has more members than it may
-        have now has to rebalance, so that some are turned away."""
+        """As `Group.loaded`: the group goes on with its generation (H1). One that has more members than it may have now
+        has to rebalance, so that some are turned away; and where the coordinator assigns, or did, one for which
+        that setting or the partitions have changed."""
         effects = Effects()
         for member in self.members.values():
             self.renew_session(member, now)
         size, limit = len(self.members), self.config.group_max_size
-        if size > limit:
+        if self.state is not GroupState.STABLE:
+            return effects
+        if (self.leader_id == COORDINATOR_LEADS) != (self.assigner is not None):
+            self._assigner_changed(now, effects)
+        elif size > limit:
             reason = f"Freshly-loaded group {self.group_id} (size {size}) is over capacity {limit}."
             classic.prepare_rebalance(self, Cause.OVER_CAPACITY, reason, None, now, effects)
+        else:
+            effects.merge((self.topics_changed(None, now),))
+        return effects
+
+    def _assigner_changed(self, now: int, effects: Effects) -> None:
+        """The record is of a time in which `server.assigned.groups` said something else of this group."""
+        cause, protocol = Cause.ASSIGNER_CHANGED, self.protocol_name
+        if self.assigner is None:
+            classic.prepare_rebalance(self, cause, "a member leads the group from now on", None, now, effects)
+        elif protocol in STRATEGIES:
+            classic.prepare_rebalance(self, cause, "the coordinator assigns from now on", None, now, effects)
+        else:
+            # The record tells of one protocol alone, which no member may join with: each begins anew with those it has.
+            reason = f"the coordinator assigns from now on, but not by {protocol}"
+            classic.dismiss(self, cause, reason, now, effects)
+
+    def topics_changed(self, names: frozenset[str] | None, now: int) -> Effects:
+        """Some topics, any if `names` is None, came, went or changed: rebalance if it makes a difference here, and the
+        members do not watch it themselves. A group that is rebalancing looks at the topics when all have joined."""
+        effects = Effects()
+        topics = self.subscribed_topics
+        if self.assigner is None or topics is None or self.state is not GroupState.STABLE:
+            return effects
+        if names is None or not names.isdisjoint(topics):
+            why = self.assigner.why_again(topics, [member.assignment for member in self.members.values()])
+            if why is not None:
+                classic.prepare_rebalance(self, *why, None, now, effects)
         return effects
 
     def on_deadline(self, now: int) -> Effects:

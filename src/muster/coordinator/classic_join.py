@@ -22,7 +22,7 @@ from muster.coordinator.classic import (
     prepare_rebalance,
     write,
 )
-from muster.coordinator.effects import Cause, Effects, MemberFenced, MemberJoined, Origin
+from muster.coordinator.effects import Cause, Effects, JoinRefused, MemberFenced, MemberJoined, Origin
 from muster.coordinator.failures import not_joined
 from muster.coordinator.group import (
     COMPLETING_REBALANCE,
@@ -35,7 +35,8 @@ from muster.coordinator.group import (
     Protocols,
     protocols_of,
 )
-from muster.errors import NONE, ErrorCode
+from muster.coordinator.server_assignment import ServerAssignment
+from muster.errors import NONE, ErrorCode, KafkaError
 from muster.model import UNKNOWN_MEMBER_ID
 from muster.protocol.messages import JoinGroupRequest, SyncGroupResponse
 
@@ -79,7 +80,9 @@ def join(group: ClassicGroupBase, request: JoinGroupRequest, origin: Origin, now
         maybe_complete_join(group, now, effects)
     elif group.state is DEAD:
         attempt.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    elif not group.supports_protocols(request.protocol_type, attempt.protocols):
+    elif group.assigner is not None and (refusal := _check_strategies(attempt, group.assigner)) is not None:
+        attempt.refuse(refusal)
+    elif group.assigner is None and not group.supports_protocols(request.protocol_type, attempt.protocols):
         attempt.refuse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     elif member_id == UNKNOWN_MEMBER_ID:
         _join_as_new(attempt)
@@ -101,6 +104,21 @@ def _has_room_for(group: ClassicGroupBase, member_id: str) -> bool:
     if state is COMPLETING_REBALANCE or state is STABLE:
         return member_id in group.members or len(group.members) < most
     return True
+
+
+def _check_strategies(attempt: _Join, assigner: ServerAssignment) -> ErrorCode | None:
+    """Leave of the member's protocols what the coordinator can use, or say why it can use none."""
+    group, protocol_type = attempt.group, attempt.request.protocol_type
+    try:
+        attempt.protocols = assigner.accept(protocol_type, attempt.protocols)
+        if not group.supports_protocols(protocol_type, attempt.protocols):
+            others = "not all of the group's other members know one of the strategies that the member knows"
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, others)
+    except KafkaError as error:
+        client, host = attempt.origin.client_id, attempt.origin.client_host
+        attempt.effects.events.append(JoinRefused(group.group_id, client, host, error.message or ""))
+        return error.code
+    return None
 
 
 # -------------------------------------------------------------------------------------------------------- new members
@@ -217,17 +235,20 @@ def _take_over(attempt: _Join, member: ClassicMember) -> None:
     """A join without a member id but with a known instance id: it is that member, restarted (KIP-345)."""
     group, now, effects = attempt.group, attempt.now, attempt.effects
     old_member_id, old_leader = member.member_id, group.leader_id
+    old_metadata = member.metadata(group.protocol_name)
     new_member_id = attempt.origin.fresh_member_id
     _fence(attempt, member, new_member_id)
     group.rename(member, new_member_id)
     group.renew_session(member, now)
     _update(attempt, member)
     match group.state:
-        case GroupState.STABLE if group.select_protocol() == group.protocol_name:
+        case GroupState.STABLE if _keeps_its_share(group, member, old_metadata):
             write(group, group.record(), effects)
             _answer_takeover(attempt, member, old_leader)
         case GroupState.STABLE:
             what = f"Group's selectedProtocol will change because static member {new_member_id} with instance id"
+            if group.assigner is not None:
+                what = f"The assignment will change because static member {new_member_id} with instance id"
             reason = (
                 f"{what} {member.group_instance_id} joined with change of protocol; client reason: {attempt.reason}"
             )
@@ -239,6 +260,13 @@ def _take_over(attempt: _Join, member: ClassicMember) -> None:
             prepare_rebalance(group, Cause.STATIC_MEMBER_REPLACED, reason, member, now, effects)
         case _:
             maybe_complete_join(group, now, effects)
+
+
+def _keeps_its_share(group: ClassicGroupBase, member: ClassicMember, old_metadata: bytes) -> bool:
+    """Whether a stable group stays so. A leader looks at the other members' topics by itself, the coordinator now."""
+    if group.select_protocol() != group.protocol_name:
+        return False
+    return group.assigner is None or member.metadata(group.protocol_name) == old_metadata
 
 
 def _fence(attempt: _Join, member: ClassicMember, new_member_id: str) -> None:

@@ -32,6 +32,9 @@ class GroupConfig:
     offset_metadata_max_bytes: int = 4_096
     """The longest metadata that a commit may carry, in characters, as Kafka counts it."""
 
+    server_assigned_groups: str | None = None
+    """A regular expression for the ids of the groups to which the coordinator assigns (server_assignment.py)."""
+
     offsets_topic_num_partitions: int = 50
     """Partitions of `__consumer_offsets`. With another number, groups in an existing data folder are not found."""
 

@@ -42,6 +42,11 @@ class Cause(StrEnum):
     MEMBER_DID_NOT_SYNC = "member did not sync in time"
     STATIC_MEMBER_REPLACED = "static member came back while the group was changing, or with other metadata"
     OVER_CAPACITY = "more members than group.max.size"
+    # Of groups to which the coordinator assigns (server_assignment.py):
+    PARTITIONS_GAINED = "partitions were added, or have a leader again"
+    LEADERS_LOST = "partitions have no leader"
+    TOPIC_DELETED = "topic deleted"
+    ASSIGNER_CHANGED = "server.assigned.groups was changed"
 
 
 class ExpiryKind(StrEnum):
@@ -81,6 +86,15 @@ class RebalanceCompleted(GroupEvent):
     duration_ms: int
     protocol_name: str | None
     leader: str | None
+
+
+@dataclass(slots=True)
+class JoinRefused(GroupEvent):
+    """A group to which the coordinator assigns has no use for what a client's JoinGroup brings; `reason` says why."""
+
+    client_id: str
+    client_host: str
+    reason: str
 
 
 @dataclass(slots=True)

@@ -14,12 +14,11 @@ from typing import Final
 from muster.coordinator.clocks import NEVER, NO_TIMESTAMP
 from muster.coordinator.config import GroupConfig
 from muster.coordinator.reply import Ticket
+from muster.coordinator.server_assignment import COORDINATOR_LEADS, ServerAssignment
 from muster.errors import ProtocolError
 from muster.model import CONSUMER_PROTOCOL_TYPE
-from muster.protocol import codec
 from muster.protocol.group_records import GroupMetadataRecord
 from muster.protocol.messages import (
-    ConsumerProtocolSubscription,
     DescribedGroup,
     DescribedGroupMember,
     GroupMetadataKey,
@@ -29,6 +28,7 @@ from muster.protocol.messages import (
     JoinGroupResponseMember,
     MemberMetadata,
 )
+from muster.protocol.subscription import subscribed_topics
 
 
 class GroupState(StrEnum):
@@ -118,6 +118,7 @@ class ClassicGroupBase:
 
     __slots__ = (
         "armed_at",
+        "assigner",
         "awaiting_join_count",
         "config",
         "generation_id",
@@ -144,9 +145,13 @@ class ClassicGroupBase:
         "wake_at",
     )
 
-    def __init__(self, group_id: str, config: GroupConfig, now: int = NO_TIMESTAMP) -> None:
+    def __init__(
+        self, group_id: str, config: GroupConfig, now: int = NO_TIMESTAMP, assigner: ServerAssignment | None = None
+    ) -> None:
         self.group_id = group_id
         self.config = config
+        self.assigner = assigner
+        """What brings the assignment in place of a leader; None if a member leads."""
         self.state = EMPTY
         self.state_timestamp = now
         self.generation_id = 0
@@ -282,7 +287,7 @@ class ClassicGroupBase:
                 self.awaiting_join_count -= 1
             if self.static_members.get(member.group_instance_id or "") == member_id:
                 del self.static_members[member.group_instance_id or ""]
-        if member_id == self.leader_id:
+        if member_id == self.leader_id or not self.members:
             self.leader_id = next(iter(self.members), None)
         self.pending_members.pop(member_id, None)
         self.pending_sync.discard(member_id)
@@ -329,7 +334,12 @@ class ClassicGroupBase:
         return ticket
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader is a member that has joined. A leader that has stays (C6). False if none has."""
+        """Make sure that the leader is a member that has joined. A leader that has stays (C6). False if none has.
+
+        Where the coordinator assigns, no member leads."""
+        if self.assigner is not None:
+            self.leader_id = COORDINATOR_LEADS
+            return self.awaiting_join_count > 0
         leader = self.members.get(self.leader_id or "")
         if leader is not None and leader.awaiting_join is not None:
             return True
@@ -360,8 +370,7 @@ class ClassicGroupBase:
         # Most members subscribe alike, and decoding takes longer than all else that a rebalance does for a member.
         for metadata in {member.metadata(self.protocol_name) for member in self.members.values()}:
             try:
-                # Every version of a Subscription begins like version 0.
-                topics.update(codec.decode(ConsumerProtocolSubscription, 0, metadata, 2).topics)
+                topics.update(subscribed_topics(metadata))
             except ProtocolError:
                 return None
         return frozenset(topics)

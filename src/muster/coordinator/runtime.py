@@ -17,6 +17,7 @@ from typing import Any
 from muster.coordinator.config import GroupConfig
 from muster.coordinator.effects import Effects, GroupEvent, Origin
 from muster.coordinator.failures import refused, spoiled
+from muster.coordinator.group_pattern import GroupPattern
 from muster.coordinator.home import Answer, Home
 from muster.coordinator.offsets import Granted
 from muster.coordinator.partitioning import group_partition, in_hash_order, java_hash, partition_hash
@@ -107,6 +108,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
         )
         self.config = config
         self._new_member_id = new_member_id
+        self._assigned_groups = GroupPattern(config.server_assigned_groups)
         self._handlers: dict[type[Any], Callable[[Any, Client, Answer], None]] = {
             OffsetCommitRequest: partial(self._of_one_group, GroupShard.commit),
             HeartbeatRequest: self._heartbeat,
@@ -122,6 +124,10 @@ class CoordinatorRuntime(Shards[GroupShard]):
     def partition_for(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` that keeps a group."""
         return group_partition(group_id, self.config.offsets_topic_num_partitions)
+
+    def assigns_to(self, group_id: str) -> bool:
+        """Whether the coordinator assigns the group's partitions (server_assignment.py)."""
+        return self._assigned_groups.matches(group_id)
 
     # ------------------------------------------------------------------------------------------------------- requests
 
@@ -316,10 +322,23 @@ class CoordinatorRuntime(Shards[GroupShard]):
 
     # --------------------------------------------------------------------------------------------------------- topics
 
+    def topics_changed(self, names: Iterable[str] | None = None) -> None:
+        """Topics came, went or have other partitions or leaders; None: any may have. Groups to which the coordinator
+        assigns rebalance, if it makes a difference to them. A shard that is not loaded looks when it is read."""
+        if not self._assigned_groups:
+            return
+        some = None if names is None else frozenset(names)
+        for home in list(self._homes.values()):
+            now = self._clock()
+            self._settle(home, now, home.shard.topics_changed, some, now)
+        if self._schedule_flush is None:
+            self.flush()
+
     def topics_deleted(self, topics: Iterable[str]) -> Generator[None, None, None]:
         """Topics were deleted: remove the offsets that groups committed for them, some at a time. A shard that is not
         loaded removes them when it is read. No topic of such a name may be created before the end of this."""
         gone = frozenset(topics)
+        self.topics_changed(gone)
         for home in list(self._homes.values()):
             for group_id in list(home.shard.offsets.by_group):
                 for topic in gone.intersection(home.shard.offsets.of_group(group_id)):

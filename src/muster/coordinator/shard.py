@@ -13,14 +13,16 @@ from typing import Any
 from muster.coordinator import classic, offsets
 from muster.coordinator.classic_group import ClassicGroup
 from muster.coordinator.classic_join import join
-from muster.coordinator.clocks import NEVER
+from muster.coordinator.clocks import NEVER, NO_TIMESTAMP
 from muster.coordinator.config import GroupConfig
 from muster.coordinator.effects import Effects, Origin
 from muster.coordinator.failures import not_joined, spoiled
 from muster.coordinator.group import GroupState
+from muster.coordinator.group_pattern import GroupPattern
 from muster.coordinator.kinds import Group
 from muster.coordinator.offsets import Granted, OffsetStore
 from muster.coordinator.reply import Reply, Ticket
+from muster.coordinator.server_assignment import ServerAssignment
 from muster.coordinator.topics import TopicResolver
 from muster.coordinator.wall_time import shifted
 from muster.errors import NONE, ErrorCode
@@ -57,13 +59,25 @@ MAX_NAME_LENGTH = 8_000
 class GroupShard:
     """Groups and offsets of one partition."""
 
-    __slots__ = ("_alarms", "_expiry_check_at", "config", "first_alarm", "groups", "offsets", "topics")
+    __slots__ = (
+        "_alarms",
+        "_assigned_groups",
+        "_assignment",
+        "_expiry_check_at",
+        "config",
+        "first_alarm",
+        "groups",
+        "offsets",
+        "topics",
+    )
 
     def __init__(self, config: GroupConfig, topics: TopicResolver) -> None:
         self.config = config
         self.topics = topics
         self.groups: dict[str, Group] = {}
         self.offsets = OffsetStore()
+        self._assigned_groups = GroupPattern(config.server_assigned_groups)
+        self._assignment = ServerAssignment(topics)
         # (time, group id): for each group the next time to look at it. Entries that were overtaken are skipped.
         self._alarms: list[tuple[int, str]] = []
         self._expiry_check_at = NEVER
@@ -80,7 +94,7 @@ class GroupShard:
             return effects.reply(origin.ticket, not_joined(error, request.member_id))
         group = self.groups.get(request.group_id)
         if group is None:
-            self._write(ClassicGroup(request.group_id, self.config, now).record(), effects)
+            self._write(self._new_group(request.group_id, now).record(), effects)
             group = self.groups[request.group_id]
         if type(group) is not ClassicGroup:
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -88,6 +102,10 @@ class GroupShard:
         join(group, request, origin, now, effects)
         self._arm(group)
         return effects
+
+    def _new_group(self, group_id: str, now: int = NO_TIMESTAMP) -> ClassicGroup:
+        assigner = self._assignment if self._assigned_groups.matches(group_id) else None
+        return ClassicGroup(group_id, self.config, now, assigner)
 
     def _check_join(self, request: JoinGroupRequest, origin: Origin) -> ErrorCode:
         if not 0 < len(request.group_id) <= MAX_NAME_LENGTH:
@@ -208,6 +226,16 @@ class GroupShard:
                 self._write(offsets.tombstone(group_id, topic, partition), effects)
         return effects
 
+    def topics_changed(self, names: frozenset[str] | None, now: int) -> Effects:
+        """Topics came, went or changed, or leaders of their partitions did; None: any. The groups to which the
+        coordinator assigns rebalance where it makes a difference to them."""
+        effects = Effects()
+        for group in self.groups.values():
+            if type(group) is ClassicGroup:
+                effects.merge((group.topics_changed(names, now),))
+                self._arm(group)
+        return effects
+
     # ----------------------------------------------------------------------------------------- describe, list, delete
 
     def describe(self, group_id: str, version: int) -> DescribedGroup:
@@ -266,12 +294,12 @@ class GroupShard:
         """Apply a record: live, when it is written, and when the log is read again."""
         if isinstance(record, OffsetCommits):
             if record.group not in self.groups:
-                self.groups[record.group] = ClassicGroup(record.group, self.config)
+                self.groups[record.group] = self._new_group(record.group)
             self.offsets.commit(record)
         elif isinstance(record, OffsetCommitRecord):
             key, value = record
             if value is not None and key.group not in self.groups:
-                self.groups[key.group] = ClassicGroup(key.group, self.config)
+                self.groups[key.group] = self._new_group(key.group)
             self.offsets.apply(key, value)
         elif isinstance(record, GroupMetadataRecord):
             self._apply_group(record)
@@ -283,7 +311,7 @@ class GroupShard:
             return
         group = self.groups.get(group_id)
         if type(group) is not ClassicGroup:
-            group = self.groups[group_id] = ClassicGroup(group_id, self.config)
+            group = self.groups[group_id] = self._new_group(group_id)
         group.apply(record.value)
 
     def loaded(self, now: int) -> Effects:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 
@@ -10,6 +11,9 @@ class TopicResolver(Protocol):
 
     def partition_count(self, topic: str) -> int:
         """Partitions of a topic, 0 if there is none of that name."""
+
+    def led_partitions(self, topic: str) -> Sequence[int]:
+        """The partitions of a topic that have a leader, ascending; none if there is no topic of that name."""
 
     def topic_id(self, topic: str) -> bytes:
         """The topic's id (16 bytes), all zeros if there is none."""

@@ -85,6 +85,16 @@ def decode_subscription(data: bytes) -> Subscription:
     )
 
 
+def subscribed_topics(data: bytes) -> list[str]:
+    """The topics of a subscription of any version, all of which begin like version 0; what follows is not looked at.
+
+    Raises:
+        ProtocolError: the bytes are cut short, or not in this format.
+    """
+    _version(data)
+    return codec.decode(ConsumerProtocolSubscription, 0, data, 2).topics
+
+
 def encode_assignment(
     partitions: Iterable[TopicPartition], user_data: bytes = b"", version: int = NEWEST_VERSION
 ) -> bytes:

@@ -113,6 +113,7 @@ class SimBrokers:
         self.clock = clock
         self.node_ids = list(range(1, nodes + 1))
         self.topics = SimTopics(topics)
+        self.topics.leader_of = self.leader
         self.records = SimRecords(clock, self, self.topics, rng)
         self.coordinators = SimCoordinators(
             clock, rng, self.topics, config, groups, lazy_log=lazy_log, skew_ms=skew_ms, trace=trace

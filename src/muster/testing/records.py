@@ -60,6 +60,8 @@ class SimTopics:
         self.logs: dict[TopicPartition, SimLog] = {}
         self.counts: dict[str, int] = {}
         self._made: dict[str, int] = {}
+        self.leader_of: Callable[[TopicPartition], tuple[int, int]] = lambda _partition: (0, 0)
+        """The node that leads a partition, -1 if none does, and its epoch."""
         for name, count in topics.items():
             self.grow(name, count)
 
@@ -79,6 +81,11 @@ class SimTopics:
     def partition_count(self, topic: str) -> int:
         """Partitions of a topic, 0 if there is none of that name."""
         return self.counts.get(topic, 0)
+
+    def led_partitions(self, topic: str) -> list[int]:
+        """The partitions of a topic that have a leader."""
+        led = self.leader_of
+        return [number for number in range(self.partition_count(topic)) if led(TopicPartition(topic, number))[0] >= 0]
 
     def topic_id(self, topic: str) -> bytes:
         """The topic's id, made from its name and how often it was made."""
