@@ -292,6 +292,35 @@ def test_all_clients_in_one_group(java: str, kcat: str, tmp_path: Path) -> None:
         kafka_sees_all_handled(broker, [story], count)
 
 
+def test_all_clients_in_one_group_to_which_the_coordinator_assigns(java: str, tmp_path: Path) -> None:
+    """None of them leads; each takes what it is given. The broker is killed, then one of them, and one leaves.
+
+    kcat, which ends itself when no broker is left, is not in it.
+    """
+    clients = [client for client in CLIENTS if client != "with-kcat"]
+    with (
+        BrokerProcess(tmp_path / "data", {"server.assigned.groups": "mix.*"}) as broker,
+        stories(broker, ["mixed"], MIXED_PARTITIONS, tmp_path) as (feed, (story,)),
+    ):
+        for client in clients:
+            story.start(client)
+        shares = story.settled()
+        assert sorted(len(share.partitions) for share in shares) == [2, 2, 2, 3, 3]
+        kafka_describes_members(broker, [story])
+        assert f"{len(clients)} member(s), range, leader coordinator" in broker.log()
+
+        broker.kill()
+        broker.start()
+        assert story.settled() == shares, "the generation goes on"
+        by_client = {member.client: member for member in story.members}
+        story.crash(by_client["with-java"])
+        assert len(story.settled()) == len(story.members)
+        story.leave(by_client["with-confluent"])
+        assert len(story.settled()) == len(story.members)
+        count = feed.finish()
+        story.handled(count)
+
+
 async def test_a_transactional_producer_is_told_that_there_are_no_transactions(muster_broker: Broker) -> None:
     producer = AIOKafkaProducer(bootstrap_servers=muster_broker.bootstrap, transactional_id="x")
     with pytest.raises(UnsupportedVersionError):
