@@ -123,6 +123,8 @@ class _Life(Faults):
         brokers.take_over()
         coordinators.move_back()
         cluster.network.slow = 0
+        for partition in brokers.dark:
+            brokers.lighten(partition)
         for name, count in self.scenario.topics.items():
             if name not in brokers.topics.counts:
                 self.make(name, count)
@@ -167,9 +169,12 @@ class _Life(Faults):
         Besides, a coordinator that was restarted knows of each member only the assignor that was chosen: newcomers that
         have another in common with all are refused until the members rejoin.
         And one that subscribes to more than its predecessor did is given no more than that one had: see
-        `_has_too_small_a_share` for when others have the rest.
+        `_has_too_small_a_share` for when others have the rest. Where the coordinator assigns it looks after all of
+        this itself.
         """
         scenario = self.scenario
+        if scenario.assigned:
+            return False
         is_cooperative = scenario.assignors == (("cooperative-sticky",),)
         changes = self.has_grown or is_cooperative or scenario.restless > 0
         return (scenario.static and changes) or len(scenario.assignors) > 1
@@ -184,7 +189,7 @@ class _Life(Faults):
         group was shared out by what it had said before.
         """
         replaced = {event.group_id for event in self.cluster.brokers.coordinators.events if type(event) is MemberFenced}
-        differ = self.scenario.restless > 0 or self.has_grown
+        differ = not self.scenario.assigned and (self.scenario.restless > 0 or self.has_grown)
         return differ and not all(map(self.cluster.is_balanced, replaced))
 
     def _check_all_handled(self) -> None:

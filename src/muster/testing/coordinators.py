@@ -8,7 +8,7 @@ successor. What can happen to its logs: appends fail, syncs hang or fail.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from random import Random
 from typing import Any
@@ -469,6 +469,16 @@ class SimCoordinators:
         """Have the checks look at the groups."""
         if self.is_well:
             self.invariants.look_at(self.describe())
+
+    def topics_changed(self, names: Iterable[str]) -> None:
+        """Topics have other partitions or leaders; a coordinator that stands still hears of it later."""
+        coordinator = self.current
+        if coordinator is not None and not coordinator.is_loading:
+            coordinator.when_it_runs(lambda: self._tell(coordinator, list(names)))
+
+    def _tell(self, coordinator: Coordinator, names: list[str]) -> None:
+        coordinator.runtime.topics_changed(names)
+        self._arm(coordinator)
 
     def topic_deleted(self, topic: str) -> None:
         """A topic is gone."""

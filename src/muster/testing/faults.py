@@ -46,6 +46,8 @@ class Faults:
         ]
         if scenario.moves_slots:
             faults.append((4, self._move_slot))
+        if scenario.assigned:
+            faults.append((5, self._darken))
         if scenario.lazy_log:
             faults += [(3, self._hold_syncs), (1, self._fail_syncs)]
         if scenario.records:
@@ -271,8 +273,14 @@ class Faults:
         name = self.rng.choice(sorted(topics.counts))
         if self.scenario.pattern and self.rng.randrange(2):
             name = f"t{len(topics.counts)}"
-        topics.grow(name, topics.counts.get(name, 0) + self.rng.randint(1, 2))
+        self.cluster.brokers.grow(name, topics.counts.get(name, 0) + self.rng.randint(1, 2))
         self.cluster.trace("admin", f"{name} has {topics.counts[name]} partitions")
+
+    def _darken(self) -> None:
+        partition = self._some_partition()
+        if partition is not None:
+            self.cluster.brokers.darken(partition)
+            self.later(6_000, self.cluster.brokers.lighten, partition)
 
     def _some_partition(self) -> TopicPartition | None:
         partitions = sorted(self.cluster.partitions())
@@ -306,7 +314,7 @@ class Faults:
     def make(self, name: str, count: int) -> None:
         """Make a topic."""
         self.has_grown = True
-        self.cluster.brokers.topics.grow(name, count)
+        self.cluster.brokers.grow(name, count)
         self.cluster.trace("admin", f"{name} is made anew with {count} partitions")
 
     def produce(self) -> None:

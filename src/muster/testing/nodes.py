@@ -125,6 +125,7 @@ class SimBrokers:
         self.coordinator = 1
         """The node that coordinates, or did so last."""
         self.frozen: set[int] = set()
+        self._dark: set[TopicPartition] = set()
         self._rng = rng
         self._wire = wire
         self._versions = versions
@@ -245,7 +246,7 @@ class SimBrokers:
 
     def leader(self, partition: TopicPartition) -> tuple[int, int]:
         """The node that leads a partition now, -1 if none can, and its epoch."""
-        up = sorted(self._up)
+        up = [] if partition in self._dark else sorted(self._up)
         return (up[partition.partition % len(up)] if up else -1), self._epoch
 
     # --- requests ----------------------------------------------------------------------------------------------------
@@ -283,6 +284,30 @@ class SimBrokers:
         self._epoch += 1
         self.asked.unsure.add(partition)
         self.topics.logs[partition].truncate(offset)
+
+    def grow(self, name: str, count: int) -> None:
+        """Give a topic so many partitions; make it if there is none."""
+        self.topics.grow(name, count)
+        self.coordinators.topics_changed([name])
+
+    def darken(self, partition: TopicPartition) -> None:
+        """A partition has no leader until `lighten`."""
+        self._trace("admin", f"{partition} has no leader")
+        self._dark.add(partition)
+        self.coordinators.topics_changed([partition.topic])
+
+    def lighten(self, partition: TopicPartition) -> None:
+        """A partition has a leader again, under another epoch."""
+        if partition in self._dark:
+            self._trace("admin", f"{partition} has a leader again")
+            self._dark.discard(partition)
+            self._epoch += 1
+            self.coordinators.topics_changed([partition.topic])
+
+    @property
+    def dark(self) -> list[TopicPartition]:
+        """The partitions without a leader."""
+        return sorted(self._dark)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, and what groups have committed for it."""

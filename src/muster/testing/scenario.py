@@ -50,7 +50,7 @@ class Scenario:
     topic, which is then made anew). `end` is what happens when all is well at last: "" (nothing), "expiry" (all members
     leave for longer than offsets are kept), "delete" (they leave, and the group is deleted), "restart" (they leave, and
     come back); then new members come, and have to settle as well. `simple` is how many consumers share out the
-    partitions by hand, and only commit to a group (of generation -1).
+    partitions by hand, and only commit to a group (of generation -1). `assigned`: by the coordinator, in all groups.
     """
 
     topics: dict[str, int]
@@ -82,6 +82,7 @@ class Scenario:
     compression: bool
     end: str
     simple: int = 0
+    assigned: bool = False
     versions: dict[type[Request[Any]], int] = field(default_factory=dict)
     moves_slots: bool = False
 
@@ -134,6 +135,14 @@ class Scenario:
             moves_slots=one_in(4),
         )
 
+    @classmethod
+    def draw_assigned(cls, rng: Random) -> Scenario:
+        """Any of those in which the coordinator assigns."""
+        scenario = cls.draw(rng)
+        scenario.assigned = True
+        scenario.assignors = rng.choice(((("range",),), (("roundrobin",),), (_EITHER,)))
+        return scenario
+
     @property
     def bound_ms(self) -> int:
         """How long the group may take to settle once all is well.
@@ -149,6 +158,7 @@ class Scenario:
         return GroupConfig(
             group_initial_rebalance_delay_ms=self.initial_delay_ms,
             group_max_size=self.group_max_size,
+            server_assigned_groups=".*" if self.assigned else None,
             offsets_topic_num_partitions=self.shards,
             offsets_retention_minutes=self.offsets_retention_minutes,
             offsets_retention_check_interval_ms=5_000,
