@@ -18,7 +18,8 @@ HEIGHT = {
     **dict.fromkeys(("broker", "spark"), 5),
     **dict.fromkeys(("testing",), 6),
     **dict.fromkeys(("demo", "web"), 7),
-    **dict.fromkeys(("cli",), 8),
+    **dict.fromkeys(("compare",), 8),
+    **dict.fromkeys(("cli",), 9),
 }
 PURE = ("model", "errors", "protocol.", "assignors.", "coordinator.", "client.core.")
 NOT_PURE = ("coordinator.runtime", "coordinator.shards", "protocol.codegen")

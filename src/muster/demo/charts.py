@@ -53,11 +53,16 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class Shade:
-    """A stretch of time that all rows share, with its own label."""
+    """A stretch of time with its own label, that all rows share, or that one row has (`row`).
+
+    `class_` says in the style sheet how it looks.
+    """
 
     start_ms: int
     end_ms: int
     label: str
+    row: int | None = None
+    class_: str = "shade"
 
 
 def _number(value: float) -> str:
@@ -153,13 +158,21 @@ def column_chart(title: str, bars: Sequence[Bar], unit: str, caption: str) -> st
 
 
 def timeline(
-    title: str, rows: Sequence[str], bands: Iterable[Band], markers: Sequence[Marker], shades: Sequence[Shade]
+    title: str,
+    rows: Sequence[str],
+    bands: Iterable[Band],
+    markers: Sequence[Marker],
+    shades: Sequence[Shade],
+    until_ms: int = 1,
 ) -> str:
-    """Rows of coloured bands over time, with numbered markers through all of them and stretches that all rows share."""
+    """Rows of coloured bands over time, with numbered markers through all of them and stretches that all rows share.
+
+    The axis goes to `until_ms` at least, so that several of them can be compared.
+    """
     bands = list(bands)
     left, row = 12 + CHARACTER * max((len(name) for name in rows), default=0), 30
     ends = [band.end_ms for band in bands] + [mark.end_ms for mark in markers] + [shade.end_ms for shade in shades]
-    end_ms = max([1, *ends])
+    end_ms = max([until_ms, *ends])
     at = _linear(0, end_ms, left + 12, WIDTH - 16)
     lanes = _lanes(markers, at)
     top = 8 + 20 * (1 + max(lanes, default=-1))
@@ -170,7 +183,11 @@ def timeline(
         shapes.append(text(left, y + 19, name, "label", text_anchor="end"))
         shapes.append(tag("rect", x=at(0), y=y + 3, width=at(end_ms) - at(0), height=row - 6, class_="track", rx=3))
     shapes += [_band(band, at, top + band.row * row + 3, row - 6) for band in bands]
-    shapes += [_shade(shade, at, top, bottom) for shade in shades]
+    for shade in shades:
+        upper, lower = (
+            (top, bottom) if shade.row is None else (top + shade.row * row + 3, top + (shade.row + 1) * row - 3)
+        )
+        shapes.append(_shade(shade, at, upper, lower))
     shapes += [_marker(marker, lane, at, top, bottom) for marker, lane in zip(markers, lanes, strict=True)]
     for tick in [tick for tick in ticks(0, end_ms / 1_000, 10) if tick * 1_000 <= end_ms]:
         x = at(tick * 1_000)
@@ -207,7 +224,7 @@ def _shade(shade: Shade, at: Scale, top: float, bottom: float) -> str:
     heard = f"{shade.label}: {clock(shade.end_ms - shade.start_ms)}"
     veil = tag("rect", x=x, y=top, width=width, height=bottom - top, class_="veil")
     hatched = tag("rect", tag("title", escape(heard)), x=x, y=top, width=width, height=bottom - top, fill="url(#hatch)")
-    return tag("g", veil, hatched, class_="shade")
+    return tag("g", veil, hatched, class_=shade.class_)
 
 
 def _lanes(markers: Sequence[Marker], at: Scale) -> list[int]:

@@ -70,6 +70,14 @@ class Process:
             raise ProcessFailedError(f"{self.name} ended with {self.ending}; its last words:\n{self.last_words()}")
         return line.decode().rstrip("\n")
 
+    async def next_line(self) -> str | None:
+        """The next line that it prints, however long that takes; None when it has ended."""
+        assert self.process.stdout is not None
+        line = await self.process.stdout.readline()
+        if not line:
+            await self.process.wait()
+        return line.decode().rstrip("\n") if line else None
+
     async def say(self, line: str) -> None:
         """Write a line to its standard input."""
         assert self.process.stdin is not None
@@ -94,6 +102,22 @@ class Process:
         """The end of its log."""
         text = self.log.read_text(errors="replace").strip().splitlines()
         return "\n".join(f"  {line}" for line in text[-lines:]) or "  (nothing)"
+
+    async def close_input(self) -> None:
+        """Close its standard input, which asks it to end."""
+        assert self.process.stdin is not None
+        self.expected_to_end = True
+        self.process.stdin.close()
+        with contextlib.suppress(ConnectionError):
+            await self.process.stdin.wait_closed()
+
+    def freeze(self) -> None:
+        """SIGSTOP: it stands still, with all that it started."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT: it goes on."""
+        self._signal(signal.SIGCONT)
 
     async def kill(self) -> None:
         """SIGKILL, to all that it started as well."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
-from importlib.resources import files
 
 from muster.demo.charts import Band, Bar, Marker, Shade, bar_chart, clock, column_chart, timeline
+from muster.demo.page import document, scroll, section, table, tiles, value
 
 UNIT = "min"
 
@@ -86,21 +86,9 @@ def render(report: DemoReport) -> str:
     """Return the page as HTML text."""
     report = _from_zero(report)
     title = f"Group “{report.group}”: New York’s flights of 2013, handled and checked"
-    style = files("muster.demo").joinpath("report.css").read_text(encoding="utf-8")
-    return "".join(
-        [
-            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(title)}</title>\n<style>\n{style}</style></head>\n<body><main>",
-            _header(report, title),
-            _timeline(report),
-            _hours(report),
-            _carriers(report),
-            _figures(report),
-            f"<footer>{escape(report.footer)}</footer>" if report.footer else "",
-            "</main></body></html>\n",
-        ]
-    )
+    footer = f"<footer>{escape(report.footer)}</footer>" if report.footer else ""
+    parts = (_header(report, title), _timeline(report), _hours(report), _carriers(report), _figures(report))
+    return document(title, *parts, footer)
 
 
 def _from_zero(report: DemoReport) -> DemoReport:
@@ -123,25 +111,12 @@ def _header(report: DemoReport, title: str) -> str:
         if wrong
         else '<p class="verdict good">✓ Every figure that was checked is as it must be.</p>'
     )
-    tiles = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{_value(report.figures[name].value)}</dd></div>"
-        for name in report.headline
-        if name in report.figures
-    )
     lead = (
         f"Topic “{report.topic}” was consumed by one consumer group while members came, left and were killed, and the "
         "broker with them. Below: who owned what and when, what came out, and how it compares with the source file."
     )
-    shown = f'<dl class="tiles">{tiles}</dl>' if tiles else ""
+    shown = tiles((name, report.figures[name].value) for name in report.headline if name in report.figures)
     return f'<header><h1>{escape(title)}</h1><p class="lead">{escape(lead)}</p>{verdict}{shown}</header>'
-
-
-def _section(heading: str, hint: str, *body: str) -> str:
-    return f'<section><h2>{escape(heading)}</h2><p class="hint">{escape(hint)}</p>{"".join(body)}</section>'
-
-
-def _scroll(chart: str) -> str:
-    return f'<div class="scroll">{chart}</div>'
 
 
 def _timeline(report: DemoReport) -> str:
@@ -161,8 +136,8 @@ def _timeline(report: DemoReport) -> str:
     hint = (
         "A row is a partition, a colour its owner. Numbered lines are rebalances, the grey behind one how long it took."
     )
-    chart = _scroll(timeline(title, rows, bands, markers, shades))
-    return _section("Who owned what", hint, _legend(members, report.outages), chart, _rebalances(report.rebalances))
+    chart = scroll(timeline(title, rows, bands, markers, shades))
+    return section("Who owned what", hint, _legend(members, report.outages), chart, _rebalances(report.rebalances))
 
 
 def _legend(members: Iterable[str], outages: Sequence[Outage]) -> str:
@@ -185,23 +160,23 @@ def _rebalances(rebalances: Sequence[Rebalance]) -> str:
         for number, item in enumerate(rebalances, 1)
     ]
     head = [("", False), ("at", True), ("took", True), ("generation", True), ("cause", False)]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _hours(report: DemoReport) -> str:
     title = "Mean departure delay by hour of the scheduled departure"
     chart = column_chart(title, _bars(report.hours), UNIT, "hour of the scheduled departure")
-    return _section(
+    return section(
         "Delay by hour of day",
         "Mean departure delay in minutes over the flights that left; a dash where none did.",
-        _scroll(chart),
+        scroll(chart),
     )
 
 
 def _carriers(report: DemoReport) -> str:
     rows = sorted(report.carriers, key=lambda row: (row.mean_minutes is None, -(row.mean_minutes or 0.0), row.label))
     chart = bar_chart("Mean departure delay by carrier", _bars(rows), UNIT)
-    return _section("Delay by carrier", "Mean departure delay in minutes over the flights that left.", _scroll(chart))
+    return section("Delay by carrier", "Mean departure delay in minutes over the flights that left.", scroll(chart))
 
 
 def _bars(rows: Iterable[DelayRow]) -> list[Bar]:
@@ -211,31 +186,10 @@ def _bars(rows: Iterable[DelayRow]) -> list[Bar]:
 def _figures(report: DemoReport) -> str:
     verdicts = {True: '<span class="good">✓ as it must be</span>', False: '<span class="bad">✗ wrong</span>', None: ""}
     rows = [
-        (escape(name), _value(figure.value), verdicts[figure.ok], escape(figure.note))
+        (escape(name), value(figure.value), verdicts[figure.ok], escape(figure.note))
         for name, figure in report.figures.items()
     ]
     head = [("figure", False), ("value", True), ("check", False), ("", False)]
-    return _section(
-        "Checked figures", "Counted from what the members wrote, compared with the source file.", _table(head, rows)
+    return section(
+        "Checked figures", "Counted from what the members wrote, compared with the source file.", table(head, rows)
     )
-
-
-def _table(head: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str]]) -> str:
-    """A table of markup cells; a column marked True holds numbers."""
-
-    def cells(kind: str, content: Iterable[str]) -> str:
-        classes = [' class="number"' if numeric else "" for _, numeric in head]
-        return "".join(
-            f'<{kind}{class_} data-name="{escape(name)}">{cell}</{kind}>'
-            for cell, class_, (name, _) in zip(content, classes, head, strict=True)
-        )
-
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    names = (escape(name) for name, _ in head)
-    return f'<div class="scroll"><table><thead><tr>{cells("th", names)}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _value(value: float | str) -> str:
-    if isinstance(value, str):
-        return escape(value)
-    return f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import replace
-from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
@@ -13,8 +11,7 @@ import pytest
 from muster.demo.charts import WIDTH, Band, Bar, Marker, Shade, bar_chart, clock, column_chart, ticks, timeline
 from muster.demo.report import DelayRow, DemoReport, Figure, OwnershipSpan, Rebalance, render
 from tests.support.demo_report import sample
-
-VOID = {"meta", "br"}
+from tests.support.pages import Nesting, shapes
 
 
 @pytest.fixture(scope="module")
@@ -25,27 +22,6 @@ def report() -> DemoReport:
 @pytest.fixture(scope="module")
 def page(report: DemoReport) -> str:
     return render(report)
-
-
-class Nesting(HTMLParser):
-    """Counts elements and insists that each is closed by its own end tag."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: Counter[str] = Counter()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen[tag] += 1
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
-def shapes(svg: str, class_: str) -> list[ElementTree.Element]:
-    return [one for one in ElementTree.fromstring(svg).iter() if class_ in one.get("class", "").split()]
 
 
 def test_every_element_is_closed_and_there_are_three_charts_and_two_tables(page: str) -> None:

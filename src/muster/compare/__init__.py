@@ -1,0 +1,1 @@
+"""`muster compare`: one workload under the three generations of group coordination, counted, drawn and checked."""

@@ -1,0 +1,134 @@
+"""The judgement: what must hold of the results whatever the machine's speed. Times are shown and never judged.
+
+A step in which sessions ended that it did not end (a machine that stood still does that) says nothing about counts. It
+is named, and its counts are not judged; what was lost is judged all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from muster.compare.formulas import (
+    TITLES,
+    Range,
+    Scheme,
+    reads_range,
+    start_notifications,
+    start_rebalances,
+    writes_range,
+)
+from muster.compare.results import Results, Run, StepResult
+from muster.compare.workload import CHANGES, Kind
+
+_Wanted = Callable[[Run, StepResult], tuple[int, Range]]
+
+
+class Check(NamedTuple):
+    """One thing that must hold. `ok` is None where it could not be judged."""
+
+    scheme: Scheme
+    size: int
+    name: str
+    ok: bool | None
+    seen: str
+
+    @property
+    def title(self) -> str:
+        """What it is about, for people."""
+        return f"{TITLES[self.scheme]}, {self.size} members: {self.name}"
+
+
+def judge(results: Results) -> list[Check]:
+    """All checks, in the order of the runs."""
+    return [check for run in results.runs for check in _of_run(run)]
+
+
+def is_well(checks: Iterable[Check]) -> bool:
+    """Whether nothing is wrong."""
+    return all(check.ok is not False for check in checks)
+
+
+def _of_run(run: Run) -> Iterator[Check]:
+    yield _check(run, "no record is lost", run.lost == 0, f"{run.handled:,} of {run.produced:,} handled")
+    if run.scheme.watches:
+        yield _start_rebalances(run)
+    if run.scheme is Scheme.WATCHERS:
+        yield _start_notifications(run)
+        yield _each(run, "reads of a change", _reads_wanted)
+        yield _each(run, "writes of a change", _writes_wanted)
+    if not run.scheme.watches:
+        yield _each(run, "ZooKeeper's reads of a change", lambda run, step: (step.counted.reads, Range(0, 0)))
+        yield _each(run, "notifications of a change", lambda run, step: (step.counted.watches, Range(0, 0)))
+        yield _each(run, "ZooKeeper's writes of a change", _coordinator_writes_wanted)
+        yield _nothing_twice(run)
+        yield _fenced(run)
+
+
+def _check(run: Run, name: str, ok: bool | None, seen: str) -> Check:
+    return Check(run.scheme, run.size, name, ok, seen)
+
+
+def _nothing_twice(run: Run) -> Check:
+    """Members commit what they have handled before they give a partition away, and are not interrupted for it.
+
+    Those of scheme 1 are: what they have in hand when a watch fires is handled twice.
+    """
+    steps = [step for step in run.of_kind(*CHANGES) if step.as_meant]
+    again = {str(step.step): step.twice for step in steps if step.twice}
+    seen = ", ".join(f"{step}: {count:,}" for step, count in again.items()) or "none"
+    return _check(run, "no record is handled twice when members join and leave", not again if steps else None, seen)
+
+
+def _start_rebalances(run: Run) -> Check:
+    wanted = start_rebalances(run.size)
+    counted = sum(step.work.rebalances for step in run.start)
+    return _of_start(run, "rebalances of the start are N(N+1)/2", counted, wanted)
+
+
+def _start_notifications(run: Run) -> Check:
+    wanted = start_notifications(run.size)
+    counted = sum(step.counted.watches for step in run.start)
+    return _of_start(run, "notifications of the start are N(N−1)/2", counted, wanted)
+
+
+def _of_start(run: Run, name: str, counted: int, wanted: int) -> Check:
+    ok = counted == wanted if all(step.as_meant for step in run.start) else None
+    return _check(run, name, ok, f"{counted:,} of {wanted:,}")
+
+
+def _reads_wanted(run: Run, step: StepResult) -> tuple[int, Range]:
+    work = step.work
+    return step.counted.reads, reads_range(step.size, run.partitions, run.brokers, work.failed_tries, work.conflicts)
+
+
+def _writes_wanted(run: Run, step: StepResult) -> tuple[int, Range]:
+    work = step.work
+    return step.counted.writes, writes_range(step.size, run.partitions, work.failed_tries, work.conflicts)
+
+
+def _coordinator_writes_wanted(run: Run, step: StepResult) -> tuple[int, Range]:
+    """Scheme 2 writes the group once for each rebalance, scheme 3 into its log."""
+    return step.counted.writes, Range(0, 0) if run.scheme is Scheme.MEMBERS else Range(1, 1)
+
+
+def _each(run: Run, name: str, wanted: _Wanted) -> Check:
+    """Whether each join and leave that went as meant counts what the formula says."""
+    steps = [step for step in run.of_kind(*CHANGES) if step.as_meant]
+    wrong = []
+    counts = []
+    for step in steps:
+        counted, allowed = wanted(run, step)
+        counts.append(counted)
+        if counted not in allowed:
+            wrong.append(f"{step.step} ({step.size} members): {counted:,} instead of {allowed}")
+    seen = "; ".join(wrong) or (f"{min(counts):,} to {max(counts):,}" if counts else "no step went as meant")
+    return _check(run, name, not wrong if steps else None, seen)
+
+
+def _fenced(run: Run) -> Check:
+    """The commit of a member that was taken for dead must be refused."""
+    accepted = sum(step.stale_commits.get("accepted", 0) for step in run.of_kind(Kind.FREEZE))
+    refused = sum(step.stale_commits.get("refused", 0) for step in run.of_kind(Kind.FREEZE))
+    ok = accepted == 0 if run.of_kind(Kind.FREEZE) else None
+    return _check(run, "a member that wakes up cannot commit", ok, f"{accepted} accepted, {refused} refused")

@@ -1,0 +1,156 @@
+"""A process with one or several members. It is told on standard input what to do, and prints what happens, as JSON.
+
+It ends when its standard input closes. Members that are to be killed or stopped still have a process for themselves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from muster.client.driver import monotonic_ms
+from muster.compare.formulas import Scheme
+from muster.compare.members import Member, make
+from muster.errors import ClosedError, MusterError
+from muster.model import TopicPartition
+
+POLL_MS = 200
+LOOK_EVERY_S = 0.05
+NAP_MS = 3_000
+"""A process that did not run for so long stood still. Half a session, so that no such time is one that matters."""
+RETRY_S = 0.2
+
+
+def say(event: str, **details: Any) -> None:
+    """Print an event with its time."""
+    print(json.dumps({"e": event, "t": monotonic_ms(), **details}, separators=(",", ":")), flush=True)
+
+
+class Seat:
+    """One member, and the task that handles its records."""
+
+    def __init__(self, arguments: argparse.Namespace, name: str) -> None:
+        self.name = name
+        self.handled: dict[TopicPartition, int] = {}
+        """Behind what it has handled."""
+        scheme = Scheme(arguments.scheme)
+        self.member: Member = make(
+            scheme,
+            arguments,
+            arguments.group,
+            arguments.topic,
+            name,
+            lambda partitions: say("owns", m=name, p=sorted(partitions)),
+            lambda: say("lost", m=name),
+        )
+        self._handle_s = arguments.handle_ms / 1000
+        self._leaving = False
+        self.task = asyncio.create_task(self._work())
+
+    async def _work(self) -> None:
+        try:
+            while not self._leaving:
+                await self._turn()
+        finally:
+            await self.member.close()
+            say("gone", m=self.name)
+
+    async def _turn(self) -> None:
+        try:
+            batches = await self.member.poll(POLL_MS)
+        except ClosedError:
+            self._leaving = True
+            return
+        except MusterError as error:
+            say("error", m=self.name, text=str(error))
+            await asyncio.sleep(RETRY_S)
+            return
+        for partition, records in batches.items():
+            await asyncio.sleep(self._handle_s * len(records))
+            first, last = records[0].offset, records[-1].offset
+            self.handled[partition] = last + 1
+            say("handled", m=self.name, p=partition.partition, a=first, b=last)
+
+    def leave(self) -> None:
+        """Have it leave the group when it has handled what it has."""
+        self._leaving = True
+
+    async def commit_after_a_nap(self) -> None:
+        """Commit what it has handled of all that it believes to be its own."""
+        mine = self.member.assignment()
+        offsets = {partition: offset for partition, offset in self.handled.items() if partition in mine}
+        if not offsets:
+            say("committed", m=self.name, outcome="none")
+            return
+        try:
+            await self.member.commit(offsets)
+        except MusterError as error:
+            say("committed", m=self.name, outcome="refused", text=str(error))
+        else:
+            say("committed", m=self.name, outcome="accepted")
+
+
+class Host:
+    """The members of this process."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._arguments = arguments
+        self._seats: dict[str, Seat] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Do what standard input says until it ends; then leave with all."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        watch = asyncio.create_task(self._watch_for_naps())
+        say("ready")
+        while line := await reader.readline():
+            self._do(json.loads(line))
+        watch.cancel()
+        for seat in self._seats.values():
+            seat.leave()
+        await asyncio.gather(*(seat.task for seat in self._seats.values()), return_exceptions=True)
+
+    def _do(self, order: dict[str, Any]) -> None:
+        match order["do"]:
+            case "join":
+                self._seats[order["m"]] = Seat(self._arguments, order["m"])
+            case "leave":
+                self._seats[order["m"]].leave()
+            case "count":
+                for name, seat in self._seats.items():
+                    say("work", m=name, **asdict(seat.member.work()))
+                say("counted")
+
+    async def _watch_for_naps(self) -> None:
+        before = monotonic_ms()
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            if monotonic_ms() - before > NAP_MS:
+                for seat in self._seats.values():
+                    task = asyncio.create_task(seat.commit_after_a_nap())
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+            before = monotonic_ms()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the members."""
+    parser = argparse.ArgumentParser(prog="python -m muster.compare.host")
+    for name in ("scheme", "zookeeper", "bootstrap", "group", "topic"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--handle-ms", type=float, default=1.0)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    asyncio.run(Host(parser.parse_args(argv)).run())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""The members that are compared: one consumer of each scheme, made to tell what it reads whenever that changes.
+
+All have the same settings where they have them at all: offsets are committed when a partition is given away and every
+`AUTO_COMMIT_MS`, as in Kafka 0.8; assignment is by range; a session lasts `SESSION_MS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from muster.client import AsyncConsumer
+from muster.client.core.sends import AnySend
+from muster.client.driver import Driver
+from muster.client.handout import Records
+from muster.client.listener import RebalanceListener
+from muster.compare.formulas import Scheme
+from muster.compare.results import Work
+from muster.errors import ConfigError
+from muster.model import TopicPartition
+from muster.zookeeper.async_watcher_consumer import AsyncWatcherConsumer
+from muster.zookeeper.operations import Ask, SessionEvent, Watched
+from muster.zookeeper.watcher_asks import StartFetching, StopFetching
+
+SESSION_MS = 6_000
+HEARTBEAT_MS = 1_000
+AUTO_COMMIT_MS = 60_000
+"""Kafka 0.8's default."""
+BACKOFF_MS = 2_000
+"""Kafka 0.8's default."""
+TRIES = 20
+"""More than Kafka 0.8's four: on a slow machine a member that gave up would begin a rebalance without a cause."""
+
+TO_COORDINATORS = frozenset(
+    ["FindCoordinator", "JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup", "OffsetCommit", "OffsetFetch"]
+)
+
+Tell = Callable[[frozenset[int]], None]
+"""Told the partitions that the member reads from now on."""
+Lost = Callable[[], None]
+"""Told that the member's session has ended, against its will."""
+
+
+class Member(Protocol):
+    """One member. It takes part in the group from the first poll until it is closed."""
+
+    async def poll(self, timeout_ms: int) -> Records:
+        """Wait for records."""
+
+    async def commit(self, offsets: dict[TopicPartition, int]) -> None:
+        """Commit these offsets now, or raise a MusterError."""
+
+    def assignment(self) -> set[TopicPartition]:
+        """What it reads, as it believes."""
+
+    async def close(self) -> None:
+        """Leave the group."""
+
+    def work(self) -> Work:
+        """What it has done so far."""
+
+
+def make(scheme: Scheme, where: Where, group: str, topic: str, name: str, tell: Tell, lost: Lost) -> Member:
+    """A member of a scheme."""
+    if scheme is Scheme.WATCHERS:
+        return WatchingMember(where, group, topic, name, tell, lost)
+    if scheme is Scheme.MEMBERS:
+        return ClassicMember(where, group, topic, name, tell, lost)
+    raise ConfigError(f"there is no member of scheme {scheme.value} here")
+
+
+class Where(Protocol):
+    """Where the servers are."""
+
+    @property
+    def zookeeper(self) -> str:
+        """HOST:PORT/chroot."""
+
+    @property
+    def bootstrap(self) -> str:
+        """The brokers."""
+
+
+class WatchingMember(AsyncWatcherConsumer):
+    """Scheme 1."""
+
+    def __init__(self, where: Where, group: str, topic: str, name: str, tell: Tell, lost: Lost) -> None:
+        super().__init__(
+            zookeeper_connect=where.zookeeper,
+            group_id=group,
+            consumer_id=name,
+            auto_offset_reset="earliest",
+            zookeeper_session_timeout_ms=SESSION_MS,
+            zookeeper_connection_timeout_ms=60_000,
+            rebalance_backoff_ms=BACKOFF_MS,
+            rebalance_max_retries=TRIES,
+            auto_commit_interval_ms=AUTO_COMMIT_MS,
+        )
+        self._tell, self._lost = tell, lost
+        self.subscribe([topic])
+
+    async def _carry_out(self, what: Ask[Any]) -> Any:
+        was_reading = bool(self._readings)
+        answer = await super()._carry_out(what)
+        if isinstance(what, StartFetching) or (isinstance(what, StopFetching) and was_reading):
+            self._tell(frozenset(partition.partition for partition in self._readings))
+        return answer
+
+    def _hear(self, event: Watched | SessionEvent) -> None:
+        if event is SessionEvent.EXPIRED:
+            self._lost()
+        super()._hear(event)
+
+    def work(self) -> Work:
+        """What it has done so far."""
+        member = self._member
+        return Work() if member is None else Work(member.rebalances, member.tries, member.conflicts)
+
+
+class ClassicMember(AsyncConsumer):
+    """Scheme 3."""
+
+    def __init__(self, where: Where, group: str, topic: str, name: str, tell: Tell, lost: Lost) -> None:
+        super().__init__(
+            bootstrap_servers=where.bootstrap,
+            group_id=group,
+            client_id=name,
+            auto_offset_reset="earliest",
+            partition_assignment_strategy="range",
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            auto_commit_interval_ms=AUTO_COMMIT_MS,
+        )
+        self._kept = _Listener(tell, lost)
+        self._requests = _count(self._driver)
+        self.subscribe([topic], listener=self._kept)
+
+    def work(self) -> Work:
+        """What it has done so far."""
+        return Work(self._kept.rebalances, self._kept.rebalances, 0, dict(self._requests))
+
+
+class _Listener(RebalanceListener):
+    """Keeps what is assigned."""
+
+    def __init__(self, tell: Tell, lost: Lost) -> None:
+        self._tell, self._lost = tell, lost
+        self._owned: frozenset[int] = frozenset()
+        self.rebalances = 0
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        self.rebalances += 1
+        self._owned |= {partition.partition for partition in partitions}
+        self._tell(self._owned)
+
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        self._give_up(partitions)
+
+    def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+        self._lost()
+        self._give_up(partitions)
+
+    def _give_up(self, partitions: list[TopicPartition]) -> None:
+        self._owned -= {partition.partition for partition in partitions}
+        self._tell(self._owned)
+
+
+def _count(driver: Driver) -> dict[str, int]:
+    """Have a client's requests to coordinators counted, by their names."""
+    counted: dict[str, int] = {}
+    dispatch = driver.dispatch
+
+    def count(sends: Iterable[AnySend]) -> None:
+        taken = list(sends)
+        for send in taken:
+            name = send.request_type.__name__.removesuffix("Request")
+            if name in TO_COORDINATORS:
+                counted[name] = counted.get(name, 0) + 1
+        dispatch(taken)
+
+    driver.dispatch = count  # type: ignore[method-assign]
+    return counted

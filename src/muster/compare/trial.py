@@ -1,0 +1,321 @@
+"""One run of the workload under one scheme: starts the members' processes, does the steps, writes down what happens.
+
+A step ends when all partitions are shared by the members that are left, nothing has changed for `QUIET_MS`, and all
+records that were written until then are handled. How long that takes is measured and never judged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from muster.client.async_admin import AsyncAdmin
+from muster.client.driver import monotonic_ms
+from muster.compare.formulas import Scheme
+from muster.compare.load import Load
+from muster.compare.recorder import (
+    Awake,
+    Books,
+    Double,
+    Frozen,
+    Gone,
+    Handled,
+    Hold,
+    Members,
+    OwnershipEvent,
+    Owns,
+    Span,
+    awake,
+    doubles,
+    holds,
+    naps,
+    ownerless_ms,
+    union_ms,
+)
+from muster.compare.results import Run, StepResult, Work
+from muster.compare.servers import Servers
+from muster.compare.workload import Kind, Step, hosts, script
+from muster.demo.processes import Process
+from muster.errors import MusterError
+
+QUIET_MS = 400
+PATIENCE_S = 300
+AWAY_S = 3.0
+"""For how long a broker or ZooKeeper is away at least."""
+PER_HOST = 10
+"""Members that share a process."""
+
+
+class DidNotConvergeError(MusterError):
+    """A group did not come to rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Of all runs."""
+
+    folder: Path
+    partitions: int = 8
+    rate: int = 100
+    """Records that are written in a second."""
+    handle_ms: float = 1.0
+    """How long a member works on a record."""
+
+
+class Trial:
+    """Runs it. `run` ends all processes that it started."""
+
+    def __init__(
+        self, scheme: Scheme, size: int, servers: Servers, options: Options, note: Callable[[str], None]
+    ) -> None:
+        self.scheme = scheme
+        self.name = f"compare-{scheme.value}-{size}"
+        self._servers = servers
+        self._options = options
+        self._note = note
+        self._steps = script(size, broker=servers.broker_stops, zookeeper=servers.zookeeper_stops)
+        self._zero = monotonic_ms()
+        self._members = Members()
+        self._books = Books()
+        self._events: list[OwnershipEvent] = []
+        self._changed_ms = 0
+        """When the last event of ownership was."""
+        self._news = asyncio.Event()
+        self._hosts: list[Process] = []
+        self._host_of: dict[str, Process] = {}
+        self._counts: dict[str, Work] = {}
+        self._counted: dict[str, asyncio.Event] = {}
+        self._lost: list[tuple[int, str]] = []
+        self._committed: list[str] = []
+        self._woken = ""
+        """A member that woke up and has been given no partition since."""
+        self._after_waking = 0
+        self._active: list[str] = []
+        self._load = Load(servers.bootstrap, self.name, options.partitions, options.rate)
+        self._run = Run(scheme, size, options.partitions, servers.brokers)
+
+    def _now(self) -> int:
+        return monotonic_ms() - self._zero
+
+    # --- its life ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> Run:
+        """Run all steps."""
+        await self._servers.create_topic(self.name, self._options.partitions)
+        async with AsyncExitStack() as stack:
+            await self._start_hosts(stack)
+            self._zero = monotonic_ms()
+            async with asyncio.TaskGroup() as tasks:
+                readers = [tasks.create_task(self._read(host)) for host in self._hosts]
+                writing = tasks.create_task(self._load.run())
+                for step in self._steps:
+                    await self._do(step)
+                self._load.stop()
+                await writing
+                ends = await self._ends()
+                await self._until(lambda: self._books.reached(ends), "all records handled")
+                self._run.end_ms = self._now()
+                for host in self._hosts:
+                    await host.close_input()
+                await asyncio.wait_for(asyncio.gather(*readers), PATIENCE_S)
+        self._conclude(ends)
+        return self._run
+
+    async def _start_hosts(self, stack: AsyncExitStack) -> None:
+        arguments = ["--scheme", self.scheme.value, "--group", self.name, "--topic", self.name]
+        arguments += ["--zookeeper", self._servers.zookeeper, "--bootstrap", self._servers.bootstrap]
+        arguments += ["--handle-ms", str(self._options.handle_ms)]
+        for number, names in enumerate(hosts(self._steps, PER_HOST), 1):
+            log = self._options.folder / f"{self.name}-{number}.log"
+            host = await Process.start(f"host {number}", ["-m", "muster.compare.host", *arguments], log)
+            stack.push_async_callback(host.kill)
+            self._hosts.append(host)
+            self._host_of |= dict.fromkeys(names, host)
+            self._counted[host.name] = asyncio.Event()
+        for host in self._hosts:
+            await host.read_line(PATIENCE_S)
+
+    async def _ends(self) -> dict[int, int]:
+        async with AsyncAdmin(bootstrap_servers=self._servers.bootstrap) as admin:
+            return await self._load.ends(admin)
+
+    def _conclude(self, ends: dict[int, int]) -> None:
+        run = self._run
+        run.naps = naps(self._events, run.end_ms)
+        run.holds = [_cut(hold, run.end_ms) for hold in holds(self._events, run.end_ms) if hold.start_ms < run.end_ms]
+        reading = awake(run.holds, run.naps)
+        run.doubles = doubles(reading)
+        run.produced, run.handled = sum(ends.values()), self._books.distinct
+        run.lost = self._books.lost(ends)
+        run.twice = sum(count for _, _, count in self._books.twice)
+        for step in run.steps:
+            during = Span(step.start_ms, step.end_ms)
+            step.twice = self._books.twice_during(during)
+            step.ownerless_ms = ownerless_ms(reading, run.partitions, during)
+            found = [double for double in run.doubles if during.start_ms <= double.start_ms < during.end_ms]
+            step.doubled, step.doubled_ms = len(found), union_ms(_spans(found))
+
+    # --- what members tell -------------------------------------------------------------------------------------------
+
+    async def _read(self, host: Process) -> None:
+        while (line := await host.next_line()) is not None:
+            self._take(host, json.loads(line))
+            self._news.set()
+        host.check()
+
+    def _take(self, host: Process, said: dict[str, Any]) -> None:
+        at, member = said["t"] - self._zero, said.get("m", "")
+        match said["e"]:
+            case "owns":
+                self._happened(Owns(at, member, frozenset(said["p"])))
+                self._woken = "" if member == self._woken and said["p"] else self._woken
+            case "gone":
+                self._happened(Gone(at, member))
+            case "handled":
+                self._books.take(Handled(at, member, said["p"], said["a"], said["b"]))
+                self._after_waking += (member == self._woken) * (said["b"] - said["a"] + 1)
+            case "lost":
+                self._lost.append((at, member))
+            case "work":
+                self._counts[member] = Work(said["rebalances"], said["tries"], said["conflicts"], said["requests"])
+            case "counted":
+                self._counted[host.name].set()
+            case "committed":
+                self._committed.append(said["outcome"])
+            case "error":
+                self._note(f"{member}: {said['text']}")
+
+    def _happened(self, event: OwnershipEvent) -> None:
+        self._events.append(event)
+        self._members.take(event)
+        self._changed_ms = max(self._changed_ms, event.at_ms)
+        self._news.set()
+
+    # --- steps -------------------------------------------------------------------------------------------------------
+
+    async def _do(self, step: Step) -> None:
+        before, counts = await self._servers.counters(), dict(self._counts)
+        self._committed.clear()
+        self._after_waking = 0
+        result = StepResult(step.kind, step.member, 0, self._now(), 0, 0)
+        actions: dict[Kind, Callable[[str], Awaitable[None]]] = {
+            Kind.JOIN: self._join,
+            Kind.LEAVE: self._leave,
+            Kind.CRASH: self._crash,
+            Kind.FREEZE: self._freeze,
+            Kind.BROKER: lambda _: self._outage("a broker", self._servers.stop_broker, self._servers.start_broker),
+            Kind.ZOOKEEPER: lambda _: self._outage(
+                "ZooKeeper", self._servers.stop_zookeeper, self._servers.start_zookeeper
+            ),
+        }
+        await actions[step.kind](step.member)
+        result.settled_ms = max(result.start_ms, self._changed_ms)
+        if step.kind in (Kind.BROKER, Kind.ZOOKEEPER):
+            result.settled_ms = self._now() - QUIET_MS
+        await self._count()
+        result.counted = (await self._servers.counters()).since(before)
+        result.work = _added(counts, self._counts)
+        result.size, result.end_ms = len(self._active), self._now()
+        result.expired = sum(at >= result.start_ms and member != step.member for at, member in self._lost)
+        result.stale_commits = {outcome: self._committed.count(outcome) for outcome in dict.fromkeys(self._committed)}
+        result.after_waking, self._woken = self._after_waking, ""
+        self._run.steps.append(result)
+        self._note(f"{step}: {result.converge_ms / 1000:.1f} s, {result.counted.reads} reads")
+
+    async def _join(self, member: str) -> None:
+        since = self._now()
+        self._active.append(member)
+        await self._host_of[member].say(json.dumps({"do": "join", "m": member}))
+        await self._settled(since)
+
+    async def _leave(self, member: str) -> None:
+        since = self._now()
+        self._active.remove(member)
+        await self._host_of[member].say(json.dumps({"do": "leave", "m": member}))
+        await self._settled(since)
+
+    async def _crash(self, member: str) -> None:
+        since = self._now()
+        self._active.remove(member)
+        await self._host_of[member].kill()
+        self._happened(Gone(self._now(), member))
+        await self._settled(since)
+
+    async def _freeze(self, member: str) -> None:
+        since = self._now()
+        self._host_of[member].freeze()
+        self._happened(Frozen(self._now(), member))
+        self._active.remove(member)
+        await self._settled(since)
+        woken = self._now()
+        self._active.append(member)
+        self._woken = member
+        self._happened(Awake(woken, member))
+        self._host_of[member].thaw()
+        await self._until(lambda: bool(self._committed), f"{member} notices that it stood still")
+        await self._settled(woken)
+
+    async def _outage(
+        self, what: str, stop: Callable[[], Awaitable[None]], start: Callable[[], Awaitable[None]]
+    ) -> None:
+        since = self._now()
+        await stop()
+        await asyncio.sleep(AWAY_S)
+        await start()
+        self._run.outages.append((what, Span(since, self._now())))
+        await self._settled(None)
+
+    async def _settled(self, since: int | None) -> None:
+        """Wait until the members that are active share all partitions, and all that is written is handled."""
+
+        def shared() -> bool:
+            return self._members.shared(self._active, self._options.partitions, since)
+
+        while True:
+            await self._until(shared, f"{len(self._active)} members share the partitions")
+            await self._until(partial(self._books.reached, self._load.written()), "what is written is handled")
+            rest_ms = self._changed_ms + QUIET_MS - self._now()
+            if shared() and rest_ms <= 0:
+                return
+            await asyncio.sleep(max(rest_ms, 1) / 1000)
+
+    async def _count(self) -> None:
+        """Have all members tell what they have done."""
+        living = [host for host in self._hosts if host.running and not host.expected_to_end]
+        for host in living:
+            self._counted[host.name].clear()
+            await host.say(json.dumps({"do": "count"}))
+        for host in living:
+            await asyncio.wait_for(self._counted[host.name].wait(), PATIENCE_S)
+
+    async def _until(self, done: Callable[[], bool], what: str) -> None:
+        give_up = monotonic_ms() + PATIENCE_S * 1000
+        while not done():
+            self._news.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), 0.5)
+            if monotonic_ms() > give_up:
+                owned = {member: sorted(partitions) for member, partitions in self._members.owned.items()}
+                raise DidNotConvergeError(f"{self.name}: not within {PATIENCE_S} s: {what}; owned: {owned}")
+
+
+def _added(before: dict[str, Work], after: dict[str, Work]) -> Work:
+    """What the members did in between."""
+    total = Work()
+    for member, work in after.items():
+        total += work.since(before.get(member, Work()))
+    return total
+
+
+def _cut(hold: Hold, end_ms: int) -> Hold:
+    return hold._replace(end_ms=min(hold.end_ms, end_ms))
+
+
+def _spans(found: Iterable[Double]) -> list[Span]:
+    return [Span(double.start_ms, double.end_ms) for double in found]

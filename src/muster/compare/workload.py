@@ -1,0 +1,72 @@
+"""What happens to a group, as data: the steps of the workload, the same for each scheme and for any number of members.
+
+Members are `m1`, `m2` … in the order in which they come. The oldest ones go first, so it is known beforehand which
+members crash and freeze: those are processes of their own, the others may share one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What a step does."""
+
+    JOIN = "joins"
+    LEAVE = "leaves"
+    CRASH = "crashes"
+    FREEZE = "is frozen past its session, and wakes"
+    BROKER = "a broker goes and comes back"
+    ZOOKEEPER = "ZooKeeper is away for a while"
+
+
+CHANGES = (Kind.JOIN, Kind.LEAVE)
+"""The changes of a group in which nothing fails: what they cost is judged."""
+LOSSES = (Kind.LEAVE, Kind.CRASH, Kind.FREEZE)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step. `member` is "" where it happens to the servers."""
+
+    kind: Kind
+    member: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.member} {self.kind.value}" if self.member else self.kind.value
+
+
+def script(size: int, *, broker: bool = True, zookeeper: bool = True) -> list[Step]:
+    """The steps for a group of `size` members, two at least. `broker` and `zookeeper` say whether those may be stopped.
+
+    A loss leaves one member at least to take over: where there would be none, another member joins before it.
+    """
+    if size < 2:
+        raise ValueError(f"a group of {size} has nobody to take over")
+    steps = [Step(Kind.JOIN, f"m{number}") for number in range(1, size + 1)]
+    members = [step.member for step in steps]
+    come = size
+    for kind in LOSSES:
+        if len(members) < 2:
+            come += 1
+            members.append(f"m{come}")
+            steps.append(Step(Kind.JOIN, members[-1]))
+        steps.append(Step(kind, members.pop(0)))
+    steps += [Step(Kind.BROKER)] * broker
+    steps += [Step(Kind.ZOOKEEPER)] * zookeeper
+    return steps
+
+
+def fragile(steps: Iterable[Step]) -> list[str]:
+    """The members that crash or freeze."""
+    return [step.member for step in steps if step.kind in (Kind.CRASH, Kind.FREEZE)]
+
+
+def hosts(steps: Iterable[Step], per_host: int) -> list[list[str]]:
+    """Which members share a process: those that crash or freeze are alone, of the others `per_host` are together."""
+    steps = list(steps)
+    alone = fragile(steps)
+    others = [step.member for step in steps if step.kind is Kind.JOIN and step.member not in alone]
+    return [[name] for name in alone] + [others[at : at + per_host] for at in range(0, len(others), per_host)]

@@ -1,0 +1,59 @@
+"""Results of a comparison as a run would give them: made up, by the formulas, for tests of checks and page."""
+
+from __future__ import annotations
+
+from muster.compare import formulas
+from muster.compare.counters import Counters
+from muster.compare.formulas import Scheme
+from muster.compare.recorder import Double, Hold, Span
+from muster.compare.results import Results, Run, StepResult, Work
+from muster.compare.workload import CHANGES, LOSSES, Kind, script
+
+PARTITIONS = 4
+STEP_MS = 3_000
+
+
+def run(scheme: Scheme, size: int = 3, *, brokers: int = 3) -> Run:
+    """One run in which all went well."""
+    made = Run(scheme, size, PARTITIONS, brokers, produced=1_000, handled=1_000, twice=120)
+    members = 0
+    for number, step in enumerate(script(size)):
+        start = number * STEP_MS
+        members += (step.kind is Kind.JOIN) - (step.kind in LOSSES and step.kind is not Kind.FREEZE)
+        done = StepResult(step.kind, step.member, members, start, start + 700, start + STEP_MS)
+        if step.kind in CHANGES:
+            _cost(done, scheme, brokers)
+        if step.kind is Kind.FREEZE:
+            done.stale_commits, done.after_waking = {"refused": 1}, 40
+            done.doubled, done.doubled_ms, done.twice, done.ownerless_ms = 1, 300, 120, 4_000
+        made.steps.append(done)
+    made.end_ms = len(made.steps) * STEP_MS
+    _draw(made)
+    return made
+
+
+def _cost(step: StepResult, scheme: Scheme, brokers: int) -> None:
+    step.work = Work(step.size, step.size, 0, {} if scheme.watches else {"JoinGroup": step.size, "Heartbeat": 7})
+    if scheme is Scheme.WATCHERS:
+        reads = formulas.reads_of_change(step.size, PARTITIONS, brokers) + (step.kind is Kind.JOIN)
+        writes = formulas.writes_of_change(PARTITIONS)
+        step.counted = Counters(reads, writes, step.size - 1, reads + writes + 20)
+    elif scheme is Scheme.SERVER:
+        step.counted = Counters(0, 1, 0, 12)
+
+
+def _draw(made: Run) -> None:
+    half, end = made.end_ms // 2, made.end_ms
+    for partition in range(PARTITIONS):
+        made.holds.append(Hold(partition, "m1", 500, half))
+        made.holds.append(Hold(partition, "m3", half - 300 if partition == 0 else half, end))
+    made.doubles = [Double(0, ("m1", "m3"), half - 300, half)]
+    made.naps = {"m3": [Span(half + 100, half + 2_000)]}
+    made.outages = [("a broker", Span(end - 2 * STEP_MS, end - STEP_MS))]
+
+
+def sample(*schemes: Scheme, sizes: tuple[int, ...] = (3,)) -> Results:
+    """A comparison in which all went well."""
+    wanted = schemes or (Scheme.WATCHERS, Scheme.SERVER, Scheme.MEMBERS)
+    runs = [run(scheme, size) for scheme in wanted for size in sizes]
+    return Results(runs, 3, "ZooKeeper <3.9> & three brokers", ["the consumer of Kafka 0.8.2.2: no jars"])

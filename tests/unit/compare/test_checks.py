@@ -1,0 +1,144 @@
+"""The judgement: what is well passes, each thing that can be wrong is found, and disturbed counts are not judged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from muster.compare.checks import Check, is_well, judge
+from muster.compare.counters import Counters
+from muster.compare.formulas import Scheme
+from muster.compare.results import Results, Run, StepResult, Work, from_json, to_json
+from muster.compare.workload import Kind
+from tests.support.compare_results import run, sample
+
+
+def wrong(results: Results) -> list[str]:
+    return [check.name for check in judge(results) if check.ok is False]
+
+
+def test_a_run_in_which_all_went_well() -> None:
+    checks = judge(sample(sizes=(2, 3, 20)))
+    assert is_well(checks)
+    assert {check.ok for check in checks} == {True}
+    assert {(check.scheme, check.size) for check in checks} == {
+        (scheme, size) for scheme in (Scheme.WATCHERS, Scheme.SERVER, Scheme.MEMBERS) for size in (2, 3, 20)
+    }
+    assert checks[0].title == "Scheme 1: members watch ZooKeeper, 2 members: no record is lost"
+
+
+def count(**changed: int) -> Callable[[Run], None]:
+    def change(of: Run) -> None:
+        of.steps[2].counted = of.steps[2].counted._replace(**changed)
+
+    return change
+
+
+def rebalances(of: Run) -> None:
+    of.steps[1].work.rebalances += 1
+
+
+def twice(of: Run) -> None:
+    of.steps[1].twice = 1
+
+
+def lost(of: Run) -> None:
+    of.lost = 1
+
+
+def accepted(of: Run) -> None:
+    of.of_kind(Kind.FREEZE)[0].stale_commits = {"accepted": 1}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "change", "name"),
+    [
+        (Scheme.WATCHERS, lost, "no record is lost"),
+        (Scheme.SERVER, lost, "no record is lost"),
+        (Scheme.MEMBERS, lost, "no record is lost"),
+        (Scheme.WATCHERS, rebalances, "rebalances of the start are N(N+1)/2"),
+        (Scheme.KAFKA08, rebalances, "rebalances of the start are N(N+1)/2"),
+        (Scheme.WATCHERS, count(watches=3), "notifications of the start are N(N−1)/2"),
+        (Scheme.WATCHERS, count(reads=42), "reads of a change"),
+        (Scheme.WATCHERS, count(reads=33), "reads of a change"),
+        (Scheme.WATCHERS, count(writes=200), "writes of a change"),
+        (Scheme.WATCHERS, count(writes=2), "writes of a change"),
+        (Scheme.SERVER, count(reads=1), "ZooKeeper's reads of a change"),
+        (Scheme.MEMBERS, count(reads=1), "ZooKeeper's reads of a change"),
+        (Scheme.SERVER, count(watches=1), "notifications of a change"),
+        (Scheme.SERVER, count(writes=2), "ZooKeeper's writes of a change"),
+        (Scheme.SERVER, count(writes=0), "ZooKeeper's writes of a change"),
+        (Scheme.MEMBERS, count(writes=1), "ZooKeeper's writes of a change"),
+        (Scheme.SERVER, twice, "no record is handled twice when members join and leave"),
+        (Scheme.MEMBERS, twice, "no record is handled twice when members join and leave"),
+        (Scheme.SERVER, accepted, "a member that wakes up cannot commit"),
+        (Scheme.MEMBERS, accepted, "a member that wakes up cannot commit"),
+    ],
+)
+def test_what_is_wrong_is_found(scheme: Scheme, change: Callable[[Run], None], name: str) -> None:
+    results = sample(scheme)
+    assert wrong(results) == []
+    change(results.runs[0])
+    assert wrong(results) == [name]
+    assert not is_well(judge(results))
+
+
+@pytest.mark.parametrize("change", [twice, accepted])
+def test_what_scheme_1_does_not_promise_is_no_fault(change: Callable[[Run], None]) -> None:
+    results = sample(Scheme.WATCHERS)
+    change(results.runs[0])
+    assert wrong(results) == []
+
+
+def test_tries_that_failed_may_cost_what_they_cost() -> None:
+    results = sample(Scheme.WATCHERS)
+    step = results.runs[0].steps[2]
+    allowed = step.counted.reads
+    step.counted = Counters(allowed + 15, step.counted.writes + 4, 2, 100)
+    assert wrong(results) == ["reads of a change"]
+    step.work = Work(3, 4, 5)  # one try more, five owners in the way: 3 + 4 + 3 and 5
+    assert wrong(results) == []
+
+
+def disturbed(results: Results) -> list[Check]:
+    for step in results.runs[0].steps:
+        step.expired = 1
+        step.counted = Counters(9_999, 9_999, 9_999, 9_999)
+        step.twice = 5
+    return judge(results)
+
+
+@pytest.mark.parametrize("scheme", [Scheme.WATCHERS, Scheme.SERVER, Scheme.MEMBERS])
+def test_counts_of_steps_in_which_sessions_ended_are_not_judged(scheme: Scheme) -> None:
+    found = {check.name: check.ok for check in disturbed(sample(scheme))}
+    assert found.pop("no record is lost") is True
+    assert found.pop("a member that wakes up cannot commit", True) is True
+    assert set(found.values()) == {None}
+
+
+def test_one_disturbed_step_does_not_hide_another() -> None:
+    results = sample(Scheme.MEMBERS)
+    results.runs[0].steps[0] = replace(results.runs[0].steps[0], expired=1, counted=Counters(9, 9, 9, 9))
+    assert wrong(results) == []
+    count(reads=1)(results.runs[0])
+    assert wrong(results) == ["ZooKeeper's reads of a change"]
+
+
+def test_results_go_through_json() -> None:
+    results = sample(sizes=(2, 3))
+    again = from_json(json.loads(json.dumps(to_json(results))))
+    assert again == results
+    assert isinstance(again.runs[0].steps[0], StepResult)
+    assert again.stories() == [run(scheme) for scheme in (Scheme.WATCHERS, Scheme.SERVER, Scheme.MEMBERS)]
+
+
+def test_work_is_added_up_and_told_apart() -> None:
+    before = Work(1, 2, 3, {"JoinGroup": 2, "Heartbeat": 5})
+    after = Work(2, 4, 3, {"JoinGroup": 3, "Heartbeat": 5, "SyncGroup": 1})
+    added = after.since(before)
+    assert added == Work(1, 2, 0, {"JoinGroup": 1, "SyncGroup": 1})
+    assert (added.failed_tries, added.joins) == (1, 2)
+    assert before + added == after

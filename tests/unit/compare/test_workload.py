@@ -1,0 +1,59 @@
+"""The workload: whatever the size, somebody takes over, and those that die have a process of their own."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.compare.workload import LOSSES, Kind, Step, fragile, hosts, script
+
+
+def test_the_steps_of_five_members() -> None:
+    joins = [Step(Kind.JOIN, f"m{number}") for number in range(1, 6)]
+    losses = [Step(Kind.LEAVE, "m1"), Step(Kind.CRASH, "m2"), Step(Kind.FREEZE, "m3")]
+    assert script(5) == [*joins, *losses, Step(Kind.BROKER), Step(Kind.ZOOKEEPER)]
+    assert script(5, broker=False, zookeeper=False) == [*joins, *losses]
+    assert [str(step) for step in script(5)[4:7]] == ["m5 joins", "m1 leaves", "m2 crashes"]
+    assert str(Step(Kind.BROKER)) == "a broker goes and comes back"
+
+
+def test_a_group_of_two_is_filled_up_before_each_loss() -> None:
+    steps = [str(step) for step in script(2, broker=False, zookeeper=False)]
+    assert steps == [
+        "m1 joins",
+        "m2 joins",
+        "m1 leaves",
+        "m3 joins",
+        "m2 crashes",
+        "m4 joins",
+        "m3 is frozen past its session, and wakes",
+    ]
+
+
+@pytest.mark.parametrize("size", [-1, 0, 1])
+def test_a_group_that_nobody_could_take_over_is_refused(size: int) -> None:
+    with pytest.raises(ValueError, match="nobody"):
+        script(size)
+
+
+@given(st.integers(2, 60), st.integers(1, 12))
+def test_somebody_takes_over_whatever_is_lost(size: int, per_host: int) -> None:
+    steps = script(size)
+    members: set[str] = set()
+    for step in steps:
+        if step.kind is Kind.JOIN:
+            assert step.member not in members
+            members.add(step.member)
+        elif step.kind in LOSSES:
+            members.remove(step.member)  # one that is there
+            assert members
+    assert [step.kind for step in steps[:size]] == [Kind.JOIN] * size
+    kinds = Counter(step.kind for step in steps)
+    assert all(kinds[kind] == 1 for kind in Kind if kind is not Kind.JOIN)
+    shared = hosts(steps, per_host)
+    assert sorted(name for names in shared for name in names) == sorted({s.member for s in steps if s.member})
+    assert all([name] in shared for name in fragile(steps))
+    assert max(map(len, shared)) <= per_host
