@@ -29,6 +29,9 @@ BROKER_TOPICS = "/brokers/topics"
 TOPIC_CONFIGS = "/config/topics"
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
+COORDINATORS = "/muster/coordinators"
+SLOTS = "/muster/slots"
+GROUPS = "/muster/groups"
 
 MAX_STREAMS = 10_000
 """The most streams that one member may register: each is a thread in the assignment that every member computes."""
@@ -326,6 +329,58 @@ def read_controller(data: bytes | None) -> Controller | Unreadable:
 def read_controller_epoch(data: bytes | None) -> int | Unreadable:
     """What `/controller_epoch` says: a number that only grows."""
     return _read_decimal(CONTROLLER_EPOCH, data)
+
+
+# --- coordinators that share the groups ------------------------------------------------------------------------------
+
+
+def coordinator_path(coordinator_id: int) -> str:
+    """Where a coordinator registers, ephemeral."""
+    return f"{COORDINATORS}/{coordinator_id}"
+
+
+def slot_epoch_path(slot: int) -> str:
+    """Where a slot's epoch is: the version of this znode. Its data is the id of the coordinator that raised it last."""
+    return f"{SLOTS}/{slot}/epoch"
+
+
+def slot_owner_path(slot: int) -> str:
+    """Where the coordinator that has a slot says so, ephemeral."""
+    return f"{SLOTS}/{slot}/owner"
+
+
+class CoordinatorRegistration(NamedTuple):
+    """Where a coordinator of groups is reached."""
+
+    host: str
+    port: int
+
+    def encode(self) -> bytes:
+        """As it is written here; no Kafka had it."""
+        return _encode({"version": 1, "host": self.host, "port": self.port})
+
+
+def read_coordinator(name: str, data: bytes | None) -> CoordinatorRegistration | Unreadable:
+    """What the child `name` of `/muster/coordinators` says."""
+    return _reading(
+        f"{COORDINATORS}/{name}", data, lambda found: CoordinatorRegistration(found.text("host"), found.port("port"))
+    )
+
+
+class SlotOwner(NamedTuple):
+    """Which coordinator has a slot, and under which epoch it has begun to."""
+
+    coordinator_id: int
+    epoch: int
+
+    def encode(self) -> bytes:
+        """As it is written here."""
+        return _encode({"id": self.coordinator_id, "epoch": self.epoch})
+
+
+def read_slot_owner(slot: int, data: bytes | None) -> SlotOwner | Unreadable:
+    """What a slot's `owner` says."""
+    return _reading(slot_owner_path(slot), data, lambda found: SlotOwner(found.integer("id"), found.integer("epoch")))
 
 
 # --- members of scheme 1 ---------------------------------------------------------------------------------------------

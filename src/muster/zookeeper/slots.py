@@ -1,0 +1,342 @@
+"""Coordinators that share the groups: which of them has which slot, under which epoch.
+
+Theory. The groups are divided into slots, and one coordinator at a time has a slot. Three znodes say so:
+
+    /muster/coordinators/[id]     ephemeral: the coordinator lives, and is reached at this address
+    /muster/slots/[n]/owner       ephemeral: it has the slot, and had it first under this epoch
+    /muster/slots/[n]/epoch       persistent; its *version* is the slot's epoch
+
+A coordinator takes a slot by one multi: create `owner`, write `epoch` if it still has the version that was read. Both
+happen or neither. So each taking has an epoch of its own, greater than all before. Every write of a group is a multi
+that checks the version of `epoch` (`group_store.py`). So of two coordinators that both believe to have a slot, only the
+one with the newer epoch can write.
+
+    a coordinator dies      its znodes go with its session; others see it, and take its slots
+    it stood still, wakes   its session has ended: what it writes is refused, and it drops what it held
+    it hears nothing        after two thirds of its session's timeout, by its own clock, it drops what it holds: an
+                            answer after that might tell what another one has changed (`SessionEvent.DOUBTED`)
+    and then it does        its session has survived, and `owner` stands: it writes `epoch` once more, and so has the
+                            slot under a new epoch. What it had sent before is refused from then on
+
+Of the coordinators that live, rendezvous hashing says which one should have a slot: that for which the hash of both
+names is the greatest. When one comes or goes, only the slots move that it should have, or had. A coordinator that has a
+slot which it should not have stops serving it, then deletes `owner`. Coordinators may see different ones live for a
+moment, and then move a slot twice; no more can come of it.
+
+Only coordinators watch: the list of coordinators, and `owner` of every slot, which tells a client's next coordinator.
+
+Everything is done in turns, as in `cluster_scheme.py`: whatever happens wakes `SlotKeeper.turn`, which does what is
+left to do. So a turn that was broken off anywhere is made good by the next. A taking whose answer was lost is found by
+its `owner`, which names the session and the epoch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import NamedTuple
+
+from muster.zookeeper.operations import (
+    BadVersionError,
+    Check,
+    Create,
+    Delete,
+    Exists,
+    GetChildren,
+    GetData,
+    Multi,
+    NodeExistsError,
+    NoNodeError,
+    Plan,
+    SessionEvent,
+    SessionId,
+    SetData,
+    Sync,
+    Watched,
+    ask,
+    create_ephemeral,
+    ensure_path,
+)
+from muster.zookeeper.znodes import (
+    COORDINATORS,
+    GROUPS,
+    SLOTS,
+    CoordinatorRegistration,
+    SlotOwner,
+    Unreadable,
+    coordinator_path,
+    read_coordinator,
+    read_slot_owner,
+    slot_epoch_path,
+    slot_owner_path,
+)
+
+SLOT_COUNT = 64
+"""The same for all coordinators of a ZooKeeper, for ever: a group is in the slot that `group_partition` says."""
+
+
+def preferred(slot: int, coordinators: Collection[int]) -> int | None:
+    """The coordinator that should have a slot, of those that live."""
+    return max(coordinators, key=lambda each: (_weight(slot, each), each), default=None)
+
+
+def _weight(slot: int, coordinator_id: int) -> bytes:
+    return hashlib.sha256(f"{slot}/{coordinator_id}".encode()).digest()
+
+
+class Owned(NamedTuple):
+    """Which coordinator has a slot, as read last."""
+
+    coordinator_id: int
+    epoch: int
+    session_id: int
+
+
+class SlotKeeper:
+    """One coordinator's part. The owner of the session passes on its events (`on_event`), and runs `turn` after each
+    that asks for it, and again after a turn that failed.
+
+    Args:
+        gained: called with a slot and the epoch under which this coordinator has it from now on.
+        lost: called with a slot that it has no more. Both are called in the order of what happens, and must not wait.
+    """
+
+    def __init__(
+        self,
+        coordinator_id: int,
+        gained: Callable[[int, int], None],
+        lost: Callable[[int], None],
+        slots: int = SLOT_COUNT,
+    ) -> None:
+        self.coordinator_id = coordinator_id
+        self.live: dict[int, CoordinatorRegistration] = {}
+        self.held: dict[int, int] = {}
+        """The slots that this coordinator serves, with their epochs."""
+        self.is_registered = False
+        self.unreadable: dict[str, Unreadable] = {}
+        """What cannot be understood, by path: for the log."""
+        self._gained = gained
+        self._lost = lost
+        self._slots = slots
+        self._owners: dict[int, Owned] = {}
+        self._used: dict[int, int] = {}
+        """The newest epoch under which each slot was ever held here: none of them comes back."""
+        self._preferred: dict[int, int | None] = {}
+        self._is_made = self._is_doubted = False
+        self._live_is_stale = True
+        self._stale = set(range(slots))
+
+    # --- what others ask ---------------------------------------------------------------------------------------------
+
+    def owner(self, slot: int) -> int | None:
+        """The coordinator that has a slot, None if none has it, as far as is known. It is this one only while it
+        serves the slot."""
+        found = self._owners.get(slot)
+        if found is None or (found.coordinator_id == self.coordinator_id and slot not in self.held):
+            return None
+        return found.coordinator_id
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything that was told of is read."""
+        return self.is_registered and not self._live_is_stale and not self._stale
+
+    # --- events ------------------------------------------------------------------------------------------------------
+
+    def on_event(self, event: Watched | SessionEvent) -> bool:
+        """Take an event of the session; returns whether a turn is due."""
+        if isinstance(event, Watched):
+            return self._watched(event.path)
+        if event in (SessionEvent.DOUBTED, SessionEvent.EXPIRED):
+            self._is_doubted = True
+            self.drop_all()
+        elif event is SessionEvent.CONNECTED:
+            self._is_doubted = False
+        if event is SessionEvent.EXPIRED:
+            self.is_registered = False
+            self._live_is_stale = True
+            self._stale.update(range(self._slots))
+        return event is SessionEvent.CONNECTED
+
+    def _watched(self, path: str) -> bool:
+        if path == COORDINATORS:
+            self._live_is_stale = True
+            return True
+        parts = path.rsplit("/", 2)
+        if len(parts) == 3 and parts[0] == SLOTS and parts[2] == "owner":
+            self._stale.add(int(parts[1]))
+            return True
+        return False
+
+    def drop_all(self) -> None:
+        """Serve nothing from now on, until a turn takes slots under new epochs."""
+        for slot in list(self.held):
+            self._stale.add(slot)
+            self._drop(slot)
+
+    def _drop(self, slot: int) -> None:
+        if self.held.pop(slot, None) is not None:
+            self._lost(slot)
+
+    def fenced(self, slot: int, epoch: int) -> bool:
+        """The store was refused a write under an epoch; returns whether a turn is due."""
+        if self.held.get(slot) != epoch:
+            return False
+        self._stale.add(slot)
+        self._drop(slot)
+        return True
+
+    # --- turns -------------------------------------------------------------------------------------------------------
+
+    def turn(self, address: CoordinatorRegistration) -> Plan[None]:
+        """Do what is left to do: register, learn which coordinators live and what they have, give up and take slots.
+
+        Raises what an operation raises; the next turn begins where this one ended.
+        """
+        if not self._is_made:
+            yield from make_slots(self._slots)
+            self._is_made = True
+        while self._live_is_stale or self._stale:
+            if not self.is_registered:
+                yield from self._register(address)
+            if self._live_is_stale:
+                yield from self._read_live()
+            while self._stale and not self._live_is_stale:
+                yield from self._settle(min(self._stale))
+
+    def _register(self, address: CoordinatorRegistration) -> Plan[None]:
+        try:
+            yield from create_ephemeral(coordinator_path(self.coordinator_id), address.encode())
+        except NodeExistsError:
+            return  # of this coordinator's life before: its going is told, as the list is watched
+        self.is_registered = True
+        self._stale.update(range(self._slots))
+
+    def _read_live(self) -> Plan[None]:
+        self._live_is_stale = False
+        try:
+            names = yield from ask(GetChildren(COORDINATORS, watch=True))
+            live: dict[int, CoordinatorRegistration] = {}
+            for name in names:
+                path = f"{COORDINATORS}/{name}"
+                self.unreadable.pop(path, None)
+                try:
+                    data, _ = yield from ask(GetData(path))
+                except NoNodeError:
+                    continue
+                found = read_coordinator(name, data)
+                if isinstance(found, Unreadable) or not name.isdecimal():
+                    self.unreadable[path] = found if isinstance(found, Unreadable) else Unreadable(path, "its name")
+                else:
+                    live[int(name)] = found
+        except BaseException:
+            self._live_is_stale = True
+            raise
+        if self.is_registered and str(self.coordinator_id) not in names:  # an operator has deleted it
+            self.is_registered, self._live_is_stale = False, True
+        self.live = live
+        now = {slot: preferred(slot, live) for slot in range(self._slots)}
+        self._stale.update(slot for slot in now if now[slot] != self._preferred.get(slot))
+        self._preferred = now
+
+    def _settle(self, slot: int) -> Plan[None]:
+        """Read which coordinator has a slot, and take it or give it up if that is to be."""
+        # Only here, before anything is read: an event that comes during a read marks it again.
+        self._stale.discard(slot)
+        try:
+            yield from self._read_owner(slot)
+            yield from self._act(slot)
+        except (BadVersionError, NodeExistsError, NoNodeError) as error:
+            # What it rested on is behind. Nothing older than now is read after a sync.
+            self._stale.add(slot)
+            yield from ask(Sync(error.path))
+        except BaseException:
+            self._stale.add(slot)
+            raise
+
+    def _read_owner(self, slot: int) -> Plan[None]:
+        path = slot_owner_path(slot)
+        while True:
+            try:
+                data, stat = yield from ask(GetData(path, watch=True))
+                break
+            except NoNodeError:
+                if (yield from ask(Exists(path, watch=True))) is None:
+                    self._owners.pop(slot, None)
+                    self.unreadable.pop(path, None)
+                    self._drop(slot)  # an operator has deleted it
+                    return
+        found = read_slot_owner(slot, data)
+        if isinstance(found, Unreadable):
+            self.unreadable[path] = found
+            found = SlotOwner(-1, -1)
+        else:
+            self.unreadable.pop(path, None)
+        self._owners[slot] = Owned(*found, stat.ephemeral_owner)
+
+    def _act(self, slot: int) -> Plan[None]:
+        if not self.is_registered:
+            return
+        owned = self._owners.get(slot)
+        should = self._preferred.get(slot) == self.coordinator_id
+        session_id = yield from ask(SessionId())
+        if owned is None:
+            if should:
+                yield from self._take(slot, session_id)
+        elif owned.session_id != session_id:
+            self._drop(slot)
+        elif not should:
+            yield from self._give_up(slot)
+        elif self.held.get(slot) != owned.epoch:
+            yield from self._have_again(slot, owned)
+
+    def _take(self, slot: int, session_id: int) -> Plan[None]:
+        _, stat = yield from ask(GetData(slot_epoch_path(slot)))
+        claim = SlotOwner(self.coordinator_id, stat.version + 1)
+        creation = Create(slot_owner_path(slot), claim.encode(), ephemeral=True)
+        self._stale.add(slot)  # to be read again, and watched; also if the answer is lost
+        yield from ask(Multi(creation, self._raise_epoch(slot, stat.version)))
+        self._gain(slot, Owned(*claim, session_id))
+
+    def _raise_epoch(self, slot: int, version: int) -> SetData:
+        return SetData(slot_epoch_path(slot), b"%d" % self.coordinator_id, version)
+
+    def _have_again(self, slot: int, owned: Owned) -> Plan[None]:
+        """`owner` is this session's, but the slot is not served: it was dropped in doubt, or the answer that gave it
+        was lost. An epoch under which it was served is not used again: what was sent under it may still arrive."""
+        self._drop(slot)
+        _, stat = yield from ask(GetData(slot_epoch_path(slot)))
+        if owned.epoch <= self._used.get(slot, 0) or owned.epoch != stat.version:
+            owned = owned._replace(epoch=stat.version + 1)
+            data = SlotOwner(self.coordinator_id, owned.epoch).encode()
+            self._stale.add(slot)
+            yield from ask(Multi(self._raise_epoch(slot, stat.version), SetData(slot_owner_path(slot), data)))
+        self._gain(slot, owned)
+
+    def _gain(self, slot: int, owned: Owned) -> None:
+        if self._is_doubted:  # the answer came just before, and was looked at after
+            self._stale.add(slot)
+            return
+        self._owners[slot] = owned
+        self._used[slot] = self.held[slot] = owned.epoch
+        self._gained(slot, owned.epoch)
+
+    def _give_up(self, slot: int) -> Plan[None]:
+        """Stop serving a slot, then let another coordinator take it."""
+        self._drop(slot)
+        _, stat = yield from ask(GetData(slot_epoch_path(slot)))
+        yield from ask(Multi(Check(slot_epoch_path(slot), stat.version), Delete(slot_owner_path(slot))))
+        self._owners.pop(slot, None)
+
+
+def make_slots(slots: int) -> Plan[None]:
+    """Create the persistent znodes that are missing."""
+    for path in (COORDINATORS, SLOTS, GROUPS):
+        yield from ensure_path(path)
+    there = yield from ask(GetChildren(SLOTS))
+    for slot in range(slots):
+        if str(slot) not in there:
+            with suppress(NodeExistsError):
+                made = (Create(f"{SLOTS}/{slot}"), Create(slot_epoch_path(slot)), Create(f"{GROUPS}/{slot}"))
+                yield from ask(Multi(*made))
