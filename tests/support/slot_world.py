@@ -243,23 +243,23 @@ class SlotWorld:
     def form(self, group_id: str, members: int = 2, bytes_each: int = 20) -> tuple[int, list[str]]:
         """A stable group; its generation, and the ids of its members, the leader first."""
         node = self.coordinator(group_id)
-        joins: list[list[Any]] = []
         ids = [self.ask(node, join_request(group_id), 5).member_id for _ in range(members)]
-        for member_id in ids:
-            joins.append([])
-            node.submit(join_request(group_id, member_id), 5, joins[-1].append)
-        self.until(lambda: all(joins))
+        joined = self._join_all(node, group_id, ids)
         # Each join after the first makes the first ones join again.
-        while any(answer[0].generation_id != joins[-1][0].generation_id for answer in joins):
-            joins = [[] for _ in ids]
-            for member_id, answers in zip(ids, joins, strict=True):
-                node.submit(join_request(group_id, member_id), 5, answers.append)
-            self.until(lambda: all(joins))
-        leader, generation = joins[0][0].leader, joins[0][0].generation_id
+        while len({answer.generation_id for answer in joined}) > 1:
+            joined = self._join_all(node, group_id, ids)
+        leader, generation = joined[0].leader, joined[0].generation_id
         shares = [SyncGroupRequestAssignment(each, each.encode().ljust(bytes_each, b".")) for each in ids]
         answer = self.ask(node, SyncGroupRequest(group_id, generation, leader, assignments=shares), 3)
         assert answer.error_code == 0, ErrorCode(answer.error_code)
         return generation, sorted(ids, key=lambda each: each != leader)
+
+    def _join_all(self, node: SimNode, group_id: str, member_ids: list[str]) -> list[Any]:
+        answers: list[Any] = []
+        for member_id in member_ids:
+            node.submit(join_request(group_id, member_id), 5, answers.append)
+        self.until(lambda: len(answers) == len(member_ids))
+        return answers
 
     def share(self, group_id: str, generation: int, member_id: str) -> bytes:
         """A member's assignment, asked for again."""

@@ -458,8 +458,8 @@ class GroupJournal:
             del self._own[znode.group]
 
     def _count_durable(self) -> None:
+        # What is under way became dirty before what is still dirty.
         waiting = [since for since, _ in self._under_way.values()]
-        waiting += [since for znodes in self._dirty.values() for since in znodes.values()]
         self.durable = min(waiting) - 1 if waiting else self._position
 
 

@@ -166,8 +166,17 @@ def test_what_does_not_fit_into_one_multi_goes_into_several(world):
 def test_a_multi_that_would_be_too_large_is_two(world, monkeypatch):
     monkeypatch.setattr(group_store, "WRITES_OF_A_MULTI", 3)
     names = [name for name in map(str, range(400)) if world.slot_of(name) == 0][:5]
-    found, errors = multis(world, lambda: all_of(world, [commit_request(name, {0: 1}) for name in names]))
-    assert set(errors) == {ErrorCode.NONE}
+    there: list[bool] = []
+
+    def all_at_once():
+        for name in names:
+            path = f"/muster/groups/0/{name}~0"
+            reply = lambda answer, path=path: there.append(world.zookeeper.tree.find(path) is not None)  # noqa: E731
+            world.nodes[1].submit(commit_request(name, {0: 1}), 8, reply)
+        world.until(lambda: len(there) == len(names))
+
+    found, _ = multis(world, all_at_once)
+    assert there == [True] * len(names)  # when it was acknowledged
     assert [len(writes) for writes in found] == [4, 3]
 
 

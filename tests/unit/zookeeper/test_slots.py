@@ -132,7 +132,13 @@ def test_what_waits_for_a_slot_that_is_given_up_is_sent_on():
     group_id = next(name for name in map(str, range(99)) if world.slot_of(name) == slot)
     world.start(2)
     first = world.nodes[1]
-    world.until(lambda: slot not in first.keeper.held)
+
+    def given_up():
+        vacant = world.zookeeper.tree.find(slot_owner_path(slot)) is None
+        assert not (vacant and slot in first.keeper.held)
+        return vacant
+
+    world.until(given_up)
     assert world.commit(group_id, 1, node=first) == ErrorCode.NOT_COORDINATOR
     assert first.keeper.owner(slot) is None  # vacant, or soon: nobody is sent back to where it was
     world.settle()
