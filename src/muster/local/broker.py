@@ -34,8 +34,8 @@ class LocalBroker(Kept):
 
     @property
     def bootstrap(self) -> str:
-        """HOST:PORT, as clients want it."""
-        return f"{LOOPBACK}:{self.port}"
+        """Its address, by the name that clients' settings have."""
+        return self.address
 
     def arguments(self) -> list[str]:
         """The arguments of `muster` that it is started with."""

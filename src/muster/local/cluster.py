@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 import time
@@ -17,7 +18,7 @@ from muster.local.kept import Kept, held
 from muster.local.ports import check_free, free_ports
 from muster.local.zookeeper import Ensemble, ZooKeeperServer
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 class LocalCluster:
@@ -95,14 +96,23 @@ class LocalCluster:
         for broker in self.brokers.values():
             broker.wait_until_ready()
 
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the folder's lock, which ends with this process."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(f"another cluster runs in {self.folder}") from None
+            yield
+
     def _wait_for_an_earlier(self, server: Kept) -> None:
-        """One whose starter was killed ends within a moment."""
+        """One whose starter was killed ends within a moment, on an idle machine."""
         deadline = time.monotonic() + PATIENCE_S
         while (pid := server.pid) is not None:
             if time.monotonic() > deadline:
-                raise ConfigError(
-                    f"process {pid} runs as {server.name} in {server.folder}: another cluster is in use there"
-                )
+                raise ConfigError(f"process {pid} runs as {server.name} in {server.folder}, and does not end")
             time.sleep(0.05)
 
     def stop(self) -> None:
@@ -113,11 +123,17 @@ class LocalCluster:
             broker.wait_for_its_end()
         self.ensemble.stop()
 
+    def kill(self) -> None:
+        """SIGKILL to all that run, without waiting for their ends."""
+        for server in self.servers:
+            server.strike()
+
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as held_here:
+            held_here.enter_context(self._alone())
             held_here.callback(self._users.unlink, missing_ok=True)
             for server in self.servers:
-                held_here.callback(server.wait_for_its_end)
+                held_here.callback(server.wait_for_own_end)
             held_here.enter_context(held(self._users))
             self.start()
             self._held = held_here.pop_all()

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from muster.errors import MusterError
+from muster.local.ports import LOOPBACK
 
 START_TIMEOUT_S = 240.0
 """How long a server may take to serve: machines are slow at times."""
@@ -89,6 +90,11 @@ class Kept:
     def is_ready(self) -> bool:
         """Whether it serves. It was launched."""
         raise NotImplementedError
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT, as clients want it."""
+        return f"{LOOPBACK}:{self.port}"
 
     @property
     def log_file(self) -> Path:
@@ -168,9 +174,13 @@ class Kept:
 
     def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
         """End its process with a signal and wait until it is gone; `start` brings it back on its data."""
+        self.strike(how)
+        self._wait_until_gone()
+
+    def strike(self, how: signal.Signals = signal.SIGKILL) -> None:
+        """Send its process a signal, if it runs."""
         with contextlib.suppress(ProcessLookupError):
             self._signal(how)
-        self._wait_until_gone()
 
     def ask_to_end(self) -> None:
         """Ask it to end in good order; `wait_for_its_end` comes next. A frozen one is thawed."""
@@ -190,6 +200,11 @@ class Kept:
         """Ask it to end in good order, and return when it is gone; whether that took no SIGKILL."""
         self.ask_to_end()
         return self.wait_for_its_end(patience_s)
+
+    def wait_for_own_end(self) -> None:
+        """Return when the process that this object has started is gone; one of another starter is let alone."""
+        if self._process is not None:
+            self.wait_for_its_end()
 
     def let_go(self) -> None:
         """Forget that this object started it: it goes on for as long as other processes hold its users' file."""
@@ -219,7 +234,7 @@ class Kept:
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as held_here:
-            held_here.callback(self._wait_until_gone)
+            held_here.callback(self.wait_for_own_end)
             held_here.enter_context(held(self._users))
             self.start()
             self._held = held_here.pop_all()

@@ -51,11 +51,6 @@ class ZooKeeperServer(Kept):
         self._members = members
         self.number = number
 
-    @property
-    def address(self) -> str:
-        """HOST:PORT, as clients want it."""
-        return f"{LOOPBACK}:{self.port}"
-
     def classpath(self) -> str:
         """Where its classes are."""
         return zookeeper_classpath()
@@ -186,7 +181,7 @@ class Ensemble:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as held_here:
             for server in self.servers:
-                held_here.callback(server.wait_for_its_end)
+                held_here.callback(server.wait_for_own_end)
             held_here.enter_context(held(self._users))
             self.start()
             self._held = held_here.pop_all()

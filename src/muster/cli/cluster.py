@@ -1,0 +1,188 @@
+"""`muster cluster up`: ZooKeeper and some brokers on this machine, for trying them, until Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shlex
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
+
+from muster.cli.common import pairs
+from muster.errors import ConfigError
+from muster.local import jars
+from muster.local.broker import LocalBroker
+from muster.local.cluster import LocalCluster
+from muster.local.java import find_java
+from muster.local.kept import Kept
+
+DEFAULT_PORT = 9092
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_LOOK_EVERY_S = 0.2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `muster cluster`."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    summary = "start ZooKeeper and brokers on this machine, until Ctrl-C"
+    up = actions.add_parser("up", help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+    up.add_argument("--brokers", type=int, default=3, metavar="N", help="how many brokers (default 3)")
+    up.add_argument(
+        "--zookeeper-servers", type=int, choices=(1, 3), default=1, help="one, or three as an ensemble (default 1)"
+    )
+    up.add_argument(
+        "--data-dir", type=Path, metavar="DIR", help="folder for all data, which is kept (default: one that is removed)"
+    )
+    up.add_argument(
+        "--port-base",
+        type=int,
+        default=DEFAULT_PORT,
+        metavar="PORT",
+        help=f"port of the first broker; those of the others and of ZooKeeper follow; 0 takes free ones (default "
+        f"{DEFAULT_PORT})",
+    )
+    up.add_argument(
+        "-o", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="a setting of each broker"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the cluster; returns when a signal has ended it (0), or when nothing of it is left (1)."""
+    _check(arguments)
+    signals = Signals()
+    with signals, _folder(arguments.data_dir) as folder:
+        _find_zookeeper()
+        cluster = LocalCluster(
+            folder,
+            arguments.brokers,
+            arguments.zookeeper_servers,
+            port_base=arguments.port_base,
+            settings=pairs(arguments.settings, "-o"),
+        )
+        signals.on_second = cluster.kill
+        with cluster:
+            code = _run_until_told(cluster, kept=arguments.data_dir is not None)
+        _say("stopped")
+    return code
+
+
+class Signals:
+    """The first signal that asks for an end interrupts what is being done. Further ones leave the orderly end as it is,
+    but for `on_second`, which is to shorten it."""
+
+    def __init__(self) -> None:
+        self.on_second: Callable[[], None] = lambda: None
+        self._asked = False
+        self._before = {number: signal.getsignal(number) for number in STOPPING}
+
+    def __enter__(self) -> None:
+        for number in STOPPING:
+            signal.signal(number, self._ask)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, _: FrameType | None) -> None:
+        if not self._asked:
+            self._asked = True
+            raise KeyboardInterrupt(number)
+        self.on_second()
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    if arguments.brokers < 1:
+        raise ConfigError(f"--brokers is 1 or more, not {arguments.brokers}")
+    last = arguments.port_base + arguments.brokers + arguments.zookeeper_servers - 1
+    if not 0 <= arguments.port_base <= last <= 65_535:
+        raise ConfigError(
+            f"--port-base {arguments.port_base} does not do: ports are 1 to 65535, and the last is {last}"
+        )
+    if find_spec("kazoo") is None:
+        raise ConfigError("a cluster on ZooKeeper needs kazoo: pip install 'muster-kafka[zookeeper]'")
+
+
+@contextlib.contextmanager
+def _folder(given: Path | None) -> Iterator[Path]:
+    if given is not None:
+        given.mkdir(parents=True, exist_ok=True)
+        yield given
+    else:
+        with tempfile.TemporaryDirectory(prefix="muster-cluster-", ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+
+
+def _find_zookeeper() -> None:
+    """Fetch ZooKeeper where it has to be, with a bar that moves: Maven does not say how much is to come."""
+    find_java("ZooKeeper")
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (
+        TextColumn("fetching ZooKeeper, once"),
+        BarColumn(),
+        TextColumn("{task.completed} files, {task.fields[name]}"),
+    )
+    progress = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = progress.add_task("", total=None, name="")
+
+    def downloaded(name: str) -> None:
+        progress.start()
+        progress.update(task, advance=1, name=name)
+
+    try:
+        jars.zookeeper_classpath(downloaded)
+    finally:
+        if progress.live.is_started:  # else it would write an empty line
+            progress.stop()
+
+
+def _tell(cluster: LocalCluster, *, kept: bool) -> None:
+    for server in reversed([*cluster.servers]):
+        _say(f"{server.name}: {server.address}, process {server.pid}, log {server.log_file}")
+    first = cluster.brokers[1].address
+    _say(f"bootstrap.servers={cluster.bootstrap}")
+    _say(f"zookeeper.connect={cluster.zookeeper}")
+    _say(f"try: muster topics create flights --partitions 6 --bootstrap {first}")
+    _say(f"data in {cluster.folder}{'' if kept else ', which is removed at the end'}; Ctrl-C stops all")
+
+
+def _run_until_told(cluster: LocalCluster, *, kept: bool) -> int:
+    try:
+        _tell(cluster, kept=kept)
+        _watch(cluster)
+    except KeyboardInterrupt:
+        _say("stopping: the brokers first, then ZooKeeper")
+        return 0
+    return 1
+
+
+def _watch(cluster: LocalCluster) -> None:
+    """Tell of each server that ends; returns when none of a kind is left."""
+    ended: set[Kept] = set()
+    while True:
+        for server in cluster.servers:
+            if server not in ended and server.ending is not None:
+                ended.add(server)
+                _say(_epitaph(server))
+        for what, servers in (("broker", cluster.brokers.values()), ("ZooKeeper server", cluster.zookeepers)):
+            if ended.issuperset(servers):
+                _say(f"no {what} is left: stopping")
+                return
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _epitaph(server: Kept) -> str:
+    text = f"{time.strftime('%H:%M:%S')} {server.name} ended with {server.ending}; its log is {server.log_file}"
+    if isinstance(server, LocalBroker):
+        text += f"; this starts it again: muster {shlex.join(server.arguments())}"
+    return text
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

@@ -1,0 +1,216 @@
+"""`muster cluster up` as a user meets it: real ZooKeeper, real brokers, real signals."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from muster.cli import main as command
+from muster.client.consumer import Consumer
+from muster.local import java
+from tests.support.zookeepers import ZooKeeperServer
+
+pytestmark = pytest.mark.slow
+
+PATIENCE_S = 240
+# A broker that was killed is in ZooKeeper until its session has ended: its next life waits for that.
+SHORT_SESSIONS = ("-o", "zookeeper.session.timeout.ms=2000")
+SERVER = re.compile(r"^(broker \d|ZooKeeper server \d): (127\.0\.0\.1:\d+), process (\d+), log (.+)$")
+
+
+class Up:
+    """The command in a process of its own, started; what it has said so far."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        home = folder / "home"
+        if not home.exists():  # as an unpacked release is
+            home.mkdir(parents=True)
+            (home / "lib").symlink_to(ZooKeeperServer(folder).classpath().removesuffix("/*"))
+        self.said: list[str] = []
+        self.pids: dict[str, int] = {}
+        self.addresses: dict[str, str] = {}
+        program = [sys.executable, "-m", "muster", "cluster", "up", "--port-base", "0", *arguments]
+        self.process = subprocess.Popen(
+            program,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "ZOOKEEPER_HOME": str(home), "TMPDIR": str(folder)},
+        )
+
+    def wait_until_up(self, until: str) -> None:
+        """Return when it has said so; learns what it has started."""
+        self.wait_for(until)
+        found = [match for line in self.said if (match := SERVER.match(line))]
+        self.pids = {match[1]: int(match[3]) for match in found}
+        self.addresses = {match[1]: match[2] for match in found}
+
+    @property
+    def bootstrap(self) -> str:
+        return self.line("bootstrap.servers=")
+
+    def line(self, start: str) -> str:
+        return next(line for line in self.said if line.startswith(start)).removeprefix(start)
+
+    def wait_for(self, text: str) -> str:
+        """The next line that contains a text."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.said.append(line.rstrip("\n"))
+            if text in line:
+                return self.said[-1]
+        raise AssertionError("\n".join(self.said))
+
+    def end(self, how: signal.Signals) -> int:
+        """Send it a signal; its exit code, when nothing that it started is left."""
+        self.process.send_signal(how)
+        return self.ended()
+
+    def ended(self) -> int:
+        assert self.process.stdout is not None
+        self.said += self.process.stdout.read().splitlines()
+        code = self.process.wait(PATIENCE_S)
+        deadline = time.monotonic() + PATIENCE_S
+        while left := {name: pid for name, pid in self.pids.items() if is_there(pid)}:
+            assert time.monotonic() < deadline, f"still there: {left}"
+            time.sleep(0.05)
+        return code
+
+
+def is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@contextmanager
+def up(folder: Path, *arguments: str, until: str = "Ctrl-C stops all") -> Iterator[Up]:
+    running = Up(folder, *arguments)
+    try:
+        running.wait_until_up(until)
+        yield running
+    finally:
+        running.process.kill()
+        running.process.wait()
+        assert running.process.stdout is not None
+        running.process.stdout.close()
+
+
+def produce(bootstrap: str, topic: str, values: range) -> None:
+    errors: list[object] = []
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
+    for value in values:
+        producer.produce(topic, b"%d" % value, on_delivery=lambda error, _: errors.append(error))
+    assert producer.flush(PATIENCE_S) == 0
+    assert errors == [None] * len(values)
+
+
+def consume(bootstrap: str, topic: str, count: int) -> list[int]:
+    settings = {"bootstrap_servers": bootstrap, "group_id": uuid.uuid4().hex, "auto_offset_reset": "earliest"}
+    with Consumer(settings) as consumer:
+        consumer.subscribe([topic])
+        return sorted(int(next(consumer).value or b"-1") for _ in range(count))
+
+
+def test_clients_work_a_killed_broker_is_reported_and_ctrl_c_ends_all(tmp_path: Path):
+    with up(tmp_path, *SHORT_SESSIONS) as cluster:
+        assert sorted(cluster.pids) == ["ZooKeeper server 1", "broker 1", "broker 2", "broker 3"]
+        assert cluster.line("zookeeper.connect=") == cluster.addresses["ZooKeeper server 1"]
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        for created in admin.create_topics([NewTopic("t", 6, 1)]).values():
+            created.result(PATIENCE_S)
+        leaders = {part.leader for part in admin.list_topics("t", PATIENCE_S).topics["t"].partitions.values()}
+        assert leaders == {1, 2, 3}
+        produce(cluster.bootstrap, "t", range(100))
+        assert consume(cluster.bootstrap, "t", 100) == [*range(100)]
+        os.kill(cluster.pids["broker 2"], signal.SIGKILL)
+        told = cluster.wait_for("broker 2 ended")
+        assert re.match(
+            r"\d\d:\d\d:\d\d broker 2 ended with signal SIGKILL; its log is .*/broker-2/server\.log; ", told
+        )
+        again = told.rpartition("starts it again: muster ")[2]
+        assert again.startswith(f"serve --host 127.0.0.1 --port {cluster.addresses['broker 2'][10:]} ")
+        assert again.endswith("--broker-id 2 -o zookeeper.session.timeout.ms=2000")
+        assert cluster.end(signal.SIGINT) == 0
+        assert cluster.said[-2:] == ["stopping: the brokers first, then ZooKeeper", "stopped"]
+    assert list(tmp_path.iterdir()) == [tmp_path / "home"], "the folder of the data is removed"
+
+
+def test_nothing_is_left_after_sigkill_and_the_data_is_there_again(tmp_path: Path):
+    arguments = ("--brokers", "2", "--zookeeper-servers", "3", "--data-dir", str(tmp_path / "data"), *SHORT_SESSIONS)
+    with up(tmp_path, *arguments) as cluster:
+        assert len(cluster.pids) == 5
+        produce(cluster.bootstrap, "kept", range(10))
+        cluster.process.kill()
+        with up(tmp_path, *arguments) as another:  # at once: it waits until what was left has ended
+            assert cluster.ended() == -signal.SIGKILL
+            assert consume(another.bootstrap, "kept", 10) == [*range(10)]
+            with up(tmp_path, *arguments, until="muster: ") as refused:
+                assert refused.said == [f"muster: another cluster runs in {tmp_path / 'data'}"]
+            assert another.end(signal.SIGTERM) == 0
+
+
+def test_it_ends_when_zookeeper_has(tmp_path: Path):
+    with up(tmp_path, "--brokers", "1") as cluster:
+        os.kill(cluster.pids["ZooKeeper server 1"], signal.SIGKILL)
+        cluster.wait_for("ZooKeeper server 1 ended with signal SIGKILL")
+        assert cluster.ended() == 1
+        assert cluster.said[-2:] == ["no ZooKeeper server is left: stopping", "stopped"]
+
+
+def test_one_that_does_not_start_ends_all_with_its_words(tmp_path: Path):
+    with up(tmp_path, "-o", "num.partition=3", until="did you mean num.partitions?") as cluster:
+        assert cluster.ended() == 1
+        assert cluster.said[0].startswith("muster: broker 1 ended with exit code 1; its last words:")
+    assert list(tmp_path.iterdir()) == [tmp_path / "home"]
+
+
+def test_a_port_that_is_taken_is_told_in_one_sentence(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with up(tmp_path, "--port-base", str(port), until="muster: ") as cluster:
+            assert cluster.ended() == 1
+            sentence = f"muster: port {port}, which broker 1 is to listen on, cannot be had: Address already in use"
+            assert cluster.said == [sentence]
+
+
+def test_without_java_it_is_told_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(java, "packaged_java", lambda: None)
+    assert command.main(["cluster", "up"]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("muster: ZooKeeper needs Java 17 or newer, and none is found: install one")
+    assert told.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--brokers", "0"], "--brokers is 1 or more, not 0"),
+        (["--port-base", "65534"], "--port-base 65534 does not do: ports are 1 to 65535, and the last is 65537"),
+        (["--port-base", "-1"], "--port-base -1 does not do"),
+    ],
+)
+def test_what_cannot_be_is_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str):
+    assert command.main(["cluster", "up", *arguments]) == 1
+    assert sentence in capsys.readouterr().err
