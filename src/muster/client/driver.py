@@ -83,6 +83,10 @@ class _Address:
         log.warning("%s", why if why.startswith(start) else start + why)
 
 
+def _bootstrap_nodes(addresses: Iterable[str]) -> list[Node]:
+    return [Node(_FIRST_BOOTSTRAP_ID - index, *parse_address(text)) for index, text in enumerate(addresses)]
+
+
 class Driver:
     """Connections to the brokers of one cluster.
 
@@ -94,8 +98,7 @@ class Driver:
         self.on_error: Callable[[Exception], None] = lambda error: log.error("a client core failed", exc_info=error)
         self._config = config
         self._metadata = metadata
-        addresses = [parse_address(text) for text in config.bootstrap_servers]
-        self._bootstrap = [Node(_FIRST_BOOTSTRAP_ID - index, *pair) for index, pair in enumerate(addresses)]
+        self._bootstrap = _bootstrap_nodes(config.bootstrap_servers)
         self._connections: dict[tuple[int, Channel], Connection] = {}
         self._addresses: dict[tuple[str, int], _Address] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -109,6 +112,17 @@ class Driver:
     def now(self) -> int:
         """The time that cores are given."""
         return monotonic_ms()
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether there is no connection, and the last try to make one has failed."""
+        if any(connection.state is ConnectionState.READY for connection in self._connections.values()):
+            return False
+        return any(address.backoff.failures for address in self._addresses.values())
+
+    def set_bootstrap(self, addresses: Iterable[str]) -> None:
+        """Begin with other brokers, now if none of those known answers."""
+        self._bootstrap = _bootstrap_nodes(addresses)
 
     async def start(self) -> None:
         """Bind to the running event loop. No connection is made before something is sent."""

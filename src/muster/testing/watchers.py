@@ -97,6 +97,8 @@ class SimWatcher:
         self.name = settings.consumer_id
         self.member = WatcherMember(settings, subscription)
         self.notices: list[Tell] = []
+        self.brokers: list[znodes.BrokerRegistration] = []
+        """Those from which it reads."""
         self.is_gone = False
         self._clock = zookeeper.clock
         self._topics = topics
@@ -171,6 +173,9 @@ class SimWatcher:
         if isinstance(event, Watched):
             self.member.watched(event)
         else:
+            if event is SessionEvent.EXPIRED:
+                self._is_fetching = False
+                self._topics.stops(self.name)
             self.member.session(event)
         self._attend()
 
@@ -226,6 +231,7 @@ class SimWatcher:
     def _start(self, what: StartFetching) -> None:
         self._positions = {partition: reading.offset or 0 for partition, reading in what.partitions.items()}
         self._is_fetching = True
+        self.brokers = what.brokers
         for partition in self._positions:
             self._topics.starts(self.name, partition)
 

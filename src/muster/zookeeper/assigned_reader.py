@@ -30,6 +30,8 @@ class AsyncAssignedReader(forks.StaysHere):
         self._news = asyncio.Event()
         """There is something for a poll: another reader, an error, the end."""
         self._errors: deque[MusterError] = deque()
+        self._defect: MusterError | None = None
+        """Why it cannot go on at all."""
         self._last_task: asyncio.Task[Any] | None = None
         """The task to which records were handed out last."""
         self._woken = False
@@ -214,6 +216,8 @@ class AsyncAssignedReader(forks.StaysHere):
         if self._errors:
             self._seen()
             raise self._errors.popleft()
+        if self._defect is not None:
+            raise self._defect
 
     def wakeup(self) -> None:
         """Have the poll under way raise a WakeupError, or else the next one. No record is lost by it."""
@@ -272,6 +276,11 @@ class AsyncAssignedReader(forks.StaysHere):
         read = self.assignment()
         handled = self._reader.handled(handed_out=handed_out)
         return {partition: offset for partition, offset in handled.items() if partition in read}
+
+    def _note_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """The caller has committed these offsets: a later commit by itself is not to go back behind them."""
+        if self._reader is not None:
+            self._reader._handout.handled_up_to({p: OffsetAndMetadata(offset) for p, offset in offsets.items()})
 
     def _positions_at_stop(self) -> dict[TopicPartition, int]:
         """`_positions` when fetching stops for good, or for a rebalance."""

@@ -20,7 +20,6 @@ from muster.client.driver import monotonic_ms, wall_clock_ms
 from muster.errors import (
     ClosedError,
     CommitFailedError,
-    ConfigError,
     ErrorCode,
     IllegalStateError,
     KafkaTimeoutError,
@@ -31,17 +30,21 @@ from muster.zookeeper.assigned_reader import AsyncAssignedReader
 from muster.zookeeper.operations import Ask, Plan, SessionEvent, SessionExpiredError, Watched, ZooKeeperError
 from muster.zookeeper.session import ZooKeeperSession
 from muster.zookeeper.watcher_asks import Level, Pause, Reading, StartFetching, StopFetching, Tell, TimeOfDay
-from muster.zookeeper.watcher_config import WatcherConfig
+from muster.zookeeper.watcher_config import WatcherConfig, addresses_of
 from muster.zookeeper.watcher_scheme import WatcherMember
 from muster.zookeeper.watcher_settings import new_consumer_id
 from muster.zookeeper.watcher_states import WatcherState
 from muster.zookeeper.watcher_subscription import Subscription
+from muster.zookeeper.znodes import BrokerRegistration
 
 log = logging.getLogger("muster.zookeeper.watcher")
 
 T = TypeVar("T")
 
 Topics = Mapping[str, int] | Iterable[str] | str
+
+LOOK_MS = 1_000
+"""How often it looks whether the brokers can be reached."""
 
 _LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING, Level.ERROR: logging.ERROR}
 
@@ -73,8 +76,6 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
         super().__init__()
         self._member: WatcherMember | None = None
         self._session: ZooKeeperSession | None = None
-        self._addresses: set[str] = set()
-        """The brokers from which the reader began."""
         self._readings: dict[TopicPartition, Reading] = {}
         """What is read now; empty while nothing is fetched."""
         self._stopped_at: dict[TopicPartition, int] = {}
@@ -151,7 +152,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
             await self._session.close()
 
     async def _say_goodbye(self, timeout_ms: int) -> None:
-        if self._session is None or self._member is None:
+        if self._session is None or self._member is None or self._defect is not None:
             return
         try:
             async with asyncio.timeout(timeout_ms / 1000), self._turn:
@@ -224,7 +225,9 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
         within_ms = self._config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         try:
             async with asyncio.timeout(within_ms / 1000), self._turn:
-                strange = await self._commit(self._to_commit(offsets))
+                positions = self._to_commit(offsets)
+                strange = await self._commit(positions)
+                self._note_committed(positions)
         except TimeoutError:
             raise KafkaTimeoutError("the offsets could not be committed in time") from None
         except SessionExpiredError:
@@ -258,6 +261,8 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
             self._has_session = event is SessionEvent.CONNECTED or (
                 self._has_session and event is not SessionEvent.EXPIRED
             )
+        if event is SessionEvent.EXPIRED:
+            self._stop_fetching()  # from here on it knows that others own what it read
         if self._member is not None:
             if isinstance(event, Watched):
                 self._member.watched(event)
@@ -279,20 +284,45 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
                     self._commit_at = monotonic_ms() + self._config.auto_commit_interval_ms
                     async with self._turn:
                         await self._auto_commit()
+                elif (
+                    self._has_session
+                    and self._readings
+                    and self._reader is not None
+                    and self._reader._driver.is_cut_off
+                ):
+                    async with self._turn:
+                        await self._find_brokers(self._reader)
+                    await self._wait_for_work()
                 else:
                     await self._wait_for_work()
         except ClosedError:
             pass
-        except Exception as error:  # a defect: the user learns of it at the next poll
+        except Exception as error:  # a defect: every poll tells the user of it from now on
             log.exception("%s: a consumer that watches ZooKeeper failed", self.consumer_id)
-            failure = error if isinstance(error, MusterError) else MusterError(f"the consumer failed: {error!r}")
-            self._fail(failure)
+            self._defect = error if isinstance(error, MusterError) else MusterError(f"the consumer failed: {error!r}")
+            self._stop_fetching()
+            self._tell_poll()
+            if self._session is not None:
+                await self._session.close()  # others are to take over what it owned
 
     async def _wait_for_work(self) -> None:
-        wait_ms = self._commit_at - monotonic_ms() if self._config.enable_auto_commit else None
+        wait_ms = LOOK_MS
+        if self._config.enable_auto_commit:
+            wait_ms = min(wait_ms, self._commit_at - monotonic_ms())
         with suppress(TimeoutError):
-            async with asyncio.timeout(None if wait_ms is None else max(0, wait_ms) / 1000):
+            async with asyncio.timeout(max(0, wait_ms) / 1000):
                 await self._wake.wait()
+
+    async def _find_brokers(self, reader: AsyncConsumer) -> None:
+        """None of the brokers answers that the reader knows: they may have come back at other addresses."""
+        assert self._member is not None
+        try:
+            brokers = await self._run(self._member.brokers())
+        except ZooKeeperError as error:
+            log.warning("%s: no broker answers, and ZooKeeper could not be asked: %s", self.consumer_id, error)
+        else:
+            if brokers:
+                reader._driver.set_bootstrap(addresses_of(brokers))
 
     async def _auto_commit(self) -> None:
         try:
@@ -332,27 +362,20 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
 
     async def _start_fetching(self, what: StartFetching) -> None:
         self._stopped_at = {}
-        await self._have_reader(what)
-        if self._reader is None:
-            return
+        await self._have_reader(what.brokers)
         self._readings = what.partitions
         self._read_from({partition: reading.offset for partition, reading in what.partitions.items()})
+        self._tell_poll()
         log.info("%s: reads %s", self.consumer_id, ", ".join(map(str, sorted(what.partitions))) or "nothing")
 
-    async def _have_reader(self, what: StartFetching) -> None:
-        """Make the consumer that reads, or another one where none of the brokers is left that the last one knew."""
-        settings = self._config.of_reader(self.consumer_id, what.brokers)
-        addresses = set(settings["bootstrap_servers"])
-        if not addresses:
-            text = "no broker has a listener without encryption, which is what this consumer speaks"
-            self._fail(ConfigError(text))
-        elif self._reader is None or not addresses & self._addresses:
-            last, self._reader = self._reader, AsyncConsumer(settings)
-            self._addresses = addresses
-            await self._reader.start()
-            if last is not None:
-                await last.close()
-        self._tell_poll()
+    async def _have_reader(self, brokers: list[BrokerRegistration]) -> None:
+        """Make the consumer that reads, or tell it where the brokers are now."""
+        if self._reader is None:
+            reader = AsyncConsumer(self._config.of_reader(self.consumer_id, brokers))
+            await reader.start()
+            self._reader = reader
+        else:
+            self._reader._driver.set_bootstrap(addresses_of(brokers))
 
 
 def _streams(topics: Topics, num_streams: int) -> Mapping[str, int]:

@@ -54,13 +54,17 @@ def thread_ids(consumer_id: str, streams: int) -> list[str]:
 def range_(threads: Threads, partitions: Partitions) -> Assignment:
     """Topic by topic: consecutive partitions for each thread, one more for the first ones where it does not divide."""
     assignment: Assignment = {}
+    sorted_threads: dict[int, list[str]] = {}  # topics that the same members read share one list
     for topic, numbers in partitions.items():
-        ordered = sorted(set(threads.get(topic, ())), key=java_order)
+        found = threads.get(topic, ())
+        if id(found) not in sorted_threads:
+            sorted_threads[id(found)] = sorted(set(found), key=java_order)
+        ordered = sorted_threads[id(found)]
         numbers = sorted(numbers)
         if not ordered:
             continue
         each, more = divmod(len(numbers), len(ordered))
-        for index, thread in enumerate(ordered):
+        for index, thread in enumerate(ordered[: len(numbers)]):  # those behind get none
             start = each * index + min(index, more)
             for number in numbers[start : start + each + (index < more)]:
                 assignment[TopicPartition(topic, number)] = thread
@@ -76,7 +80,8 @@ def roundrobin(threads: Threads, partitions: Partitions) -> Assignment:
     Raises:
         UnequalSubscriptionsError: a topic of the group has other threads than another one.
     """
-    sets = {frozenset(found) for found in threads.values()}
+    lists = {id(found): found for found in threads.values()}
+    sets = {frozenset(found) for found in lists.values()}
     if len(sets) > 1:
         text = "roundrobin needs members that all read the same topics, each with as many streams for every topic"
         raise UnequalSubscriptionsError(text)

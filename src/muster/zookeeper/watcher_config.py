@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -61,20 +61,22 @@ class WatcherConfig(ConsumerConfig):
             self.watch_brokers,
         )
 
-    def of_reader(self, consumer_id: str, brokers: Iterable[BrokerRegistration]) -> dict[str, Any]:
+    def of_reader(self, consumer_id: str, brokers: Collection[BrokerRegistration]) -> dict[str, Any]:
         """Those of the consumer that reads what the member owns, from these brokers."""
-        found = [broker for broker in brokers if broker.plaintext is not None]
         values = {setting.name: getattr(self, setting.name) for setting in fields(ConsumerConfig)}
-        fallback = _BROKER_VERSIONS.get(min((broker.version for broker in found), default=3))
+        fallback = _BROKER_VERSIONS.get(min((broker.version for broker in brokers), default=3))
         return values | {
-            "bootstrap_servers": [_address(broker) for broker in found],
+            "bootstrap_servers": addresses_of(brokers),
             "broker_version_fallback": self.broker_version_fallback or fallback,
             "client_id": self.client_id or consumer_id,
             "group_id": None,
         }
 
 
-def _address(broker: BrokerRegistration) -> str:
-    found = broker.plaintext
-    assert found is not None
-    return f"[{found.host}]:{found.port}" if ":" in found.host else f"{found.host}:{found.port}"
+def addresses_of(brokers: Iterable[BrokerRegistration]) -> list[str]:
+    """Where brokers listen without encryption."""
+    return [_address(found.host, found.port) for found in (broker.plaintext for broker in brokers) if found is not None]
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -35,25 +35,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from muster.errors import ConfigError
 from muster.model import TopicPartition
 from muster.zookeeper import znodes
 from muster.zookeeper.operations import (
-    Ask,
     Change,
-    ConnectionLossError,
     Create,
-    Delete,
     Exists,
-    GetChildren,
     GetData,
     NodeExistsError,
     NoNodeError,
-    Operation,
     Plan,
-    Reconnected,
     SessionEvent,
     SessionExpiredError,
     SetData,
@@ -61,8 +55,8 @@ from muster.zookeeper.operations import (
     Watched,
     ZooKeeperError,
     ask,
-    create_ephemeral,
 )
+from muster.zookeeper.topic_expression import TooCostlyError
 from muster.zookeeper.watcher_asks import (
     Level,
     Pause,
@@ -74,6 +68,7 @@ from muster.zookeeper.watcher_asks import (
     TimeOfDay,
 )
 from muster.zookeeper.watcher_assignment import Assignment, UnequalSubscriptionsError, strategy, thread_ids
+from muster.zookeeper.watcher_plans import GONE, SessionPlans
 from muster.zookeeper.watcher_settings import WatcherSettings
 from muster.zookeeper.watcher_states import TRANSITIONS, Happening, WatcherState
 from muster.zookeeper.watcher_subscription import Subscription
@@ -94,10 +89,11 @@ class _View(NamedTuple):
     partitions: dict[str, list[int]]
 
 
-class WatcherMember:
+class WatcherMember(SessionPlans):
     """One consumer in a group of scheme 1. See the head of this file."""
 
     def __init__(self, settings: WatcherSettings, subscription: Subscription) -> None:
+        super().__init__()
         self.settings = settings
         self.subscription = subscription
         self.state = WatcherState.UNREGISTERED
@@ -122,9 +118,6 @@ class WatcherMember:
         """What the last rebalance saw there."""
         self._changed = False
         """Something has changed that a rebalance has to look at."""
-        self._sessions = 0
-        """How many sessions have expired: a plan that began in an earlier one ends."""
-        self._plan_session = 0
         self._told: set[Unreadable] = set()
         self._watch_all()
 
@@ -207,6 +200,11 @@ class WatcherMember:
             found[partition] = offset if isinstance(offset, int) and offset >= 0 else None
         return found
 
+    def brokers(self) -> Plan[list[BrokerRegistration]]:
+        """The brokers that are registered now. They are not watched: 0.8 looks for them when it finds no leader."""
+        self._plan_session = self._sessions
+        return (yield from self._read_registrations((yield from self._children(BROKER_IDS)) or ()))
+
     def shut_down(self) -> Plan[None]:
         """Stop fetching and commit. The session is to be closed after it: id and owners go with it."""
         self._plan_session = self._sessions
@@ -238,29 +236,6 @@ class WatcherMember:
             yield from self._ask(Tell(Level.WARNING, text))
             yield from self._ask(Pause(wait))
 
-    def _create_own(self, path: str, data: bytes) -> Plan[bool]:
-        """Create an ephemeral znode and its parents: False if another session's is there."""
-        while True:
-            self._check_session()
-            try:
-                yield from create_ephemeral(path, data)
-            except NodeExistsError:
-                return False
-            except NoNodeError:
-                yield from self._make(path.rpartition("/")[0])
-            else:
-                self._check_session()
-                return True
-
-    def _make(self, path: str) -> Plan[None]:
-        """Create a persistent znode without data, and its parents, where they are missing."""
-        with suppress(NodeExistsError):
-            try:
-                yield from self._zk(Create(path))
-            except NoNodeError:
-                yield from self._make(path.rpartition("/")[0])
-                yield from self._zk(Create(path))
-
     def _watch_all(self) -> None:
         """Have every watch set anew. Those on a list's topics come with the next rebalance, which reads them."""
         paths = [self._paths.ids]
@@ -289,10 +264,16 @@ class WatcherMember:
                 self._unarmed[path] = change
                 raise
             if path == BROKER_TOPICS:
-                changed = set(self.subscription.topics(value or ())) != self._topics
+                changed = self._reads_other_topics(value or ())
             else:
                 changed = change is not Change.LOST or value != self._seen.get(path)
             self._changed = self._changed or changed
+
+    def _reads_other_topics(self, existing: Iterable[str]) -> bool:
+        try:
+            return set(self.subscription.topics(existing)) != self._topics
+        except TooCostlyError:
+            return True  # the rebalance says so
 
     def _set_watch(self, path: str) -> Plan[Any]:
         """Set the watch as 0.8's ZkClient does: `exists` also tells of a znode that is not there yet."""
@@ -325,7 +306,7 @@ class WatcherMember:
             return (yield from self._rebalance())
         except SessionExpiredError:
             raise
-        except (ZooKeeperError, UnequalSubscriptionsError) as error:
+        except (ZooKeeperError, UnequalSubscriptionsError, TooCostlyError) as error:
             yield from self._ask(Tell(Level.WARNING, f"a try to rebalance failed: {error}"))
             return False
 
@@ -408,22 +389,27 @@ class WatcherMember:
         existing: list[str] = []
         if any(subscription.is_list for subscription in subscriptions.values()):
             existing = (yield from self._children(BROKER_TOPICS, watch=self.subscription.is_list)) or []
-        threads: dict[str, list[str]] = {}
-        for consumer_id, subscription in subscriptions.items():
-            for topic, streams in subscription.topics(existing).items():
-                threads.setdefault(topic, []).extend(thread_ids(consumer_id, streams))
         topics = self.subscription.topics(existing)
+        readers: dict[str, list[tuple[str, int]]] = {}
+        for consumer_id, subscription in subscriptions.items():
+            try:
+                expanded = subscription.topics(existing)
+            except TooCostlyError as error:
+                yield from self._report(Unreadable(self._paths.member(consumer_id), str(error)))
+                continue
+            for topic, streams in expanded.items():
+                readers.setdefault(topic, []).append((consumer_id, streams))
         self._topics = set(topics)
         partitions = {}
         for topic in topics:
             partitions[topic] = yield from self._read_partitions(topic)
-        return _View(topics, threads, partitions)
+        return _View(topics, _threads(readers), partitions)
 
     def _read_member(self, consumer_id: str) -> Plan[Subscription | None]:
         """What a member reads; None where it has left, or its id cannot be read."""
         path = self._paths.member(consumer_id)
         data = yield from self._data(path)
-        if data is _GONE:
+        if data is GONE:
             return None
         if consumer_id == self.settings.consumer_id:
             return self.subscription
@@ -455,16 +441,23 @@ class WatcherMember:
         return list(found.partitions)
 
     def _read_brokers(self) -> Plan[list[BrokerRegistration]]:
+        """The brokers from which this consumer can read."""
         names = yield from self._children(BROKER_IDS, watch=self.settings.watch_brokers)
         self._seen[BROKER_IDS] = names
+        return (yield from self._read_registrations(names or ()))
+
+    def _read_registrations(self, names: Iterable[str]) -> Plan[list[BrokerRegistration]]:
         brokers = []
-        for name in names or ():
-            data = yield from self._data(f"{BROKER_IDS}/{name}")
-            if data is _GONE:
+        for name in names:
+            path = f"{BROKER_IDS}/{name}"
+            data = yield from self._data(path)
+            if data is GONE:
                 continue
             found = znodes.read_broker(name, data)
             if isinstance(found, Unreadable):
                 yield from self._report(found)
+            elif found.plaintext is None:
+                yield from self._report(Unreadable(path, "it has no listener without encryption for this consumer"))
             else:
                 brokers.append(found)
         return brokers
@@ -481,7 +474,7 @@ class WatcherMember:
         path = self._paths.offset(*partition)
         data = yield from self._data(path)
         self._written[partition] = _NO_OFFSET
-        if data is _GONE:
+        if data is GONE:
             return None
         found = znodes.read_offset(path, data)
         if isinstance(found, Unreadable):
@@ -512,50 +505,6 @@ class WatcherMember:
                 continue
         self._written[partition] = offset
 
-    # --- asking ------------------------------------------------------------------------------------------------------
-
-    def _zk(self, operation: Operation[A]) -> Plan[A]:
-        """Ask ZooKeeper, and ask again while the connection is lost.
-
-        An operation may be carried out twice by this. All that are asked for here bear it: an ephemeral that exists is
-        looked at, a znode that is gone need not be deleted, an offset is written whole.
-        """
-        while True:
-            try:
-                return (yield from self._ask(operation))
-            except ConnectionLossError:
-                yield from self._ask(Reconnected())
-
-    def _ask(self, what: Ask[A]) -> Plan[A]:
-        """Ask for something, unless the session has ended in which this plan began: what it knows is void then."""
-        self._check_session()
-        answer = yield from ask(what)
-        self._check_session()
-        return answer
-
-    def _check_session(self) -> None:
-        if self._plan_session != self._sessions:
-            raise SessionExpiredError
-
-    def _children(self, path: str, watch: bool = False) -> Plan[list[str] | None]:
-        """The children; None where there is no such znode."""
-        try:
-            return (yield from self._zk(GetChildren(path, watch)))
-        except NoNodeError:
-            return None
-
-    def _data(self, path: str) -> Plan[Any]:
-        """A znode's data; `_GONE` where there is no such znode."""
-        try:
-            data, _ = yield from self._zk(GetData(path))
-        except NoNodeError:
-            return _GONE
-        return data
-
-    def _delete(self, path: str) -> Plan[None]:
-        with suppress(NoNodeError):
-            yield from self._zk(Delete(path))
-
     # --- states ------------------------------------------------------------------------------------------------------
 
     def _move(self, happening: Happening) -> None:
@@ -569,7 +518,16 @@ class WatcherMember:
         self._watch_all()
 
 
-_GONE: Final = object()
+def _threads(readers: Mapping[str, list[tuple[str, int]]]) -> dict[str, list[str]]:
+    """The threads by topic. Topics with the same readers share a list: there may be thousands of both."""
+    lists: dict[tuple[tuple[str, int], ...], list[str]] = {}
+    found = {}
+    for topic, members in readers.items():
+        key = tuple(members)
+        if key not in lists:
+            lists[key] = [thread for member in members for thread in thread_ids(*member)]
+        found[topic] = lists[key]
+    return found
 
 
 def _identity(stat: Stat | None) -> tuple[int, int] | None:

@@ -1,35 +1,17 @@
 """What a member of scheme 1 reads: topics with a number of streams, or all topics that an expression lets through.
 
 A list is expanded anew in every rebalance, by each member for every other one. So all must understand an expression in
-the same way: it is Java's, and one that Python would read differently is refused (`java_pattern`).
+the same way, and none may be kept busy by it (`topic_expression.py`).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 
 from muster.errors import ConfigError
 from muster.model import GROUP_METADATA_TOPIC
+from muster.zookeeper.topic_expression import topic_expression
 from muster.zookeeper.znodes import MAX_STREAMS, MemberRegistration, Pattern, check_name
-
-_SETS_IN_SETS = re.compile(r"\[[^\]]*(?:\[|&&|--|\|\||~~)|\[\^?\]")
-"""Java takes the union of a class inside a class, and the intersection with `&&`; Python takes them as characters, as
-it does a bracket at the beginning of a class."""
-
-
-def java_pattern(regex: str) -> re.Pattern[str]:
-    """The expression as Java understands it for names of topics, which are ASCII.
-
-    Raises:
-        ConfigError: it is none, or Java may understand it otherwise than Python.
-    """
-    if _SETS_IN_SETS.search(regex) or "(?P" in regex:
-        raise ConfigError(f"{regex!r} means something else in Java than in Python")
-    try:
-        return re.compile(regex, re.ASCII)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise ConfigError(f"{regex!r} is no regular expression: {error}") from error
 
 
 def list_text(text: str) -> str:
@@ -46,7 +28,7 @@ class Subscription:
         self.pattern = pattern
         self.streams = dict(streams)
         is_list = pattern is not Pattern.STATIC and self.streams
-        self._expression = java_pattern(next(iter(self.streams))) if is_list else None
+        self._expression = topic_expression(next(iter(self.streams))) if is_list else None
 
     @classmethod
     def to_topics(cls, topics: Mapping[str, int]) -> Subscription:
@@ -70,16 +52,17 @@ class Subscription:
         """Streams by topic, with the topics that exist now. A list never has the topic of committed offsets.
 
         Kafka 0.8 knows no other internal topic, so other members expect a list to read newer ones.
+
+        Raises:
+            TooCostlyError: matching them would take too long.
         """
         if self._expression is None:
             return self.streams
         count = next(iter(self.streams.values()))
         white = self.pattern is Pattern.WHITE_LIST
-        return {
-            topic: count
-            for topic in existing
-            if topic != GROUP_METADATA_TOPIC and (self._expression.fullmatch(topic) is not None) == white
-        }
+        topics = [topic for topic in existing if topic != GROUP_METADATA_TOPIC]
+        matching = self._expression.matching(topics)
+        return {topic: count for topic in topics if (topic in matching) == white}
 
     def registration(self, now: int) -> MemberRegistration:
         """What the member's id says; `now` is the time of day in milliseconds."""

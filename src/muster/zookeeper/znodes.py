@@ -38,7 +38,8 @@ MAX_STREAMS = 10_000
 
 _NAME = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]+\Z")
 _DECIMAL = re.compile(r"-?[0-9]{1,19}\Z")
-_PARTITION = re.compile(r"0|[1-9][0-9]{0,9}\Z")
+_NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,9})\Z")
+_HOST = re.compile(r"[0-9a-zA-Z_.:%-]+\Z")
 _ENDPOINT = re.compile(r"([a-zA-Z0-9_.-]+)://\[?([0-9a-zA-Z_.:%-]*)\]?:(-?[0-9]{1,5})\Z")
 _INT32 = 1 << 31
 
@@ -141,8 +142,9 @@ class BrokerRegistration(NamedTuple):
 
     @property
     def plaintext(self) -> Endpoint | None:
-        """The first listener without encryption: the only one that consumers of 0.8 know."""
-        return next((endpoint for endpoint in self.endpoints if endpoint.security_protocol == "PLAINTEXT"), None)
+        """The first listener without encryption to which one can connect: the only one that consumers of 0.8 know."""
+        plain = (endpoint for endpoint in self.endpoints if endpoint.security_protocol == "PLAINTEXT")
+        return next((found for found in plain if found.host and 0 < found.port < 1 << 16), None)
 
     @property
     def node(self) -> Node | None:
@@ -191,10 +193,13 @@ def _broker(name: str, found: _Json) -> BrokerRegistration:
     version = found.integer("version")
     if version < 1:
         raise _BadError("its version is below 1")
-    if not _PARTITION.match(name):
+    if not _NUMBER.match(name) or int(name) >= _INT32:
         raise _BadError("its name is no broker id")
     if version == 1:
-        endpoints: tuple[Endpoint, ...] = (Endpoint("PLAINTEXT", found.text("host"), found.port("port")),)
+        host = found.text("host")
+        if not _HOST.match(host):
+            raise _BadError(f"{_shown(host)} is no host")
+        endpoints: tuple[Endpoint, ...] = (Endpoint("PLAINTEXT", host, found.port("port")),)
     else:
         protocols = found.mapping("listener_security_protocol_map") if "listener_security_protocol_map" in found else {}
         endpoints = tuple(_endpoint(text, protocols) for text in found.texts("endpoints"))
@@ -249,7 +254,7 @@ def read_topic(topic: str, data: bytes | None) -> TopicRegistration | Unreadable
 def _topic(found: _Json) -> TopicRegistration:
     partitions: dict[int, list[int]] = {}
     for name, replicas in found.mapping("partitions").items():
-        if not _PARTITION.match(name) or int(name) >= _INT32:
+        if not _NUMBER.match(name) or int(name) >= _INT32:
             raise _BadError(f"{_shown(name)} is no partition")
         partitions[int(name)] = _integers("replicas", replicas)
     topic_id = found.text("topic_id") if found.get("topic_id") is not None else None

@@ -15,14 +15,16 @@ from kazoo.client import KazooClient
 
 import muster.zookeeper
 from muster.client import AsyncAdmin, AsyncProducer, NewTopic
-from muster.errors import ClosedError, CommitFailedError, ConfigError, IllegalStateError, WakeupError
+from muster.errors import ClosedError, CommitFailedError, ConfigError, IllegalStateError, MusterError, WakeupError
 from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from muster.zookeeper import znodes
 from muster.zookeeper.async_watcher_consumer import AsyncWatcherConsumer
+from muster.zookeeper.operations import SessionEvent
 from muster.zookeeper.watcher_asks import RebalanceFailedError
 from muster.zookeeper.watcher_consumer import WatcherConsumer
 from muster.zookeeper.watcher_states import WatcherState
 from tests.support.brokers import BrokerProcess
+from tests.support.peers import free_ports
 from tests.support.zookeepers import ZooKeeperServer
 
 PATIENCE_S = 120
@@ -277,6 +279,75 @@ def end_session(consumer: AsyncWatcherConsumer) -> None:
     other.start(timeout=PATIENCE_S)
     other.stop()
     other.close()
+
+
+async def test_a_member_that_learns_of_its_end_reads_nothing_until_it_has_claimed_anew(cluster: Cluster) -> None:
+    await cluster.create("ended", 2)
+    async with cluster.consumer("ended-g") as consumer:
+        consumer.subscribe("ended")
+        async with polling(consumer):
+            await until(lambda: len(consumer.assignment()) == 2)
+            read: list[set[TopicPartition]] = []
+            assert consumer._session is not None
+            consumer._session.listen(
+                lambda event: read.append(consumer.assignment()) if event is SessionEvent.EXPIRED else None
+            )
+            await asyncio.to_thread(end_session, consumer)
+            await until(lambda: bool(read))
+            assert read == [set()]
+            await until(lambda: len(consumer.assignment()) == 2)
+
+
+async def test_a_broker_that_comes_back_at_another_address_is_found(cluster: Cluster) -> None:
+    """No member watches brokers, and without a rebalance nothing else would tell of it."""
+    await cluster.create("moved", 1, records=3)
+    right = await asyncio.to_thread(lambda: cluster.zookeeper.get("/brokers/ids/0")[0])
+    (port,) = free_ports(1)
+    wrong = znodes.BrokerRegistration(0, (znodes.Endpoint("PLAINTEXT", "127.0.0.1", port),), 0, 4).encode()
+    await asyncio.to_thread(cluster.zookeeper.set, "/brokers/ids/0", wrong)
+    async with cluster.consumer("moved-g") as consumer:
+        consumer.subscribe("moved")
+        async with polling(consumer) as found:
+            await until(lambda: len(consumer.assignment()) == 1)
+            assert consumer._member is not None
+            rebalances = consumer._member.rebalances
+            await asyncio.to_thread(cluster.zookeeper.set, "/brokers/ids/0", right)
+            await until(lambda: len(found) == 3)
+            assert consumer._member.rebalances == rebalances
+
+
+async def test_commits_by_itself_do_not_go_back_behind_those_of_the_caller(cluster: Cluster) -> None:
+    await cluster.create("midway", 1, records=10)
+    async with cluster.consumer("midway-g", auto_commit_interval_ms=1) as consumer:
+        consumer.subscribe("midway")
+        assert len(await collect(consumer, 10)) == 10
+        await consumer.commit({TopicPartition("midway", 0): 4})
+        assert consumer._member is not None
+        rebalances = consumer._member.rebalances
+        await asyncio.to_thread(cluster.announce, "midway", 1)  # which makes a rebalance, and commits
+        await until(lambda: consumer._member is not None and consumer._member.rebalances > rebalances)
+        await until(lambda: consumer.state is WatcherState.STABLE)
+        assert cluster.offset("midway-g", "midway", 0) == 4
+        assert [record.offset for record in await collect(consumer, 6)] == [4, 5, 6, 7, 8, 9]
+
+
+async def test_a_consumer_with_a_defect_says_so_at_each_poll_and_leaves_the_group(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.create("broken", 1, records=1)
+
+    async def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    consumer = cluster.consumer("broken-g")
+    monkeypatch.setattr(consumer, "_start_fetching", fail)
+    consumer.subscribe("broken")
+    for _ in range(2):
+        with pytest.raises(MusterError, match="ZeroDivisionError"):
+            await consumer.poll(PATIENCE_S * 1_000)
+    await until(lambda: cluster.zookeeper.get_children("/consumers/broken-g/ids") == [])
+    assert cluster.owners("broken-g", "broken") == {}
+    await consumer.close()
 
 
 async def test_when_another_owner_does_not_release_the_poll_says_so_and_the_next_one_tries_again(

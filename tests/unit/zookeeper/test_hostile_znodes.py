@@ -1,0 +1,158 @@
+"""What other programs may have written: no member stops at it, and each says what it has passed over."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from muster.model import TopicPartition
+from muster.zookeeper import topic_expression, znodes
+from muster.zookeeper.operations import Create, SetData
+from muster.zookeeper.watcher_asks import Level
+from muster.zookeeper.watcher_states import WatcherState
+from muster.zookeeper.watcher_subscription import Subscription
+from tests.support.watcher_world import World, told
+
+
+def register(world: World, name: str, subscription: dict[str, int], pattern: str = "white_list") -> None:
+    """Another program's member."""
+    data = json.dumps({"version": 1, "subscription": subscription, "pattern": pattern, "timestamp": "1"}).encode()
+    world.do(Create(f"/consumers/g/ids/{name}", data, ephemeral=True))
+
+
+def test_an_expression_that_would_take_for_ever_is_matched_all_the_same() -> None:
+    world = World()
+    world.write({"a" * 60: 2})
+    watcher = world.at_rest("m", Subscription.to_list("a+"))
+    register(world, "g_z", {"(a+)+b": 1})
+    register(world, "g_y", {"(a|a)*": 1})
+    world.clock.advance(1_000)
+    world.rest(watcher)
+    assert told(watcher) == []
+    assert watcher.reads == {TopicPartition("a" * 60, 0)}, "the other one belongs to g_y, whose list has the topic"
+
+
+def test_an_expression_that_takes_too_long_is_told_and_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_expression, "MOST_STEPS", 2_000)
+    world = World()
+    world.write({"a" * 200: 1})
+    watcher = world.at_rest("m", Subscription.to_list("a+|t"))
+    register(world, "g_a", {"(.*a.*)*(.*a.*)*x": 1})
+    world.clock.advance(1_000)
+    world.rest(watcher)
+    assert len(watcher.reads) == 5
+    (message,) = told(watcher)
+    assert message.startswith("passed over: /consumers/g/ids/g_a cannot be read: ")
+    assert "takes too long to match" in message
+
+
+def test_ones_own_expression_that_takes_too_long_is_told_to_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_expression, "MOST_STEPS", 2_000)
+    world = World()
+    world.write({"a" * 200: 1})
+    watcher = world.join("m", Subscription.to_list("(.*a.*)*(.*a.*)*x|t"), rebalance_backoff_ms=10)
+    assert world.clock.run_until(lambda: bool(watcher.errors()), 10_000)
+    assert "can't rebalance" in watcher.errors()[0]
+    assert "takes too long to match" in told(watcher)[0]
+    world.write({"other": 1})
+    world.clock.advance(1_000)
+    assert watcher.reads == set()
+    assert not watcher.is_at_rest, "it goes on trying"
+
+
+@pytest.mark.parametrize("strategy", ["range", "roundrobin"])
+def test_thousands_of_topics_times_thousands_of_streams_do_not_fill_memory(strategy: str) -> None:
+    """Ten thousand streams for each of three thousand topics: thirty million threads, if each had its own."""
+    world = World()
+    world.write({f"x{number}": 1 for number in range(3_000)})
+    watcher = world.at_rest("m", Subscription.to_list("x.*"), partition_assignment_strategy=strategy)
+    assert len(watcher.reads) == 3_000
+    register(world, "g_z", {"x.*": 10_000})
+    world.clock.advance(60_000)
+    world.rest(watcher)
+    # The own thread is the first of 10,001. Of one partition range gives it to the first.
+    assert len(watcher.reads) == (3_000 if strategy == "range" else 1)
+
+
+BAD_BROKERS: dict[str, Any] = {
+    "7": b"",
+    "8": b"\xff",
+    "x": {"version": 1, "host": "h", "port": 1, "jmx_port": -1},
+    "0x": {"version": 1, "host": "h", "port": 1},
+    "00": {"version": 1, "host": "h", "port": 1},
+    "9999999999": {"version": 1, "host": "h", "port": 1},
+    "9": {"version": 1, "host": "", "port": 1},
+    "10": {"version": 1, "host": "a b/c\n", "port": 1},
+    "11": {"version": 1, "host": "h", "port": 0},
+    "12": {"version": 1, "host": "h", "port": 65_536},
+    "13": {"version": 4, "endpoints": ["PLAINTEXT://h:99999"]},
+    "14": {"version": 4, "endpoints": ["PLAINTEXT://:1"]},
+    "15": {"version": 4, "endpoints": ["PLAINTEXT://h:-1"]},
+    "16": {"version": 4, "endpoints": ["SSL://h:9092"]},
+    "17": {"version": 5, "endpoints": ["X://h:9092"], "listener_security_protocol_map": {"X": 3}},
+    "18": {"version": 5, "endpoints": []},
+    "19": {"version": 1, "host": ["h"], "port": 1},
+}
+
+
+def write_brokers(world: World) -> None:
+    for name, value in BAD_BROKERS.items():
+        data = value if isinstance(value, bytes) else json.dumps(value).encode()
+        world.do(Create(f"/brokers/ids/{name}", data))
+
+
+def test_brokers_to_which_one_cannot_connect_are_told_and_passed_over() -> None:
+    world = World()
+    write_brokers(world)
+    watcher = world.at_rest()
+    assert len(watcher.reads) == 4
+    assert [broker.broker_id for broker in watcher.brokers] == [0]
+    messages = told(watcher)
+    for name in BAD_BROKERS:
+        assert sum(f" /brokers/ids/{name} " in message for message in messages) == 1, name
+
+
+def test_where_no_broker_can_be_read_from_it_waits_for_one() -> None:
+    world = World(brokers=0)
+    write_brokers(world)
+    watcher = world.join()
+    assert world.clock.run_until(lambda: watcher.member.state is WatcherState.WITHOUT_BROKERS, 60_000)
+    assert not world.owners()
+    world.write({}, brokers=1)
+    world.rest(watcher)
+    assert len(watcher.reads) == 4
+
+
+@pytest.mark.parametrize("name", ["00", "0x", "01", "0٣", "-1", "", "2147483648", "1.0", "0_1"])
+def test_a_partition_with_a_name_that_is_no_number_makes_the_topic_unreadable(name: str) -> None:
+    world = World()
+    watcher = world.at_rest()
+    assert len(watcher.reads) == 4
+    world.do(SetData("/brokers/topics/t", json.dumps({"version": 1, "partitions": {"1": [0], name: [0]}}).encode()))
+    world.clock.advance(1_000)
+    world.rest(watcher)
+    assert watcher.reads == set()
+    assert "/brokers/topics/t" in told(watcher)[0]
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"1.5", b"1e3", b"\xff", b"9" * 5_000, b"-", " 7".encode("utf-16")])
+def test_an_offset_that_is_none_is_told_as_an_error(data: bytes) -> None:
+    world = World(partitions=1)
+    first = world.at_rest("a")
+    world.clock.advance(60_000)
+    world.do(SetData("/consumers/g/offsets/t/0", data))
+    first.crash()
+    world.clock.advance(20_000)
+    watcher = world.at_rest("b")
+    assert any("/consumers/g/offsets/t/0" in message for message in told(watcher, Level.ERROR))
+    assert len(watcher.reads) == 1
+
+
+def test_a_partition_of_the_highest_number_is_read() -> None:
+    world = World()
+    data = znodes.TopicRegistration({0: [0], (1 << 31) - 1: [0]}, version=1).encode()
+    world.do(SetData("/brokers/topics/t", data))
+    watcher = world.at_rest()
+    assert watcher.reads == {TopicPartition("t", 0), TopicPartition("t", (1 << 31) - 1)}
