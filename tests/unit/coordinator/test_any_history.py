@@ -60,12 +60,16 @@ class AnyHistory(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        config = GroupConfig(group_max_size=6, offsets_retention_minutes=2, offsets_retention_check_interval_ms=60_000)
-        self.harness = GroupHarness(config)
+        self.harness = self.new_harness(
+            GroupConfig(group_max_size=6, offsets_retention_minutes=2, offsets_retention_check_interval_ms=60_000)
+        )
         self.generation = 0
         self.names = 0
         self.last_heartbeat: dict[str, int] = {}
         self.events_seen = 0
+
+    def new_harness(self, config: GroupConfig) -> GroupHarness:
+        return GroupHarness(config)
 
     # ------------------------------------------------------------------------------------------------- what may happen
 
@@ -214,6 +218,9 @@ class AnyHistory(RuleBasedStateMachine):
             assert group.state in (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
             assert harness.shard.next_deadline() is not None
 
+    def is_led(self, group: ClassicGroup) -> bool:
+        return group.leader_id in group.members if group.members else group.leader_id is None
+
     @invariant()
     def the_books_are_right(self) -> None:
         group = self.group()
@@ -228,7 +235,7 @@ class AnyHistory(RuleBasedStateMachine):
             m.group_instance_id: m.member_id for m in group.members.values() if m.group_instance_id
         }
         assert all(member_id == m.member_id for member_id, m in group.members.items())
-        assert group.leader_id in group.members if group.members else group.leader_id is None
+        assert self.is_led(group)
         assert group.pending_sync <= group.members.keys()
         assert not group.pending_members.keys() & group.members.keys()
         assert group.wake_at <= min(group.deadlines())
