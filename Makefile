@@ -1,4 +1,5 @@
 # make demo    the main job on real data (QUICK=1: the first 30,000 flights)
+# make compare one workload under each scheme of group coordination (QUICK=1: with five members only, in two minutes)
 # make test    the tests (ARGS="-k name": some of them)
 # make check   format, lint, types, layers, generated files and locks fresh
 # make soak    the seeded simulations and kill -9 tests at length (SEEDS=20000 KILLS=20)
@@ -29,7 +30,7 @@ ifeq ($(OS),Windows_NT)
 $(error muster runs on Linux and macOS; on Windows use it inside WSL 2)
 endif
 
-.PHONY: help demo test check soak mutants wheel compiled bench lock clean $(CHECKS:%=check-%)
+.PHONY: help demo compare test check soak mutants wheel compiled bench lock clean $(CHECKS:%=check-%)
 .DEFAULT_GOAL := help
 
 help:
@@ -37,6 +38,9 @@ help:
 
 demo: $(VENV)/.stamp-demo $(VENV)/.stamp-java
 	@$(BIN)/muster demo $(if $(QUICK),--quick) $(ARGS)
+
+compare: $(VENV)/.stamp-dev $(VENV)/.stamp-java
+	@$(BIN)/muster compare $(if $(QUICK),--quick) $(ARGS)
 
 # Where nothing may be left out, the Java from PyPI is tested beside the machine's own.
 test: $(VENV)/.stamp-dev $(VENV)/.stamp-java $(if $(MUSTER_REQUIRE_ALL),$(VENV)/.stamp-jre)

@@ -50,16 +50,16 @@ def run(arguments: argparse.Namespace) -> int:
     console = Console()
     try:
         with open_view(console) as view:
-            finished = asyncio.run(_interruptible(Job(options, view).run()))
+            finished = asyncio.run(interruptible(Job(options, view).run()))
     except BaseExceptionGroup as group:
-        raise _first(group) from None
+        raise first_error(group) from None
     if finished is None:
         console.print("Interrupted: everything that was started has been stopped.")
         return 130
     return 0 if conclude(finished, console) else 1
 
 
-async def _interruptible(work: Any) -> Any:
+async def interruptible(work: Any) -> Any:
     """Run until done, or until SIGINT or SIGTERM: then None, after everything was stopped."""
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
@@ -75,11 +75,11 @@ async def _interruptible(work: Any) -> Any:
     with contextlib.suppress(asyncio.CancelledError):
         return await task
     if not interrupted:
-        raise MusterError("the demo was cancelled")
+        raise MusterError("it was cancelled")
     return None
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The first thing that went wrong; what followed from it says less."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):

@@ -35,6 +35,7 @@ COMMANDS: dict[str, Command] = {
     "consume": Command("muster.cli.consume", "read topics, alone or as a member of a group"),
     "completion": Command("muster.cli.completion", "print a script that completes commands in a shell"),
     "demo": Command("muster.cli.demo", "run the main job on real data and check it to the end"),
+    "compare": Command("muster.cli.compare", "run one workload under each scheme of group coordination"),
 }
 
 _PROG = "muster"

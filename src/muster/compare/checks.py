@@ -108,8 +108,10 @@ def _writes_wanted(run: Run, step: StepResult) -> tuple[int, Range]:
 
 
 def _coordinator_writes_wanted(run: Run, step: StepResult) -> tuple[int, Range]:
-    """Scheme 2 writes the group once for each rebalance, scheme 3 into its log."""
-    return step.counted.writes, Range(0, 0) if run.scheme is Scheme.MEMBERS else Range(1, 1)
+    """Scheme 2 writes the group once for each rebalance, and what members commit before it; scheme 3 into its log."""
+    if run.scheme is Scheme.MEMBERS:
+        return step.counted.writes, Range(0, 0)
+    return step.counted.writes, Range(1, 1 + step.work.requests.get("OffsetCommit", 0))
 
 
 def _each(run: Run, name: str, wanted: _Wanted) -> Check:

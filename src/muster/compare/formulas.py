@@ -88,7 +88,7 @@ def reads_range(members: int, partitions: int, brokers: int, failed_tries: int, 
     that joins sets a watch on the topic, too (1); an owner that is in the way is looked at once more (1 each)."""
     most = reads_of_change(members, partitions, brokers) + 1
     vain = failed_tries * reads_in_vain(members, brokers) + conflicts
-    return Range(most - 1 - partitions + vain, most + vain)
+    return Range(most - 1 - partitions, most + vain)
 
 
 def writes_range(members: int, partitions: int, failed_tries: int, conflicts: int) -> Range:

@@ -20,6 +20,8 @@ from muster.compare.members import Member, make
 from muster.errors import ClosedError, MusterError
 from muster.model import TopicPartition
 
+log = logging.getLogger("muster.compare")
+
 POLL_MS = 200
 LOOK_EVERY_S = 0.05
 NAP_MS = 3_000
@@ -57,6 +59,9 @@ class Seat:
         try:
             while not self._leaving:
                 await self._turn()
+        except Exception as error:  # a defect: the comparison ends with this process's last words
+            log.exception("member %s failed", self.name)
+            raise SystemExit(1) from error
         finally:
             await self.member.close()
             say("gone", m=self.name)

@@ -64,7 +64,7 @@ def make(scheme: Scheme, where: Where, group: str, topic: str, name: str, tell: 
     """A member of a scheme."""
     if scheme is Scheme.WATCHERS:
         return WatchingMember(where, group, topic, name, tell, lost)
-    if scheme is Scheme.MEMBERS:
+    if scheme in (Scheme.MEMBERS, Scheme.SERVER):
         return ClassicMember(where, group, topic, name, tell, lost)
     raise ConfigError(f"there is no member of scheme {scheme.value} here")
 

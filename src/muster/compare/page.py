@@ -50,7 +50,7 @@ def _header(results: Results, checks: Sequence[Check]) -> str:
         "away for a while. What the servers and the members counted shows why coordination was designed anew, twice."
     )
     shown = [
-        (f"{_short(run.scheme)}: ZooKeeper’s reads", sum(step.counted.reads for step in run.steps))
+        (f"{_short(run.scheme)}: ZooKeeper’s reads until all had joined", sum(s.counted.reads for s in run.start))
         for run in results.stories()
     ]
     return f'<header><h1>{escape(TITLE)}</h1><p class="lead">{escape(lead)}</p>{verdict}{tiles(shown)}</header>'
@@ -152,7 +152,8 @@ def _totals(stories: Sequence[Run]) -> str:
     rows = [(escape(name), *(escape(figure(run)) for run in stories)) for name, figure in FIGURES.items()]
     hint = (
         "Summed over all steps. Reads, writes and notifications are ZooKeeper’s own counters; reads are those that "
-        "found something, so that pings are left out. Members count their rebalances and requests themselves."
+        "found something, so that pings are left out. What brokers read when one of them or ZooKeeper comes back is "
+        "among them. Members count their rebalances and requests themselves."
     )
     return section("What it cost", hint, table(head, rows))
 

@@ -29,8 +29,8 @@ class Servers(Protocol):
     async def create_topic(self, topic: str, partitions: int) -> None:
         """Create a topic, with its partitions on all brokers."""
 
-    async def stop_broker(self) -> None:
-        """Kill one of the brokers."""
+    async def stop_broker(self, spared: int) -> None:
+        """Stop one of the brokers, but not the one with the id `spared` (-1: any)."""
 
     async def start_broker(self) -> None:
         """Have it back."""

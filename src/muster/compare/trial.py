@@ -42,7 +42,7 @@ from muster.compare.results import Run, StepResult, Work
 from muster.compare.servers import Servers
 from muster.compare.workload import Kind, Step, hosts, script
 from muster.demo.processes import Process
-from muster.errors import MusterError
+from muster.errors import ErrorCode, KafkaError, MusterError
 
 QUIET_MS = 400
 PATIENCE_S = 300
@@ -108,6 +108,8 @@ class Trial:
     async def run(self) -> Run:
         """Run all steps."""
         await self._servers.create_topic(self.name, self._options.partitions)
+        if not self.scheme.watches:
+            await self._coordinator()
         async with AsyncExitStack() as stack:
             await self._start_hosts(stack)
             self._zero = monotonic_ms()
@@ -209,7 +211,7 @@ class Trial:
             Kind.LEAVE: self._leave,
             Kind.CRASH: self._crash,
             Kind.FREEZE: self._freeze,
-            Kind.BROKER: lambda _: self._outage("a broker", self._servers.stop_broker, self._servers.start_broker),
+            Kind.BROKER: lambda _: self._outage("a broker", self._stop_broker, self._servers.start_broker),
             Kind.ZOOKEEPER: lambda _: self._outage(
                 "ZooKeeper", self._servers.stop_zookeeper, self._servers.start_zookeeper
             ),
@@ -260,6 +262,24 @@ class Trial:
         self._host_of[member].thaw()
         await self._until(lambda: bool(self._committed), f"{member} notices that it stood still")
         await self._settled(woken)
+
+    async def _stop_broker(self) -> None:
+        """Stop a broker that does not coordinate the group: what becomes of partitions is looked at here."""
+        await self._servers.stop_broker(-1 if self.scheme.watches else await self._coordinator())
+
+    async def _coordinator(self) -> int:
+        """The broker that coordinates the group; what brokers do when a group is first asked for is done by then."""
+        async with AsyncAdmin(bootstrap_servers=self._servers.bootstrap) as admin:
+            give_up = monotonic_ms() + PATIENCE_S * 1000
+            while True:
+                described = (await admin.describe_consumer_groups([self.name]))[self.name]
+                if not isinstance(described, KafkaError):
+                    return described.coordinator.node_id
+                if described.code is ErrorCode.GROUP_ID_NOT_FOUND:
+                    return -1
+                if monotonic_ms() > give_up:
+                    raise described
+                await asyncio.sleep(0.1)
 
     async def _outage(
         self, what: str, stop: Callable[[], Awaitable[None]], start: Callable[[], Awaitable[None]]

@@ -66,8 +66,8 @@ def test_the_start_is_the_sum_of_its_changes(members: int) -> None:
         (1, 0, 0, 8, 17),  # no offset is there yet
         (4, 0, 0, 44, 53),
         (5, 0, 0, 60, 69),
-        (2, 1, 4, 29, 38),
-        (3, 2, 3, 49, 58),
+        (2, 1, 4, 18, 38),
+        (3, 2, 3, 30, 58),
     ],
 )
 def test_reads_of_a_change(members: int, failed: int, conflicts: int, least: int, most: int) -> None:
@@ -80,7 +80,8 @@ def test_reads_of_a_change(members: int, failed: int, conflicts: int, least: int
 @given(st.integers(1, 60), st.integers(1, 64), st.integers(0, 5), st.integers(0, 20))
 def test_what_goes_wrong_costs_more(members: int, partitions: int, failed: int, conflicts: int) -> None:
     calm, reads = reads_range(members, partitions, 3, 0, 0), reads_range(members, partitions, 3, failed, conflicts)
-    assert reads.most - calm.most == reads.least - calm.least == failed * (members + 7) + conflicts
+    assert reads.most - calm.most == failed * (members + 7) + conflicts
+    assert reads.least == calm.least
     writes = writes_range(members, partitions, failed, conflicts)
     assert writes.least <= 2 * partitions + 2 <= writes.most
 

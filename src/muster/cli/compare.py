@@ -1,0 +1,62 @@
+"""`muster compare`: the generations of group coordination, side by side under one workload."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from importlib.util import find_spec
+from pathlib import Path
+
+from muster.cli.demo import first_error, interruptible
+from muster.errors import ConfigError
+
+SCHEMES = ("1", "3")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `muster compare`."""
+    parser.add_argument("--quick", action="store_true", help="five members only, in less than two minutes")
+    parser.add_argument(
+        "--sizes", default="2,5,10,20,50", metavar="N,N…", help="numbers of members (default 2,5,10,20,50)"
+    )
+    parser.add_argument(
+        "--schemes", default=",".join(SCHEMES), metavar="N,N…", help=f"which ones (default {','.join(SCHEMES)})"
+    )
+    parser.add_argument("--out", type=Path, default=Path("compare-out"), metavar="DIR", help="default compare-out")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the comparison: 0 if everything was as it must be."""
+    if find_spec("kazoo") is None:
+        raise ConfigError("comparing schemes needs kazoo: pip install 'muster-kafka[zookeeper]'")
+    from rich.console import Console
+
+    from muster.compare import job
+    from muster.compare.formulas import Scheme
+
+    schemes = [Scheme(name) for name in _listed("--schemes", arguments.schemes, SCHEMES)]
+    sizes = [job.STORY] if arguments.quick else [_size(text) for text in arguments.sizes.split(",")]
+    wanted = job.Wanted(arguments.out.resolve(), schemes, sizes)
+    console = Console()
+    try:
+        results = asyncio.run(interruptible(job.run(wanted, lambda text: print(text, flush=True))))
+    except BaseExceptionGroup as group:
+        raise first_error(group) from None
+    if results is None:
+        console.print("Interrupted: everything that was started has been stopped.")
+        return 130
+    return 0 if job.conclude(results, wanted.out, console) else 1
+
+
+def _listed(option: str, text: str, known: tuple[str, ...]) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{option} {name}: it is one of {', '.join(known)}")
+    return names
+
+
+def _size(text: str) -> int:
+    if not text.isdecimal() or not 2 <= int(text) <= 200:
+        raise ConfigError(f"--sizes {text}: a number of members is 2 to 200")
+    return int(text)

@@ -1,0 +1,149 @@
+"""All runs of a comparison, one after another, each on servers that were started for it; and how it ends."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from muster.compare import local_servers
+from muster.compare.checks import Check, is_well, judge
+from muster.compare.formulas import TITLES, Scheme
+from muster.compare.page import FIGURES, render
+from muster.compare.results import Results, Run, to_json
+from muster.compare.trial import Options, Trial
+from muster.errors import MusterError
+
+MARKER = ".muster-compare"
+STORY = 5
+SIZES = (2, 5, 10, 20, 50)
+_MARKS = {True: "[green]✓[/]", False: "[bold red]✗[/]", None: "–"}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the command line says."""
+
+    out: Path
+    schemes: Sequence[Scheme]
+    sizes: Sequence[int] = SIZES
+
+
+def prepare(folder: Path) -> None:
+    """Make the folder. One of an earlier comparison is emptied; any other that has files is refused."""
+    if folder.exists() and any(folder.iterdir()):
+        if not (folder / MARKER).exists():
+            raise MusterError(f"{folder} has files that are not of a comparison: name another folder")
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MARKER).write_text("Made by `muster compare`, which empties this folder when it runs again.\n")
+
+
+async def run(wanted: Wanted, note: Callable[[str], None]) -> Results:
+    """Run each scheme with each number of members."""
+    prepare(wanted.out)
+    results = Results(story=STORY if STORY in wanted.sizes else wanted.sizes[0])
+    for size in wanted.sizes:
+        for scheme in wanted.schemes:
+            results.runs.append(await _run_one(wanted, scheme, size, note))
+    brokers = max(run.brokers for run in results.runs)
+    results.setting = (
+        f"{results.runs[0].partitions} partitions on {brokers} brokers of muster, one server of ZooKeeper, all on one "
+        "machine; assignment by range"
+    )
+    return results
+
+
+async def _run_one(wanted: Wanted, scheme: Scheme, size: int, note: Callable[[str], None]) -> Run:
+    folder = wanted.out / f"scheme-{scheme.value}-{size}"
+    note(f"{TITLES[scheme]}, {size} members")
+    async with local_servers.started(scheme, folder) as servers:
+        found = await Trial(scheme, size, servers, Options(folder), note).run()
+    shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
+# --- how it ends -----------------------------------------------------------------------------------------------------
+
+
+def conclude(results: Results, out: Path, console: Console) -> bool:
+    """Judge, print, write the page and the results; whether all is as it must be."""
+    checks = judge(results)
+    (out / "results.json").write_text(json.dumps(to_json(results)), encoding="utf-8")
+    page = out / "compare.html"
+    page.write_text(render(results, checks), encoding="utf-8")
+    console.print(_totals(results.stories()))
+    console.print(_checked(checks))
+    console.print(f"The page with the timelines and the curves: {page}", soft_wrap=True)
+    print(json.dumps(last_line(results, checks)), flush=True)
+    return is_well(checks)
+
+
+def _totals(stories: Sequence[Run]) -> Table:
+    table = Table(title="What the same workload cost", title_justify="left")
+    table.add_column("")
+    for story in stories:
+        table.add_column(TITLES[story.scheme], justify="right", overflow="fold")
+    for name, figure in FIGURES.items():
+        table.add_row(name, *(figure(story) for story in stories))
+    return table
+
+
+def _checked(checks: Sequence[Check]) -> Table:
+    table = Table(title="Checked", title_justify="left")
+    for column in ("", "what must hold", "seen"):
+        table.add_column(column, overflow="fold")
+    for check in checks:
+        table.add_row(_MARKS[check.ok], check.title, check.seen)
+    return table
+
+
+def last_line(results: Results, checks: Sequence[Check]) -> dict[str, Any]:
+    """The figures for programs."""
+    return {
+        "ok": is_well(checks),
+        "wrong": [check.title for check in checks if check.ok is False],
+        "not_judged": [check.title for check in checks if check.ok is None],
+        "left_out": results.left_out,
+        "runs": [_run_line(found) for found in results.runs],
+    }
+
+
+def _run_line(found: Run) -> dict[str, Any]:
+    return {
+        "scheme": found.scheme.value,
+        "members": found.size,
+        "partitions": found.partitions,
+        "brokers": found.brokers,
+        "produced": found.produced,
+        "handled": found.handled,
+        "lost": found.lost,
+        "twice": found.twice,
+        "two_owners": len(found.doubles),
+        "steps": [
+            {
+                "step": str(step.step),
+                "members": step.size,
+                "converge_ms": step.converge_ms,
+                "rebalances": step.work.rebalances,
+                "failed_tries": step.work.failed_tries,
+                "notifications": step.counted.watches,
+                "reads": step.counted.reads,
+                "writes": step.counted.writes,
+                "requests": step.work.requests,
+                "ownerless_ms": step.ownerless_ms,
+                "twice": step.twice,
+                "after_waking": step.after_waking,
+                "two_owners_ms": step.doubled_ms,
+                "stale_commits": step.stale_commits,
+                "sessions_lost": step.expired,
+            }
+            for step in found.steps
+        ],
+    }

@@ -1,0 +1,103 @@
+"""`muster compare` as a user runs it, with five members: exit code, last line, page; and its end when interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.peers import Chromium, find_java, require
+
+LIMIT_S = 1800  # against hanging only: it takes less than two minutes
+
+COMPARE = [sys.executable, "-m", "muster", "compare", "--quick"]
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Processes whose command line names the folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                command = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if str(folder).encode() in command:
+                found.append(int(entry.name))
+    return found
+
+
+def total(run: dict[str, Any], figure: str, steps: slice = slice(None)) -> int:
+    return sum(step[figure] for step in run["steps"][steps])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(LIMIT_S)
+def test_the_schemes_are_compared_and_judged(tmp_path: Path, chromium: Chromium) -> None:
+    require("Java 17 or newer", find_java(), "ZooKeeper runs on it")
+    out = tmp_path / "out"
+    done = subprocess.run([*COMPARE, "--out", str(out)], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
+    figures = json.loads(done.stdout.splitlines()[-1])
+    assert figures["ok"] is True
+    assert figures["wrong"] == []
+    runs = {run["scheme"]: run for run in figures["runs"]}
+    assert list(runs) == ["1", "3"]
+    for run in runs.values():
+        assert run["members"] == 5
+        assert run["lost"] == 0
+        assert run["produced"] == run["handled"] > 0
+        assert [step["step"] for step in run["steps"]][4:] == [
+            "m5 joins",
+            "m1 leaves",
+            "m2 crashes",
+            "m3 is frozen past its session, and wakes",
+            "a broker goes and comes back",
+            "ZooKeeper is away for a while",
+        ]
+    start = slice(0, 5)
+    if total(runs["1"], "sessions_lost", start) == 0:  # the machine did not stand still
+        assert total(runs["1"], "rebalances", start) == 15
+        assert total(runs["1"], "notifications", start) == 10
+    if total(runs["3"], "sessions_lost", start) == 0:
+        assert total(runs["3"], "reads", start) == total(runs["3"], "writes", start) == 0
+    assert total(runs["1"], "reads", start) > 100
+    page = chromium.dom(out / "compare.html")
+    assert "✓ All that was checked is as it must be." in page
+    assert page.count("<svg") == len(runs) + 4
+    assert not processes_of(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+def test_ctrl_c_stops_everything_that_was_started(tmp_path: Path) -> None:
+    require("Java 17 or newer", find_java(), "ZooKeeper runs on it")
+    process = subprocess.Popen([*COMPARE, "--out", str(tmp_path / "out")], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    while "m1 joins" not in process.stdout.readline():
+        assert process.poll() is None
+    assert processes_of(tmp_path)
+    os.kill(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=LIMIT_S / 3)
+    assert process.returncode == 130, output
+    assert "has been stopped" in output
+    give_up = time.monotonic() + 120
+    while processes_of(tmp_path) and time.monotonic() < give_up:
+        time.sleep(0.1)  # keepers end a moment after what they keep
+    assert not processes_of(tmp_path)
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("not of a comparison")
+    done = subprocess.run([*COMPARE, "--out", str(tmp_path)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "not of a comparison" in done.stderr
+    assert (tmp_path / "precious").read_text() == "not of a comparison"
