@@ -231,6 +231,18 @@ def test_list_offsets(worlds: tuple[World, World]) -> None:
     compare(steps, worlds, versions(ApiKey.LIST_OFFSETS))
 
 
+def test_offset_for_leader_epoch(worlds: tuple[World, World]) -> None:
+    def step(label: str, epoch: int, partition: int = 0, topic: str | None = None, current: int = -1) -> Step:
+        asked = [m.OffsetForLeaderPartition(partition, current, epoch)]
+        return label, lambda w: m.OffsetForLeaderEpochRequest(-1, [m.OffsetForLeaderTopic(topic or w.topic, asked)])
+
+    steps = [step(f"epoch {epoch}", epoch) for epoch in (-2, -1, 0, 1, 5)]
+    steps += [step(f"epoch {epoch} of an empty partition", epoch, 1) for epoch in (-1, 0, 1)]
+    steps += [step(f"a leader's epoch of {current}", 0, current=current) for current in (0, 5)]
+    steps += [step("an unknown topic", 0, topic="nowhere"), step("an unknown partition", 0, 9)]
+    compare(steps, worlds, versions(ApiKey.OFFSET_FOR_LEADER_EPOCH))
+
+
 # --------------------------------------------------------------------------------------------- topics
 
 

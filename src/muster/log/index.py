@@ -16,6 +16,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from pathlib import Path
 
 from muster.log.files import DISK, Files, put_whole
@@ -65,6 +66,11 @@ class OffsetIndex:
     def last_position_until(self, position: int) -> int:
         """The last indexed beginning of a batch at or before `position`."""
         slot = bisect_right(self._positions, position) - 1
+        return self._positions[slot] if slot >= 0 else 0
+
+    def last_position_up_to(self, most: int, value_at: Callable[[int], int]) -> int:
+        """The last indexed beginning of a batch of at most that value, 0 if there is none; values never fall."""
+        slot = bisect_right(self._positions, most, key=value_at) - 1
         return self._positions[slot] if slot >= 0 else 0
 
     def last_position(self) -> int:

@@ -37,18 +37,12 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from muster.errors import ErrorCode
-from muster.log import compaction, recovery
-from muster.log.config import (
-    FsyncPolicy,
-    LogConfig,
-    LogError,
-    LogFailedError,
-    TimestampType,
-)
+from muster.log import compaction, epochs, recovery
+from muster.log.config import FsyncPolicy, LogConfig, LogError, LogFailedError, TimestampType
 from muster.log.due import deletable, is_dirty, is_full
 from muster.log.files import DISK, FileCutError, Files, put_whole
 from muster.log.placing import place, writable
-from muster.log.positions import Positions, readable
+from muster.log.positions import Positions, position_of_end, readable
 from muster.log.producer_state import ProducerState
 from muster.log.record_walk import first_of_time
 from muster.log.results import AppendResult, ReadResult, Sealed
@@ -326,7 +320,7 @@ class PartitionLog:
                 if found is None:
                     return empty
                 segment, position = found
-                limit = _position_of_end(segment, readable_end)
+                limit = position_of_end(segment, readable_end)
                 end = segment.end_of_read(position, max_bytes, limit) if position < limit else position
                 if end <= position and min_one and position < limit:
                     end = position + segment.batch_size(position)
@@ -354,7 +348,7 @@ class PartitionLog:
                     if segment is None:
                         return None
                     start_offset, end_offset = self._log_start_offset, self.readable_end(isolation_level)
-                    end = _position_of_end(readable(segment, self._segments), end_offset)
+                    end = position_of_end(readable(segment, self._segments), end_offset)
                     batch, stop = segment.batch_of_time(position, end, timestamp, start_offset)
                     if batch is None and stop == position:
                         segment, stop = self._segment_of_time(timestamp, segment.base_offset)
@@ -378,6 +372,19 @@ class PartitionLog:
         """Offset and timestamp of the first record with the largest timestamp; None if the log is empty."""
         latest = max((segment.max_timestamp for segment in self._segments), default=-1)
         return None if latest < 0 else self.offset_for_timestamp(latest, isolation_level)
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """The last epoch up to `epoch` with records, and the offset behind them; -1 and -1 of one that is to come
+        (KIP-320). Raises LogFailedError."""
+        with self._lock:
+            if epoch >= self.leader_epoch:
+                return (epoch, self._log_end_offset) if epoch == self.leader_epoch else (-1, -1)
+            try:
+                last, end = epochs.end_of_epoch(self._segments, epoch)
+            except OSError as error:
+                raise self._unreadable(error) from error
+            end = self._log_end_offset if end is None else max(end, self._log_start_offset)
+            return epoch if last is None else last, end
 
     # ---------------------------------------------------------------------------------------------- durability
 
@@ -586,8 +593,3 @@ class PartitionLog:
         while self._exchanged and not self._closed:
             compaction.finish(self._exchanged[0])
             del self._exchanged[0]
-
-
-def _position_of_end(segment: Segment, offset: int) -> int:
-    """The position in a segment at which batches that reach `offset` begin."""
-    return segment.size if segment.next_offset <= offset else segment.position_of(offset)

@@ -48,3 +48,8 @@ def readable(segment: Segment, segments: tuple[Segment, ...]) -> Segment:
     if segment is not segments[-1]:
         segment.map_whole()
     return segment
+
+
+def position_of_end(segment: Segment, offset: int) -> int:
+    """The position in a segment at which batches that reach `offset` begin."""
+    return segment.size if segment.next_offset <= offset else segment.position_of(offset)

@@ -55,9 +55,7 @@ REQUESTS: dict[int, type[Request[Any]]] = {
 """The class of each request, by its key."""
 
 ADVERTISED: dict[ApiKey, tuple[int, int]] = {
-    ApiKey(key): (cls.MIN_VERSION, cls.MAX_VERSION)
-    for key, cls in sorted(REQUESTS.items())
-    if key != ApiKey.OFFSET_FOR_LEADER_EPOCH  # only sent by muster's consumers: its own logs are never truncated
+    ApiKey(key): (cls.MIN_VERSION, cls.MAX_VERSION) for key, cls in sorted(REQUESTS.items())
 } | {
     # Kafka 4 reads Produce from v3 on, but advertises v0: old versions of librdkafka offer compression
     # only to brokers that do (KAFKA-18659).

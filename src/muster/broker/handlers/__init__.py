@@ -21,6 +21,7 @@ from muster.broker.handlers import (
     coordinators,
     create_topics,
     fetch,
+    leader_epochs,
     list_offsets,
     metadata,
     offsets,
@@ -68,6 +69,7 @@ def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
     produced = _produced(rooms)
     fetched = fetch.Needs(rooms.sessions, rooms.reader, rooms.fetches, rooms.loop)
     listed = list_offsets.Needs(cluster, partitions, rooms.side_thread)
+    epochs = leader_epochs.Needs(cluster, partitions, rooms.side_thread)
     described = cluster_apis.Needs(cluster, topics)
     admin = create_topics.Needs(rooms.config, cluster, topics, changes)
     create: Callable[..., Any]
@@ -85,6 +87,7 @@ def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
         ApiKey.API_VERSIONS: api_versions.api_versions,
         ApiKey.CREATE_TOPICS: create,
         ApiKey.DELETE_TOPICS: delete,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: partial(leader_epochs.offset_for_leader_epoch, epochs),
         ApiKey.INIT_PRODUCER_ID: partial(producer_ids.init_producer_id, rooms.producer_ids),
         ApiKey.OFFSET_COMMIT: partial(offsets.offset_commit, groups),
         ApiKey.OFFSET_FETCH: partial(offsets.offset_fetch, groups),
@@ -111,6 +114,7 @@ _MOST_ELEMENTS = {
     ApiKey.FETCH: 250_000,
     ApiKey.METADATA: 200_000,
     ApiKey.LIST_OFFSETS: 100_000,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: 20_000,
     ApiKey.OFFSET_COMMIT: 20_000,
     ApiKey.OFFSET_FETCH: 100_000,
     ApiKey.FIND_COORDINATOR: 100_000,
