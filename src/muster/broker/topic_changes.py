@@ -91,6 +91,18 @@ class TopicChanges:
     def creating(self, wanted: Sequence[NewTopic]) -> Generator[None, None, list[Topic]]:
         """`create_topics`, a slice at a time. The topics exist from the first slice on; their partitions follow. A
         topic may be deleted, and even created again, before its turn comes."""
+        topics = self.listing(wanted)
+        for topic in topics:
+            yield from self._partitions.opening(topic)
+            log.info("created topic %s with %d partition(s)", topic.name, topic.partitions)
+            if self._partitions.is_there(topic):
+                self.groups.topic_created(topic)
+        self.groups.topics_changed([topic.name for topic in topics])
+        return topics
+
+    def listing(self, wanted: Sequence[NewTopic]) -> list[Topic]:
+        """Have topics in the catalogue that do not exist, all or none, and nothing of former ones in their place.
+        Raises OSError if that cannot be done."""
         at_once(self.cleaning_up(new.name for new in wanted))
         for new in wanted:
             if (former := self._topics.deleting_of(new.name)) is not None:
@@ -99,14 +111,7 @@ class TopicChanges:
         if any(self._topics.deleting_of(new.name) for new in wanted):
             # The next start would finish the removal, and take the new topic's records for the old topic's.
             raise OSError(errno.EBUSY, "the former topic of that name is not removed yet")
-        topics = self._topics.create_all(wanted)
-        for topic in topics:
-            yield from self._partitions.opening(topic)
-            log.info("created topic %s with %d partition(s)", topic.name, topic.partitions)
-            if self._partitions.is_there(topic):
-                self.groups.topic_created(topic)
-        self.groups.topics_changed([topic.name for topic in topics])
-        return topics
+        return self._topics.create_all(wanted)
 
     def auto_create(self, names: Iterable[str]) -> Generator[None, None, None]:
         """Create topics because a Metadata request named them, as far as the settings allow it: with one write of the

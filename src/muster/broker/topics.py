@@ -165,11 +165,21 @@ class TopicCatalogue:
             raise
         return topics
 
-    def change_all(self, changes: Iterable[tuple[Topic, int, dict[str, str]]]) -> None:
-        """Give topics other numbers of partitions and other settings."""
+    def change_all(self, changes: Collection[tuple[Topic, int, dict[str, str]]]) -> None:
+        """Give topics other numbers of partitions and other settings, all or none; durable when this returns.
+
+        Raises:
+            OSError: the catalogue could not be written; the topics are as before.
+        """
+        former = [(topic, topic.partitions, topic.settings) for topic, _, _ in changes]
         for topic, partitions, settings in changes:
             topic.partitions, topic.settings = partitions, dict(settings)
-        self._save()
+        try:
+            self._save()
+        except OSError:
+            for topic, partitions, settings in former:
+                topic.partitions, topic.settings = partitions, settings
+            raise
 
     def delete(self, topic: Topic) -> None:
         """Remove a topic, as `delete_all` does."""

@@ -23,22 +23,31 @@ from muster.broker.fetches import ParkedFetches
 from muster.broker.identity import random_uuid, uuid_bytes, uuid_text
 from muster.broker.partitions import Partitions
 from muster.broker.topic_changes import TopicChanges
-from muster.broker.topics import NewTopic, TopicCatalogue, invalid_name
+from muster.broker.topics import NewTopic, Topic, TopicCatalogue, invalid_name
 from muster.errors import ErrorCode, KafkaError, MusterError
-from muster.model import Node, TopicPartition
+from muster.model import Node
 from muster.zookeeper.cluster_scheme import (
     BrokerIdTakenError,
     ClusterMember,
-    cluster_id,
+    check_cluster,
     create_topic,
+    join_cluster,
     load_of,
     request_deletion,
     reserve_producer_ids,
     spread,
 )
 from muster.zookeeper.image import TopicImage
-from muster.zookeeper.operations import NodeExistsError, Plan, SessionEvent, Watched, ZooKeeperError
-from muster.zookeeper.znodes import BrokerRegistration, Endpoint, TopicRegistration
+from muster.zookeeper.operations import (
+    ConnectionLossError,
+    NodeExistsError,
+    Plan,
+    SessionEvent,
+    SessionExpiredError,
+    Watched,
+    ZooKeeperError,
+)
+from muster.zookeeper.znodes import BrokerRegistration, Endpoint, TopicRegistration, topic_path
 
 log = logging.getLogger("muster.broker")
 
@@ -48,6 +57,10 @@ PAUSE_S = 0.2
 """Between a turn that failed and the next."""
 
 RETRY_TAKEN_S = 0.5
+TAKEN_MORE_S = 1.0
+"""How much longer than a session lives an id may be taken, until another broker must have it."""
+
+START_TRIES = 5
 
 LISTENER = "PLAINTEXT"
 
@@ -82,7 +95,7 @@ class ZooKeeperCluster:
 
     def __init__(self, config: BrokerConfig, session: Session) -> None:
         self._config = config
-        self._session = session
+        self.session = session
         self.member = ClusterMember(config.integer("node.id"))
         self.image = self.member.image
         self.lost = asyncio.Event()
@@ -105,13 +118,23 @@ class ZooKeeperCluster:
         """Begin the session, and look around. Returns the cluster's id.
 
         Raises:
-            MusterError: ZooKeeper does not answer.
+            MusterError: ZooKeeper does not answer, or has a cluster of other brokers.
         """
-        self._session.listen(self._on_event)
-        await self._session.start()
-        found = await self._session.run(cluster_id(uuid_text(random_uuid())))
-        self._ids = await self._session.run(reserve_producer_ids(self.member.broker_id))
+        self.session.listen(self._on_event)
+        await self.session.start()
+        fresh = uuid_text(random_uuid())
+        found = self.member.cluster_id = await self._at_start(lambda: join_cluster(fresh))
+        self._ids = await self._at_start(lambda: reserve_producer_ids(self.member.broker_id))
         return found
+
+    async def _at_start(self, plan: Callable[[], Plan[T]]) -> T:
+        """Carry a plan out, with some more tries if the connection breaks meanwhile."""
+        for _ in range(START_TRIES - 1):
+            try:
+                return await self.session.run(plan())
+            except (ConnectionLossError, SessionExpiredError):
+                await asyncio.sleep(PAUSE_S)
+        return await self.session.run(plan())
 
     async def join(
         self,
@@ -141,7 +164,7 @@ class ZooKeeperCluster:
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
-        await self._session.close()
+        await self.session.close()
 
     # ----------------------------------------------------------------------------------------------- turns
 
@@ -167,7 +190,7 @@ class ZooKeeperCluster:
                     joined.set_result(None)
             except BrokerIdTakenError as error:
                 taken_since = taken_since or loop.time()
-                if loop.time() - taken_since > self._session.timeout_ms / 1000 * 1.5 + 1:
+                if loop.time() - taken_since > self.session.timeout_ms / 1000 * 1.5 + TAKEN_MORE_S:
                     self._gone(error, joined)
                     return
                 pause = RETRY_TAKEN_S
@@ -200,7 +223,7 @@ class ZooKeeperCluster:
     async def _turn(self) -> None:
         term = self.member.term
         try:
-            await self._session.run(self.member.turn(self._registration, now_ms()))
+            await self.session.run(self.member.turn(self._registration, now_ms()))
         finally:
             if self.member.term is not None and self.member.term != term:
                 log.info("this broker is the controller, epoch %d", self.member.term.epoch)
@@ -223,18 +246,26 @@ class ZooKeeperCluster:
         self._parts.changes.groups.topics_changed()
         self._changed()
         if not self._next_ids:
-            self._next_ids = await self._session.run(reserve_producer_ids(self.member.broker_id))
+            self._next_ids = await self.session.run(reserve_producer_ids(self.member.broker_id))
 
     async def _remove(self, wanted: Mapping[str, TopicImage]) -> None:
         """Remove topics that are gone, or whose names belong to new ones."""
-        topics = self._parts.topics
-        gone = [topic for topic in topics if topic.name not in wanted or topic.topic_id != _id(wanted[topic.name])]
+        gone = [topic for topic in self._parts.topics if self._is_gone(topic, wanted.get(topic.name))]
         if not gone:
             return
+        assert self.member.cluster_id is not None
+        await self.session.run(check_cluster(self.member.cluster_id))
         for key in [key for key in self._led if any(key[0] == topic.name for topic in gone)]:
             del self._led[key]
         for _ in self._parts.changes.deleting(gone):
             await asyncio.sleep(0)
+
+    def _is_gone(self, topic: Topic, found: TopicImage | None) -> bool:
+        """A topic that is there but cannot be used now, since its znode was damaged, or has lost its id to one of
+        Kafka's older tools, keeps its records."""
+        if found is not None:
+            return _id(found) != topic.topic_id
+        return topic.name not in self.image.topics and topic_path(topic.name) not in self.image.unreadable
 
     def _adopt(self, wanted: Mapping[str, TopicImage]) -> None:
         """Have the catalogue know what exists, before any log of it is made."""
@@ -245,14 +276,12 @@ class ZooKeeperCluster:
             if topics.get(name) is None
         ]
         if new:
-            parts.partitions.make_room(
-                TopicPartition(one.name, index) for one in new for index in range(one.partitions)
-            )
-            topics.create_all(new)
+            parts.changes.listing(new)
         changed = [
-            (topic, _count(wanted[topic.name]), wanted[topic.name].settings)
+            (topic, _count(found), found.settings)
             for topic in topics
-            if (topic.partitions, topic.settings) != (_count(wanted[topic.name]), wanted[topic.name].settings)
+            if (found := wanted.get(topic.name)) is not None
+            and (topic.partitions, topic.settings) != (_count(found), found.settings)
         ]
         if changed:
             topics.change_all(changed)
@@ -299,24 +328,28 @@ class ZooKeeperCluster:
         done: Callable[[dict[str, bytes | KafkaError]], None],
     ) -> None:
         found: dict[str, bytes | KafkaError] = {}
+        names: list[str] = []
         load = load_of(self.image.topics.values())
         for new in wanted:
             spread_over = assignments.get(new.name) or spread(new.partitions, self.image.brokers, load)
             for replicas in spread_over.values():
                 load[replicas[0]] = load.get(replicas[0], 0) + 1
-            topic_id = random_uuid()
-            registration = TopicRegistration(dict(spread_over), uuid_text(topic_id))
+            # The controller gives it an id that follows from its creation: it can give the same one again.
+            registration = TopicRegistration(dict(spread_over), version=1)
             try:
-                await self._session.run(create_topic(new.name, registration, new.settings))
-                found[new.name] = topic_id
+                await self.session.run(create_topic(new.name, registration, new.settings))
+                names.append(new.name)
             except NodeExistsError:
                 found[new.name] = KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{new.name}' already exists.")
             except ZooKeeperError as error:
                 found[new.name] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper did not take the topic: {error}")
-        names = [name for name, result in found.items() if isinstance(result, bytes)]
         late = await self._until(timeout_ms, lambda: [name for name in names if not self._is_led(name)])
-        for name in late:
-            found[name] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The topic was created, but has no leaders yet.")
+        for name in names:
+            topic = self._parts.topics.get(name)
+            if name in late or topic is None:
+                found[name] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The topic was created, but has no leaders yet.")
+            else:
+                found[name] = topic.topic_id
         done(found)
 
     def _is_led(self, name: str) -> bool:
@@ -339,7 +372,7 @@ class ZooKeeperCluster:
         former = {name: self._parts.topics.get(name) for name in names}
         for name in names:
             try:
-                await self._session.run(request_deletion(name))
+                await self.session.run(request_deletion(name))
             except ZooKeeperError as error:
                 failed[name] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper did not take it: {error}")
         left = [name for name in names if name not in failed]

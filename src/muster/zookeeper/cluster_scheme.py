@@ -33,6 +33,7 @@ from muster.zookeeper.operations import (
     Check,
     Create,
     Delete,
+    Exists,
     GetChildren,
     GetData,
     Multi,
@@ -71,12 +72,16 @@ from muster.zookeeper.znodes import (
 )
 
 CLUSTER_ID = "/cluster/id"
+OURS = "/muster/brokers"
+"""There in every cluster of these brokers, and in none of Apache Kafka's."""
 PRODUCER_IDS = "/latest_producer_id_block"
 PERSISTENT = ("/consumers", BROKER_IDS, BROKER_TOPICS, TOPIC_CONFIGS, "/config/changes", DELETE_TOPICS)
 """What a broker creates, as Kafka does, before it registers; their parents too."""
 
 NO_LEADER = -1
 WRITES_OF_A_MULTI = 200
+REFUSALS_OF_A_TURN = 20
+"""A turn that was refused so often is given up, to be tried again after a pause."""
 PRODUCER_IDS_OF_A_BLOCK = 1_000
 
 
@@ -110,13 +115,14 @@ def next_state(
 ) -> PartitionState | None:
     """The state that a partition should have, None if it has it or nothing can be done.
 
-    A partition that never had a leader waits for its first replica that is alive. Later only replicas that were in sync
+    A partition that never had a leader waits for its first replica that is alive. That one alone is in sync, however
+    many replicas Kafka's tools have asked for: these brokers do not replicate. Later only replicas that were in sync
     may lead, so that nothing acknowledged is lost; without one of them the leader is -1 and `isr` names the last ones.
     """
     alive = set(alive)
     if state is None:
-        in_sync = [replica for replica in replicas if replica in alive]
-        return PartitionState(in_sync[0], 0, in_sync, controller_epoch) if in_sync else None
+        first = next((replica for replica in replicas if replica in alive), None)
+        return PartitionState(first, 0, [first], controller_epoch) if first is not None else None
     if state.leader in alive and state.leader in replicas:
         return None
     in_sync = [replica for replica in state.isr if replica in alive and replica in replicas]
@@ -160,6 +166,42 @@ def cluster_id(fresh: str) -> Plan[str]:
         except NodeExistsError:
             continue
         return fresh
+
+
+def join_cluster(fresh: str) -> Plan[str]:
+    """`cluster_id`, of a cluster of these brokers. The first of them marks it as theirs.
+
+    Raises:
+        ConfigError: it is a cluster of Apache Kafka. A broker of another kind among its brokers, or as their
+            controller, would do harm to its data.
+    """
+    # In this order: another of these brokers marks the cluster before it does anything else.
+    has_controller = yield from ask(Exists(CONTROLLER_EPOCH))
+    brokers = yield from _below(BROKER_IDS)
+    if (yield from ask(Exists(OURS))) is None:
+        if has_controller or brokers[:-1]:
+            raise ConfigError("this ZooKeeper has a cluster of Apache Kafka; give this one a folder: HOST:PORT/FOLDER")
+        yield from ensure_path(OURS)
+    return (yield from cluster_id(fresh))
+
+
+def check_cluster(expected: str) -> Plan[None]:
+    """Make sure that this is still the cluster that it was.
+
+    Raises:
+        ConfigError: it is another one, or none: ZooKeeper was emptied, and what it lacks was not deleted.
+    """
+    found = yield from _data_of(CLUSTER_ID)
+    if found is None or _id_of(found) != expected:
+        raise ConfigError(f"ZooKeeper has lost cluster {expected}: {CLUSTER_ID} holds {found!r}")
+
+
+def _data_of(path: str) -> Plan[bytes | None]:
+    try:
+        data, _ = yield from ask(GetData(path))
+    except NoNodeError:
+        return None
+    return data or b""
 
 
 def reserve_producer_ids(broker_id: int) -> Plan[range]:
@@ -262,7 +304,7 @@ def settle(term: Term, image: ClusterImage) -> Plan[int]:
             continue
         if topic.registration.topic_id is None:
             writes += yield from _give_id(term, image, name)
-        writes += yield from _lead(term, name, topic, image.brokers)
+        writes += yield from _lead(term, image, name, topic)
     return writes
 
 
@@ -288,11 +330,13 @@ def _id_of_creation(name: str, czxid: int) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-def _lead(term: Term, name: str, topic: TopicImage, alive: Iterable[int]) -> Plan[int]:
+def _lead(term: Term, image: ClusterImage, name: str, topic: TopicImage) -> Plan[int]:
     due: dict[int, PartitionState] = {}
     for number, replicas in topic.registration.partitions.items():
+        if partition_state_path(name, number) in image.unreadable:
+            continue
         known = topic.states.get(number)
-        state = next_state(replicas, None if known is None else known.state, alive, term.epoch)
+        state = next_state(replicas, None if known is None else known.state, image.brokers, term.epoch)
         if state is not None:
             due[number] = state
     if not due:
@@ -343,7 +387,8 @@ def _delete(term: Term, image: ClusterImage, name: str) -> Plan[int]:
     """Delete a topic's znodes, the request for it last: a deletion that was broken off is found again."""
     below = yield from _below(topic_path(name))
     config = yield from _below(topic_config_path(name))
-    writes: list[list[Write[Any]]] = [[Delete(path)] for path in (*below, *config, f"{DELETE_TOPICS}/{name}")]
+    asked = yield from _below(f"{DELETE_TOPICS}/{name}")
+    writes: list[list[Write[Any]]] = [[Delete(path)] for path in (*below, *config, *asked)]
     yield from _write(term, writes)
     image.deletions.discard(name)
     image.topics.pop(name, None)
@@ -385,6 +430,8 @@ class ClusterMember:
 
     def __init__(self, broker_id: int) -> None:
         self.broker_id = broker_id
+        self.cluster_id: str | None = None
+        """Set once it is known. In another cluster this broker does not register."""
         self.image = ClusterImage()
         self.term: Term | None = None
         """Set while this broker believes to be the controller."""
@@ -401,10 +448,12 @@ class ClusterMember:
 
         Raises:
             BrokerIdTakenError: try again until the session of a broker that was killed has ended.
+            ConfigError: ZooKeeper does not hold the cluster any more that it held.
             ZooKeeperError: what an operation raised; the next turn begins where this one ended.
         """
         if not self.is_registered:
             yield from self._register(registration)
+        refusals = 0
         while True:
             yield from self.image.refresh()
             if self.term is not None and self.image.controller_id != self.broker_id:
@@ -416,11 +465,16 @@ class ClusterMember:
                 written = yield from settle(self.term, self.image)
             except (BadVersionError, NodeExistsError, NoNodeError, NotEmptyError) as error:
                 yield from self._look_again(error.path)
+                refusals += 1
+                if refusals == REFUSALS_OF_A_TURN:
+                    raise
                 continue
             if not written and self.image.is_current:
                 return
 
     def _register(self, registration: BrokerRegistration) -> Plan[None]:
+        if self.cluster_id is not None:
+            yield from check_cluster(self.cluster_id)
         for path in PERSISTENT:
             yield from ensure_path(path)
         try:

@@ -148,7 +148,7 @@ class ClusterImage:
 
     def _is_known(self, path: str) -> bool:
         """An event of something that is gone from its list meanwhile changes nothing."""
-        if path in self._roots or path.startswith(BROKER_IDS + "/"):
+        if path in self._roots or path in self.unreadable or path.startswith(BROKER_IDS + "/"):
             return True
         parts = path.split("/")
         return len(parts) > 3 and parts[3] in self.topics

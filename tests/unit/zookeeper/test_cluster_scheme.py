@@ -35,7 +35,9 @@ from muster.zookeeper.operations import (
     Create,
     Delete,
     Exists,
+    GetChildren,
     GetData,
+    Multi,
     NodeExistsError,
     SetData,
     ZooKeeperError,
@@ -66,7 +68,7 @@ def state(leader, epoch=0, isr=None, controller=1):
         # a new partition waits for its first replica that is alive
         ([1], None, [1], state(1, controller=7)),
         ([1], None, [2], None),
-        ([1, 2, 3], None, [2, 3], state(2, 0, [2, 3], 7)),
+        ([1, 2, 3], None, [2, 3], state(2, 0, [2], 7)),
         # a leader that is alive stays, also if a better one is back
         ([1, 2], state(2, 4, [2]), [1, 2], None),
         # the only replica dies, and comes back
@@ -310,6 +312,30 @@ def test_a_turn_that_is_broken_off_anywhere_is_made_good_by_the_next(monkeypatch
             }
         at += 1
     assert at > 40
+
+
+def refused(plan):
+    """The plan, with each multi after the election refused as if another had written; how many were."""
+    outcome, multis = None, 0
+    while True:
+        what = plan.throw(outcome) if isinstance(outcome, Exception) else plan.send(outcome)
+        multis += isinstance(what, Multi)
+        try:
+            outcome = BadVersionError("/elsewhere") if isinstance(what, Multi) and multis > 1 else (yield what)
+        except Exception as error:
+            outcome = error
+
+
+def test_a_turn_that_is_always_refused_is_given_up(world):
+    world.run(create_topic("t", TopicRegistration({0: [1]}), {}))
+    with pytest.raises(BadVersionError, match="elsewhere"):
+        world.run(refused(ClusterMember(1).turn(registration(1), 0)))
+
+
+def test_a_deletion_with_something_below_it_is_finished(world):
+    world.run(ensure_path("/admin/delete_topics/t/remark"), "user")
+    world.run(ClusterMember(1).turn(registration(1), 0))
+    assert world.do(GetChildren("/admin/delete_topics")) == []
 
 
 def test_what_cannot_be_read_is_noted_and_passed_over(world):

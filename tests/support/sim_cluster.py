@@ -1,0 +1,164 @@
+"""Brokers of a cluster in this process, on a ZooKeeper in memory: the real shell, without processes or sockets between.
+
+ZooKeeper's time is virtual and passes while the event loop runs, so what a broker waits for of ZooKeeper comes at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+from muster.broker.broker import Broker
+from muster.broker.zookeeper_cluster import ZooKeeperCluster
+from muster.log import DISK, Files
+from muster.testing import VirtualClock
+from muster.testing.zookeeper import Running, SimSession, SimZooKeeper
+from muster.zookeeper.operations import Ask, ConnectionLossError, Plan, SessionEvent, Watched, ask
+from tests.support.brokers import broker_config
+
+T = TypeVar("T")
+
+PATIENCE_S = 120
+STEP_MS = 20
+SESSION_MS = 4_000
+
+
+class AsyncSession:
+    """A simulated session with the face that a broker uses of a real one."""
+
+    def __init__(self, world: SimCluster, name: str) -> None:
+        self.timeout_ms = SESSION_MS
+        self.sim: SimSession
+        self.break_at: int | None = None
+        """Which ask from now on loses its connection, counted from 0."""
+        self.carries_out = False
+        """Whether the ask that loses its connection is carried out."""
+        self._world = world
+        self._name = name
+        self._listeners: list[Callable[[Watched | SessionEvent], None]] = []
+
+    async def start(self) -> None:
+        """Connect."""
+        self.sim = self._world.zookeeper.connect(self._name, timeout_ms=SESSION_MS)
+        for listener in self._listeners:
+            self.sim.listen(listener)
+        await self._world.until(lambda: self.sim.is_connected)
+
+    async def close(self) -> None:
+        """End the session."""
+        self.sim.close()
+
+    def listen(self, listener: Callable[[Watched | SessionEvent], None], /) -> None:
+        """Have it called with all events."""
+        self._listeners.append(listener)
+
+    async def run(self, plan: Plan[T], /) -> T:
+        """Carry a plan out."""
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(_: Running[T]) -> None:
+            if not ended.done():
+                ended.set_result(None)
+
+        running = self.sim.run(self._broken(plan), then=done)
+        try:
+            await ended
+        finally:
+            running.cancel()
+        return running.result
+
+    def _broken(self, plan: Plan[T]) -> Plan[T]:
+        outcome: Any = None
+        while True:
+            try:
+                what = plan.throw(outcome) if isinstance(outcome, Exception) else plan.send(outcome)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            outcome = yield from self._one(what)
+
+    def _one(self, what: Ask[Any]) -> Plan[Any]:
+        breaks = self.break_at == 0
+        self.break_at = None if breaks or self.break_at is None else self.break_at - 1
+        answer: Any = None
+        if not breaks or self.carries_out:
+            try:
+                answer = yield what
+            except Exception as error:
+                answer = error
+        return ConnectionLossError(getattr(what, "path", "")) if breaks else answer
+
+
+class SimCluster:
+    """The ZooKeeper, and the brokers on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = VirtualClock()
+        self.zookeeper = SimZooKeeper(self.clock, Random(7))
+        self.user = self.zookeeper.connect("user")
+        self.zookeeper.settle()
+        self._folder = folder
+
+    async def until(self, done: Callable[[], Any]) -> Any:
+        """The first answer that is true."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not (found := done()):
+                self.clock.advance(STEP_MS)
+                await asyncio.sleep(0)
+        return found
+
+    async def soon(self, work: Any) -> Any:
+        """The result of something that waits for ZooKeeper."""
+        task = asyncio.ensure_future(work)
+        await self.until(task.done)
+        return task.result()
+
+    def do(self, what: Ask[T]) -> T:
+        """What a user does in ZooKeeper."""
+        return self.zookeeper.carry_out(self.user, ask(what))
+
+    def plan(self, plan: Plan[T]) -> T:
+        """What a user does in ZooKeeper, in several steps."""
+        return self.zookeeper.carry_out(self.user, plan)
+
+    def session(self, name: str = "broker") -> AsyncSession:
+        """A session for a broker."""
+        return AsyncSession(self, name)
+
+    def make(self, number: int, files: Files = DISK, **settings: object) -> tuple[Broker, AsyncSession]:
+        """A broker that is not started yet."""
+        given = {name.replace("_", "."): value for name, value in settings.items()}
+        wanted = {"node.id": number, "offsets.topic.num.partitions": 4, "num.partitions": 2, **given}
+        config = broker_config(self._folder / f"broker{number}", wanted)
+        session = self.session(f"broker{number}")
+        return Broker(config, files, among=ZooKeeperCluster(config, session)), session
+
+    @contextlib.asynccontextmanager
+    async def running(self, number: int, files: Files = DISK, **settings: object) -> AsyncIterator[Broker]:
+        """A broker of the cluster."""
+        broker, _ = self.make(number, files, **settings)
+        await self.soon(broker.start())
+        try:
+            yield broker
+        finally:
+            await self.soon(broker.stop())
+
+    def cut(self, session: AsyncSession) -> None:
+        """Nothing comes through between a session and ZooKeeper."""
+        self.zookeeper.cut(session.sim)
+
+    def expire(self, session: AsyncSession) -> None:
+        """End a session as if its timeout were over."""
+        self.zookeeper.expire(session.sim)
+
+
+def session_of(broker: Broker) -> AsyncSession:
+    """The session of a broker of a SimCluster."""
+    assert broker._among is not None
+    found = broker._among.session
+    assert isinstance(found, AsyncSession)
+    return found

@@ -1,0 +1,530 @@
+"""A broker among others, on a ZooKeeper in memory: what it follows, what it keeps, what it waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.broker import zookeeper_cluster
+from muster.broker.broker import Broker
+from muster.errors import ConfigError, ErrorCode
+from muster.model import GROUP_METADATA_TOPIC
+from muster.protocol import messages as m
+from muster.protocol.record_batch import build_batch
+from muster.zookeeper.cluster_scheme import (
+    CLUSTER_ID,
+    PRODUCER_IDS_OF_A_BLOCK,
+    BrokerIdTakenError,
+    create_topic,
+    request_deletion,
+)
+from muster.zookeeper.operations import Create, Delete, GetChildren, GetData, SetData, ensure_path
+from muster.zookeeper.znodes import (
+    CONTROLLER_EPOCH,
+    BrokerRegistration,
+    Endpoint,
+    TopicRegistration,
+    partition_state_path,
+    topic_path,
+)
+from tests.support.faulty_disk import FaultyDisk
+from tests.support.held_disk import Asked
+from tests.support.sim_cluster import SimCluster, session_of
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimCluster:
+    monkeypatch.setattr(zookeeper_cluster, "PAUSE_S", 0.001)
+    return SimCluster(tmp_path)
+
+
+async def create(cluster: SimCluster, broker: Broker, name: str, partitions: int, timeout_ms: int = 60_000) -> Any:
+    asked = Asked(broker, m.CreateTopicsRequest([m.CreatableTopic(name, partitions, 1)], timeout_ms), 7)
+    answer = await cluster.soon(asked.answered())
+    return answer.topics[0]
+
+
+async def delete(cluster: SimCluster, broker: Broker, name: str, timeout_ms: int = 60_000) -> Any:
+    asked = Asked(broker, m.DeleteTopicsRequest([m.DeleteTopicState(name)], [], timeout_ms), 6)
+    answer = await cluster.soon(asked.answered())
+    return answer.responses[0]
+
+
+def produce(broker: Broker, topic: str, index: int, value: bytes = b"v", acks: int = -1) -> Asked:
+    data = m.PartitionProduceData(index, bytes(build_batch([(0, None, value, [])])))
+    return Asked(broker, m.ProduceRequest(None, acks, 60_000, [m.TopicProduceData(topic, partition_data=[data])]), 9)
+
+
+async def stored(broker: Broker, topic: str, index: int, value: bytes = b"v") -> int:
+    """The offset of a record that was produced."""
+    answer = await produce(broker, topic, index, value).answered()
+    (found,) = answer.responses[0].partition_responses
+    assert found.error_code == 0
+    offset: int = found.base_offset
+    return offset
+
+
+def leaders(broker: Broker, topic: str) -> dict[int, tuple[int, int]]:
+    found = broker.topics.get(topic)
+    count = found.partitions if found is not None else 0
+    told = {index: broker.cluster.leadership(topic, index) for index in range(count)}
+    return {index: (one.leader, one.leader_epoch) for index, one in told.items()}
+
+
+def ends(broker: Broker, topic: str) -> dict[int, int]:
+    logs = {index: broker.partitions.get(topic, index) for index in range(10)}
+    return {index: log.log_end_offset for index, log in logs.items() if log is not None}
+
+
+async def test_a_topic_is_spread_and_each_broker_has_its_part(cluster: SimCluster) -> None:
+    async with cluster.running(1) as one, cluster.running(2) as two:
+        await cluster.until(lambda: len(one.cluster.nodes) == 2)
+        created = await create(cluster, one, "t", 4)
+        assert (created.error_code, created.num_partitions) == (0, 4)
+        await cluster.until(
+            lambda: leaders(two, "t") == leaders(one, "t") == {0: (1, 0), 1: (2, 0), 2: (1, 0), 3: (2, 0)}
+        )
+        await cluster.until(lambda: (list(ends(one, "t")), list(ends(two, "t"))) == ([0, 2], [1, 3]))
+        (topic,) = one.topics
+        assert created.topic_id == topic.topic_id == two.topics.topic_id("t")
+        again = await create(cluster, two, "t", 4)
+        assert again.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+        gone = await delete(cluster, two, "t")
+        assert gone.error_code == 0
+        await cluster.until(lambda: not len(one.topics))
+        assert (ends(one, "t"), ends(two, "t")) == ({}, {})
+
+
+@pytest.mark.parametrize("carries_out", [False, True])
+async def test_a_start_that_loses_its_connection_anywhere_succeeds(cluster: SimCluster, carries_out: bool) -> None:
+    async with cluster.running(1) as other:
+        await create(cluster, other, "t", 1)
+        at = 0
+        while await started_with_a_loss(cluster, at, carries_out):
+            await cluster.until(lambda: len(other.cluster.nodes) == 1)
+            at += 1
+    assert at > 15
+
+
+async def started_with_a_loss(cluster: SimCluster, at: int, carries_out: bool) -> bool:
+    """Start a second broker, which loses its connection at one of its asks; whether it came to that one."""
+    broker, session = cluster.make(2)
+    session.break_at, session.carries_out = at, carries_out
+    await cluster.soon(broker.start())
+    lost = session.break_at is None
+    await cluster.until(lambda: leaders(broker, "t") == {0: (1, 0)})
+    assert [node.node_id for node in broker.cluster.nodes] == [1, 2], at
+    await cluster.soon(broker.stop())
+    return lost
+
+
+async def test_an_added_partition_is_not_led_before_the_catalogue_has_it(cluster: SimCluster) -> None:
+    """A folder that the catalogue does not know is set aside at the next start, with what was acknowledged in it."""
+    disk = FaultyDisk()
+    async with cluster.running(1, disk) as broker:
+        await create(cluster, broker, "t", 1)
+        registered, _ = cluster.do(GetData(topic_path("t")))
+        disk.fill_up()
+        assert registered is not None
+        cluster.do(SetData(topic_path("t"), registered.replace(b'"0":[1]', b'"0":[1],"1":[1]')))
+        await cluster.until(lambda: 1 in cluster_image(broker, "t").states)
+        for _ in range(20):
+            await asyncio.sleep(0)
+            assert produce(broker, "t", 1).answer is not None
+        assert list(ends(broker, "t")) == [0]
+        disk.mend()
+        await cluster.until(lambda: list(ends(broker, "t")) == [0, 1])
+        assert await stored(broker, "t", 1) == 0
+    async with cluster.running(1) as broker:
+        await cluster.until(lambda: list(ends(broker, "t")) == [0, 1])
+        assert await stored(broker, "t", 1) == 1
+
+
+def cluster_image(broker: Broker, topic: str) -> Any:
+    assert broker._among is not None
+    return broker._among.image.topics[topic]
+
+
+async def test_a_topic_that_cannot_be_listed_is_tried_again(cluster: SimCluster) -> None:
+    disk = FaultyDisk()
+    async with cluster.running(1, disk) as broker:
+        disk.fill_up()
+        cluster.plan(create_topic("t", TopicRegistration({0: [1]}, version=1), {"retention.ms": "5"}))
+        await cluster.until(lambda: broker._among is not None and 0 in cluster_states(broker, "t"))
+        for _ in range(20):
+            cluster.clock.advance(20)
+            await asyncio.sleep(0)
+        assert not len(broker.topics)
+        disk.mend()
+        await cluster.until(lambda: list(ends(broker, "t")) == [0])
+        cluster.do(SetData("/config/topics/t", b'{"version":1,"config":{"retention.ms":"7"}}'))
+        await cluster.until(lambda: (log := broker.partitions.get("t", 0)) is not None and log.config.retention_ms == 7)
+
+
+def cluster_states(broker: Broker, topic: str) -> dict[int, Any]:
+    assert broker._among is not None
+    found = broker._among.image.topics.get(topic)
+    return found.states if found is not None else {}
+
+
+async def test_a_folder_of_a_deleted_topic_is_removed_before_the_next_of_that_name(
+    cluster: SimCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next start would finish the removal, and take the new topic's records for the old topic's."""
+    async with cluster.running(1) as broker:
+        await create(cluster, broker, "t", 1)
+        await stored(broker, "t", 0)
+        with monkeypatch.context() as patched:
+            patched.setattr(broker.partitions, "deleting", lambda topics: stuck(topics))
+            patched.setattr(broker.partitions, "delete", lambda topic: set(topic.topic_partitions))
+            await delete(cluster, broker, "t")
+            cluster.plan(create_topic("t", TopicRegistration({0: [1]}, version=1), {}))
+            await cluster.until(lambda: 0 in cluster_states(broker, "t"))
+            for _ in range(20):
+                cluster.clock.advance(20)
+                await asyncio.sleep(0)
+            assert not len(broker.topics)
+        await cluster.until(lambda: list(ends(broker, "t")) == [0])
+        assert await stored(broker, "t", 0) == 0
+    async with cluster.running(1) as broker:
+        await cluster.until(lambda: list(ends(broker, "t")) == [0])
+        assert await stored(broker, "t", 0) == 1
+
+
+def stuck(topics: Any) -> Any:
+    yield
+    return {partition for topic in topics for partition in topic.topic_partitions}
+
+
+async def test_records_are_kept_when_an_older_tool_drops_the_topics_id(cluster: SimCluster) -> None:
+    """Kafka's tools of before 2.8 write a topic's registration without its id when they add partitions."""
+    async with cluster.running(1) as broker, cluster.running(2) as other:
+        await create(cluster, broker, "t", 2)
+        before = broker.topics.topic_id("t")
+        (mine,) = [index for index, (leader, _) in leaders(broker, "t").items() if leader == 1]
+        await cluster.until(lambda: mine in ends(broker, "t"))
+        await stored(broker, "t", mine)
+        registered, _ = cluster.do(GetData(topic_path("t")))
+        partitions = json.loads(registered or b"")["partitions"]
+        altered = {"version": 1, "partitions": {**partitions, "2": [1]}}
+        cluster.do(SetData(topic_path("t"), json.dumps(altered).encode()))
+        await cluster.until(lambda: sorted(ends(broker, "t")) == sorted({mine, 2}))
+        assert broker.topics.topic_id("t") == before
+        await cluster.until(lambda: other.topics.partition_count("t") == 3)
+        assert other.topics.topic_id("t") == before
+        assert await stored(broker, "t", mine) == 1
+
+
+async def test_records_are_kept_while_a_topic_cannot_be_understood(cluster: SimCluster) -> None:
+    async with cluster.running(1) as broker:
+        await create(cluster, broker, "t", 1)
+        await create(cluster, broker, "other", 1)
+        await stored(broker, "t", 0)
+        good, _ = cluster.do(GetData(topic_path("t")))
+        cluster.do(SetData(topic_path("t"), b"rubbish"))
+        await cluster.until(lambda: "t" not in cluster_topics(broker))
+        await delete(cluster, broker, "other")
+        assert [topic.name for topic in broker.topics] == ["t"]
+        cluster.do(SetData(topic_path("t"), good))
+        await cluster.until(lambda: "t" in cluster_topics(broker))
+        assert await stored(broker, "t", 0) == 1
+
+
+def cluster_topics(broker: Broker) -> list[str]:
+    assert broker._among is not None
+    return list(broker._among.image.topics)
+
+
+async def test_a_state_that_cannot_be_understood_is_left_alone(cluster: SimCluster) -> None:
+    """The controller neither creates it again and again nor guesses; the partition is served on."""
+    async with cluster.running(1) as broker:
+        await create(cluster, broker, "t", 2)
+        await stored(broker, "t", 0)
+        good, _ = cluster.do(GetData(partition_state_path("t", 0)))
+        cluster.do(SetData(partition_state_path("t", 0), b"rubbish"))
+        await cluster.until(lambda: 0 not in cluster_states(broker, "t"))
+        assert (await create(cluster, broker, "other", 1)).error_code == 0, "the controller goes on"
+        assert await stored(broker, "t", 0) == 1
+        cluster.do(SetData(partition_state_path("t", 0), good))
+        await cluster.until(lambda: 0 in cluster_states(broker, "t"))
+
+
+async def test_a_broker_stops_and_keeps_its_records_when_zookeeper_was_emptied(cluster: SimCluster) -> None:
+    """A ZooKeeper that lost its disk says that no topic exists."""
+    async with cluster.running(1) as broker:
+        await create(cluster, broker, "t", 1)
+        await stored(broker, "t", 0)
+        for path in [*below(cluster, topic_path("t")), CLUSTER_ID]:
+            cluster.do(Delete(path))
+        assert broker._among is not None
+        await cluster.until(broker._among.lost.is_set)
+        assert ends(broker, "t") == {0: 1}
+
+
+async def test_a_broker_does_not_register_in_another_cluster(cluster: SimCluster) -> None:
+    async with cluster.running(1) as broker:
+        await create(cluster, broker, "t", 1)
+        cluster.do(SetData(CLUSTER_ID, b'{"version":"1","id":"another"}'))
+        cluster.expire(session_of(broker))
+        assert broker._among is not None
+        await cluster.until(broker._among.lost.is_set)
+        assert cluster.do(GetChildren("/brokers/ids")) == []
+    broker, _ = cluster.make(1)
+    with pytest.raises(ConfigError, match="belongs to cluster"):
+        await cluster.soon(broker.start())
+
+
+def below(cluster: SimCluster, path: str) -> list[str]:
+    children = cluster.do(GetChildren(path))
+    return [found for child in children for found in below(cluster, f"{path}/{child}")] + [path]
+
+
+@pytest.mark.parametrize("trace", ["broker", "epoch"])
+async def test_a_cluster_of_kafkas_brokers_is_left_alone(cluster: SimCluster, trace: str) -> None:
+    if trace == "broker":
+        registration = BrokerRegistration(5, (Endpoint("PLAINTEXT", "host", 9092),), 0)
+        cluster.plan(ensure_path("/brokers/ids"))
+        cluster.do(Create("/brokers/ids/5", registration.encode(), ephemeral=True))
+    else:
+        cluster.do(Create(CONTROLLER_EPOCH, b"3"))
+    broker, _ = cluster.make(1)
+    with pytest.raises(ConfigError, match="a cluster of Apache Kafka"):
+        await cluster.soon(broker.start())
+    assert "muster" not in cluster.do(GetChildren("/"))
+
+
+async def test_what_kafkas_tools_left_without_brokers_is_taken_over(cluster: SimCluster) -> None:
+    for path in ("/brokers/ids", "/brokers/topics", "/config/topics"):
+        cluster.plan(ensure_path(path))
+    cluster.plan(create_topic("t", TopicRegistration({0: [1]}, version=1), {}))
+    async with cluster.running(1) as broker:
+        await cluster.until(lambda: list(ends(broker, "t")) == [0])
+
+
+async def test_an_id_that_stays_taken_ends_the_start(cluster: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zookeeper_cluster, "RETRY_TAKEN_S", 0.001)
+    async with cluster.running(1) as broker:
+        twin, session = cluster.make(1, log_dirs=str(broker.config.data_dir) + "-twin")
+        monkeypatch.setattr(zookeeper_cluster, "TAKEN_MORE_S", 0.05)
+        session.timeout_ms = 0
+        with pytest.raises(BrokerIdTakenError):
+            await cluster.soon(twin.start())
+        assert not session.sim.is_connected, "its session is closed"
+        assert [node.node_id for node in broker.cluster.nodes] == [1]
+
+
+async def test_an_id_whose_session_ends_is_taken_over(cluster: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that was killed and is started again finds its own former registration."""
+    monkeypatch.setattr(zookeeper_cluster, "RETRY_TAKEN_S", 0.001)
+    former = cluster.zookeeper.connect("former", timeout_ms=4_000)
+    cluster.zookeeper.settle()
+    async with cluster.running(2):
+        registration = BrokerRegistration(1, (Endpoint("PLAINTEXT", "host", 9092),), 0)
+        cluster.zookeeper.do(former, Create("/brokers/ids/1", registration.encode(), ephemeral=True))
+        cluster.zookeeper.cut(former)
+        async with cluster.running(1) as broker:
+            assert broker.cluster.node_of(1) == broker.node
+
+
+async def test_clients_wait_until_the_broker_is_one_of_its_cluster(cluster: SimCluster) -> None:
+    broker, _ = cluster.make(1)
+    starting = asyncio.ensure_future(broker.start())
+    await cluster.until(lambda: hasattr(broker, "_server") and broker.node.port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", broker.node.port)
+    assert not starting.done()
+    greeting = b"\x00\x12\x00\x00" + b"\x00\x00\x00\x05" + b"\x00\x01x"  # ApiVersions v0, correlation 5, client "x"
+    writer.write(len(greeting).to_bytes(4, "big") + greeting)
+    await writer.drain()
+    asked = asyncio.ensure_future(reader.readexactly(8))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not asked.done()
+    await cluster.until(starting.done)
+    assert (await asyncio.wait_for(asked, 60))[4:] == b"\x00\x00\x00\x05"
+    writer.close()
+    await cluster.soon(broker.stop())
+    with socket.socket() as left, pytest.raises(ConnectionRefusedError):
+        left.connect(("127.0.0.1", broker.node.port))
+
+
+async def test_those_who_wait_are_told_when_the_leader_has_moved(cluster: SimCluster) -> None:
+    disk = FaultyDisk()
+    async with cluster.running(1, disk, fsync="always") as broker:
+        await create(cluster, broker, "t", 1)
+        fetch = m.FetchRequest(max_wait_ms=600_000, min_bytes=1, max_bytes=1000)
+        fetch.topics = [m.FetchTopic("t", partitions=[m.FetchPartition(0, fetch_offset=0, partition_max_bytes=1000)])]
+        fetching = Asked(broker, fetch, 11)
+        assert fetching.answer is None
+        give_away(cluster, "t")
+        answer = await cluster.soon(fetching.answered())
+        assert answer.responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        answer = await produce(broker, "t", 0).answered()
+        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def give_away(cluster: SimCluster, topic: str) -> None:
+    """Have another broker lead the only partition of a topic."""
+    registration = BrokerRegistration(2, (Endpoint("PLAINTEXT", "host", 9092),), 0)
+    cluster.do(Create("/brokers/ids/2", registration.encode(), ephemeral=True))
+    registered, _ = cluster.do(GetData(topic_path(topic)))
+    cluster.do(SetData(topic_path(topic), (registered or b"").replace(b"[1]", b"[2]")))
+    state, _ = cluster.do(GetData(partition_state_path(topic, 0)))
+    elsewhere = (state or b"").replace(b'"leader":1', b'"leader":2').replace(b'"leader_epoch":0', b'"leader_epoch":1')
+    cluster.do(SetData(partition_state_path(topic, 0), elsewhere))
+
+
+async def test_a_former_coordinator_takes_no_commits(cluster: SimCluster) -> None:
+    async with cluster.running(1, offsets_topic_num_partitions=1) as broker:
+        await create(cluster, broker, "t", 1)
+        await coordinator(broker, "g")
+        await cluster.until(lambda: leaders(broker, GROUP_METADATA_TOPIC) == {0: (1, 0)})
+        await cluster.until(lambda: not broker.groups.runtime.is_loading)
+        assert await commit(broker, "g", 5) == 0
+        give_away(cluster, GROUP_METADATA_TOPIC)
+        await cluster.until(lambda: leaders(broker, GROUP_METADATA_TOPIC)[0][0] == 2)
+        await cluster.until(lambda: not ends(broker, GROUP_METADATA_TOPIC))
+        assert await commit(broker, "g", 6) == ErrorCode.NOT_COORDINATOR
+        assert await coordinator(broker, "g") == (0, 2)
+
+
+async def test_a_topic_without_leaders_is_told_when_the_time_is_over(cluster: SimCluster) -> None:
+    async with cluster.running(1) as broker:
+        registered = m.CreatableReplicaAssignment
+        wanted = m.CreatableTopic("t", -1, -1, [registered(0, [1])])
+        assert broker._among is not None
+        await cluster.until(lambda: broker.cluster.controller_id == 1)
+        cluster.do(Delete("/controller"))
+        stop = Create("/controller", b'{"version":1,"brokerid":9,"timestamp":"0"}', ephemeral=True)
+        cluster.do(stop)  # a controller that does nothing
+        await cluster.until(lambda: broker.cluster.controller_id == 9)
+        asked = Asked(broker, m.CreateTopicsRequest([wanted], 1), 7)
+        answer = await cluster.soon(asked.answered())
+        assert answer.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+        cluster.do(Delete("/controller"))
+        await cluster.until(lambda: leaders(broker, "t") == {0: (1, 0)})
+        cluster.do(Delete("/controller"))
+        cluster.do(stop)
+        await cluster.until(lambda: broker.cluster.controller_id == 9)
+        assert (await delete(cluster, broker, "t", 1)).error_code == ErrorCode.REQUEST_TIMED_OUT
+        cluster.do(Delete("/controller"))
+        await cluster.until(lambda: not len(broker.topics))
+
+
+async def test_without_zookeeper_nothing_is_created_and_data_is_served(cluster: SimCluster) -> None:
+    async with cluster.running(1) as broker:
+        await create(cluster, broker, "t", 1)
+        cluster.cut(session_of(broker))
+        await cluster.until(lambda: not session_of(broker).sim.is_connected)
+        assert (await create(cluster, broker, "u", 1)).error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert (await delete(cluster, broker, "t")).error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert await stored(broker, "t", 0) == 0
+        cluster.zookeeper.heal(session_of(broker).sim)
+        await cluster.until(lambda: session_of(broker).sim.is_connected)
+        assert (await create(cluster, broker, "u", 1)).error_code == 0
+        cluster.cut(session_of(broker))
+        former = session_of(broker).sim.session_id
+        await cluster.until(lambda: not cluster.zookeeper.is_alive(former))
+        assert await stored(broker, "t", 0) == 1
+        cluster.zookeeper.heal(session_of(broker).sim)
+        await cluster.until(lambda: session_of(broker).sim.session_id not in (0, former))
+        await cluster.until(lambda: cluster.do(GetChildren("/brokers/ids")) == ["1"])
+        assert (await create(cluster, broker, "v", 1)).error_code == 0
+
+
+async def test_producer_ids_are_given_once_and_run_out_without_zookeeper(cluster: SimCluster) -> None:
+    async def take(broker: Broker) -> tuple[int, int]:
+        answer = await Asked(broker, m.InitProducerIdRequest(None, 0, -1, -1), 4).answered()
+        return answer.error_code, answer.producer_id
+
+    async with cluster.running(1) as one, cluster.running(2) as two:
+        taken = []
+        for _ in range(PRODUCER_IDS_OF_A_BLOCK + 1):
+            taken += [await take(one), await take(two)]
+        assert {error for error, _ in taken} == {0}
+        assert len({found for _, found in taken}) == len(taken)
+        await cluster.until(lambda: one._among is not None and len(one._among._next_ids) == PRODUCER_IDS_OF_A_BLOCK)
+        cluster.cut(session_of(one))
+        await cluster.until(lambda: not session_of(one).sim.is_connected)
+        left = [await take(one) for _ in range(2 * PRODUCER_IDS_OF_A_BLOCK)]
+        assert left[-1] == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+        given = [found for error, found in left if error == 0]
+        assert len(given) == 2 * PRODUCER_IDS_OF_A_BLOCK - 1
+        cluster.zookeeper.heal(session_of(one).sim)
+        await cluster.until(lambda: one._among is not None and one._among._next_ids)
+        error, found = await take(one)
+        assert error == 0
+        assert found not in [*given, *(found for _, found in taken)]
+
+
+async def coordinator(broker: Broker, group_id: str) -> tuple[int, int]:
+    answer = await Asked(broker, m.FindCoordinatorRequest(key_type=0, coordinator_keys=[group_id]), 4).answered()
+    return answer.coordinators[0].error_code, answer.coordinators[0].node_id
+
+
+async def commit(broker: Broker, group_id: str, offset: int) -> int:
+    topic = m.OffsetCommitRequestTopic("t", partitions=[m.OffsetCommitRequestPartition(0, offset)])
+    request = m.OffsetCommitRequest(group_id, -1, "", None, -1, [topic])
+    answer = await Asked(broker, request, 8).answered()
+    error: int = answer.topics[0].partitions[0].error_code
+    return error
+
+
+async def committed(broker: Broker, group_id: str) -> tuple[int, int]:
+    topic = m.OffsetFetchRequestTopic("t", [0])
+    answer = await Asked(broker, m.OffsetFetchRequest(group_id, [topic]), 7).answered()
+    if answer.error_code:
+        return answer.error_code, -1
+    return answer.topics[0].partitions[0].error_code, answer.topics[0].partitions[0].committed_offset
+
+
+async def test_each_group_has_one_coordinator_and_its_commits_come_back_with_it(cluster: SimCluster) -> None:
+    async with cluster.running(1) as one:
+        async with cluster.running(2) as two:
+            await cluster.until(lambda: len(one.cluster.nodes) == 2)
+            await create(cluster, one, "t", 1)
+            assert await coordinator(one, "g0") == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1), "its topic is being made"
+            for broker in (one, two):
+                await cluster.until(lambda: all_led(broker, GROUP_METADATA_TOPIC, 4))  # noqa: B023
+            found = {name: (await coordinator(one, name))[1] for name in ("g0", "g1", "g2", "g3", "g4", "g5")}
+            assert set(found.values()) == {1, 2}
+            assert {name: (await coordinator(two, name))[1] for name in found} == found
+            for name, node in found.items():
+                there, elsewhere = (one, two) if node == 1 else (two, one)
+                await cluster.until(lambda: not there.groups.runtime.is_loading)  # noqa: B023
+                assert await commit(elsewhere, name, 7) == ErrorCode.NOT_COORDINATOR
+                assert await commit(there, name, 7) == 0
+            await cluster.until(lambda: one.topics.get("t") is not None and two.topics.get("t") is not None)
+        theirs = [name for name, node in found.items() if node == 2]
+        await cluster.until(lambda: len(one.cluster.nodes) == 1)
+        assert await coordinator(one, theirs[0]) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+        async with cluster.running(2) as two:
+            await cluster.until(lambda: all_led(two, GROUP_METADATA_TOPIC, 4) and not two.groups.runtime.is_loading)
+            assert [await committed(two, name) for name in theirs] == [(0, 7)] * len(theirs)
+            # The offsets of a deleted topic go, and with their own topic all groups.
+            assert (await delete(cluster, one, "t")).error_code == 0
+            await cluster.until(lambda: not two.topics.partition_count("t"))
+            assert [await committed(two, name) for name in theirs] == [(0, -1)] * len(theirs)
+            cluster.plan(request_deletion(GROUP_METADATA_TOPIC))
+            await cluster.until(lambda: not two.topics.partition_count(GROUP_METADATA_TOPIC))
+            assert (await committed(two, theirs[0]))[0] == ErrorCode.NOT_COORDINATOR
+            assert (await coordinator(two, theirs[0]))[0] == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            await cluster.until(lambda: all_led(two, GROUP_METADATA_TOPIC, 4) and all_led(one, GROUP_METADATA_TOPIC, 4))
+            node = (await coordinator(two, "g0"))[1]
+            there = one if node == 1 else two
+            await create(cluster, there, "t", 1)
+            assert await commit(there, "g0", 9) == 0
+
+
+def all_led(broker: Broker, topic: str, partitions: int) -> bool:
+    told = leaders(broker, topic)
+    mine = [index for index, (leader, _) in told.items() if leader == broker.node.node_id]
+    return (
+        len(told) == partitions
+        and all(leader > 0 for leader, _ in told.values())
+        and sorted(ends(broker, topic)) == mine
+    )
