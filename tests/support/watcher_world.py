@@ -10,7 +10,7 @@ from muster.testing import VirtualClock
 from muster.testing.watchers import SimTopics, SimWatcher, write_topics
 from muster.testing.zookeeper import SimSession, SimZooKeeper
 from muster.zookeeper.operations import Ask, Change, Operation, Plan, Watched
-from muster.zookeeper.watcher_asks import Level, StartFetching, StopFetching, Tell, TimeOfDay
+from muster.zookeeper.watcher_asks import GiveUp, Level, StartFetching, StopFetching, Tell, TimeOfDay
 from muster.zookeeper.watcher_scheme import WatcherMember
 from muster.zookeeper.watcher_settings import WatcherSettings
 from muster.zookeeper.watcher_subscription import Subscription
@@ -100,7 +100,7 @@ class Hand:
             return None
         if isinstance(what, TimeOfDay):
             return 1
-        if isinstance(what, Tell):
+        if isinstance(what, Tell | GiveUp):
             return None
         try:
             return self.world.zookeeper.do(self.session, what)

@@ -17,7 +17,7 @@ from muster.testing.clock import VirtualClock
 from muster.testing.zookeeper import Running, SimSession, SimZooKeeper
 from muster.zookeeper import znodes
 from muster.zookeeper.operations import Ask, Create, NodeExistsError, SessionEvent, SetData, Watched
-from muster.zookeeper.watcher_asks import Level, Pause, StartFetching, StopFetching, Tell, TimeOfDay
+from muster.zookeeper.watcher_asks import GiveUp, Level, Pause, StartFetching, StopFetching, Tell, TimeOfDay
 from muster.zookeeper.watcher_scheme import WatcherMember
 from muster.zookeeper.watcher_settings import WatcherSettings
 from muster.zookeeper.watcher_states import WatcherState
@@ -97,6 +97,8 @@ class SimWatcher:
         self.name = settings.consumer_id
         self.member = WatcherMember(settings, subscription)
         self.notices: list[Tell] = []
+        self.told_of: list[GiveUp] = []
+        """What its user was told of partitions that go."""
         self.brokers: list[znodes.BrokerRegistration] = []
         """Those from which it reads."""
         self.is_gone = False
@@ -215,6 +217,9 @@ class SimWatcher:
                 self._is_fetching = False
                 self._topics.stops(self.name)
                 self._later(self._rng.randint(0, self._stop_ms), reply, dict(self._positions))
+            case GiveUp():
+                self.told_of.append(what)
+                self._later(0, reply, None)
             case StartFetching():
                 self._start(what)
                 self._later(0, reply, None)

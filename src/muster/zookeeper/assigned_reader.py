@@ -8,18 +8,27 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from warnings import warn
 
 from muster.client import AsyncConsumer, forks
 from muster.client.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS, OffsetsToCommit, has_ended_well
 from muster.client.driver import monotonic_ms
 from muster.client.handout import Records
+from muster.client.listener import RebalanceListener
+from muster.client.pump import call_here
 from muster.errors import ClosedError, IllegalStateError, MusterError, WakeupError
 from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_listener_of: ContextVar[AsyncAssignedReader | None] = ContextVar("muster_listener_of", default=None)
+"""The consumer whose listener is running."""
 
 
 class AsyncAssignedReader(forks.StaysHere):
@@ -29,9 +38,17 @@ class AsyncAssignedReader(forks.StaysHere):
         self._reader: AsyncConsumer | None = None
         self._news = asyncio.Event()
         """There is something for a poll: another reader, an error, the end."""
-        self._errors: deque[MusterError] = deque()
+        self._errors: deque[Exception] = deque()
         self._defect: MusterError | None = None
         """Why it cannot go on at all."""
+        self._listener: RebalanceListener | None = None
+        self._listening: asyncio.Task[None] | None = None
+        """The call of the listener that is under way."""
+        self._call_user: Callable[..., Awaitable[None]] = call_here
+        self._from_listener = asyncio.Lock()
+        """Held by what the listener has asked for."""
+        self._is_held = False
+        """Nothing is handed out while the listener learns of new partitions: it may seek."""
         self._last_task: asyncio.Task[Any] | None = None
         """The task to which records were handed out last."""
         self._woken = False
@@ -85,16 +102,19 @@ class AsyncAssignedReader(forks.StaysHere):
         await self._close(timeout_ms, handled=has_ended_well(self._last_task))
 
     async def _close(self, timeout_ms: int, *, handled: bool) -> bool:
-        """Close. Returns True: it is closed then, by this call or another."""
+        """Close. Returns whether it is closed then: not if the listener that is called by its close calls this."""
         if self._has_begun and self._forks != forks.count:
             return True
         if self._closing:
-            await self._gone.wait()
-            return True
+            if not self._is_in_listener:
+                await self._gone.wait()
+            return self._gone.is_set()
         self._closing, self._is_last_handled = True, handled
         self._tell_poll()
         try:
             await self._end(timeout_ms)
+            if self._listening is not None and not self._is_in_listener:
+                await asyncio.wait([self._listening])
         finally:
             self._gone.set()
         return True
@@ -122,7 +142,7 @@ class AsyncAssignedReader(forks.StaysHere):
             warn(f"an {type(self).__name__} was dropped without close()", ResourceWarning, stacklevel=2)
 
     def _check_open(self) -> None:
-        if self._closing:
+        if self._closing and not (self._is_in_listener and not self._gone.is_set()):
             raise ClosedError("the consumer is closed")
         if self._forks != forks.count:
             if self._has_begun:
@@ -145,6 +165,17 @@ class AsyncAssignedReader(forks.StaysHere):
 
         async def read(reader: AsyncConsumer, left_ms: int) -> Records:
             return await reader.poll(left_ms, max_records=max_records)
+
+        return await self._read(read, deadline) or {}
+
+    async def poll_arrow(
+        self, timeout_ms: int = 1_000, *, columns: Sequence[str] | None = None
+    ) -> dict[TopicPartition, pa.Table]:
+        """`poll` that returns Arrow tables, see `AsyncConsumer.poll_arrow`."""
+        deadline = monotonic_ms() + timeout_ms
+
+        async def read(reader: AsyncConsumer, left_ms: int) -> dict[TopicPartition, pa.Table]:
+            return await reader.poll_arrow(left_ms, columns=columns)
 
         return await self._read(read, deadline) or {}
 
@@ -181,6 +212,8 @@ class AsyncAssignedReader(forks.StaysHere):
         """Have `read` read for as long as there is time; None if there is no reader until then."""
         if not self._is_subscribed:
             raise IllegalStateError("subscribe() before poll()")
+        if self._is_in_listener:
+            raise IllegalStateError("a listener that polls would wait for itself")
         if self._polling:
             raise IllegalStateError("another poll of this consumer is under way")
         self._polling = True
@@ -191,7 +224,7 @@ class AsyncAssignedReader(forks.StaysHere):
                 self._raise_told()
                 self._news.clear()
                 left_ms = 60_000 if deadline is None else max(0, deadline - monotonic_ms())
-                if self._reader is not None:
+                if self._reader is not None and not self._is_held:
                     with suppress(WakeupError):
                         return await read(self._reader, left_ms)
                 elif not await self._wait_for_news(left_ms) and deadline is not None:
@@ -229,16 +262,66 @@ class AsyncAssignedReader(forks.StaysHere):
         if self._reader is not None and self._polling:
             self._reader.wakeup()
 
-    def _fail(self, error: MusterError) -> None:
+    def _fail(self, error: Exception) -> None:
         """Have the next poll raise an error."""
         self._errors.append(error)
         self._tell_poll()
+
+    # --- the listener ------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_in_listener(self) -> bool:
+        """Whether the listener, while it is called, has called what is running."""
+        return self._listening is not None and _listener_of.get() is self
+
+    async def _tell_listener(self, method: str, partitions: Iterable[TopicPartition]) -> None:
+        """Call a method of the listener, and wait until it has returned. What it raises, the next poll raises."""
+        if self._listener is None or self._listening is not None:
+            return  # the second: it closes the consumer
+        call = self._call_listener(getattr(self._listener, method), sorted(partitions))
+        self._listening = asyncio.get_running_loop().create_task(call)
+        await asyncio.wait([self._listening])  # a close that cancels this leaves the listener alone
+        async with self._from_listener:
+            pass
+
+    async def _call_listener(self, method: Callable[..., Any], partitions: list[TopicPartition]) -> None:
+        _listener_of.set(self)
+        try:
+            await self._call_user(method, partitions)
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self._listening = None
 
     # --- where to read -----------------------------------------------------------------------------------------------
 
     def seek(self, partition: TopicPartition, offset: OffsetAndMetadata | int) -> None:
         """Read on from an offset, until the next rebalance. Raises IllegalStateError if it is not assigned."""
         self._assigned_reader(partition).seek(partition, offset)
+
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Read from the oldest record on; of all assigned partitions by default."""
+        for partition in self.assignment() if partitions is None else list(partitions):
+            self._assigned_reader(partition).seek_to_beginning([partition])
+
+    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Read only records that come from now on; of all assigned partitions by default."""
+        for partition in self.assignment() if partitions is None else list(partitions):
+            self._assigned_reader(partition).seek_to_end([partition])
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these partitions until `resume` or the next rebalance. They stay this consumer's."""
+        for partition in partitions:
+            self._assigned_reader(partition).pause([partition])
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Undo `pause`."""
+        for partition in partitions:
+            self._assigned_reader(partition).resume([partition])
+
+    def paused(self) -> set[TopicPartition]:
+        """The paused partitions."""
+        return set() if self._reader is None else self._reader.paused()
 
     async def position(self, partition: TopicPartition, timeout_ms: int | None = None) -> int:
         """The offset of the next record; waits while it has to be looked up."""

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from muster.client import AsyncConsumer
 from muster.client.async_consumer import OffsetsToCommit
 from muster.client.driver import monotonic_ms, wall_clock_ms
+from muster.client.listener import RebalanceListener
 from muster.errors import (
     ClosedError,
     CommitFailedError,
@@ -29,7 +30,7 @@ from muster.model import OffsetAndMetadata, TopicPartition
 from muster.zookeeper.assigned_reader import AsyncAssignedReader
 from muster.zookeeper.operations import Ask, Plan, SessionEvent, SessionExpiredError, Watched, ZooKeeperError
 from muster.zookeeper.session import ZooKeeperSession
-from muster.zookeeper.watcher_asks import Level, Pause, Reading, StartFetching, StopFetching, Tell, TimeOfDay
+from muster.zookeeper.watcher_asks import GiveUp, Level, Pause, Reading, StartFetching, StopFetching, Tell, TimeOfDay
 from muster.zookeeper.watcher_config import WatcherConfig, addresses_of
 from muster.zookeeper.watcher_scheme import WatcherMember
 from muster.zookeeper.watcher_settings import new_consumer_id
@@ -169,12 +170,20 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
         pattern: str | None = None,
         black_list: str | None = None,
         num_streams: int = 1,
+        listener: RebalanceListener | None = None,
     ) -> None:
         """Take part in the group, for topics, for all topics whose whole name a pattern matches, or for all others.
 
         A consumer with several streams gets as many members' parts: `streams` says which partitions belong to which. A
         mapping gives each topic a number of its own. As in 0.8 there is one subscription in a consumer's life. The
         pattern is one that Java and Python read alike; commas separate alternatives.
+
+        As with Kafka 0.8's own consumer a rebalance does not wait for a poll. So the listener is called in a task (by a
+        `WatcherConsumer` in a thread) of its own, at any time, while records may still be in the caller's hands. Before
+        `on_partitions_revoked` fetching has stopped, and what is handled is committed if auto commit is on; only behind
+        it the partitions are released, so it may commit. Without offsets its commit writes what auto commit would:
+        records of the last poll are not handled yet. Nothing is handed out before `on_partitions_assigned` has
+        returned, so it may seek. An exception is raised by the next poll, and the rebalance goes on.
 
         Raises:
             ConfigError: the pattern, a topic's name or a number of streams is wrong.
@@ -189,6 +198,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
             subscription = Subscription.to_list(pattern or black_list or "", num_streams, white=pattern is not None)
         else:
             subscription = Subscription.to_topics(_streams(topics, num_streams))
+        self._listener = listener
         self._member = WatcherMember(self._config.settings(self.consumer_id), subscription)
         if self._session is not None:
             self._watcher = asyncio.get_running_loop().create_task(self._watch())
@@ -223,9 +233,10 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
         """
         await self.start()
         within_ms = self._config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        turn = self._from_listener if self._is_in_listener else self._turn
         try:
-            async with asyncio.timeout(within_ms / 1000), self._turn:
-                positions = self._to_commit(offsets)
+            async with asyncio.timeout(within_ms / 1000), turn:
+                positions = self._stopped_at if self._stopped_at and offsets is None else self._to_commit(offsets)
                 strange = await self._commit(positions)
                 self._note_committed(positions)
         except TimeoutError:
@@ -339,6 +350,9 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
         match what:
             case StopFetching():
                 return self._stop_fetching()
+            case GiveUp():
+                method = "on_partitions_lost" if what.lost else "on_partitions_revoked"
+                await self._tell_listener(method, what.partitions)
             case StartFetching():
                 await self._start_fetching(what)
             case Pause():
@@ -363,9 +377,14 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
     async def _start_fetching(self, what: StartFetching) -> None:
         self._stopped_at = {}
         await self._have_reader(what.brokers)
-        self._readings = what.partitions
-        self._read_from({partition: reading.offset for partition, reading in what.partitions.items()})
+        self._readings, self._is_held = what.partitions, self._listener is not None
         self._tell_poll()
+        self._read_from({partition: reading.offset for partition, reading in what.partitions.items()})
+        try:
+            await self._tell_listener("on_partitions_assigned", what.partitions)
+        finally:
+            self._is_held = False
+            self._tell_poll()
         log.info("%s: reads %s", self.consumer_id, ", ".join(map(str, sorted(what.partitions))) or "nothing")
 
     async def _have_reader(self, brokers: list[BrokerRegistration]) -> None:

@@ -2,17 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Self
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, Self
 
 from muster.client.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS, OffsetsToCommit
 from muster.client.blocking import BlockingReader
 from muster.client.handout import Records
 from muster.client.loop import LoopThread
-from muster.errors import ClosedError
+from muster.errors import ClosedError, IllegalStateError
 from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from muster.zookeeper.assigned_reader import AsyncAssignedReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+async def call_in_thread(function: Callable[..., Any], *arguments: Any) -> None:
+    """Call the user's function in a thread of its own, from which it may call the consumer."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+    context = copy_context()
+
+    def settle(error: Exception | None) -> None:
+        if ended.done():
+            return
+        if error is None:
+            ended.set_result(None)
+        else:
+            ended.set_exception(error)
+
+    def call() -> None:
+        found: Exception | None = None
+        try:
+            result = context.run(function, *arguments)
+            if asyncio.iscoroutine(result):
+                result.close()
+                raise IllegalStateError("a listener of a blocking consumer has plain functions, not coroutines")
+        except Exception as error:
+            found = error
+        with suppress(RuntimeError):  # the listener has closed the consumer
+            loop.call_soon_threadsafe(settle, found)
+
+    threading.Thread(target=call, name="muster-listener", daemon=True).start()
+    await ended
 
 
 class AssignedReader(BlockingReader):
@@ -23,6 +59,7 @@ class AssignedReader(BlockingReader):
 
     def __init__(self, consumer: AsyncAssignedReader, thread_name: str) -> None:
         self._consumer = consumer
+        consumer._call_user = call_in_thread
         super().__init__(LoopThread(thread_name, consumer._hang_up), consumer._take_back)
 
     # --- life --------------------------------------------------------------------------------------------------------
@@ -49,6 +86,12 @@ class AssignedReader(BlockingReader):
         """`poll` that does not wait unless asked to."""
         return self.poll(timeout_ms, max_records=max_records)
 
+    def poll_arrow(
+        self, timeout_ms: int = 1_000, *, columns: Sequence[str] | None = None
+    ) -> dict[TopicPartition, pa.Table]:
+        """`poll` that returns Arrow tables, see `AsyncConsumer.poll_arrow`."""
+        return self._read(self._consumer.poll_arrow, timeout_ms, columns=columns)
+
     def wakeup(self) -> None:
         """Have the poll under way raise a WakeupError, or else the next one. It may be called from any thread and from
         a signal handler."""
@@ -67,6 +110,26 @@ class AssignedReader(BlockingReader):
     def seek(self, partition: TopicPartition, offset: OffsetAndMetadata | int) -> None:
         """Read on from an offset, until the next rebalance."""
         self._do(self._consumer.seek, partition, offset)
+
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Read from the oldest record on; of all assigned partitions by default."""
+        self._do(self._consumer.seek_to_beginning, partitions)
+
+    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Read only records that come from now on; of all assigned partitions by default."""
+        self._do(self._consumer.seek_to_end, partitions)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these partitions until `resume` or the next rebalance. They stay this consumer's."""
+        self._do(self._consumer.pause, partitions)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Undo `pause`."""
+        self._do(self._consumer.resume, partitions)
+
+    def paused(self) -> set[TopicPartition]:
+        """The paused partitions."""
+        return self._do(self._consumer.paused)
 
     def position(self, partition: TopicPartition, timeout_ms: int | None = None) -> int:
         """The offset of the next record; waits while it has to be looked up."""

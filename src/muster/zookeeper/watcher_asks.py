@@ -35,8 +35,21 @@ class StopFetching(Ask[Mapping[TopicPartition, int]]):
     __slots__ = ()
 
 
+class GiveUp(Ask[None]):
+    """Tell the user that these partitions are about to be released, or `lost`: that others may own them already.
+
+    Before a release they are still the member's, and what is to be committed is committed, unless the user does it.
+    """
+
+    __slots__ = ("lost", "partitions")
+
+    def __init__(self, partitions: Iterable[TopicPartition], *, lost: bool = False) -> None:
+        self.partitions = sorted(partitions)
+        self.lost = lost
+
+
 class StartFetching(Ask[None]):
-    """Fetch these partitions, and no others."""
+    """Tell the user of these partitions, fetch them, and no others."""
 
     __slots__ = ("assignment", "brokers", "partitions")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from muster.client.listener import RebalanceListener
 from muster.model import TopicPartition
 from muster.zookeeper.async_watcher_consumer import AsyncWatcherConsumer, Topics
 from muster.zookeeper.blocking_reader import AssignedReader
@@ -38,9 +39,14 @@ class WatcherConsumer(AssignedReader):
         pattern: str | None = None,
         black_list: str | None = None,
         num_streams: int = 1,
+        listener: RebalanceListener | None = None,
     ) -> None:
-        """Take part in the group, for topics, for all topics whose whole name a pattern matches, or for all others."""
-        self._do(self._consumer.subscribe, topics, pattern=pattern, black_list=black_list, num_streams=num_streams)
+        """Take part in the group, for topics, for all topics whose whole name a pattern matches, or for all others.
+
+        The listener's methods are called in a thread of their own, see `AsyncWatcherConsumer.subscribe`.
+        """
+        lists = {"pattern": pattern, "black_list": black_list}
+        self._do(self._consumer.subscribe, topics, **lists, num_streams=num_streams, listener=listener)
 
     def streams(self) -> dict[str, set[TopicPartition]]:
         """The partitions of each stream that has some now."""

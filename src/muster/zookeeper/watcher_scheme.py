@@ -58,6 +58,7 @@ from muster.zookeeper.operations import (
 )
 from muster.zookeeper.topic_expression import TooCostlyError
 from muster.zookeeper.watcher_asks import (
+    GiveUp,
     Level,
     Pause,
     Reading,
@@ -106,6 +107,10 @@ class WatcherMember(SessionPlans):
         self._paths = GroupPaths(settings.group_id)
         self._id_path = self._paths.member(settings.consumer_id)
         self._assign = strategy(settings.partition_assignment_strategy)
+        self._lost: set[TopicPartition] = set()
+        """What it owned when a session ended, and its user was not told of yet."""
+        self._is_giving_up = False
+        """The user is being told of what is released."""
         self._claims: set[TopicPartition] = set()
         """Owner znodes that are its own: those of `owned`, and in a try those that it has claimed so far."""
         self._written: dict[TopicPartition, int] = {}
@@ -168,6 +173,7 @@ class WatcherMember(SessionPlans):
             yield from ask(Pause(max(1_000, self.settings.rebalance_backoff_ms)))
 
     def _attend(self) -> Plan[None]:
+        yield from self._tell_lost()
         if self.state is WatcherState.UNREGISTERED:
             self._move(Happening.BEGINS)
         if self.state is WatcherState.REGISTERING:
@@ -182,10 +188,14 @@ class WatcherMember(SessionPlans):
         """Write offsets, of partitions that it owns. Answers those that it does not own: they were not written.
 
         Neither owner nor version is checked: a member that does not know yet that it has lost a partition sets the
-        group back. Errors of ZooKeeper are raised; some offsets may be written then.
+        group back. Errors of ZooKeeper are raised; some offsets may be written then. It may run while `GiveUp` or
+        `StartFetching` are carried out, beside no other plan.
         """
-        self._plan_session = self._sessions
-        yield from self._write_offsets(positions)
+        before, self._plan_session = self._plan_session, self._sessions
+        try:
+            yield from self._write_offsets(positions)
+        finally:
+            self._plan_session = before  # of the plan that waits while the user is told
         return [partition for partition in positions if partition not in self.owned]
 
     def committed(self, partitions: Iterable[TopicPartition]) -> Plan[dict[TopicPartition, int | None]]:
@@ -210,10 +220,13 @@ class WatcherMember(SessionPlans):
         self._plan_session = self._sessions
         try:
             positions = yield from ask(StopFetching())
-            if self.settings.auto_commit_enable:
-                yield from self._write_offsets(positions)
-        except ZooKeeperError as error:
-            yield from ask(Tell(Level.WARNING, f"the last offsets could not be committed: {error}"))
+            try:
+                if self.settings.auto_commit_enable:
+                    yield from self._write_offsets(positions)
+            except ZooKeeperError as error:
+                yield from ask(Tell(Level.WARNING, f"the last offsets could not be committed: {error}"))
+            yield from self._tell_lost()
+            yield from self._say_what_goes()
         finally:
             self._move(Happening.CLOSES)
             self.owned.clear()
@@ -354,8 +367,24 @@ class WatcherMember(SessionPlans):
         if self.settings.auto_commit_enable:
             yield from self._write_offsets(positions)
 
+    def _tell_lost(self) -> Plan[None]:
+        if self._lost:
+            lost, self._lost = self._lost, set()
+            yield from ask(GiveUp(lost, lost=True))
+
+    def _say_what_goes(self) -> Plan[None]:
+        """Tell the user of what is owned, while it still is: as 0.8.2's listener, behind the commit."""
+        if self.owned:
+            self._is_giving_up = True
+            try:
+                yield from ask(GiveUp(self.owned))
+            finally:
+                self._is_giving_up = False
+
     def _release(self) -> Plan[None]:
+        yield from self._say_what_goes()
         self.owned.clear()
+        self._check_session()
         for partition in sorted(self._claims):
             yield from self._delete(self._paths.owner(*partition))
             self._claims.discard(partition)
@@ -513,6 +542,8 @@ class WatcherMember(SessionPlans):
     def _forget(self) -> None:
         """The session has ended, and with it id, owners and watches. Nothing is deleted or committed."""
         self._move(Happening.EXPIRED)
+        if not self._is_giving_up:
+            self._lost |= set(self.owned)
         self.owned.clear()
         self._claims.clear()
         self._watch_all()

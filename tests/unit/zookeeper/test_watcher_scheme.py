@@ -106,6 +106,7 @@ def test_a_rebalance_stops_commits_releases_reads_claims_and_starts_in_this_orde
         "Create /consumers/g/offsets",
         "Create /consumers/g/offsets/t",
         "Create /consumers/g/offsets/t/0",
+        "GiveUp",
         "Delete /consumers/g/owners/t/0",
         "GetChildren /consumers/g/ids watch",
         "GetData /consumers/g/ids/g_a",

@@ -1,0 +1,18 @@
+"""Fixtures of the tests with a real ZooKeeper."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.support.brokers import BrokerProcess
+from tests.support.watcher_cluster import Cluster, watched_cluster
+from tests.support.zookeepers import ZooKeeperServer
+
+
+@pytest.fixture
+async def cluster(zookeeper: ZooKeeperServer, shared_muster: BrokerProcess) -> AsyncIterator[Cluster]:
+    """muster's broker, named in a folder of ZooKeeper that the test has for itself."""
+    async with watched_cluster(zookeeper, shared_muster) as found:
+        yield found

@@ -1,0 +1,64 @@
+"""What the user of a member of scheme 1 is told of partitions that go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from muster.model import TopicPartition
+from muster.zookeeper.operations import Ask, SessionEvent
+from muster.zookeeper.watcher_asks import GiveUp
+from muster.zookeeper.watcher_states import WatcherState
+from tests.support.watcher_world import Hand, World, changed, registered
+
+
+def test_the_user_is_told_of_what_is_released_and_of_what_was_lost_each_once() -> None:
+    world = World()
+    watcher = world.at_rest()
+    every = [TopicPartition("t", number) for number in range(4)]
+    assert watcher.told_of == []
+    world.write({"t": 4})
+    world.clock.advance(1_000)
+    world.rest(watcher)
+    world.zookeeper.expire(watcher.session)
+    world.clock.advance(3_000)
+    world.rest(watcher)
+    watcher.leave()
+    world.clock.advance(1_000)
+    told_of = [(what.partitions, what.lost) for what in watcher.told_of]
+    assert told_of == [(every, False), (every, True), (every, False)]
+
+
+def test_what_is_released_while_the_session_ends_is_not_lost_as_well() -> None:
+    world = World(partitions=1)
+    hand = Hand(world)
+    member = registered(world, hand)
+
+    def ends(what: Ask[Any]) -> bool:
+        member.session(SessionEvent.EXPIRED)
+        return True
+
+    hand.before[GiveUp] = ends
+    member.watched(changed("/consumers/g/ids"))
+    hand.carry_out(member.attend())
+    assert isinstance(hand.asked[-1], GiveUp), "the plan ends with its session"
+    hand.asked.clear()
+    hand.carry_out(member.shut_down())
+    assert hand.steps() == ["StopFetching"]
+
+
+def test_a_commit_while_the_user_is_told_leaves_the_plan_that_waits_in_its_session() -> None:
+    """The session ends while the listener is called, and the listener commits behind it."""
+    world = World(partitions=1)
+    hand = Hand(world)
+    member = registered(world, hand)
+
+    def commits(what: Ask[Any]) -> bool:
+        member.session(SessionEvent.EXPIRED)
+        assert list(member.commit({TopicPartition("t", 0): 9})) == []
+        return True
+
+    hand.before[GiveUp] = commits
+    member.watched(changed("/consumers/g/ids"))
+    hand.carry_out(member.attend())
+    assert isinstance(hand.asked[-1], GiveUp)
+    assert member.state is WatcherState.UNREGISTERED
