@@ -11,6 +11,8 @@ from muster.broker.config import SETTINGS
 from muster.broker.settings import Setting, show
 from muster.broker.topic_settings import SETTINGS as TOPIC_SETTINGS
 from muster.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
+from muster.zookeeper.server_assigned_config import ServerAssignedConfig
+from muster.zookeeper.watcher_config import WatcherConfig
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "settings.md"
 
@@ -62,6 +64,11 @@ def page() -> str:
     ):
         rows = ((f"`{f.name}`", _code(f.default)) for f in fields(kind) if f.name not in without)
         parts += [f"\n### {title}\n\n{_paragraphs(kind)}\n\n", *_table(("setting", "default"), rows)]
+    known = {field.name: field.default for field in fields(ConsumerConfig)}
+    for title, kind in ("`WatcherConsumer`", WatcherConfig), ("`ServerAssignedConsumer`", ServerAssignedConfig):
+        rows = ((f"`{f.name}`", _code(f.default)) for f in fields(kind) if known.get(f.name, known) != f.default)
+        head = f"\n### {title}\n\n{_paragraphs(kind)}\n\nThe other settings are those of consumers.\n\n"
+        parts += [head, *_table(("setting", "default"), rows)]
     return "".join(parts)
 
 

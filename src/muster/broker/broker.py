@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from muster.broker import handlers
+from muster.broker.calls import Api
 from muster.broker.clock import TICK_S, SteadyClock, now_ms
 from muster.broker.cluster_view import ClusterView
 from muster.broker.config import BrokerConfig
@@ -26,6 +27,7 @@ from muster.broker.durability import Durability
 from muster.broker.fetch_sessions import FetchSessions
 from muster.broker.fetches import ParkedFetches
 from muster.broker.groups import Groups
+from muster.broker.handlers import draft
 from muster.broker.identity import Identity, load_identity, read_identity
 from muster.broker.partitions import Partitions, log_config
 from muster.broker.producer_ids import ProducerIds
@@ -129,7 +131,7 @@ class Broker:
             await self._open_port()
             try:
                 parts = (self.topics, self.changes, self.partitions, self.coordination, self.fetches)
-                await among.join(self.node, *parts)
+                await among.join(self.node, self.cluster.draft_node, *parts)
             except BaseException:
                 await self._server.close()
                 self._store.close()
@@ -286,8 +288,9 @@ class Broker:
     async def _listen(self) -> None:
         config = self.config
         host, port = config.listener
+        apis = handlers.table(self.rooms())
         self._server = Server(
-            handlers.table(self.rooms()),
+            apis,
             unsupported=handlers.unsupported(),
             max_connections=config.integer("max.connections"),
             max_request_bytes=config.integer("socket.request.max.bytes"),
@@ -298,12 +301,19 @@ class Broker:
             on_turn=self._turn_done,
             on_rest=lambda: self.on_rest(),
         )
-        try:
-            bound = await self._server.bind(host, port)
-        except OSError as error:
-            raise MusterError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+        bound = await self._bind(host, port, apis)
         if not config.advertised[1]:
             self.cluster.node = self.node._replace(port=bound)
+        if config.draft_listener is not None:
+            drafts = draft.table(self.cluster, self.groups, apis)
+            bound = await self._bind(*config.draft_listener, drafts)
+            self.cluster.draft_node = Node(self.node.node_id, config.draft_advertised, bound)
+
+    async def _bind(self, host: str, port: int, apis: dict[int, Api]) -> int:
+        try:
+            return await self._server.bind(host, port, apis)
+        except OSError as error:
+            raise MusterError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
 
     def _advertised(self) -> Node:
         """This broker's advertised address; its port may be one that the system chooses."""

@@ -50,6 +50,8 @@ class ClusterView:
         self.cluster_id = cluster_id
         self.node = node
         """This broker and its advertised address, which is complete once the port is open."""
+        self.draft_node: Node | None = None
+        """This broker's listener for members of groups as Kafka's drafts had them, if it has one."""
 
     @property
     def nodes(self) -> list[Node]:
@@ -68,6 +70,10 @@ class ClusterView:
     def node_of(self, node_id: int) -> Node | None:
         """A broker by its id, None if it is not there."""
         return self.node if node_id == self.node.node_id else None
+
+    def draft_node_of(self, node_id: int) -> Node | None:
+        """A broker's listener for the drafts, None if it has none."""
+        return self.draft_node if node_id == self.node.node_id else None
 
     def leadership(self, topic: str, index: int) -> Leadership:
         """The nodes of a partition that exists."""

@@ -27,6 +27,9 @@ _SETTINGS = (
     S("node.id", K.INT, 1, "The id of this broker.", 0),
     S("listeners", K.LIST, "PLAINTEXT://127.0.0.1:9092", "The address to listen on. Port 0 takes a free one."),
     S("advertised.listeners", K.LIST, None, "The address that clients are told; by default the one listened on."),
+    S("draft.listener", K.STRING, None,
+      "The address of a second listener, for members of `server.assigned.groups` that speak as Kafka's drafts did. By "
+      "default there is none."),
     S("log.dirs", K.LIST, "muster-data", "The folder with topics, groups and offsets."),
     S("broker.rack", K.STRING, None, "The rack of this broker, told to clients."),
     S("fsync", K.STRING, "interval",
@@ -200,6 +203,18 @@ class BrokerConfig:
         return host, port or None
 
     @property
+    def draft_listener(self) -> tuple[str, int] | None:
+        """Host and port of the listener for the drafts, None if there is none."""
+        text = self.text_or_none("draft.listener")
+        return parse_listener("draft.listener", text) if text else None
+
+    @property
+    def draft_advertised(self) -> str:
+        """The host of that listener as members are told it: the one that it names, or that of the other listener."""
+        host, _ = self.draft_listener or ("", 0)
+        return self.advertised[0] if host in ("", "0.0.0.0", "::") else host
+
+    @property
     def data_dir(self) -> Path:
         """The one folder of `log.dirs`."""
         return Path(self.text("log.dirs")).expanduser()
@@ -282,7 +297,7 @@ def load(
 
 
 def _check(config: BrokerConfig) -> None:
-    _ = config.listener
+    _ = config.listener, config.draft_listener
     if "," in config.text("log.dirs"):
         raise ConfigError("log.dirs is one folder here")
     if config.integer("group.min.session.timeout.ms") > config.integer("group.max.session.timeout.ms"):

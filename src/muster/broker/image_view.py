@@ -45,6 +45,11 @@ class ImageView(ClusterView):
         found = self._image.brokers.get(node_id)
         return found.node if found is not None else None
 
+    def draft_node_of(self, node_id: int) -> Node | None:
+        """As `ClusterView.draft_node_of`."""
+        found = self._image.brokers.get(node_id)
+        return found.draft_node if found is not None else None
+
     def leadership(self, topic: str, index: int) -> Leadership:
         """As `ClusterView.leadership`. A leader that is not registered is none: its partition's state will tell so."""
         found = self._image.topics.get(topic)

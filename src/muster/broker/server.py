@@ -61,7 +61,8 @@ class Server:
         service = Service(apis, unsupported, max_request_bytes, self.intake, self.slices, on_turn, monotonic)
         self.shared = Shared(self.loop, service, self.connections)
         self._backlog = backlog
-        self._listening: list[socket.socket] = []
+        self._listening: dict[socket.socket, Shared] = {}
+        """The sockets that listen, and what the connections of each share."""
         self._sockets = Sockets(self.loop)
         self._highest_descriptor = 1 << 30
         self._sweep: asyncio.TimerHandle | None = None
@@ -75,14 +76,19 @@ class Server:
         self.accept()
         return bound
 
-    async def bind(self, host: str, port: int) -> int:
-        """Open the port; connections wait until `accept`. Returns the port."""
+    async def bind(self, host: str, port: int, apis: dict[int, Api] | None = None) -> int:
+        """Open a port; connections wait until `accept`. Returns the port. With `apis`, these serve it and no others."""
         self._keep_descriptors_back()
+        shared = self.shared
+        if apis is not None and apis is not shared.service.apis:
+            service = shared.service._replace(apis=apis, unsupported=None)
+            shared = Shared(self.loop, service, self.connections)
         try:
             found = await self.loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             for family, _, _, _, address in dict.fromkeys(found):
-                self._listening.append(_listen(family, (address[0], port, *address[2:]), self._backlog))
-                port = self._listening[0].getsockname()[1]
+                listening = _listen(family, (address[0], port, *address[2:]), self._backlog)
+                self._listening[listening] = shared
+                port = listening.getsockname()[1]
         except BaseException:
             self.stop_listening()
             self._sockets.close()
@@ -129,7 +135,7 @@ class Server:
             except OSError:  # it has gone again
                 accepted.close()
                 continue
-            SocketTransport(self._sockets, accepted, peer, Connection(self.shared))
+            SocketTransport(self._sockets, accepted, peer, Connection(self._listening[listening]))
 
     def _accept_again(self, listening: socket.socket) -> None:
         if listening in self._listening:
@@ -142,7 +148,7 @@ class Server:
             self._sweep.cancel()
         if self._look is not None:
             self._look.cancel()
-        listening, self._listening = self._listening, []
+        listening, self._listening = self._listening, {}
         for one in listening:
             self.loop.remove_reader(one)
             one.close()

@@ -139,6 +139,7 @@ class ZooKeeperCluster:
     async def join(
         self,
         node: Node,
+        draft_node: Node | None,
         topics: TopicCatalogue,
         changes: TopicChanges,
         partitions: Partitions,
@@ -152,7 +153,10 @@ class ZooKeeperCluster:
         """
         self._parts = Parts(topics, changes, partitions, coordination, fetches)
         endpoint = Endpoint(LISTENER, node.host, node.port)
-        self._registration = BrokerRegistration(node.node_id, (endpoint,), now_ms(), rack=node.rack)
+        draft = Endpoint("DRAFT", draft_node.host, draft_node.port) if draft_node is not None else None
+        self._registration = BrokerRegistration(
+            node.node_id, (endpoint,), now_ms(), rack=node.rack, draft_listener=draft
+        )
         joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._keeper = asyncio.create_task(self._keep(joined))
         self._wake.set()

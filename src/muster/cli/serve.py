@@ -42,6 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="join the cluster of brokers on this ZooKeeper (default: alone)",
     )
     parser.add_argument("--broker-id", type=int, metavar="N", help="id of this broker in its cluster (default 1)")
+    parser.add_argument(
+        "--draft-listener", metavar="HOST:PORT", help="also listen for members that speak as Kafka's drafts did"
+    )
     parser.add_argument("--config", type=Path, metavar="FILE.toml", help="settings: quoted keys in its table [broker]")
     parser.add_argument(
         "-o", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="a setting, by Kafka's name"
@@ -108,11 +111,13 @@ def settings(arguments: argparse.Namespace) -> BrokerConfig:
     config.set("log.dirs", arguments.data_dir or config.text("log.dirs"))
     if arguments.broker_id is not None:
         config.set("node.id", arguments.broker_id, "--broker-id")
+    if arguments.draft_listener is not None:
+        config.set("draft.listener", arguments.draft_listener, "--draft-listener")
     if arguments.zookeeper is not None:
         config.set("zookeeper.connect", arguments.zookeeper, "--zookeeper")
     if arguments.fsync is not None:
         config.set("fsync", arguments.fsync)
-    _ = config.advertised  # checked before the folder is touched
+    _ = config.advertised, config.draft_listener  # checked before the folder is touched
     return config
 
 
@@ -175,5 +180,7 @@ def _hung_up() -> None:
 
 def ready_line(broker: Broker) -> str:
     """The line that is printed when clients may connect."""
-    folder = broker.config.data_dir
-    return f"muster {__version__} ready on {broker.bootstrap} (cluster {broker.cluster.cluster_id}, data in {folder})"
+    folder, draft = broker.config.data_dir, broker.cluster.draft_node
+    told = f", drafts on {draft.host}:{draft.port}" if draft is not None else ""
+    cluster_id = broker.cluster.cluster_id
+    return f"muster {__version__} ready on {broker.bootstrap} (cluster {cluster_id}, data in {folder}{told})"

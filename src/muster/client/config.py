@@ -53,11 +53,9 @@ class ClientConfig:
     broker_version_fallback: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bootstrap_servers", _addresses(self.bootstrap_servers))
+        object.__setattr__(self, "bootstrap_servers", addresses("bootstrap_servers", self.bootstrap_servers))
         if not self.bootstrap_servers:
             raise ConfigError("bootstrap_servers is empty: name at least one broker as host:port")
-        for address in self.bootstrap_servers:
-            parse_address(address)
         for setting in fields(self):
             _check_range(setting.name, getattr(self, setting.name))
         if self.broker_version_fallback is not None:
@@ -291,11 +289,19 @@ def parse_address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _addresses(value: Any) -> tuple[str, ...]:
+def addresses(name: str, value: Any) -> tuple[str, ...]:
+    """A setting that lists addresses, which may be text with commas.
+
+    Raises:
+        ConfigError: it is neither text nor a list, or an entry is no address.
+    """
     try:
-        return tuple(_split(value))
+        found = tuple(_split(value))
     except (AttributeError, TypeError):
-        raise ConfigError(f"bootstrap_servers is {value!r}; it must be text like 'a:9092,b:9092', or a list") from None
+        raise ConfigError(f"{name} is {value!r}; it must be text like 'a:9092,b:9092', or a list") from None
+    for address in found:
+        parse_address(address)
+    return found
 
 
 def _split(value: str | Iterable[str]) -> list[str]:

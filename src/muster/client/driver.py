@@ -11,7 +11,7 @@ import logging
 import random
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from muster.client.config import ClientConfig, parse_address
@@ -90,14 +90,18 @@ def _bootstrap_nodes(addresses: Iterable[str]) -> list[Node]:
 class Driver:
     """Connections to the brokers of one cluster.
 
-    `wakeup` is called after answers were delivered, `on_error` when a core's `on_reply` raised, which is a defect.
+    With `spoken`, they are not asked which versions they speak: these are known. `wakeup` is called after answers were
+    delivered, `on_error` when a core's `on_reply` raised, which is a defect.
     """
 
-    def __init__(self, config: ClientConfig, metadata: ClusterMetadata) -> None:
+    def __init__(
+        self, config: ClientConfig, metadata: ClusterMetadata, spoken: Mapping[int, tuple[int, int]] | None = None
+    ) -> None:
         self.wakeup: Callable[[], None] = lambda: None
         self.on_error: Callable[[Exception], None] = lambda error: log.error("a client core failed", exc_info=error)
         self._config = config
         self._metadata = metadata
+        self._spoken = spoken
         self._bootstrap = _bootstrap_nodes(config.bootstrap_servers)
         self._connections: dict[tuple[int, Channel], Connection] = {}
         self._addresses: dict[tuple[str, int], _Address] = {}
@@ -185,13 +189,18 @@ class Driver:
                 return known
             known.close(Failure(FailureKind.DISCONNECTED, f"broker {node.node_id} moved to {node.host}:{node.port}"))
         timeout_ms = self._config.request_timeout_ms
-        handshake = Handshake.assumed() if self._address(node).is_old else Handshake()
+        handshake = self._handshake(node)
         connection = Connection(self, node, channel, self._config.client_id, timeout_ms, handshake)
         self._connections[node.node_id, channel] = connection
         task = self._event_loop().create_task(self._connect(connection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return connection
+
+    def _handshake(self, node: Node) -> Handshake:
+        if self._spoken is not None:
+            return Handshake.assumed(self._spoken)
+        return Handshake.assumed() if self._address(node).is_old else Handshake()
 
     def _least_loaded(self, channel: Channel) -> Node:
         """The best of the known brokers; a bootstrap address while none is known, or all of them fail (KIP-899)."""

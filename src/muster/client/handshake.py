@@ -48,10 +48,10 @@ class Handshake:
         self._lowered = False
 
     @classmethod
-    def assumed(cls) -> Handshake:
+    def assumed(cls, ranges: Mapping[int, tuple[int, int]] = BEFORE_API_VERSIONS) -> Handshake:
         """A handshake that is done without having asked, with a broker from before Kafka 0.10."""
         handshake = cls()
-        handshake.done, handshake.ranges = True, dict(BEFORE_API_VERSIONS)
+        handshake.done, handshake.ranges = True, dict(ranges)
         return handshake
 
     def request(self) -> ApiVersionsRequest:

@@ -1,8 +1,8 @@
 """Kafka's coordination through ZooKeeper: the first two generations of consumer groups, and what keeps them.
 
 `operations.py` is what rules ask of ZooKeeper; `session.py` carries it out, over
-`link.py`, the only file that knows kazoo. The consumers are loaded when they are first asked for: rules and tests need
-no kazoo.
+`link.py`, the only file that knows kazoo. The consumers are loaded when they are first asked for: rules, tests and the
+consumers of scheme 2 need no kazoo.
 """
 
 from __future__ import annotations
@@ -11,12 +11,20 @@ from importlib import import_module
 from typing import Any
 
 _WHERE = {
+    "AsyncServerAssignedConsumer": "async_server_assigned_consumer",
     "AsyncWatcherConsumer": "async_watcher_consumer",
     "RebalanceFailedError": "watcher_asks",
+    "ServerAssignedConsumer": "server_assigned_consumer",
     "WatcherConsumer": "watcher_consumer",
 }
 
-__all__ = ["AsyncWatcherConsumer", "RebalanceFailedError", "WatcherConsumer"]
+__all__ = [
+    "AsyncServerAssignedConsumer",
+    "AsyncWatcherConsumer",
+    "RebalanceFailedError",
+    "ServerAssignedConsumer",
+    "WatcherConsumer",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -347,10 +347,14 @@ class AsyncAssignedReader(forks.StaysHere):
     def _to_commit(self, offsets: OffsetsToCommit | None) -> dict[TopicPartition, int]:
         if offsets is None:
             return self._positions(handed_out=True)
-        return {
+        positions = {
             TopicPartition(*partition): place if isinstance(place, int) else place.offset
             for partition, place in offsets.items()
         }
+        if self._reader is not None:  # so that an auto commit does not set the group back to before them
+            places = {partition: OffsetAndMetadata(offset) for partition, offset in positions.items()}
+            self._reader._handout.handled_up_to(places)
+        return positions
 
     def _positions(self, *, handed_out: bool = False) -> dict[TopicPartition, int]:
         """The positions behind what the caller has handled, in the partitions that are read now."""

@@ -139,6 +139,9 @@ class BrokerRegistration(NamedTuple):
     """1 is of Kafka 0.8, 2 of 0.9, 3 and 4 of 0.10 and later, 5 of 2.7 and later."""
     rack: str | None = None
     jmx_port: int = -1
+    draft_listener: Endpoint | None = None
+    """Where it speaks as Kafka's drafts had it. Ours alone, and not among the others: a consumer of Kafka 0.9 fails on
+    the name of a listener that it does not know, but all of Kafka pass over keys that they do not know."""
 
     @property
     def plaintext(self) -> Endpoint | None:
@@ -151,6 +154,12 @@ class BrokerRegistration(NamedTuple):
         """Its address for clients without encryption, None if it has none."""
         found = self.plaintext
         return Node(self.broker_id, found.host, found.port, self.rack) if found is not None else None
+
+    @property
+    def draft_node(self) -> Node | None:
+        """Its address for members of the drafts' groups, None if it has none."""
+        found = self.draft_listener
+        return Node(self.broker_id, found.host, found.port) if found is not None else None
 
     def encode(self) -> bytes:
         """As Kafka writes it."""
@@ -171,6 +180,9 @@ class BrokerRegistration(NamedTuple):
         names = list(_BROKER_KEYS[self.version])
         if self.rack is not None and self.version >= 3:
             names.append("rack")
+        if self.draft_listener is not None:
+            names.append("draft_listener")
+            values["draft_listener"] = str(self.draft_listener)
         return _encode({name: values[name] for name in names})
 
 
@@ -210,6 +222,7 @@ def _broker(name: str, found: _Json) -> BrokerRegistration:
         version,
         found.text("rack") if found.get("rack") is not None else None,
         found.integer("jmx_port") if "jmx_port" in found else -1,
+        _endpoint(found.text("draft_listener"), {"DRAFT": "PLAINTEXT"}) if "draft_listener" in found else None,
     )
 
 

@@ -49,6 +49,7 @@ def test_the_last_source_wins(tmp_path: Path):
 def test_every_setting_has_a_variable(name: str):
     setting = SETTINGS[name]
     value = {"listeners": "PLAINTEXT://h:1", "advertised.listeners": "PLAINTEXT://h:1"}.get(name)
+    value = "h:1" if name == "draft.listener" else value
     if value is None:
         value = "1" if setting.default is None else str(setting.default)
     config = load(environment={environment_name(name): value})

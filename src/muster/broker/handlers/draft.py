@@ -1,0 +1,112 @@
+"""The requests of Kafka's drafts for groups whose coordinator assigns (A2 to A6), on a listener of their own.
+
+    ConsumerMetadata (10), JoinGroup (11) with the assignment in its answer, Heartbeat (12), LeaveGroup (13)
+
+OffsetCommit and OffsetFetch are those of the other listener. There is no ApiVersions: it came with Kafka 0.10. A member
+of this kind is a member of the same group as those that come through the other listener.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from muster.broker.calls import Api, Call
+from muster.broker.cluster_view import ClusterView
+from muster.broker.groups import Groups
+from muster.coordinator.assigned_calls import AssignedJoin, AssignedJoined, AssignedMembers
+from muster.coordinator.runtime import Client
+from muster.errors import ErrorCode
+from muster.protocol.api import ApiKey
+from muster.protocol.draft_api import DRAFT_REQUESTS, DRAFT_VERSIONS
+from muster.protocol.draft_messages import DraftAssignedTopic, DraftJoinGroupRequest, DraftJoinGroupResponse
+from muster.protocol.messages import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+)
+
+_MOST_ELEMENTS = 20_000
+"""Topics in one JoinGroup."""
+
+
+class Needs(NamedTuple):
+    """What these handlers need."""
+
+    cluster: ClusterView
+    groups: Groups
+    members: AssignedMembers
+
+
+def table(cluster: ClusterView, groups: Groups, classic: dict[int, Api]) -> dict[int, Api]:
+    """What serves each request of the drafts; `classic` serves those that the other listener has too."""
+    here = Needs(cluster, groups, AssignedMembers(groups.runtime))
+    handlers: dict[int, Callable[..., Any]] = {
+        ApiKey.FIND_COORDINATOR: find_coordinator,
+        ApiKey.JOIN_GROUP: join,
+        ApiKey.HEARTBEAT: heartbeat,
+        ApiKey.LEAVE_GROUP: leave,
+    }
+    apis = {int(key): classic[key] for key in DRAFT_REQUESTS if key not in handlers}
+    for key, handle in handlers.items():
+        first, last = DRAFT_VERSIONS[key]
+        apis[int(key)] = Api(DRAFT_REQUESTS[key], first, last, partial(handle, here), most_elements=_MOST_ELEMENTS)
+    return apis
+
+
+def find_coordinator(here: Needs, request: FindCoordinatorRequest, call: Call) -> FindCoordinatorResponse:
+    """ConsumerMetadata: the listener of this kind that the group's coordinator has (A2)."""
+    node = here.groups.coordinator(request.key) if here.groups.ensure() else None
+    found = here.cluster.draft_node_of(node.node_id) if node is not None else None
+    if found is None:
+        return FindCoordinatorResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, node_id=-1, host="", port=-1)
+    return FindCoordinatorResponse(node_id=found.node_id, host=found.host, port=found.port)
+
+
+def join(here: Needs, request: DraftJoinGroupRequest, call: Call) -> None:
+    """JoinGroup: answered when all members have joined, with the member's partitions (A5)."""
+
+    def reply(found: AssignedJoined) -> None:
+        topics = [DraftAssignedTopic(topic, numbers) for topic, numbers in found.partitions.items()]
+        call.reply(DraftJoinGroupResponse(found.error, found.generation_id, found.member_id, topics))
+
+    ask = AssignedJoin(
+        request.group_id,
+        request.consumer_id,
+        request.session_timeout,
+        request.topics,
+        request.partition_assignment_strategy,
+    )
+    _serve(here)
+    here.members.join(ask, _client(call), reply)
+
+
+def heartbeat(here: Needs, request: HeartbeatRequest, call: Call) -> HeartbeatResponse:
+    """Heartbeat: ILLEGAL_GENERATION says that a rebalance has begun (A3, A4)."""
+    _serve(here)
+    error = here.members.heartbeat(request.group_id, request.generation_id, request.member_id)
+    return HeartbeatResponse(error_code=error)
+
+
+def leave(here: Needs, request: LeaveGroupRequest, call: Call) -> None:
+    """LeaveGroup."""
+    _serve(here)
+    here.members.leave(
+        request.group_id,
+        request.member_id,
+        _client(call),
+        lambda error: call.reply(LeaveGroupResponse(error_code=error)),
+    )
+
+
+def _serve(here: Needs) -> None:
+    if not here.groups.serving:
+        here.groups.ensure()
+
+
+def _client(call: Call) -> Client:
+    return Client(call.client_id, call.connection.client_host, call.version)

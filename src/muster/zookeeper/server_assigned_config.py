@@ -1,0 +1,42 @@
+"""The settings of `ServerAssignedConsumer`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from muster.client.config import ConsumerConfig, addresses
+from muster.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerAssignedConfig(ConsumerConfig):
+    """The further setting of a consumer whose coordinator assigns its partitions, and what is special here.
+
+    `coordinator_servers` are the draft listeners of one or more coordinators, `host:port,host:port`: it is needed, and
+    any of them leads to the group's coordinator. Records are read from `bootstrap_servers`, brokers of any Kafka.
+    `group_id` is needed. `partition_assignment_strategy` names one strategy that the coordinator knows: range or
+    roundrobin. There are no static members (`group_instance_id`), and no bound on the time between two polls:
+    `max_poll_interval_ms` bounds how long a join may wait for the others.
+    """
+
+    coordinator_servers: tuple[str, ...] = ()
+    partition_assignment_strategy: tuple[Any, ...] = ("range",)
+
+    def _check(self) -> None:
+        ConsumerConfig._check(self)
+        object.__setattr__(self, "coordinator_servers", addresses("coordinator_servers", self.coordinator_servers))
+        if not self.coordinator_servers:
+            raise ConfigError("coordinator_servers is empty: name at least one coordinator as host:port")
+        if self.group_id is None:
+            raise ConfigError("group_id is not set: a consumer of this kind is always in a group")
+        if self.group_instance_id is not None:
+            raise ConfigError("group_instance_id is set, but groups of this kind have no static members")
+        strategies = self.partition_assignment_strategy
+        if len(strategies) != 1 or not isinstance(strategies[0], str):
+            raise ConfigError("partition_assignment_strategy must name one strategy, which the coordinator carries out")
+
+    def of_reader(self) -> dict[str, Any]:
+        """Those of the consumer that reads what the member is given."""
+        values = {setting.name: getattr(self, setting.name) for setting in fields(ConsumerConfig)}
+        return values | {"group_id": None}
