@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -13,6 +13,7 @@ from muster.local.jars import zookeeper_classpath
 from muster.local.java import find_java
 from muster.local.kept import Kept, ServerFailedError, held
 from muster.local.ports import LOOPBACK, free_ports
+from muster.local.relay import Relay
 
 SETTINGS: Mapping[str, object] = {
     "tickTime": 500,  # sessions may be as short as that, and are looked at as often
@@ -44,11 +45,14 @@ class ZooKeeperServer(Kept):
         name: str = "ZooKeeper",
         members: Sequence[str] = (),
         number: int = 1,
+        settings: Mapping[str, object] | None = None,
     ) -> None:
-        """`members` are the lines `server.N=…` of an ensemble, in which this is server `number`."""
+        """`members` are the lines `server.N=…` of an ensemble, in which this is server `number`. `settings` come before
+        `SETTINGS`."""
         super().__init__(name, folder, port, users)
         self._fsync = fsync
         self._members = members
+        self._settings = {**SETTINGS, **(settings or {})}
         self.number = number
 
     def classpath(self) -> str:
@@ -64,7 +68,7 @@ class ZooKeeperServer(Kept):
         self.port = self.port or free_ports(1)[0]
         data = self.folder / "data"
         data.mkdir(exist_ok=True)
-        settings = {**SETTINGS, "dataDir": data, "clientPort": self.port}
+        settings = {**self._settings, "dataDir": data, "clientPort": self.port}
         lines = [f"{key}={value}\n" for key, value in settings.items()]
         if self._members:
             lines += [f"{line}\n" for line in self._members]
@@ -112,7 +116,8 @@ class ZooKeeperServer(Kept):
 class Ensemble:
     """Servers that are one ZooKeeper: while a majority runs, it serves. A context manager.
 
-    `ports` are those for clients, one for each server.
+    `ports` are those for clients, one for each server. With `relayed` a server reaches the others by relays of this
+    process, so that it can be made to lag.
     """
 
     def __init__(
@@ -123,12 +128,20 @@ class Ensemble:
         *,
         fsync: bool = True,
         users: Path | None = None,
+        relayed: bool = False,
+        settings: Mapping[str, object] | None = None,
     ) -> None:
         self._users = users or folder.absolute() / "users"
         self._held = contextlib.ExitStack()
         inner = free_ports(2 * size)
-        pairs = list(zip(inner[:size], inner[size:], strict=True))
-        members = [f"server.{n}={LOOPBACK}:{quorum}:{election}" for n, (quorum, election) in enumerate(pairs, 1)]
+        self._quorum, election = inner[:size], inner[size:]
+        numbers = range(1, size + 1)
+        self._relays = {
+            (one, other): Relay(self._quorum[other - 1])
+            for one in numbers
+            for other in numbers
+            if relayed and one != other
+        }
         self.servers = [
             ZooKeeperServer(
                 folder / f"zookeeper-{n}",
@@ -136,11 +149,46 @@ class Ensemble:
                 fsync=fsync,
                 users=self._users,
                 name=f"ZooKeeper server {n}",
-                members=members,
+                members=[
+                    f"server.{other}={LOOPBACK}:{self._port_of(other, n)}:{election[other - 1]}"
+                    for other in numbers
+                    if size > 1
+                ],
                 number=n,
+                settings=settings,
             )
-            for n in range(1, size + 1)
+            for n in numbers
         ]
+
+    def _port_of(self, other: int, seen_by: int) -> int:
+        relay = self._relays.get((seen_by, other))
+        return self._quorum[other - 1] if relay is None else relay.port
+
+    @contextlib.contextmanager
+    def lagging(self, server: ZooKeeperServer) -> Iterator[None]:
+        """In the block a follower learns nothing from its leader: it goes on to answer reads from what it knew before,
+        and its sessions take themselves for connected. Then it learns all of it.
+
+        What follows: the leader hears of no session at that server, and so ends each when its timeout is over, and its
+        ephemeral nodes with it; the session does not learn that. After `syncLimit` ticks, 30 s where it is not set, the
+        server takes its leader for lost, and serves no more until the block is left.
+        """
+        relays = [relay for (one, _), relay in self._relays.items() if one == server.number]
+        assert relays, "an ensemble whose servers may lag is made with relayed=True"
+        assert server.mode == "follower", f"{server.name} is no follower: {server.mode}"
+        for relay in relays:
+            relay.hold()
+        try:
+            yield
+        finally:
+            for relay in relays:
+                relay.release()
+
+    def delay(self, server: ZooKeeperServer, delay_ms: int) -> None:
+        """Let a follower learn everything so much later than its leader sends it: less than 30 s. 0: no more."""
+        for (one, _), relay in self._relays.items():
+            if one == server.number:
+                relay.delay_ms = delay_ms
 
     @property
     def address(self) -> str:
@@ -180,6 +228,8 @@ class Ensemble:
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as held_here:
+            for relay in self._relays.values():
+                held_here.enter_context(relay)
             for server in self.servers:
                 held_here.callback(server.wait_for_own_end)
             held_here.enter_context(held(self._users))

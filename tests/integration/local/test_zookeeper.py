@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import signal
 import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,21 +24,33 @@ def ensemble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ensemble:
     """Three servers that are not started yet, with the jars and the Java of the tests."""
     monkeypatch.setattr("muster.local.zookeeper.zookeeper_classpath", ZooKeeperServer(tmp_path).classpath)
     monkeypatch.setattr("muster.local.zookeeper.find_java", lambda _: ZooKeeperServer(tmp_path).java())
-    return Ensemble(tmp_path / "ensemble", fsync=False)
+    return Ensemble(tmp_path / "ensemble", fsync=False, relayed=True, settings={"syncLimit": 480})
+
+
+@contextmanager
+def session(address: str, timeout_s: float = PATIENCE_S) -> Iterator[KazooClient]:
+    client = KazooClient(address, timeout=timeout_s)
+    client.start(PATIENCE_S)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def eventually(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not what():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.05)
 
 
 def written_and_read(to: str, at: str) -> bytes:
-    writer, reader = KazooClient(to, timeout=PATIENCE_S), KazooClient(at, timeout=PATIENCE_S)
-    writer.start(PATIENCE_S)
-    reader.start(PATIENCE_S)
-    try:
-        writer.create(f"/from-{to[-5:]}-to-{at[-5:]}", b"hello")
-        reader.sync(f"/from-{to[-5:]}-to-{at[-5:]}")
-        return bytes(reader.get(f"/from-{to[-5:]}-to-{at[-5:]}")[0])
-    finally:
-        for client in (writer, reader):
-            client.stop()
-            client.close()
+    path = f"/from-{to[-5:]}-to-{at[-5:]}"
+    with session(to) as writer, session(at) as reader:
+        writer.create(path, b"hello")
+        reader.sync(path)
+        return bytes(reader.get(path)[0])
 
 
 def test_an_ensemble_serves_and_goes_on_without_its_leader(ensemble: Ensemble):
@@ -54,6 +69,40 @@ def test_an_ensemble_serves_and_goes_on_without_its_leader(ensemble: Ensemble):
         assert written_and_read(dead.address, one.address) == b"hello"
     assert [server.pid for server in ensemble.servers] == [None] * 3
     assert [server.ending for server in ensemble.servers] == ["exit code 143"] * 3
+
+
+def test_sessions_of_a_server_that_lags_see_what_was(ensemble: Ensemble):
+    """The second problem of groups that ZooKeeper coordinates: two members that ask different servers see different
+    members and topics, and each is sure of it. The member at the server that lags has lost its own node, too: the
+    others do not see it any more, and it still sees itself."""
+    with ensemble:
+        lagging, other = ensemble.followers
+        with session(other.address) as ahead, session(lagging.address) as behind, session(lagging.address, 4) as member:
+            member.create("/ids/a", b"", ephemeral=True, makepath=True)
+            ahead.sync("/ids")
+            assert ahead.get_children("/ids") == behind.get_children("/ids") == ["a"]
+            with ensemble.lagging(lagging):
+                ahead.create("/ids/b", b"")
+                eventually(lambda: ahead.get_children("/ids") == ["b"])  # the session of `a` has ended
+                assert behind.get_children("/ids") == ["a"]
+                assert lagging.mode == "follower"
+            behind.sync("/ids")
+            assert behind.get_children("/ids") == ["b"]
+
+
+def test_a_delay_keeps_the_order_and_loses_nothing(ensemble: Ensemble):
+    with ensemble:
+        lagging, other = ensemble.followers
+        with session(other.address) as ahead, session(lagging.address) as behind:
+            ahead.create("/n", b"0")
+            behind.sync("/n")
+            ensemble.delay(lagging, 300)
+            for number in range(1, 21):
+                ahead.set("/n", b"%d" % number)
+            seen = [int(behind.get("/n")[0])]
+            while seen[-1] < 20:
+                seen.append(int(behind.get("/n")[0]))
+            assert seen == sorted(seen)
 
 
 def test_another_server_on_its_port_is_not_taken_for_it(tmp_path: Path):

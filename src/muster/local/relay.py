@@ -1,0 +1,146 @@
+"""A way between two servers that can be slow: what passes it is held back, in order, and nothing of it is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+from muster.local.ports import LOOPBACK
+
+_CHUNK = 65_536
+_PATIENCE_S = 5.0
+
+
+class Relay:
+    """Listens on a port, and joins each connection to one of its own to `target`. A context manager.
+
+    What the target sends back may be late by `delay_ms`, or held altogether (`hold`, `release`); what is sent to the
+    target passes at once. An end of a connection passes in its turn, as bytes do.
+    """
+
+    def __init__(self, target: int) -> None:
+        """`target` is a port of the loopback interface, at which nothing has to listen yet."""
+        self.target = target
+        self.delay_ms = 0
+        self._free = threading.Event()
+        self._free.set()
+        self._server = socket.create_server((LOOPBACK, 0))
+        self.port: int = self._server.getsockname()[1]
+        self._closed = False
+        self._sockets: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._run(self._accept)
+
+    def hold(self) -> None:
+        """Let nothing more of what the target sends pass, until `release`."""
+        self._free.clear()
+
+    def release(self) -> None:
+        """Let what was held pass, and what comes."""
+        self._free.set()
+
+    def close(self) -> None:
+        """End all connections, and listen no more."""
+        with self._lock:
+            self._closed = True
+            for one in (self._server, *self._sockets):
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)  # wakes the threads that wait for it
+                one.close()
+        self._free.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                near, _ = self._server.accept()
+                if self._keep(near):
+                    self._run(self._join, near)
+
+    def _join(self, near: socket.socket) -> None:
+        far = self._connect()
+        if far is None or not self._keep(far):
+            self._end(near)
+            return
+        late: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
+        self._run(self._pass, near, far)
+        self._run(self._take, far, late)
+        self._run(self._give, late, near)
+
+    def _connect(self) -> socket.socket | None:
+        """A connection to the target, for which a moment is waited.
+
+        The sequence: a server votes for another, and comes before that one listens. Without a relay it is refused,
+        and try again; one that is accepted and dropped votes anew, and the other waits 30 s for it.
+        """
+        deadline = time.monotonic() + _PATIENCE_S
+        while not self._closed:
+            try:
+                return socket.create_connection((LOOPBACK, self.target))
+            except OSError:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.02)
+        return None
+
+    def _keep(self, *sockets: socket.socket) -> bool:
+        with self._lock:
+            if self._closed:
+                for one in sockets:
+                    one.close()
+                return False
+            self._sockets.update(sockets)
+            return True
+
+    def _run(self, function: object, *arguments: object) -> None:
+        threading.Thread(target=function, args=arguments, name="muster-relay", daemon=True).start()  # type: ignore[arg-type]
+
+    def _pass(self, near: socket.socket, far: socket.socket) -> None:
+        """Bytes to the target, at once."""
+        with contextlib.suppress(OSError):
+            while data := near.recv(_CHUNK):
+                far.sendall(data)
+        self._end(far)
+
+    def _take(self, far: socket.socket, late: queue.SimpleQueue[tuple[float, bytes]]) -> None:
+        """Bytes from the target into the queue; the empty ones say that it has ended."""
+        data = b"."
+        while data:
+            try:
+                data = far.recv(_CHUNK)
+            except OSError:
+                data = b""
+            late.put((time.monotonic(), data))
+
+    def _give(self, late: queue.SimpleQueue[tuple[float, bytes]], near: socket.socket) -> None:
+        """Bytes from the queue, when their time has come."""
+        with contextlib.suppress(OSError):
+            while True:
+                taken_at, data = late.get()
+                time.sleep(max(0.0, taken_at + self.delay_ms / 1000 - time.monotonic()))
+                self._free.wait()
+                if not data:
+                    break
+                near.sendall(data)
+        self._end(near)
+
+    def _end(self, one: socket.socket) -> None:
+        """No more bytes in either direction: servers take half an end for none."""
+        with contextlib.suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)
+        with self._lock:
+            if not self._closed:
+                self._sockets.discard(one)
+                one.close()
