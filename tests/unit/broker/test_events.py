@@ -10,6 +10,7 @@ import pytest
 
 from muster.broker.events import EventFile, GroupLines
 from muster.coordinator.effects import RebalanceCompleted, RebalanceStarted
+from tests.support.assigned_group import AssignedGroup
 from tests.support.group_harness import GroupHarness
 from tests.support.said import said
 
@@ -42,6 +43,15 @@ def test_a_rebalance_is_told_with_who_and_why_and_how_long(
         "group g: rebalance after generation 0: member joined (member a-1 of client 'client-a'): Adding new member a-1 "
         "with group instance id None; client reason: first light",
         "group g: rebalance done in 3000 ms: generation 1, 1 member(s), range, leader a-1",
+    ]
+
+
+def test_a_client_that_the_coordinator_cannot_assign_to_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    group = AssignedGroup()
+    group.join("x", protocols={"sticky": b"", "own": b""})
+    assert lines(group, caplog) == [
+        "group g: client 'client-x' at 127.0.0.1 cannot join: the coordinator assigns by range and roundrobin, "
+        "the member knows sticky, own",
     ]
 
 

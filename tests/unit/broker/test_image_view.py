@@ -10,6 +10,7 @@ import pytest
 
 from muster.broker.broker import Broker
 from muster.broker.coordination import ByLeaders
+from muster.broker.groups import GroupTopics
 from muster.broker.image_view import ImageView
 from muster.coordinator.partitioning import group_partition
 from muster.errors import ErrorCode
@@ -52,6 +53,12 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
         for number in (ELSEWHERE, NOWHERE, STALE, FRESH):
             found.partitions.resign("t", number)
         yield found
+
+
+async def test_the_coordinator_is_told_of_the_partitions_that_can_be_read(broker: Broker) -> None:
+    topics = GroupTopics(broker.topics, broker.cluster)
+    assert topics.led_partitions("t") == [HERE, ELSEWHERE]
+    assert topics.led_partitions("there is none") == []
 
 
 def leader_of(told: Any) -> tuple[int, int] | None:

@@ -1,0 +1,154 @@
+"""muster's own consumers in a group to which the coordinator assigns, on a broker alone: it watches, they need not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.broker.broker import Broker
+from muster.client import AsyncConsumer
+from muster.coordinator.effects import Cause, GroupEvent, RebalanceStarted
+from muster.errors import ErrorCode, KafkaError
+from muster.model import TopicPartition
+from tests.support.brokers import broker_config
+
+pytestmark = pytest.mark.slow
+
+PATIENCE_S = 120
+ASSIGNED = {"server.assigned.groups": "g", "group.initial.rebalance.delay.ms": 0}
+
+
+class World:
+    """A broker that can be started again, and consumers of the group `g`, which never look at topics by themselves."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.events: list[GroupEvent] = []
+        self.consumers: list[AsyncConsumer] = []
+        self.broker: Broker
+        self._held = AsyncExitStack()
+
+    async def start(self, **settings: Any) -> None:
+        config = broker_config(self.folder, ASSIGNED | settings)
+        self.broker = await self._held.enter_async_context(Broker(config, on_event=self.events.append))
+
+    async def stop(self) -> None:
+        await self._held.aclose()
+
+    async def consumer(self, *topics: str, **settings: Any) -> AsyncConsumer:
+        consumer = AsyncConsumer(
+            bootstrap_servers=self.broker.bootstrap,
+            group_id="g",
+            allow_auto_create_topics=False,
+            metadata_max_age_ms=3_600_000,
+            **{"heartbeat_interval_ms": 200, **settings},
+        )
+        await consumer.start()
+        consumer.subscribe(list(topics))
+        self.consumers.append(consumer)
+        return consumer
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Poll all consumers until something holds."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not condition():
+                await asyncio.gather(*(consumer.poll(20) for consumer in self.consumers))
+
+    async def shares_are(self, *shares: set[tuple[str, int]]) -> None:
+        wanted = sorted(sorted(TopicPartition(*each) for each in share) for share in shares)
+        await self.until(lambda: sorted(sorted(each.assignment()) for each in self.consumers) == wanted)
+
+    async def close(self, consumer: AsyncConsumer) -> None:
+        self.consumers.remove(consumer)
+        await consumer.close()
+
+    def causes(self) -> list[Cause]:
+        return [event.cause for event in self.events if isinstance(event, RebalanceStarted)]
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> Any:
+    made = World(tmp_path / "data")
+    await made.start()
+    yield made
+    for consumer in list(made.consumers):
+        await made.close(consumer)
+    await made.stop()
+
+
+async def test_topics_that_come_and_go_are_shared_out_though_no_member_looks(world: World) -> None:
+    world.broker.changes.create_topic("a", 2, {})
+    await world.consumer("a", "b")
+    await world.shares_are({("a", 0), ("a", 1)})
+    world.broker.changes.create_topic("b", 2, {})
+    await world.shares_are({("a", 0), ("a", 1), ("b", 0), ("b", 1)})
+    assert world.causes()[-1] is Cause.PARTITIONS_GAINED
+    await world.consumer("a", "b")
+    await world.shares_are({("a", 0), ("b", 0)}, {("a", 1), ("b", 1)})
+    topic = world.broker.topics.get("a")
+    assert topic is not None
+    world.broker.changes.delete_topic(topic)
+    await world.shares_are({("b", 0)}, {("b", 1)})
+    assert world.causes()[-1] is Cause.TOPIC_DELETED
+
+
+async def forever(consumer: AsyncConsumer) -> None:
+    while True:
+        await consumer.poll(100)
+
+
+async def test_a_strategy_that_the_server_does_not_know_is_refused(world: World) -> None:
+    """A7: the limit of a server that assigns."""
+    world.broker.changes.create_topic("a", 2, {})
+    await world.consumer("a")
+    await world.shares_are({("a", 0), ("a", 1)})
+    stranger = await world.consumer("a", partition_assignment_strategy=["cooperative-sticky"])
+    world.consumers.remove(stranger)
+    with pytest.raises(KafkaError, match="takes range and roundrobin") as refused:
+        await asyncio.wait_for(forever(stranger), PATIENCE_S)
+    assert refused.value.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    await stranger.close()
+    await world.shares_are({("a", 0), ("a", 1)})
+
+
+async def test_a_static_member_that_comes_back_takes_its_share_without_a_rebalance(world: World) -> None:
+    world.broker.changes.create_topic("a", 2, {})
+    first = await world.consumer("a", group_instance_id="one")
+    await world.consumer("a", group_instance_id="two")
+    await world.shares_are({("a", 0)}, {("a", 1)})
+    mine, rebalances = first.assignment(), len(world.causes())
+    await world.close(first)
+    again = await world.consumer("a", group_instance_id="one")
+    await world.until(lambda: again.assignment() == mine)
+    assert len(world.causes()) == rebalances
+
+
+@pytest.mark.parametrize("assigned", [None, "g"], ids=["switched off", "as before"])
+async def test_a_restart_with_and_without_the_setting(world: World, assigned: str | None) -> None:
+    """It is stopped in good order, keeps its port, and has the group in its log."""
+    world.broker.changes.create_topic("a", 4, {})
+    for _ in range(2):
+        await world.consumer("a")
+    await world.shares_are({("a", 0), ("a", 1)}, {("a", 2), ("a", 3)})
+    port, before = world.broker.node.port, {each.group_metadata().generation_id for each in world.consumers}
+    rebalances = len(world.causes())
+    await world.stop()
+    settings: dict[str, Any] = {"listeners": f"PLAINTEXT://127.0.0.1:{port}", "server.assigned.groups": assigned}
+    await world.start(**settings)
+
+    def generations() -> set[int]:
+        return {each.group_metadata().generation_id for each in world.consumers}
+
+    if assigned is None:
+        await world.until(lambda: min(generations()) > max(before))
+        assert world.causes()[rebalances] is Cause.ASSIGNER_CHANGED
+    await world.shares_are({("a", 0), ("a", 1)}, {("a", 2), ("a", 3)})
+    if assigned is not None:
+        # A commit shows that each has found the coordinator again, and is of its generation.
+        await asyncio.gather(*(each.commit({next(iter(each.assignment())): 1}) for each in world.consumers))
+        assert (generations(), len(world.causes())) == (before, rebalances)
