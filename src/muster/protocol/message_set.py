@@ -64,11 +64,6 @@ class _Entry(NamedTuple):
     message: Message
 
 
-def begins_with_set(records: Buffer) -> bool:
-    """Whether what a fetch brought begins with a message set. Batches come behind sets, never before them."""
-    return len(records) > _MAGIC_AT and records[_MAGIC_AT] < MAGIC
-
-
 def to_batches(records: Buffer, max_size: int = MAX_DECOMPRESSED_SIZE) -> tuple[bytes, CorruptRecordError | None]:
     """What a fetch brought, each message set as record batches; those among them that are batches stay as they are.
 

@@ -28,10 +28,10 @@ from muster.errors import (
 from muster.model import TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
 from muster.protocol.compression import Buffer
-from muster.protocol.message_set import begins_with_set, to_batches
+from muster.protocol.message_set import to_batches
 from muster.protocol.messages import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from muster.protocol.primitives import ZERO_UUID
-from muster.protocol.record_batch import BatchHeader, iter_headers
+from muster.protocol.record_batch import BatchHeader, UnsupportedMagicError, iter_headers
 from muster.spark.cluster import Cluster, Leader, RetriableError, Retry, connect
 from muster.spark.wire import Connection
 
@@ -192,18 +192,15 @@ class RangeReader:
             aborted = [(entry.producer_id, entry.first_offset) for entry in data.aborted_transactions or ()]
         assert isinstance(data.records, bytes | bytearray | memoryview)
         start, records = self._position, data.records
-        if begins_with_set(records):
-            records, damage = to_batches(records)
-            if damage is not None and not records:
-                raise CorruptRecordError(f"{self._partition} is damaged at offset {start}: {damage}")
         try:
-            decoded = self._decoder.decode(records, start, self._end, aborted, self._settings.check_crcs)
-            # Decoding is lazy, while the next request is on its way. But where damage is passed over, it must be known
-            # before anything is handed out.
-            batches = decoded.batches if self._settings.fail_on_data_loss else iter(list(decoded.batches))
+            decoded = self._begin_decoding(records, aborted)
+        except (
+            UnsupportedMagicError
+        ):  # of a broker or a producer from before Kafka 0.11, as the consumer's core finds it
+            records, decoded = self._decode_sets(records, aborted)
         except CorruptRecordError as error:
             records, decoded = self._before_damage(records, aborted, error)
-            batches = decoded.batches
+        batches = decoded.batches
         if decoded.next_offset == start:
             self._retry.pause(RetriableError(f"{self._partition} brings no whole batch at offset {start}"))
             return
@@ -219,6 +216,22 @@ class RangeReader:
             self._position = start
             self._before_damage(records, aborted, error)
         self._retry.reset()  # what the caller did with the records, however long, is none of the waiting
+
+    def _begin_decoding(self, records: Buffer, aborted: list[tuple[int, int]] | None) -> Fetched:
+        decoded = self._decoder.decode(records, self._position, self._end, aborted, self._settings.check_crcs)
+        # Decoding is lazy, while the next request is on its way. But where damage is passed over, it must be known
+        # before anything is handed out.
+        return decoded if self._settings.fail_on_data_loss else decoded._replace(batches=iter(list(decoded.batches)))
+
+    def _decode_sets(self, records: Buffer, aborted: list[tuple[int, int]] | None) -> tuple[Buffer, Fetched]:
+        """What has message sets in it, as batches, and decoded."""
+        made, damage = to_batches(records)
+        if damage is not None and not made:
+            return self._before_damage(made, aborted, damage)
+        try:
+            return made, self._begin_decoding(made, aborted)
+        except CorruptRecordError as error:
+            return self._before_damage(made, aborted, error)
 
     # --- damaged batches ---------------------------------------------------------------------------------------------
 

@@ -94,6 +94,10 @@ async def test_a_listener_may_commit_what_goes_and_seek_in_what_comes(cluster: C
 
         async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
             assert await consumer.position(p0) == (0 if not committed else 7)
+            assert consumer._reader is not None
+            while not consumer._reader._core.has_records:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)  # a poll that is not held back would return them now
             consumer.seek(p0, 2 if not committed else 8)
 
     async with cluster.consumer(GROUP, enable_auto_commit=False) as consumer:

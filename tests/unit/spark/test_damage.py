@@ -10,6 +10,7 @@ from muster.model import TopicPartition
 from muster.protocol.messages import PartitionData
 from muster.protocol.record_batch import BatchBuilder
 from muster.spark.fetch import FetchSettings, RangeReader
+from tests.support.message_sets import message
 
 
 def batch(base, count, **flags):
@@ -92,3 +93,37 @@ def test_bytes_that_are_no_batches_fail_always():
     found = reader(9, fail_on_data_loss=False)
     with pytest.raises(CorruptRecordError, match="t-0 is damaged behind offset 0"):
         decoded(found, b"\xff" * 80)
+
+
+# --- message sets of releases before 0.11, which may stand before and behind batches ---------------------------------
+
+
+@pytest.mark.parametrize("loses", [False, True])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_message_sets_are_read_wherever_they_stand(loses, magic):
+    sets = [message(offset, b"x", magic=magic) for offset in (3, 4)]
+    for parts, expected in (
+        ([*sets], [3, 4]),
+        ([*sets, batch(5, 3)], [3, 4, 5, 6, 7]),
+        ([batch(0, 3), *sets], [0, 1, 2, 3, 4]),
+        ([batch(0, 3), *sets, batch(5, 1)], [0, 1, 2, 3, 4, 5]),
+        ([batch(0, 3), sets[0], sets[1][:-1]], [0, 1, 2, 3]),
+    ):
+        found = reader(len(expected) + (expected[0]), fail_on_data_loss=not loses)
+        found._send = lambda: None
+        assert decoded(found, *parts) == expected
+        assert found._position == expected[-1] + 1
+
+
+def test_damage_in_a_batch_beside_sets_is_named():
+    with pytest.raises(CorruptRecordError, match="offsets 5 to 7 of t-0 are damaged"):
+        decoded(reader(9), message(4, b"x"), flip(batch(5, 3)))
+
+
+def test_a_damaged_set_is_told_as_damage():
+    bad = flip(bytearray(message(0, b"x")))
+    with pytest.raises(CorruptRecordError, match="t-0 is damaged behind offset 0: record is corrupt"):
+        decoded(reader(9), bad)
+    found = reader(9)
+    found._send = lambda: None
+    assert decoded(found, batch(0, 3), flip(bytearray(message(3, b"x")))) == [0, 1, 2]
