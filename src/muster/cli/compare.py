@@ -22,6 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--schemes", default=",".join(SCHEMES), metavar="N,N…", help=f"which ones (default {','.join(SCHEMES)})"
     )
+    parser.add_argument(
+        "--zookeeper", metavar="HOST:PORT[/chroot]", help="an existing ZooKeeper that nothing else uses meanwhile"
+    )
+    parser.add_argument(
+        "--kafka", metavar="HOST:PORT", help="an existing Kafka cluster on that ZooKeeper instead of muster's brokers"
+    )
     parser.add_argument("--out", type=Path, default=Path("compare-out"), metavar="DIR", help="default compare-out")
 
 
@@ -33,10 +39,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     from muster.compare import job
     from muster.compare.formulas import Scheme
+    from muster.compare.servers import Given
 
     schemes = [Scheme(name) for name in _listed("--schemes", arguments.schemes, SCHEMES)]
     sizes = [job.STORY] if arguments.quick else [_size(text) for text in arguments.sizes.split(",")]
-    wanted = job.Wanted(arguments.out.resolve(), schemes, sizes)
+    given = Given(arguments.zookeeper, arguments.kafka)
+    wanted = job.Wanted(arguments.out.resolve(), schemes, sizes, given)
     console = Console()
     try:
         results = asyncio.run(interruptible(job.run(wanted, lambda text: print(text, flush=True))))

@@ -7,6 +7,7 @@ namespace (ZooKeeper 3.6 and newer), which count the reads that found a znode. W
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from muster.errors import MusterError
@@ -37,6 +38,16 @@ class Counters(NamedTuple):
         if not isinstance(other, Counters):
             return NotImplemented
         return Counters(*(one + more for one, more in zip(self, other, strict=True)))
+
+
+def parse_mntr(answer: str) -> dict[str, float]:
+    """The counters in an answer to `mntr`, without their prefix `zk_`; those that are numbers."""
+    found = {}
+    for line in answer.splitlines():
+        name, _, value = line.partition("\t")
+        with suppress(ValueError):
+            found[name.removeprefix("zk_")] = float(value)
+    return found
 
 
 def read_counters(mntr: Mapping[str, float]) -> Counters:

@@ -85,10 +85,11 @@ def writes_of_change(partitions: int) -> int:
 
 def reads_range(members: int, partitions: int, brokers: int, failed_tries: int, conflicts: int) -> Range:
     """What a change's reads may be. An offset that was never committed is read in vain, which is not counted; a member
-    that joins sets a watch on the topic, too (1); an owner that is in the way is looked at once more (1 each)."""
-    most = reads_of_change(members, partitions, brokers) + 1
+    that joins sets a watch on the topic, and looks whether its chroot is there (2); an owner that is in the way is
+    looked at once more (1 each)."""
+    change = reads_of_change(members, partitions, brokers)
     vain = failed_tries * reads_in_vain(members, brokers) + conflicts
-    return Range(most - 1 - partitions, most + vain)
+    return Range(change - partitions, change + 2 + vain)
 
 
 def writes_range(members: int, partitions: int, failed_tries: int, conflicts: int) -> Range:

@@ -12,17 +12,17 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from muster.compare import local_servers
+from muster.client.driver import wall_clock_ms
 from muster.compare.checks import Check, is_well, judge
 from muster.compare.formulas import TITLES, Scheme
 from muster.compare.page import FIGURES, render
 from muster.compare.results import Results, Run, to_json
+from muster.compare.servers import Given, started
 from muster.compare.trial import Options, Trial
 from muster.errors import MusterError
 
 MARKER = ".muster-compare"
 STORY = 5
-SIZES = (2, 5, 10, 20, 50)
 _MARKS = {True: "[green]✓[/]", False: "[bold red]✗[/]", None: "–"}
 
 
@@ -32,7 +32,8 @@ class Wanted:
 
     out: Path
     schemes: Sequence[Scheme]
-    sizes: Sequence[int] = SIZES
+    sizes: Sequence[int]
+    given: Given
 
 
 def prepare(folder: Path) -> None:
@@ -49,22 +50,38 @@ async def run(wanted: Wanted, note: Callable[[str], None]) -> Results:
     """Run each scheme with each number of members."""
     prepare(wanted.out)
     results = Results(story=STORY if STORY in wanted.sizes else wanted.sizes[0])
+    results.left_out = _left_out(wanted.given)
     for size in wanted.sizes:
         for scheme in wanted.schemes:
             results.runs.append(await _run_one(wanted, scheme, size, note))
-    brokers = max(run.brokers for run in results.runs)
-    results.setting = (
-        f"{results.runs[0].partitions} partitions on {brokers} brokers of muster, one server of ZooKeeper, all on one "
-        "machine; assignment by range"
-    )
+    results.setting = _setting(wanted.given, results.runs[0])
     return results
 
 
+def _setting(given: Given, one: Run) -> str:
+    brokers = f"{one.brokers} brokers of {'muster' if given.kafka is None else 'the Kafka at ' + given.kafka}"
+    zookeeper = "a ZooKeeper of one server" if given.zookeeper is None else f"the ZooKeeper at {given.zookeeper}"
+    return f"{one.partitions} partitions on {brokers}, with {zookeeper}; assignment by range."
+
+
+def _left_out(given: Given) -> list[str]:
+    """The steps that would stop what the user runs."""
+    found = []
+    if given.kafka is not None:
+        found.append("a broker that goes, since the brokers are the user's")
+    if given.zookeeper is not None:
+        found.append("ZooKeeper that is away, since it is the user's")
+    return found
+
+
 async def _run_one(wanted: Wanted, scheme: Scheme, size: int, note: Callable[[str], None]) -> Run:
-    folder = wanted.out / f"scheme-{scheme.value}-{size}"
+    suffix = "" if wanted.given.zookeeper is None else f"-{wall_clock_ms() // 1_000}"
+    name = f"compare-{scheme.value}-{size}{suffix}"
+    folder = wanted.out / name
+    folder.mkdir()
     note(f"{TITLES[scheme]}, {size} members")
-    async with local_servers.started(scheme, folder) as servers:
-        found = await Trial(scheme, size, servers, Options(folder), note).run()
+    async with started(scheme, folder, wanted.given, name) as servers:
+        found = await Trial(scheme, size, servers, Options(folder, name), note).run()
     shutil.rmtree(folder, ignore_errors=True)
     return found
 

@@ -1,42 +1,173 @@
-"""The servers of a comparison: what the workload needs of ZooKeeper and the brokers."""
+"""The servers of a comparison: processes of this machine that end with the caller, or those that the user names.
+
+What is the user's own is never stopped: the steps that would stop it are left out.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
-from muster.compare.counters import Counters
+from muster.client.async_admin import AsyncAdmin
+from muster.client.core.admin import NewTopic
+from muster.client.driver import monotonic_ms
+from muster.compare.counters import Counters, parse_mntr, read_counters
+from muster.compare.formulas import Scheme
+from muster.errors import ConfigError, KafkaError, MusterError
+from muster.local.broker import LocalBroker
+from muster.local.zookeeper import ZooKeeperServer
+
+BROKERS = 3
+PATIENCE_S = 120
+LOOK_EVERY_S = 0.1
+
+SETTINGS: Mapping[str, object] = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 3}
+"""Of every broker: the first member of a group waits for no others, so that all schemes start alike."""
+OF_SCHEME: Mapping[Scheme, Mapping[str, object]] = {Scheme.SERVER: {"server.assigned.groups": ".*"}}
 
 
-class Servers(Protocol):
-    """ZooKeeper and brokers that serve. Those that may be stopped keep addresses and data."""
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the user names. `zookeeper` may have a chroot."""
 
-    brokers: int
-    """How many are registered in ZooKeeper."""
-    broker_stops: bool
-    zookeeper_stops: bool
+    zookeeper: str | None = None
+    kafka: str | None = None
 
-    @property
-    def zookeeper(self) -> str:
-        """HOST:PORT/chroot."""
+    def __post_init__(self) -> None:
+        if self.kafka is not None and self.zookeeper is None:
+            raise ConfigError("--kafka needs --zookeeper: the ZooKeeper of that cluster, with its chroot if it has one")
 
-    @property
-    def bootstrap(self) -> str:
-        """The brokers' addresses."""
+
+class Servers:
+    """ZooKeeper and brokers that serve. `brokers` says how many are registered in ZooKeeper.
+
+    This class is of those that the user runs; the steps look at `broker_stops` and `zookeeper_stops` first.
+    """
+
+    broker_stops = False
+    zookeeper_stops = False
+
+    def __init__(self, zookeeper: str, bootstrap: str, brokers: int) -> None:
+        self.zookeeper = zookeeper
+        """HOST:PORT,HOST:PORT/chroot."""
+        self.bootstrap = bootstrap
+        self.brokers = brokers
 
     async def counters(self) -> Counters:
-        """What ZooKeeper has counted so far."""
+        """What ZooKeeper has counted so far: each of its servers counts what its own clients ask."""
+        total = Counters()
+        for address in self.zookeeper.partition("/")[0].split(","):
+            total += await _counters_of(address)
+        return total
 
     async def create_topic(self, topic: str, partitions: int) -> None:
-        """Create a topic, with its partitions on all brokers."""
+        """Create a topic; returns when each partition has a leader."""
+        async with AsyncAdmin(bootstrap_servers=self.bootstrap, client_id="muster-compare") as admin:
+            outcome = (await admin.create_topics([NewTopic(topic, partitions, 1)]))[topic]
+            if isinstance(outcome, KafkaError):
+                raise outcome
+            give_up = monotonic_ms() + PATIENCE_S * 1_000
+            while not await _is_led(admin, topic, partitions):
+                if monotonic_ms() > give_up:
+                    raise MusterError(f"topic {topic} has partitions without a leader")
+                await asyncio.sleep(LOOK_EVERY_S)
 
     async def stop_broker(self, spared: int) -> None:
-        """Stop one of the brokers, but not the one with the id `spared` (-1: any)."""
+        """Stop one of the brokers, but not the one with the id `spared` (-1: any). It leaves the cluster at once."""
+        raise NotImplementedError
 
     async def start_broker(self) -> None:
         """Have it back."""
+        raise NotImplementedError
 
     async def stop_zookeeper(self) -> None:
-        """Kill ZooKeeper."""
+        """Kill ZooKeeper. Its sessions go on when it is back."""
+        raise NotImplementedError
 
     async def start_zookeeper(self) -> None:
         """Have it back."""
+        raise NotImplementedError
+
+
+async def _counters_of(address: str) -> Counters:
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+            writer.write(b"mntr")
+            answer = await reader.read()
+            writer.close()
+    except OSError as error:
+        raise MusterError(f"ZooKeeper at {address} does not say what it has counted: {error}") from None
+    return read_counters(parse_mntr(answer.decode()))
+
+
+async def _is_led(admin: AsyncAdmin, topic: str, partitions: int) -> bool:
+    found = (await admin.describe_topics([topic]))[topic]
+    if isinstance(found, KafkaError):
+        return False
+    return sum(partition.leader_id >= 0 for partition in found.partitions) == partitions
+
+
+class LocalServers(Servers):
+    """Brokers of one's own, on a ZooKeeper of one's own unless the user has named one."""
+
+    broker_stops = True
+
+    def __init__(self, zookeeper: str, brokers: Mapping[int, LocalBroker], server: ZooKeeperServer | None) -> None:
+        super().__init__(zookeeper, ",".join(broker.bootstrap for broker in brokers.values()), len(brokers))
+        self.zookeeper_stops = server is not None
+        self._brokers = brokers
+        self._server = server
+        self._stopped: LocalBroker | None = None
+
+    async def stop_broker(self, spared: int) -> None:
+        """Stop the broker with the highest id but `spared`."""
+        self._stopped = self._brokers[max(self._brokers.keys() - {spared})]
+        await asyncio.to_thread(self._stopped.stop)
+
+    async def start_broker(self) -> None:
+        """Have it back."""
+        assert self._stopped is not None
+        await asyncio.to_thread(self._stopped.start)
+
+    async def stop_zookeeper(self) -> None:
+        """Kill it."""
+        assert self._server is not None
+        await asyncio.to_thread(self._server.kill)
+
+    async def start_zookeeper(self) -> None:
+        """Have it back."""
+        assert self._server is not None
+        await asyncio.to_thread(self._server.start)
+
+
+@contextlib.asynccontextmanager
+async def started(scheme: Scheme, folder: Path, given: Given, name: str) -> AsyncIterator[Servers]:
+    """Servers for one run under a scheme, with a folder of their own, and `name` as chroot in the user's ZooKeeper."""
+    if given.kafka is not None:
+        assert given.zookeeper is not None
+        async with AsyncAdmin(bootstrap_servers=given.kafka, client_id="muster-compare") as admin:
+            brokers = len((await admin.describe_cluster()).nodes)
+        yield Servers(given.zookeeper, given.kafka, brokers)
+        return
+    with contextlib.ExitStack() as running:
+        yield await asyncio.to_thread(_start, scheme, folder, given, name, running)
+
+
+def _start(scheme: Scheme, folder: Path, given: Given, name: str, running: contextlib.ExitStack) -> LocalServers:
+    server = None
+    if given.zookeeper is None:
+        server = running.enter_context(ZooKeeperServer(folder / "zookeeper", fsync=False))
+    zookeeper = server.address if server is not None else f"{given.zookeeper}/{name}"
+    settings = {**SETTINGS, **OF_SCHEME.get(scheme, {})}
+    brokers = {
+        number: LocalBroker(folder / f"broker-{number}", zookeeper=zookeeper, broker_id=number, settings=settings)
+        for number in range(1, BROKERS + 1)
+    }
+    for broker in brokers.values():
+        running.enter_context(broker)
+    return LocalServers(zookeeper, brokers, server)

@@ -61,6 +61,8 @@ class Options:
     """Of all runs."""
 
     folder: Path
+    name: str
+    """Of the topic and the group: neither is there yet."""
     partitions: int = 8
     rate: int = 100
     """Records that are written in a second."""
@@ -75,7 +77,7 @@ class Trial:
         self, scheme: Scheme, size: int, servers: Servers, options: Options, note: Callable[[str], None]
     ) -> None:
         self.scheme = scheme
-        self.name = f"compare-{scheme.value}-{size}"
+        self.name = options.name
         self._servers = servers
         self._options = options
         self._note = note

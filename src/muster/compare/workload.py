@@ -1,7 +1,8 @@
 """What happens to a group, as data: the steps of the workload, the same for each scheme and for any number of members.
 
-Members are `m1`, `m2` … in the order in which they come. The oldest ones go first, so it is known beforehand which
-members crash and freeze: those are processes of their own, the others may share one.
+Members are `m1`, `m2` … in the order in which they come, with noughts in front so that their names have the same order:
+assignment by range gives partitions to the first ones, if there are too few for all. The oldest ones go first, so it is
+known beforehand which members crash and freeze: those are processes of their own, the others may share one.
 """
 
 from __future__ import annotations
@@ -45,13 +46,14 @@ def script(size: int, *, broker: bool = True, zookeeper: bool = True) -> list[St
     """
     if size < 2:
         raise ValueError(f"a group of {size} has nobody to take over")
-    steps = [Step(Kind.JOIN, f"m{number}") for number in range(1, size + 1)]
+    width = len(str(size))
+    steps = [Step(Kind.JOIN, f"m{number:0{width}}") for number in range(1, size + 1)]
     members = [step.member for step in steps]
     come = size
     for kind in LOSSES:
         if len(members) < 2:
             come += 1
-            members.append(f"m{come}")
+            members.append(f"m{come:0{width}}")
             steps.append(Step(Kind.JOIN, members[-1]))
         steps.append(Step(kind, members.pop(0)))
     steps += [Step(Kind.BROKER)] * broker

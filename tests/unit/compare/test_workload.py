@@ -43,6 +43,8 @@ def test_a_group_that_nobody_could_take_over_is_refused(size: int) -> None:
 def test_somebody_takes_over_whatever_is_lost(size: int, per_host: int) -> None:
     steps = script(size)
     members: set[str] = set()
+    came = [step.member for step in steps if step.kind is Kind.JOIN]
+    assert came == sorted(came)
     for step in steps:
         if step.kind is Kind.JOIN:
             assert step.member not in members
