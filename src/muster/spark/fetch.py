@@ -194,9 +194,7 @@ class RangeReader:
         start, records = self._position, data.records
         try:
             decoded = self._begin_decoding(records, aborted)
-        except (
-            UnsupportedMagicError
-        ):  # of a broker or a producer from before Kafka 0.11, as the consumer's core finds it
+        except UnsupportedMagicError:  # of a broker or a producer from before Kafka 0.11
             records, decoded = self._decode_sets(records, aborted)
         except CorruptRecordError as error:
             records, decoded = self._before_damage(records, aborted, error)
