@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
 from muster.client import AsyncAdmin, AsyncProducer, NewTopic
 from muster.model import ConsumerRecord
@@ -50,8 +51,11 @@ class Cluster:
 
     def owners(self, group: str, topic: str) -> dict[int, str]:
         path = f"/consumers/{group}/owners/{topic}"
-        names = self.zookeeper.get_children(path)
-        return {int(name): self.zookeeper.get(f"{path}/{name}")[0].decode() for name in names}
+        found = {}
+        for name in self.zookeeper.get_children(path):
+            with suppress(NoNodeError):  # released meanwhile
+                found[int(name)] = self.zookeeper.get(f"{path}/{name}")[0].decode()
+        return found
 
     def offset(self, group: str, topic: str, partition: int) -> int | None:
         path = f"/consumers/{group}/offsets/{topic}/{partition}"

@@ -1,0 +1,137 @@
+"""Split brain (Z6) with real processes: what a member does that was frozen for longer than its session lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.support.watcher_cluster import PATIENCE_S, Cluster, until
+
+PARTITIONS = 4
+GROUP = "split"
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Line(NamedTuple):
+    """A record that a process has handed out."""
+
+    partition: int
+    offset: int
+    in_hand: int
+    """How many behind it in its partition the process has in hand, too."""
+
+
+class Member:
+    """A process of tests/support/watcher_process.py."""
+
+    def __init__(self, folder: Path, cluster: Cluster, name: str, topic: str, pause_ms: int) -> None:
+        self.name = name
+        self._output = folder / f"{name}.out"
+        arguments = [cluster.connect, GROUP, name, topic, "3000", str(pause_ms)]
+        command = [sys.executable, "-m", "tests.support.watcher_process", *arguments]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+        with self._output.open("wb") as output, (folder / f"{name}.log").open("wb") as log:
+            self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=log)
+
+    def lines(self) -> list[Line]:
+        """What it has handed out so far."""
+        whole, _, _ = self._output.read_text().rpartition("\n")
+        return [Line(*map(int, line.split())) for line in whole.splitlines()]
+
+    def freeze(self) -> None:
+        """Stop it where it is, with all its threads."""
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self.process.send_signal(signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def members(folder: Path, cluster: Cluster, topic: str) -> Iterator[tuple[Member, Member]]:
+    """One that takes its time with each record, and a quick one."""
+    slow, quick = Member(folder, cluster, "a", topic, 30), Member(folder, cluster, "b", topic, 0)
+    try:
+        yield slow, quick
+    finally:
+        for member in (slow, quick):
+            member.process.kill()
+            member.process.wait()
+
+
+@contextlib.asynccontextmanager
+async def steady(cluster: Cluster, topic: str) -> AsyncIterator[list[int]]:
+    """Records that come all the time; how many there are so far."""
+    count = [0]
+
+    async def produce() -> None:
+        while True:
+            await cluster.produce(topic, PARTITIONS, range(count[0], count[0] + 40))
+            count[0] += 40
+            await asyncio.sleep(0.2)
+
+    task = asyncio.create_task(produce())
+    try:
+        yield count
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def frozen_with_records_in_hand(cluster: Cluster, topic: str, member: Member) -> Line:
+    """Freeze it while it owns the partition of the records that it has in hand; the last one that it handed out."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            lines = member.lines()
+            if lines and lines[-1].in_hand > 10:
+                member.freeze()
+                last = member.lines()[-1]
+                owners = await asyncio.to_thread(cluster.owners, GROUP, topic)
+                if last.in_hand > 10 and owners.get(last.partition) == f"{GROUP}_{member.name}-0":
+                    return last
+                member.thaw()
+            await asyncio.sleep(0.02)
+
+
+async def test_a_frozen_member_wakes_up_and_hands_out_what_another_one_has_handed_out(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Nothing fences it: what it has in hand it hands out, and no record is lost."""
+    topic = f"split-{os.getpid()}"
+    await cluster.create(topic, PARTITIONS)
+    partitions = set(range(PARTITIONS))
+    with members(tmp_path, cluster, topic) as (frozen, other):
+        async with steady(cluster, topic) as count:
+            last = await frozen_with_records_in_hand(cluster, topic, frozen)
+            before = len(frozen.lines())
+            # ZooKeeper ends its session, and the other one takes over all that it had.
+            await until(lambda: set(cluster.owners(GROUP, topic).values()) == {f"{GROUP}_b-0"})
+            await until(lambda: set(cluster.owners(GROUP, topic)) == partitions)
+            # Two owners at one moment: ZooKeeper says that the other one is it, and that one has handed out the record
+            # which the frozen one, alive and unaware, has in hand.
+            await until(lambda: (last.partition, last.offset + 1) in {line[:2] for line in other.lines()})
+            assert frozen.process.poll() is None
+            taken_over = {line[:2] for line in other.lines()}
+            frozen.thaw()
+            await until(lambda: len(frozen.lines()) > before + last.in_hand)
+            woken = [line[:2] for line in frozen.lines()[before:]]
+            assert (last.partition, last.offset + 1) in woken
+            again = taken_over & set(woken)
+            assert again
+            await until(lambda: set(cluster.owners(GROUP, topic).values()) == {f"{GROUP}_a-0", f"{GROUP}_b-0"})
+        # It has joined again, and in the end each record has been handed out, some of them twice.
+        wanted = {(number % PARTITIONS, number // PARTITIONS) for number in range(count[0])}
+        await until(lambda: {line[:2] for member in (frozen, other) for line in member.lines()} >= wanted)
+        times = Counter(line[:2] for member in (frozen, other) for line in member.lines())
+        twice = sum(1 for often in times.values() if often > 1)
+        assert twice >= len(again)
+        print(f"{count[0]} records, {twice} handed out twice, {len(again)} of them by the one that woke up")
