@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -193,8 +193,10 @@ class Cluster:
 class Feed:
     """Writes numbers to topics at an even pace, each number of a topic once, from 0 on; round the partitions."""
 
-    def __init__(self, bootstrap: str, topics: Iterable[str], partitions: int) -> None:
-        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+    def __init__(
+        self, bootstrap: str, topics: Iterable[str], partitions: int, settings: Mapping[str, Any] | None = None
+    ) -> None:
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, **(settings or {})})
         self._topics = list(topics)
         self._partitions = partitions
         self._stopped = threading.Event()

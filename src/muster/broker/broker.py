@@ -188,7 +188,7 @@ class Broker:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             # Checked before anything is written, the lock file included, and again once the lock is held.
-            read_identity(folder, node_id)
+            read_identity(folder, node_id, cluster_id)
             refuse_foreign(folder)
             lock = FolderLock.take(folder)
             try:

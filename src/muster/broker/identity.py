@@ -15,6 +15,8 @@ from muster.errors import ConfigError
 from muster.log import DISK, Files, write_whole
 
 FILE = "meta.properties"
+IN_CLUSTER = "zookeeper"
+"""A line of the file that Kafka's do not have, and pass over."""
 
 
 class Identity(NamedTuple):
@@ -23,6 +25,8 @@ class Identity(NamedTuple):
     cluster_id: str
     node_id: int
     directory_id: str
+    in_cluster: bool = False
+    """Whether the folder has a part of the partitions of a cluster."""
 
 
 def random_uuid() -> bytes:
@@ -49,25 +53,28 @@ def uuid_bytes(text: str) -> bytes:
 
 
 def load_identity(folder: Path, node_id: int, files: Files = DISK, cluster_id: str | None = None) -> Identity:
-    """The folder's identity; a new folder is given one. `cluster_id` is that of the cluster to join, if there is one.
+    """The folder's identity; a new folder is given one. `cluster_id` is that of the cluster to join, None for a broker
+    alone.
 
     Raises:
         ConfigError: the folder belongs to another node or cluster, or its file cannot be understood.
     """
-    identity = read_identity(folder, node_id)
-    if identity is not None and cluster_id not in (None, identity.cluster_id):
-        raise ConfigError(f"{folder} belongs to cluster {identity.cluster_id}, but this is cluster {cluster_id}")
+    identity = read_identity(folder, node_id, cluster_id)
     if identity is None:
-        identity = Identity(cluster_id or uuid_text(random_uuid()), node_id, uuid_text(random_uuid()))
+        fresh = cluster_id or uuid_text(random_uuid())
+        identity = Identity(fresh, node_id, uuid_text(random_uuid()), in_cluster=cluster_id is not None)
         _write(files, folder / FILE, identity)
     return identity
 
 
-def read_identity(folder: Path, node_id: int) -> Identity | None:
+def read_identity(folder: Path, node_id: int, cluster_id: str | None = None) -> Identity | None:
     """The folder's identity, None if it has none yet.
 
+    A broker alone does not open a cluster's folder: partitions of the other brokers would look empty, and take records
+    that the cluster never sees.
+
     Raises:
-        ConfigError: the folder belongs to another node, or its file cannot be understood.
+        ConfigError: the folder belongs to another node or cluster, or its file cannot be understood.
     """
     path = folder / FILE
     try:
@@ -76,7 +83,8 @@ def read_identity(folder: Path, node_id: int) -> Identity | None:
         return None
     found = dict(_properties(text))
     try:
-        identity = Identity(found["cluster.id"], int(found["node.id"]), found.get("directory.id", ""))
+        in_cluster = found.get(IN_CLUSTER) == "true"
+        identity = Identity(found["cluster.id"], int(found["node.id"]), found.get("directory.id", ""), in_cluster)
         version = found["version"]
     except (KeyError, ValueError):
         raise ConfigError(
@@ -86,6 +94,13 @@ def read_identity(folder: Path, node_id: int) -> Identity | None:
         raise ConfigError(f"{path} is of version {version}, this broker knows version 1")
     if identity.node_id != node_id:
         raise ConfigError(f"{folder} belongs to node {identity.node_id}, but node.id is {node_id}")
+    if cluster_id not in (None, identity.cluster_id):
+        raise ConfigError(f"{folder} belongs to cluster {identity.cluster_id}, but this is cluster {cluster_id}")
+    if cluster_id is None and in_cluster:
+        raise ConfigError(
+            f"{folder} has a part of cluster {identity.cluster_id}, so this broker needs --zookeeper; to serve alone "
+            f"what is there, for good, delete the line {IN_CLUSTER}=true from {FILE}"
+        )
     return identity
 
 
@@ -97,5 +112,6 @@ def _properties(text: str) -> list[tuple[str, str]]:
 
 def _write(files: Files, path: Path, identity: Identity) -> None:
     lines = ["#", "cluster.id=" + identity.cluster_id, f"directory.id={identity.directory_id}"]
-    lines += [f"node.id={identity.node_id}", "version=1", ""]
+    lines += [f"node.id={identity.node_id}", "version=1"]
+    lines += [f"{IN_CLUSTER}=true", ""] if identity.in_cluster else [""]
     write_whole(files, path, "\n".join(lines).encode())

@@ -31,7 +31,23 @@ def test_a_folder_keeps_its_identity(tmp_path: Path):
 
 def test_a_file_of_kafkas(tmp_path: Path):
     (tmp_path / FILE).write_text("#\n#Sat Nov 21 2026\ncluster.id=abc\nversion=1\nnode.id=4\ndirectory.id=xyz\n")
-    assert load_identity(tmp_path, 4) == ("abc", 4, "xyz")
+    assert load_identity(tmp_path, 4) == ("abc", 4, "xyz", False)
+
+
+def test_the_folder_of_a_cluster_is_of_no_use_to_a_broker_alone(tmp_path: Path):
+    first = load_identity(tmp_path, 2, cluster_id="abc")
+    assert load_identity(tmp_path, 2, cluster_id="abc") == first == ("abc", 2, first.directory_id, True)
+    with pytest.raises(ConfigError, match="needs --zookeeper"):
+        load_identity(tmp_path, 2)
+    with pytest.raises(ConfigError, match="belongs to cluster abc, but this is cluster xyz"):
+        load_identity(tmp_path, 2, cluster_id="xyz")
+
+
+def test_the_folder_of_a_broker_alone_has_no_part_of_a_cluster(tmp_path: Path):
+    alone = load_identity(tmp_path, 1)
+    with pytest.raises(ConfigError, match="but this is cluster xyz"):
+        load_identity(tmp_path, 1, cluster_id="xyz")
+    assert load_identity(tmp_path, 1) == alone
 
 
 @pytest.mark.parametrize(
