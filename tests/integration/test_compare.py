@@ -71,7 +71,7 @@ def test_the_schemes_are_compared_and_judged(tmp_path: Path, chromium: Chromium)
     assert total(runs["1"], "reads", start) > 100
     page = chromium.dom(out / "compare.html")
     assert "✓ All that was checked is as it must be." in page
-    assert page.count("<svg") == len(runs) + 4
+    assert page.count("<svg") == len(runs) + 5
     assert not processes_of(tmp_path)
 
 

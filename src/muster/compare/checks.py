@@ -61,8 +61,9 @@ def _of_run(run: Run) -> Iterator[Check]:
         yield _each(run, "ZooKeeper's reads of a change", lambda run, step: (step.counted.reads, Range(0, 0)))
         yield _each(run, "notifications of a change", lambda run, step: (step.counted.watches, Range(0, 0)))
         yield _each(run, "ZooKeeper's writes of a change", _coordinator_writes_wanted)
-        yield _nothing_twice(run)
         yield _fenced(run)
+    if run.scheme is Scheme.MEMBERS:
+        yield _nothing_twice(run)
 
 
 def _check(run: Run, name: str, ok: bool | None, seen: str) -> Check:
@@ -70,9 +71,9 @@ def _check(run: Run, name: str, ok: bool | None, seen: str) -> Check:
 
 
 def _nothing_twice(run: Run) -> Check:
-    """Members commit what they have handled before they give a partition away, and are not interrupted for it.
+    """Members give a partition away in a poll, when all is handled, and commit before.
 
-    Those of scheme 1 are: what they have in hand when a watch fires is handled twice.
+    Those of schemes 1 and 2 do not wait for a poll: what they have in hand then is handled twice.
     """
     steps = [step for step in run.of_kind(*CHANGES) if step.as_meant]
     again = {str(step.step): step.twice for step in steps if step.twice}
@@ -108,10 +109,12 @@ def _writes_wanted(run: Run, step: StepResult) -> tuple[int, Range]:
 
 
 def _coordinator_writes_wanted(run: Run, step: StepResult) -> tuple[int, Range]:
-    """Scheme 2 writes the group once for each rebalance, and what members commit before it; scheme 3 into its log."""
+    """Scheme 2 writes the group once for each rebalance, and what members commit before it; scheme 3 into its log. A
+    group's first write makes its folders, too."""
     if run.scheme is Scheme.MEMBERS:
         return step.counted.writes, Range(0, 0)
-    return step.counted.writes, Range(1, 1 + step.work.requests.get("OffsetCommit", 0))
+    folders = 2 if step is run.steps[0] else 0
+    return step.counted.writes, Range(1, 1 + step.work.requests.get("OffsetCommit", 0) + folders)
 
 
 def _each(run: Run, name: str, wanted: _Wanted) -> Check:

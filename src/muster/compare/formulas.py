@@ -124,6 +124,17 @@ def notifications_curve(scheme: Scheme) -> Curve:
     return lambda members: members - 1 if scheme.watches else 0
 
 
+def requests_curve(scheme: Scheme) -> Curve:
+    """Requests to coordinators when one more joins, without heartbeats and commits.
+
+    Under scheme 2 every member joins. Under scheme 3 every member joins and syncs, and a new one joins twice, as it is
+    given its id first (KIP-394).
+    """
+    if scheme.watches:
+        return lambda _: 0
+    return lambda members: members if scheme is Scheme.SERVER else 2 * members + 1
+
+
 def start_reads_curve(scheme: Scheme, partitions: int, brokers: int) -> Curve:
     """ZooKeeper's reads while so many members start one after another: the sum over the changes, about N³/3."""
     change = reads_curve(scheme, partitions, brokers)
@@ -133,7 +144,8 @@ def start_reads_curve(scheme: Scheme, partitions: int, brokers: int) -> Curve:
 def said(scheme: Scheme) -> dict[str, str]:
     """The formulas for one change, for people: N members, P partitions, B brokers."""
     if scheme.watches:
-        return {"reads": "N² + (6 + B)·N + P", "writes": "2P + 2, and up to P offsets", "notifications": "N − 1"}
+        writes, reads = "2P + 2, and up to P offsets", "N² + (6 + B)·N + P"
+        return {"reads": reads, "writes": writes, "notifications": "N − 1", "requests": "0"}
     if scheme is Scheme.SERVER:
-        return {"reads": "0", "writes": "1", "notifications": "0"}
-    return {"reads": "0", "writes": "0", "notifications": "0"}
+        return {"reads": "0", "writes": "1, and the members' commits", "notifications": "0", "requests": "N"}
+    return {"reads": "0", "writes": "0", "notifications": "0", "requests": "2N + 1"}

@@ -149,7 +149,7 @@ class Host:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the members."""
     parser = argparse.ArgumentParser(prog="python -m muster.compare.host")
-    for name in ("scheme", "zookeeper", "bootstrap", "group", "topic"):
+    for name in ("scheme", "zookeeper", "bootstrap", "coordinators", "group", "topic"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--handle-ms", type=float, default=1.0)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")

@@ -6,7 +6,7 @@ All have the same settings where they have them at all: offsets are committed wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from muster.client import AsyncConsumer
@@ -18,6 +18,7 @@ from muster.compare.formulas import Scheme
 from muster.compare.results import Work
 from muster.errors import ConfigError
 from muster.model import TopicPartition
+from muster.zookeeper.async_server_assigned_consumer import AsyncServerAssignedConsumer
 from muster.zookeeper.async_watcher_consumer import AsyncWatcherConsumer
 from muster.zookeeper.operations import Ask, SessionEvent, Watched
 from muster.zookeeper.watcher_asks import StartFetching, StopFetching
@@ -64,7 +65,9 @@ def make(scheme: Scheme, where: Where, group: str, topic: str, name: str, tell: 
     """A member of a scheme."""
     if scheme is Scheme.WATCHERS:
         return WatchingMember(where, group, topic, name, tell, lost)
-    if scheme in (Scheme.MEMBERS, Scheme.SERVER):
+    if scheme is Scheme.SERVER:
+        return AssignedMember(where, group, topic, name, tell, lost)
+    if scheme is Scheme.MEMBERS:
         return ClassicMember(where, group, topic, name, tell, lost)
     raise ConfigError(f"there is no member of scheme {scheme.value} here")
 
@@ -79,6 +82,10 @@ class Where(Protocol):
     @property
     def bootstrap(self) -> str:
         """The brokers."""
+
+    @property
+    def coordinators(self) -> str:
+        """The listeners of scheme 2's coordinators."""
 
 
 class WatchingMember(AsyncWatcherConsumer):
@@ -115,6 +122,51 @@ class WatchingMember(AsyncWatcherConsumer):
         """What it has done so far."""
         member = self._member
         return Work() if member is None else Work(member.rebalances, member.tries, member.conflicts)
+
+
+class AssignedMember(AsyncServerAssignedConsumer):
+    """Scheme 2."""
+
+    def __init__(self, where: Where, group: str, topic: str, name: str, tell: Tell, lost: Lost) -> None:
+        super().__init__(
+            coordinator_servers=where.coordinators,
+            bootstrap_servers=where.bootstrap,
+            group_id=group,
+            client_id=name,
+            auto_offset_reset="earliest",
+            partition_assignment_strategy="range",
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            auto_commit_interval_ms=AUTO_COMMIT_MS,
+        )
+        self._tell, self._lost = tell, lost
+        self._rebalances = 0
+        self._id = ""
+        self._requests: dict[str, int] | None = None
+        self.subscribe([topic])
+
+    async def start(self) -> None:
+        """Take part in the group."""
+        await super().start()
+        if self._requests is None and self._loop is not None:
+            self._requests = _count(self._loop.driver)
+
+    def _positions_at_stop(self) -> dict[TopicPartition, int]:
+        if self.assignment():
+            self._tell(frozenset())
+        return super()._positions_at_stop()
+
+    def _read_from(self, partitions: Mapping[TopicPartition, int | None]) -> None:
+        super()._read_from(partitions)
+        before, self._id = self._id, self.group_metadata().member_id
+        if before not in ("", self._id):
+            self._lost()
+        self._rebalances += 1
+        self._tell(frozenset(partition.partition for partition in partitions))
+
+    def work(self) -> Work:
+        """What it has done so far."""
+        return Work(self._rebalances, self._rebalances, 0, dict(self._requests or {}))
 
 
 class ClassicMember(AsyncConsumer):
@@ -173,7 +225,7 @@ def _count(driver: Driver) -> dict[str, int]:
     def count(sends: Iterable[AnySend]) -> None:
         taken = list(sends)
         for send in taken:
-            name = send.request_type.__name__.removesuffix("Request")
+            name = send.request_type.__name__.removesuffix("Request").removeprefix("Draft")
             if name in TO_COORDINATORS:
                 counted[name] = counted.get(name, 0) + 1
         dispatch(taken)

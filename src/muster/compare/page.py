@@ -15,7 +15,7 @@ from muster.compare.curves import Growth, growth_chart, sampled
 from muster.compare.formulas import TITLES, Curve, Scheme
 from muster.compare.recorder import Hold, Span
 from muster.compare.results import Results, Run, StepResult
-from muster.compare.workload import Kind
+from muster.compare.workload import OF_SERVERS, Kind
 from muster.demo.charts import Band, Marker, Shade, clock, timeline
 from muster.demo.page import document, scroll, section, table, tiles
 
@@ -121,12 +121,20 @@ def _seconds(milliseconds: int) -> str:
     return f"{milliseconds / 1_000:,.1f}"
 
 
+def _counted(name: str, *, of_servers: bool) -> Callable[[Run], str]:
+    """A counter of ZooKeeper's, summed over the steps that happen to servers, or over those that happen to members."""
+    return lambda run: f"{sum(getattr(s.counted, name) for s in run.steps if (s.kind in OF_SERVERS) is of_servers):,}"
+
+
 FIGURES: dict[str, Callable[[Run], str]] = {
     "rebalances, summed over the members": lambda run: f"{sum(step.work.rebalances for step in run.steps):,}",
     "tries that failed and were made again": lambda run: f"{sum(step.work.failed_tries for step in run.steps):,}",
-    "notifications by ZooKeeper": lambda run: f"{sum(step.counted.watches for step in run.steps):,}",
-    "ZooKeeper’s reads": lambda run: f"{sum(step.counted.reads for step in run.steps):,}",
-    "ZooKeeper’s writes": lambda run: f"{sum(step.counted.writes for step in run.steps):,}",
+    "notifications by ZooKeeper, as members come, go and fail": _counted("watches", of_servers=False),
+    "ZooKeeper’s reads": _counted("reads", of_servers=False),
+    "ZooKeeper’s writes": _counted("writes", of_servers=False),
+    "notifications while a broker or ZooKeeper is away, brokers’ too": _counted("watches", of_servers=True),
+    "ZooKeeper’s reads then": _counted("reads", of_servers=True),
+    "ZooKeeper’s writes then": _counted("writes", of_servers=True),
     "requests to coordinators, without heartbeats and commits": lambda run: f"{sum(s.work.joins for s in run.steps):,}",
     "heartbeats": lambda run: f"{sum(step.work.requests.get('Heartbeat', 0) for step in run.steps):,}",
     "partition-seconds that nobody read": lambda run: _seconds(sum(step.ownerless_ms for step in run.steps)),
@@ -152,8 +160,7 @@ def _totals(stories: Sequence[Run]) -> str:
     rows = [(escape(name), *(escape(figure(run)) for run in stories)) for name, figure in FIGURES.items()]
     hint = (
         "Summed over all steps. Reads, writes and notifications are ZooKeeper’s own counters; reads are those that "
-        "found something, so that pings are left out. What brokers read when one of them or ZooKeeper comes back is "
-        "among them. Members count their rebalances and requests themselves."
+        "found something, so that pings are left out. Members count their rebalances and requests themselves."
     )
     return section("What it cost", hint, table(head, rows))
 
@@ -208,6 +215,7 @@ def _growth(results: Results) -> str:
         _chart(results, "ZooKeeper’s reads for one change", lambda join, _: join.counted.reads, _reads),
         _chart(results, "Notifications for one change", lambda join, _: join.counted.watches, _notifications),
         _chart(results, "ZooKeeper’s writes for one change", lambda join, _: join.counted.writes, _writes),
+        _chart(results, "Requests to coordinators for one change", lambda join, _: join.work.joins, _requests),
         _chart(results, "ZooKeeper’s reads for the whole start", _start_reads, _reads_of_start),
     ]
     hint = (
@@ -230,6 +238,10 @@ def _writes(run: Run) -> Curve:
 
 def _notifications(run: Run) -> Curve:
     return formulas.notifications_curve(run.scheme)
+
+
+def _requests(run: Run) -> Curve:
+    return formulas.requests_curve(run.scheme)
 
 
 def _reads_of_start(run: Run) -> Curve:
@@ -268,7 +280,7 @@ def _label(scheme: Scheme) -> str:
 
 
 def _formulas(schemes: Iterable[Scheme]) -> str:
-    head = [("for one change", False), ("reads", False), ("writes", False), ("notifications", False)]
+    head = [(name, False) for name in ("for one change", "reads", "writes", "notifications", "requests")]
     rows = [
         (escape(TITLES[scheme]), *(escape(words) for words in formulas.said(scheme).values()))
         for scheme in schemes

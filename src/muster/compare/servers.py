@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from muster.compare.counters import Counters, parse_mntr, read_counters
 from muster.compare.formulas import Scheme
 from muster.errors import ConfigError, KafkaError, MusterError
 from muster.local.broker import LocalBroker
+from muster.local.ports import LOOPBACK, free_ports
 from muster.local.zookeeper import ZooKeeperServer
 
 BROKERS = 3
@@ -26,7 +27,11 @@ LOOK_EVERY_S = 0.1
 
 SETTINGS: Mapping[str, object] = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 3}
 """Of every broker: the first member of a group waits for no others, so that all schemes start alike."""
-OF_SCHEME: Mapping[Scheme, Mapping[str, object]] = {Scheme.SERVER: {"server.assigned.groups": ".*"}}
+OF_SCHEME: Mapping[Scheme, Mapping[str, object]] = {
+    Scheme.WATCHERS: {},
+    Scheme.SERVER: {"server.assigned.groups": ".*"},
+    Scheme.MEMBERS: {},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,8 @@ class Servers:
 
     broker_stops = False
     zookeeper_stops = False
+    coordinators = ""
+    """The listeners of scheme 2's coordinators."""
 
     def __init__(self, zookeeper: str, bootstrap: str, brokers: int) -> None:
         self.zookeeper = zookeeper
@@ -117,8 +124,11 @@ class LocalServers(Servers):
 
     broker_stops = True
 
-    def __init__(self, zookeeper: str, brokers: Mapping[int, LocalBroker], server: ZooKeeperServer | None) -> None:
+    def __init__(
+        self, zookeeper: str, brokers: Mapping[int, LocalBroker], drafts: Sequence[str], server: ZooKeeperServer | None
+    ) -> None:
         super().__init__(zookeeper, ",".join(broker.bootstrap for broker in brokers.values()), len(brokers))
+        self.coordinators = ",".join(drafts)
         self.zookeeper_stops = server is not None
         self._brokers = brokers
         self._server = server
@@ -163,11 +173,11 @@ def _start(scheme: Scheme, folder: Path, given: Given, name: str, running: conte
     if given.zookeeper is None:
         server = running.enter_context(ZooKeeperServer(folder / "zookeeper", fsync=False))
     zookeeper = server.address if server is not None else f"{given.zookeeper}/{name}"
-    settings = {**SETTINGS, **OF_SCHEME.get(scheme, {})}
-    brokers = {
-        number: LocalBroker(folder / f"broker-{number}", zookeeper=zookeeper, broker_id=number, settings=settings)
-        for number in range(1, BROKERS + 1)
-    }
-    for broker in brokers.values():
-        running.enter_context(broker)
-    return LocalServers(zookeeper, brokers, server)
+    drafts = [f"{LOOPBACK}:{port}" for port in free_ports(BROKERS)]
+    brokers = {}
+    for number, draft in enumerate(drafts, 1):
+        settings = {**SETTINGS, **OF_SCHEME[scheme], "draft.listener": draft}
+        place = folder / f"broker-{number}"
+        brokers[number] = LocalBroker(place, zookeeper=zookeeper, broker_id=number, settings=settings)
+        running.enter_context(brokers[number])
+    return LocalServers(zookeeper, brokers, drafts, server)

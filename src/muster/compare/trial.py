@@ -40,7 +40,7 @@ from muster.compare.recorder import (
 )
 from muster.compare.results import Run, StepResult, Work
 from muster.compare.servers import Servers
-from muster.compare.workload import Kind, Step, hosts, script
+from muster.compare.workload import OF_SERVERS, Kind, Step, hosts, script
 from muster.demo.processes import Process
 from muster.errors import ErrorCode, KafkaError, MusterError
 
@@ -134,6 +134,7 @@ class Trial:
     async def _start_hosts(self, stack: AsyncExitStack) -> None:
         arguments = ["--scheme", self.scheme.value, "--group", self.name, "--topic", self.name]
         arguments += ["--zookeeper", self._servers.zookeeper, "--bootstrap", self._servers.bootstrap]
+        arguments += ["--coordinators", self._servers.coordinators]
         arguments += ["--handle-ms", str(self._options.handle_ms)]
         for number, names in enumerate(hosts(self._steps, PER_HOST), 1):
             log = self._options.folder / f"{self.name}-{number}.log"
@@ -220,7 +221,7 @@ class Trial:
         }
         await actions[step.kind](step.member)
         result.settled_ms = max(result.start_ms, self._changed_ms)
-        if step.kind in (Kind.BROKER, Kind.ZOOKEEPER):
+        if step.kind in OF_SERVERS:
             result.settled_ms = self._now() - QUIET_MS
         await self._count()
         result.counted = (await self._servers.counters()).since(before)

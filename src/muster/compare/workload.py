@@ -25,6 +25,8 @@ class Kind(StrEnum):
 
 CHANGES = (Kind.JOIN, Kind.LEAVE)
 """The changes of a group in which nothing fails: what they cost is judged."""
+OF_SERVERS = (Kind.BROKER, Kind.ZOOKEEPER)
+"""What happens to servers, not to a member."""
 LOSSES = (Kind.LEAVE, Kind.CRASH, Kind.FREEZE)
 
 

@@ -15,6 +15,7 @@ from muster.compare.formulas import (
     reads_curve,
     reads_of_change,
     reads_range,
+    requests_curve,
     said,
     start_notifications,
     start_reads_curve,
@@ -95,12 +96,13 @@ def test_what_later_schemes_cost_does_not_grow() -> None:
     for members in (2, 1_000):
         assert reads_curve(Scheme.SERVER, 8, 3)(members) == reads_curve(Scheme.MEMBERS, 8, 3)(members) == 0
         assert [writes_curve(scheme, 8)(members) for scheme in (Scheme.SERVER, Scheme.MEMBERS)] == [1, 0]
+    assert [requests_curve(scheme)(5) for scheme in (Scheme.WATCHERS, Scheme.SERVER, Scheme.MEMBERS)] == [0, 5, 11]
     assert reads_curve(Scheme.WATCHERS, 8, 3)(1_000) == 1_000_000 + 9_000 + 8
 
 
 def test_every_scheme_has_words() -> None:
     for scheme in Scheme:
         assert scheme in TITLES
-        assert said(scheme).keys() == {"reads", "writes", "notifications"}
+        assert said(scheme).keys() == {"reads", "writes", "notifications", "requests"}
     assert str(Range(3, 3)) == "3"
     assert str(Range(3, 4_000)) == "3 to 4,000"

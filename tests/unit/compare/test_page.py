@@ -30,7 +30,7 @@ def test_every_element_is_closed_and_every_scheme_is_there(page: str) -> None:
     nesting = Nesting()
     nesting.feed(page)
     assert nesting.open == []
-    assert nesting.seen["svg"] == 3 + 4  # a timeline for each scheme, and the charts of growth
+    assert nesting.seen["svg"] == 3 + 5  # a timeline for each scheme, and the charts of growth
     for scheme in (Scheme.WATCHERS, Scheme.SERVER, Scheme.MEMBERS):
         assert f"<h3>{TITLES[scheme]}</h3>" in page
     assert all(name in page for name in FIGURES)
@@ -80,7 +80,7 @@ def test_all_timelines_have_one_scale_and_show_what_was_not_as_it_should_be() ->
 
 def test_one_run_alone_has_a_point_for_each_join_and_several_have_theirs() -> None:
     for sizes, points in (((3,), 3), ((2, 3, 20), 3)):
-        for chart in svgs(page_of(sample(sizes=sizes)))[-4:]:
+        for chart in svgs(page_of(sample(sizes=sizes)))[-5:]:
             found = shapes(chart, "curve")
             assert [len(line.findall("circle")) for line in found[:3]] == [points] * 3
             assert all(line.findall("path") for line in found[:3])
