@@ -165,7 +165,7 @@ class ClusterImage:
 
     def _read_broker(self, path: str) -> Plan[None]:
         name = path.rpartition("/")[2]
-        data = yield from _data(path)
+        data = yield from _listed(path)
         found = read_broker(name, data[0]) if data is not None else None
         if isinstance(found, BrokerRegistration):
             self.brokers[found.broker_id] = found
@@ -192,7 +192,7 @@ class ClusterImage:
 
     def _read_topic(self, path: str) -> Plan[None]:
         name = path.rpartition("/")[2]
-        data = yield from _data(path)
+        data = yield from _listed(path)
         found = read_topic(name, data[0]) if data is not None else None
         self._note(path, found)
         if not isinstance(found, TopicRegistration):
@@ -211,7 +211,7 @@ class ClusterImage:
 
     def _read_settings(self, path: str) -> Plan[None]:
         name = path.rpartition("/")[2]
-        data = yield from _data(path)
+        data = yield from self._of_topic(name, path)
         found = read_topic_config(name, data[0]) if data is not None else {}
         self._note(path, found)
         if name in self.topics and not isinstance(found, Unreadable):
@@ -220,7 +220,7 @@ class ClusterImage:
     def _read_state(self, path: str) -> Plan[None]:
         parts = path.split("/")
         name, number = parts[3], int(parts[5])
-        data = yield from _data(path)
+        data = yield from self._of_topic(name, path)
         found = read_partition_state(name, number, data[0]) if data is not None else None
         self._note(path, found)
         topic = self.topics.get(name)
@@ -230,6 +230,20 @@ class ClusterImage:
             topic.states[number] = PartitionImage(found, data[1])
         else:
             topic.states.pop(number, None)
+
+    def _of_topic(self, name: str, path: str) -> Plan[tuple[bytes | None, int] | None]:
+        """`_data` of a znode that belongs to a topic. Of one that is gone nothing is watched: ZooKeeper would keep the
+        watches of all topics that ever were. If it comes again the list of topics tells so, and all of it is read."""
+        while name in self.topics:
+            try:
+                data, stat = yield from ask(GetData(path, watch=True))
+                return data, stat.version
+            except NoNodeError:
+                if (yield from ask(Exists(topic_path(name)))) is None:
+                    self.topics.pop(name, None)
+                elif (yield from ask(Exists(path, watch=True))) is None:
+                    return None
+        return None
 
     def _note(self, path: str, found: object) -> None:
         if isinstance(found, Unreadable):
@@ -246,6 +260,16 @@ def _children(path: str) -> Plan[list[str]]:
         except NoNodeError:
             if (yield from ask(Exists(path, watch=True))) is None:
                 return []
+
+
+def _listed(path: str) -> Plan[tuple[bytes | None, int] | None]:
+    """A znode's data and version, watched; None where there is no such znode. That it is there again is told by the
+    list of which it is."""
+    try:
+        data, stat = yield from ask(GetData(path, watch=True))
+    except NoNodeError:
+        return None
+    return data, stat.version
 
 
 def _data(path: str) -> Plan[tuple[bytes | None, int] | None]:

@@ -411,3 +411,50 @@ def test_a_topic_of_kafkas_older_tools_is_given_an_id_that_no_former_one_had(wor
         world.run(member.turn(registration(1), 0))
         assert "t" not in member.image.topics
     assert found[0] != found[1]
+
+
+def follow(world, image, name="one"):
+    """An image that is told of events and read after each."""
+    session = world.session(name)
+
+    def read(event):
+        if image.changed(event):
+            dirty.append(event)
+
+    dirty = [None]
+    session.listen(read)
+
+    def catch_up():
+        world.zookeeper.settle()
+        while dirty:
+            dirty.clear()
+            world.run(image.refresh(), name)
+            world.zookeeper.settle()
+
+    return catch_up
+
+
+@pytest.mark.parametrize("partitions", [1, 3, 150])
+def test_nothing_is_watched_of_a_topic_that_is_gone_until_it_comes_again(world, partitions):
+    member = ClusterMember(1)
+    world.run(member.turn(registration(1), 5), "one")
+    image = ClusterImage()
+    catch_up = follow(world, image, "two")
+    catch_up()
+    before = world.zookeeper.servers[0].watched
+    replicas = {number: [1] for number in range(partitions)}
+    for _ in range(2):
+        world.run(create_topic("t", TopicRegistration(replicas, version=1), {"retention.ms": "5"}))
+        catch_up()
+        member.image.forget()
+        world.run(member.turn(registration(1), 5), "one")
+        catch_up()
+        topic = image.topics["t"]
+        assert (sorted(topic.states), topic.settings) == (list(range(partitions)), {"retention.ms": "5"})
+        world.run(request_deletion("t"))
+        catch_up()
+        member.image.forget()
+        world.run(member.turn(registration(1), 5), "one")
+        catch_up()
+        assert image.topics == {}
+        assert {path for path in world.zookeeper.servers[0].watched - before if "/t" in path} == set()

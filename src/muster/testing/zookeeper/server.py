@@ -292,6 +292,11 @@ class Server:
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._due = 0
 
+    @property
+    def watched(self) -> set[str]:
+        """The paths on which there are watches."""
+        return {path for (_, path), connections in self._watches.items() if connections}
+
     # --- following the leader ----------------------------------------------------------------------------------------
 
     def learn(self) -> None:
