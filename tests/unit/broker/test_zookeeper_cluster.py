@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -206,13 +208,20 @@ async def test_records_are_kept_when_an_older_tool_drops_the_topics_id(cluster: 
     async with cluster.running(1) as broker, cluster.running(2) as other:
         await create(cluster, broker, "t", 2)
         before = broker.topics.topic_id("t")
+        an_id = "AAAAAAAAQACAAAAAAAAAAA"
         (mine,) = [index for index, (leader, _) in leaders(broker, "t").items() if leader == 1]
         await cluster.until(lambda: mine in ends(broker, "t"))
         await stored(broker, "t", mine)
         registered, _ = cluster.do(GetData(topic_path("t")))
         partitions = json.loads(registered or b"")["partitions"]
         altered = {"version": 1, "partitions": {**partitions, "2": [1]}}
-        cluster.do(SetData(topic_path("t"), json.dumps(altered).encode()))
+        with no_controller(cluster):
+            cluster.do(SetData(topic_path("t"), json.dumps(altered).encode()))
+            for each in (broker, other):
+                await cluster.until(lambda: cluster_image(each, "t").registration.topic_id is None)  # noqa: B023
+            cluster.plan(create_topic("next", TopicRegistration({0: [1]}, an_id), {}))
+            await cluster.until(lambda: broker.topics.get("next") is not None)
+            assert broker.topics.topic_id("t") == before
         await cluster.until(lambda: sorted(ends(broker, "t")) == sorted({mine, 2}))
         assert broker.topics.topic_id("t") == before
         await cluster.until(lambda: other.topics.partition_count("t") == 3)
@@ -392,26 +401,27 @@ async def test_a_former_coordinator_takes_no_commits(cluster: SimCluster) -> Non
         assert await coordinator(broker, "g") == (0, 2)
 
 
+@contextlib.contextmanager
+def no_controller(cluster: SimCluster) -> Iterator[None]:
+    """A controller that does nothing."""
+    cluster.do(Delete("/controller"))
+    cluster.do(Create("/controller", b'{"version":1,"brokerid":9,"timestamp":"0"}', ephemeral=True))
+    yield
+    cluster.do(Delete("/controller"))
+
+
 async def test_a_topic_without_leaders_is_told_when_the_time_is_over(cluster: SimCluster) -> None:
     async with cluster.running(1) as broker:
-        registered = m.CreatableReplicaAssignment
-        wanted = m.CreatableTopic("t", -1, -1, [registered(0, [1])])
-        assert broker._among is not None
-        await cluster.until(lambda: broker.cluster.controller_id == 1)
-        cluster.do(Delete("/controller"))
-        stop = Create("/controller", b'{"version":1,"brokerid":9,"timestamp":"0"}', ephemeral=True)
-        cluster.do(stop)  # a controller that does nothing
-        await cluster.until(lambda: broker.cluster.controller_id == 9)
-        asked = Asked(broker, m.CreateTopicsRequest([wanted], 1), 7)
-        answer = await cluster.soon(asked.answered())
-        assert answer.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
-        cluster.do(Delete("/controller"))
+        wanted = m.CreatableTopic("t", -1, -1, [m.CreatableReplicaAssignment(0, [1])])
+        with no_controller(cluster):
+            await cluster.until(lambda: broker.cluster.controller_id == 9)
+            asked = Asked(broker, m.CreateTopicsRequest([wanted], 1), 7)
+            answer = await cluster.soon(asked.answered())
+            assert answer.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
         await cluster.until(lambda: leaders(broker, "t") == {0: (1, 0)})
-        cluster.do(Delete("/controller"))
-        cluster.do(stop)
-        await cluster.until(lambda: broker.cluster.controller_id == 9)
-        assert (await delete(cluster, broker, "t", 1)).error_code == ErrorCode.REQUEST_TIMED_OUT
-        cluster.do(Delete("/controller"))
+        with no_controller(cluster):
+            await cluster.until(lambda: broker.cluster.controller_id == 9)
+            assert (await delete(cluster, broker, "t", 1)).error_code == ErrorCode.REQUEST_TIMED_OUT
         await cluster.until(lambda: not len(broker.topics))
 
 
