@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -22,136 +18,21 @@ from muster.client.producer import Producer
 from muster.errors import ErrorCode, KafkaError
 from muster.model import TopicPartition
 from muster.protocol import messages as m
-from tests.support.brokers import BrokerProcess, RawClient
+from tests.support.brokers import BrokerProcess
+from tests.support.muster_cluster import PARTITIONS, PATIENCE_S, Cluster, Load, eventually, stored
 from tests.support.zookeepers import ZooKeeperServer
 
 pytestmark = pytest.mark.slow
 
-PATIENCE_S = 120
-PARTITIONS = 6
-
-
-def eventually(what: Callable[[], Any]) -> Any:
-    """The first answer that is true."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := what()):
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.05)
-    return found
-
-
-class Cluster:
-    def __init__(self, folder: Path, address: str) -> None:
-        self.address = address
-        settings: dict[str, object] = {
-            "zookeeper.connect": address,
-            "zookeeper.session.timeout.ms": 2_000,
-            "offsets.topic.num.partitions": 6,
-            "num.partitions": 3,
-        }
-        self.settings = settings
-        self.brokers = {
-            number: BrokerProcess(folder / f"broker{number}", {**settings, "node.id": number}) for number in (1, 2, 3)
-        }
-
-    @property
-    def bootstrap(self) -> str:
-        return ",".join(broker.bootstrap for broker in self.brokers.values())
-
-    def ask(self, number: int, request: Any, version: int) -> Any:
-        with RawClient(self.brokers[number].bootstrap) as client:
-            return client.ask(request, version)
-
-    def leaders(self, topic: str, asked: int) -> dict[int, tuple[int, int, int]]:
-        """Error, leader and epoch of each partition, as one broker tells them."""
-        answer = self.ask(asked, m.MetadataRequest([m.MetadataRequestTopic(name=topic)], False), 9)
-        return {
-            part.partition_index: (part.error_code, part.leader_id, part.leader_epoch)
-            for part in answer.topics[0].partitions
-        }
-
-    def nodes(self, asked: int) -> list[int]:
-        return sorted(node.node_id for node in self.ask(asked, m.MetadataRequest([]), 9).brokers)
-
-    def controller(self, asked: int) -> int:
-        found: int = self.ask(asked, m.MetadataRequest([]), 9).controller_id
-        return found
-
 
 @pytest.fixture
 def cluster(zookeeper: ZooKeeperServer, tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path, zookeeper.chroot())
-    with contextlib.ExitStack() as held:
-        for broker in made.brokers.values():
-            held.callback(broker.stop)
-            broker.start()
-        eventually(lambda: all(made.nodes(number) == [1, 2, 3] for number in made.brokers))
+    with Cluster(tmp_path, zookeeper.chroot()).running() as made:
         yield made
 
 
-class Load(threading.Thread):
-    """Produces numbers to all partitions until it is stopped; knows which were acknowledged."""
-
-    def __init__(self, cluster: Cluster, topic: str) -> None:
-        super().__init__(daemon=True)
-        self._settings: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap, "delivery_timeout_ms": 240_000}
-        self._topic = topic
-        self.acknowledged: list[tuple[int, int]] = []
-        self.failures: list[BaseException] = []
-        self._ending = threading.Event()
-
-    def run(self) -> None:
-        try:
-            with Producer(**self._settings) as producer:
-                number = 0
-                while not self._ending.is_set():
-                    partition = number % PARTITIONS
-                    future = producer.send(self._topic, value=b"%d" % number, partition=partition)
-                    future.add_done_callback(partial(self._done, partition, number))
-                    number += 1
-                    time.sleep(0.002)
-                producer.flush()
-        except BaseException as error:
-            self.failures.append(error)
-
-    def _done(self, partition: int, number: int, future: Any) -> None:
-        if future.exception() is None:
-            self.acknowledged.append((partition, number))
-        else:
-            self.failures.append(future.exception())
-
-    def more(self) -> None:
-        """Wait until every partition takes records."""
-        before = len(self.acknowledged)
-        eventually(lambda: {partition for partition, _ in self.acknowledged[before:]} == set(range(PARTITIONS)))
-
-    def stop(self) -> None:
-        self._ending.set()
-        self.join(PATIENCE_S * 2)
-        assert not self.is_alive()
-        assert self.failures == []
-
-
-def stored(cluster: Cluster, topic: str) -> dict[int, list[int]]:
-    """All numbers in each partition."""
-    found: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
-    with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
-        partitions = [TopicPartition(topic, number) for number in found]
-        consumer.assign(partitions)
-        ends = consumer.end_offsets(partitions)
-        while any(consumer.position(partition) < end for partition, end in ends.items()):
-            for partition, records in consumer.poll(500).items():
-                found[partition.partition] += [int(record.value or b"") for record in records]
-    return found
-
-
 def test_nothing_acknowledged_is_lost_whatever_is_killed(own_zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, f"{own_zookeeper.address}/muster")
-    with contextlib.ExitStack() as held:
-        for broker in cluster.brokers.values():
-            held.callback(broker.stop)
-            broker.start()
-        eventually(lambda: all(cluster.nodes(number) == [1, 2, 3] for number in cluster.brokers))
+    with Cluster(tmp_path, f"{own_zookeeper.address}/muster").running() as cluster:
         with Admin(bootstrap_servers=cluster.bootstrap) as admin:
             for topic in ("t", "doomed"):
                 created = admin.create_topics([NewTopic(topic, PARTITIONS)])[topic]
