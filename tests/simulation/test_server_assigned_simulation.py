@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
 
 from muster.zookeeper.server_assigned_states import ServerAssignedState
-from tests.support.draft_world import SESSION_MS, Disk, Model, World
+from tests.support.draft_lead import RealLead, SharedCells
+from tests.support.draft_world import SESSION_MS, Disk, Lead, Model, World
 
 PARTITIONS = 5
+
+MakeLead = Callable[[World], Lead]
+
+
+def model(disk: Disk) -> MakeLead:
+    return lambda world: Model(disk, world.now)
+
+
+def real(disk: Disk) -> MakeLead:
+    shared = SharedCells(disk)
+    return lambda world: RealLead(shared, world.now)
+
+
+both = pytest.mark.parametrize("coordinator", [model, real])
 
 
 def disturb_coordinators(world: World, rng: Random) -> None:
@@ -75,11 +91,14 @@ def begin(world: World) -> None:
         consumer.member.begin(world.now)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_whatever_comes_the_group_settles_and_no_commit_goes_back(seed: int) -> None:
+@both
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_comes_the_group_settles_and_no_commit_goes_back(
+    seed: int, coordinator: Callable[[Disk], MakeLead]
+) -> None:
     rng = Random(seed)
     disk = Disk(PARTITIONS)
-    world = World(seed, lambda world: Model(disk, world.now), rng.randrange(1, 5), loss=rng.choice([0, 0.02, 0.1]))
+    world = World(seed, coordinator(disk), rng.randrange(1, 5), loss=rng.choice([0, 0.02, 0.1]))
     begin(world)
     story(world, rng, 12)
     world.run(20 * SESSION_MS)
@@ -92,9 +111,10 @@ def test_whatever_comes_the_group_settles_and_no_commit_goes_back(seed: int) -> 
     assert disk.went_back == []
 
 
-def test_a_failover_is_no_rebalance() -> None:
+@both
+def test_a_failover_is_no_rebalance(coordinator: Callable[[Disk], MakeLead]) -> None:
     disk = Disk(PARTITIONS)
-    world = World(3, lambda world: Model(disk, world.now), 3)
+    world = World(3, coordinator(disk), 3)
     begin(world)
     world.run(4 * SESSION_MS)
     assert_all_is_shared_out(world, PARTITIONS)
@@ -113,9 +133,12 @@ def test_a_failover_is_no_rebalance() -> None:
     assert {each.member.state for each in world.consumers} == {ServerAssignedState.STABLE}
 
 
-def test_a_member_that_waits_in_a_join_finds_the_next_coordinator_of_a_frozen_one() -> None:
+@both
+def test_a_member_that_waits_in_a_join_finds_the_next_coordinator_of_a_frozen_one(
+    coordinator: Callable[[Disk], MakeLead],
+) -> None:
     disk = Disk(PARTITIONS)
-    world = World(5, lambda world: Model(disk, world.now), 2)
+    world = World(5, coordinator(disk), 2)
     first, second = world.consumers
     world.elect()
     first.member.begin(world.now)

@@ -41,6 +41,9 @@ def over_the_wire(message: Any, version: int = 0) -> Any:
 class Lead(Protocol):
     """What leads the group in a process. It lives until the process ends; what is durable is not in it."""
 
+    is_fenced: bool
+    """Whether one that was frozen may go on when it wakes: what it writes is refused."""
+
     def handle(self, request: Any, version: int, reply: Reply, now: int) -> None:
         """Answer a request, now or later."""
 
@@ -70,6 +73,8 @@ class Disk:
 
 class Model:
     """A coordinator by the rules of the drafts, as small as possible."""
+
+    is_fenced = False
 
     def __init__(self, disk: Disk, now: int) -> None:
         self._disk = disk
@@ -261,6 +266,8 @@ class World:
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._order = count()
         self._make_lead = make_lead
+        self.leader: Process | None = None
+        """The process that leads the group; another one may believe that it does."""
         self.processes = [Process(index) for index in range(SERVERS)]
         self.consumers = [SimConsumer(self, f"c{index}", self.rng.getrandbits(30)) for index in range(members)]
         self._again()
@@ -289,23 +296,27 @@ class World:
 
     # --- who leads ---------------------------------------------------------------------------------------------------
 
-    @property
-    def leader(self) -> Process | None:
-        return next((each for each in self.processes if each.lead is not None and not each.is_frozen), None)
-
     def elect(self) -> None:
-        """Another process takes the group, if one is up: what it held before, a frozen one is refused."""
+        """Another process takes the group, if one is up. One that led it before is told, or learns of it some time
+        after it has woken."""
         up = [each for each in self.processes if each.is_up and not each.is_frozen and each.lead is None]
         for process in self.processes:
-            if process.lead is not None:
-                process.inbox.append(process.lead.drop)  # at once, or when it wakes
+            if process.lead is not None and not (process.is_frozen and process.lead.is_fenced):
+                self._depose(process, process.lead)
+        self.leader = self.rng.choice(up) if up else None
+        if self.leader is not None:
+            self.leader.lead = self._make_lead(self)
+
+    def _depose(self, process: Process, lead: Lead) -> None:
+        if process.lead is lead:
             process.lead = None
-        if up:
-            self.rng.choice(up).lead = self._make_lead(self)
+            process.inbox.append(lead.drop)
 
     def crash(self, process: Process) -> None:
         process.is_up, process.lead, process.inbox = False, None, []
         process.life += 1
+        if self.leader is process:
+            self.leader = None
 
     def freeze(self, process: Process) -> None:
         """It stands still; its connections stay up."""
@@ -315,6 +326,9 @@ class World:
         """It goes on with what has arrived meanwhile, before it can be elected again."""
         process.is_frozen = False
         self._serve_inbox(process)
+        if process.lead is not None and self.leader is not process:
+            lead = process.lead
+            self.later(self.rng.randrange(1, 3_000), lambda: self._depose(process, lead))
 
     def _serve_inbox(self, process: Process) -> None:
         inbox, process.inbox = process.inbox, []
@@ -393,7 +407,7 @@ class World:
 
     def serve(self, process: Process, request: Any, version: int, reply: Reply) -> None:
         """What a process answers."""
-        leader = next((each for each in self.processes if each.lead is not None), None)
+        leader = self.leader
         if isinstance(request, m.FindCoordinatorRequest):
             if leader is None:
                 reply(m.FindCoordinatorResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, node_id=-1, port=-1))

@@ -66,10 +66,12 @@ CLIENTS: dict[str, Callable[[str, str, str, Path], list[str]]] = {
     "with-java": _java,
     "with-confluent": _python("with_confluent.py"),
     "with-muster": _python("with_muster.py"),
+    "with-drafts": _python("with_drafts.py"),
     "with-aiokafka": _python("with_aiokafka.py"),
     "with-kcat": _kcat,
 }
-"""How to start a member of each kind (bootstrap, group, topic, folder for its files), by the client id that it has."""
+"""How to start a member of each kind (bootstrap, group, topic, folder for its files), by the client id that it has.
+One that speaks as the drafts did takes `COORDINATOR/BOOTSTRAP` for the bootstrap."""
 
 
 class Member:

@@ -1,0 +1,44 @@
+"""A member of a group that speaks as Kafka's drafts did. `python with_drafts.py COORDINATOR/BOOTSTRAP GROUP TOPIC`;
+SIGTERM: it leaves.
+
+Prints every record as a line of JSON before it commits, so that a kill can repeat records but lose none.
+"""
+
+import json
+import signal
+import sys
+from types import SimpleNamespace
+
+from muster.errors import CommitFailedError
+from muster.zookeeper import ServerAssignedConsumer
+
+told = SimpleNamespace(to_stop=False)
+signal.signal(signal.SIGTERM, lambda *_: setattr(told, "to_stop", True))
+
+servers, group, topic = sys.argv[1:]
+coordinators, _, brokers = servers.partition("/")
+consumer = ServerAssignedConsumer(
+    coordinator_servers=coordinators,
+    bootstrap_servers=brokers,
+    group_id=group,
+    client_id="with-drafts",
+    auto_offset_reset="earliest",
+    enable_auto_commit=False,
+    session_timeout_ms=12_000,
+    heartbeat_interval_ms=1_000,
+)
+consumer.subscribe([topic])
+while not told.to_stop:
+    fetched = consumer.poll(timeout_ms=300)
+    for records in fetched.values():
+        for record in records:
+            value = (record.value or b"").decode()
+            line = {"partition": record.partition, "offset": record.offset, "value": value}
+            sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+    if fetched:
+        try:
+            consumer.commit()
+        except CommitFailedError as error:  # a rebalance came in between: the records are repeated elsewhere
+            print(error, file=sys.stderr)
+consumer.close()
