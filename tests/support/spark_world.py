@@ -198,6 +198,7 @@ class SparkWorld:
     bootstrap = "node1:9092"
     group = "group"
     session_timeout_ms = 6_000
+    server_assigned_groups: str | None = None
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, topics: dict[str, int], nodes: int) -> None:
         self.cluster = SimCluster(
@@ -205,7 +206,9 @@ class SparkWorld:
             topics=topics,
             groups=[self.group],
             nodes=nodes,
-            group_config=GroupConfig(group_initial_rebalance_delay_ms=0),
+            group_config=GroupConfig(
+                group_initial_rebalance_delay_ms=0, server_assigned_groups=self.server_assigned_groups
+            ),
             limits=Limits(session_timeout_ms=self.session_timeout_ms, latest=True),
         )
         self.clock = self.cluster.clock

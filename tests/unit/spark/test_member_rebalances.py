@@ -9,7 +9,7 @@ from muster.model import TopicPartition
 from muster.spark.member import CHECKPOINT_EVERY_MS, LAST_COMMIT_MS
 from muster.spark.query_core import DRAIN_MARGIN_MS
 from tests.support.queries import audit, grid
-from tests.support.spark_world import begin_batch, drive, read_all, told
+from tests.support.spark_world import SparkWorld, begin_batch, drive, read_all, told
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
 
@@ -104,8 +104,11 @@ def test_a_static_member_keeps_its_partitions_over_a_restart(worlds, tmp_path):
 # --- rebalances -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("assignor", ["cooperative-sticky", "range"])
-def test_two_queries_share_and_take_over(worlds, assignor):
+@pytest.mark.parametrize(
+    ("assignor", "server_assigned"), [("cooperative-sticky", None), ("range", None), ("range", ".*")]
+)
+def test_two_queries_share_and_take_over(worlds, monkeypatch, assignor, server_assigned):
+    monkeypatch.setattr(SparkWorld, "server_assigned_groups", server_assigned)
     world = worlds(4)
     every = range(4)
     world.produce(10, partitions=every)
