@@ -52,6 +52,16 @@ def _draw(made: Run) -> None:
     made.outages = [("a broker", Span(end - 2 * STEP_MS, end - STEP_MS))]
 
 
+def lagging() -> Run:
+    """Two members on servers of ZooKeeper of which one lags."""
+    made = run(Scheme.WATCHERS)
+    made.size, made.steps = 2, made.steps[:2]
+    made.steps.append(StepResult(Kind.LAG, "m2", 2, 6_000, 9_000, 12_000, twice=77, doubled=1, doubled_ms=2_500))
+    made.holds = [Hold(0, "m1", 500, 12_000), Hold(0, "m2", 3_000, 9_000)]
+    made.doubles, made.naps = [Double(0, ("m1", "m2"), 3_000, 9_000)], {}
+    return made
+
+
 def sample(*schemes: Scheme, sizes: tuple[int, ...] = (3,)) -> Results:
     """A comparison in which all went well."""
     wanted = schemes or (Scheme.WATCHERS, Scheme.SERVER, Scheme.MEMBERS)

@@ -44,7 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
     schemes = [Scheme(name) for name in _listed("--schemes", arguments.schemes, SCHEMES)]
     sizes = [job.STORY] if arguments.quick else [_size(text) for text in arguments.sizes.split(",")]
     given = Given(arguments.zookeeper, arguments.kafka)
-    wanted = job.Wanted(arguments.out.resolve(), schemes, sizes, given)
+    lagging = "1" in schemes and not arguments.quick and given.zookeeper is None
+    wanted = job.Wanted(arguments.out.resolve(), schemes, sizes, given, lagging)
     console = Console()
     try:
         results = asyncio.run(interruptible(job.run(wanted, lambda text: print(text, flush=True))))

@@ -41,7 +41,17 @@ class Check(NamedTuple):
 
 def judge(results: Results) -> list[Check]:
     """All checks, in the order of the runs."""
-    return [check for run in results.runs for check in _of_run(run)]
+    checks = [check for run in results.runs for check in _of_run(run)]
+    if results.lagging is not None:
+        checks += _of_lagging(results.lagging)
+    return checks
+
+
+def _of_lagging(run: Run) -> Iterator[Check]:
+    """The flaw must show: the session that ZooKeeper has ended goes on, as its server does not hear of it."""
+    yield _check(run, "no record is lost while a server lags", run.lost == 0, f"{run.handled:,} of {run.produced:,}")
+    doubled = f"{len(run.doubles)} partitions for {sum(step.doubled_ms for step in run.steps):,} ms"
+    yield _check(run, "two members read the same partitions while a server lags", bool(run.doubles), doubled)
 
 
 def is_well(checks: Iterable[Check]) -> bool:

@@ -17,8 +17,9 @@ from muster.compare.checks import Check, is_well, judge
 from muster.compare.formulas import TITLES, Scheme
 from muster.compare.page import FIGURES, render
 from muster.compare.results import Results, Run, to_json
-from muster.compare.servers import Given, started
+from muster.compare.servers import Given, started, started_ensemble
 from muster.compare.trial import Options, Trial
+from muster.compare.workload import fragile, lagging_script
 from muster.errors import MusterError
 
 MARKER = ".muster-compare"
@@ -34,6 +35,8 @@ class Wanted:
     schemes: Sequence[Scheme]
     sizes: Sequence[int]
     given: Given
+    lagging: bool
+    """Whether split brain by a server that lags is shown, too."""
 
 
 def prepare(folder: Path) -> None:
@@ -54,6 +57,8 @@ async def run(wanted: Wanted, note: Callable[[str], None]) -> Results:
     for size in wanted.sizes:
         for scheme in wanted.schemes:
             results.runs.append(await _run_one(wanted, scheme, size, note))
+    if wanted.lagging:
+        results.lagging = await _run_lagging(wanted, note)
     results.setting = _setting(wanted.given, results.runs[0])
     return results
 
@@ -82,6 +87,18 @@ async def _run_one(wanted: Wanted, scheme: Scheme, size: int, note: Callable[[st
     note(f"{TITLES[scheme]}, {size} members")
     async with started(scheme, folder, wanted.given, name) as servers:
         found = await Trial(scheme, size, servers, Options(folder, name), note).run()
+    shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
+async def _run_lagging(wanted: Wanted, note: Callable[[str], None]) -> Run:
+    """Scheme 1 on an ensemble of which one server lags behind."""
+    steps = lagging_script()
+    folder = wanted.out / "compare-lagging"
+    folder.mkdir()
+    note(f"{TITLES[Scheme.WATCHERS]}, with a server of ZooKeeper that lags")
+    async with started_ensemble(folder, fragile(steps)[0]) as servers:
+        found = await Trial(Scheme.WATCHERS, 2, servers, Options(folder, folder.name), note, steps).run()
     shutil.rmtree(folder, ignore_errors=True)
     return found
 
@@ -129,6 +146,7 @@ def last_line(results: Results, checks: Sequence[Check]) -> dict[str, Any]:
         "not_judged": [check.title for check in checks if check.ok is None],
         "left_out": results.left_out,
         "runs": [_run_line(found) for found in results.runs],
+        "lagging": None if results.lagging is None else _run_line(results.lagging),
     }
 
 

@@ -148,6 +148,8 @@ class Results:
     """On what it ran, for people."""
     left_out: list[str] = field(default_factory=list)
     """What was not run, and why."""
+    lagging: Run | None = None
+    """Scheme 1 with a server of ZooKeeper that lags behind."""
 
     @property
     def schemes(self) -> list[Scheme]:
@@ -170,7 +172,9 @@ def to_json(results: Results) -> dict[str, Any]:
 
 def from_json(found: Mapping[str, Any]) -> Results:
     """From what `to_json` gave."""
-    return Results([_run(run) for run in found["runs"]], found["story"], found["setting"], list(found["left_out"]))
+    lagging = _run(found["lagging"]) if found["lagging"] is not None else None
+    runs = [_run(run) for run in found["runs"]]
+    return Results(runs, found["story"], found["setting"], list(found["left_out"]), lagging)
 
 
 def _run(found: Mapping[str, Any]) -> Run:

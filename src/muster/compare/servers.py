@@ -19,7 +19,7 @@ from muster.compare.formulas import Scheme
 from muster.errors import ConfigError, KafkaError, MusterError
 from muster.local.broker import LocalBroker
 from muster.local.ports import LOOPBACK, free_ports
-from muster.local.zookeeper import ZooKeeperServer
+from muster.local.zookeeper import Ensemble, ZooKeeperServer
 
 BROKERS = 3
 PATIENCE_S = 120
@@ -63,6 +63,10 @@ class Servers:
         self.bootstrap = bootstrap
         self.brokers = brokers
 
+    def zookeeper_of(self, member: str) -> str:
+        """The address by which a member reaches ZooKeeper."""
+        return self.zookeeper
+
     async def counters(self) -> Counters:
         """What ZooKeeper has counted so far: each of its servers counts what its own clients ask."""
         total = Counters()
@@ -96,6 +100,14 @@ class Servers:
 
     async def start_zookeeper(self) -> None:
         """Have it back."""
+        raise NotImplementedError
+
+    async def lag(self) -> None:
+        """Let the server of the member that has one for itself learn nothing more."""
+        raise NotImplementedError
+
+    async def catch_up(self) -> None:
+        """Let it learn all."""
         raise NotImplementedError
 
 
@@ -155,6 +167,36 @@ class LocalServers(Servers):
         await asyncio.to_thread(self._server.start)
 
 
+class LaggingServers(Servers):
+    """An ensemble of three, and brokers on it. One follower is for one member alone, and may lag behind."""
+
+    def __init__(
+        self, ensemble: Ensemble, follower: ZooKeeperServer, lagging: str, brokers: Sequence[LocalBroker]
+    ) -> None:
+        addresses = ",".join(broker.bootstrap for broker in brokers)
+        super().__init__(_others(ensemble, follower), addresses, len(brokers))
+        self._ensemble = ensemble
+        self._follower = follower
+        self._lagging = lagging
+        self._lag = contextlib.ExitStack()
+
+    def zookeeper_of(self, member: str) -> str:
+        """That server alone for its member, the others for all."""
+        return self._follower.address if member == self._lagging else self.zookeeper
+
+    async def lag(self) -> None:
+        """Hold back what it would learn."""
+        await asyncio.to_thread(self._lag.enter_context, self._ensemble.lagging(self._follower))
+
+    async def catch_up(self) -> None:
+        """Let go of it."""
+        self._lag.close()
+
+
+def _others(ensemble: Ensemble, follower: ZooKeeperServer) -> str:
+    return ",".join(server.address for server in ensemble.servers if server is not follower)
+
+
 @contextlib.asynccontextmanager
 async def started(scheme: Scheme, folder: Path, given: Given, name: str) -> AsyncIterator[Servers]:
     """Servers for one run under a scheme, with a folder of their own, and `name` as chroot in the user's ZooKeeper."""
@@ -168,11 +210,33 @@ async def started(scheme: Scheme, folder: Path, given: Given, name: str) -> Asyn
         yield await asyncio.to_thread(_start, scheme, folder, given, name, running)
 
 
+@contextlib.asynccontextmanager
+async def started_ensemble(folder: Path, lagging: str) -> AsyncIterator[Servers]:
+    """Servers of which one may lag behind, with a member of its own."""
+    with contextlib.ExitStack() as running:
+        yield await asyncio.to_thread(_start_ensemble, folder, lagging, running)
+
+
+def _start_ensemble(folder: Path, lagging: str, running: contextlib.ExitStack) -> LaggingServers:
+    ensemble = running.enter_context(Ensemble(folder / "zookeeper", fsync=False, relayed=True))
+    follower = ensemble.followers[0]
+    brokers = _start_brokers(Scheme.WATCHERS, folder, _others(ensemble, follower), running)[0]
+    return LaggingServers(ensemble, follower, lagging, list(brokers.values()))
+
+
 def _start(scheme: Scheme, folder: Path, given: Given, name: str, running: contextlib.ExitStack) -> LocalServers:
     server = None
     if given.zookeeper is None:
         server = running.enter_context(ZooKeeperServer(folder / "zookeeper", fsync=False))
     zookeeper = server.address if server is not None else f"{given.zookeeper}/{name}"
+    brokers, drafts = _start_brokers(scheme, folder, zookeeper, running)
+    return LocalServers(zookeeper, brokers, drafts, server)
+
+
+def _start_brokers(
+    scheme: Scheme, folder: Path, zookeeper: str, running: contextlib.ExitStack
+) -> tuple[dict[int, LocalBroker], list[str]]:
+    """Brokers by their ids, and their listeners for members of scheme 2."""
     drafts = [f"{LOOPBACK}:{port}" for port in free_ports(BROKERS)]
     brokers = {}
     for number, draft in enumerate(drafts, 1):
@@ -180,4 +244,4 @@ def _start(scheme: Scheme, folder: Path, given: Given, name: str, running: conte
         place = folder / f"broker-{number}"
         brokers[number] = LocalBroker(place, zookeeper=zookeeper, broker_id=number, settings=settings)
         running.enter_context(brokers[number])
-    return LocalServers(zookeeper, brokers, drafts, server)
+    return brokers, drafts

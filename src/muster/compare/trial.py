@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -74,14 +74,21 @@ class Trial:
     """Runs it. `run` ends all processes that it started."""
 
     def __init__(
-        self, scheme: Scheme, size: int, servers: Servers, options: Options, note: Callable[[str], None]
+        self,
+        scheme: Scheme,
+        size: int,
+        servers: Servers,
+        options: Options,
+        note: Callable[[str], None],
+        steps: Sequence[Step] = (),
     ) -> None:
+        """`steps` are those of `script` unless they are given."""
         self.scheme = scheme
         self.name = options.name
         self._servers = servers
         self._options = options
         self._note = note
-        self._steps = script(size, broker=servers.broker_stops, zookeeper=servers.zookeeper_stops)
+        self._steps = steps or script(size, broker=servers.broker_stops, zookeeper=servers.zookeeper_stops)
         self._zero = monotonic_ms()
         self._members = Members()
         self._books = Books()
@@ -133,12 +140,13 @@ class Trial:
 
     async def _start_hosts(self, stack: AsyncExitStack) -> None:
         arguments = ["--scheme", self.scheme.value, "--group", self.name, "--topic", self.name]
-        arguments += ["--zookeeper", self._servers.zookeeper, "--bootstrap", self._servers.bootstrap]
+        arguments += ["--bootstrap", self._servers.bootstrap]
         arguments += ["--coordinators", self._servers.coordinators]
         arguments += ["--handle-ms", str(self._options.handle_ms)]
         for number, names in enumerate(hosts(self._steps, PER_HOST), 1):
             log = self._options.folder / f"{self.name}-{number}.log"
-            host = await Process.start(f"host {number}", ["-m", "muster.compare.host", *arguments], log)
+            of_this = [*arguments, "--zookeeper", self._servers.zookeeper_of(names[0])]
+            host = await Process.start(f"host {number}", ["-m", "muster.compare.host", *of_this], log)
             stack.push_async_callback(host.kill)
             self._hosts.append(host)
             self._host_of |= dict.fromkeys(names, host)
@@ -214,6 +222,7 @@ class Trial:
             Kind.LEAVE: self._leave,
             Kind.CRASH: self._crash,
             Kind.FREEZE: self._freeze,
+            Kind.LAG: self._lag,
             Kind.BROKER: lambda _: self._outage("a broker", self._stop_broker, self._servers.start_broker),
             Kind.ZOOKEEPER: lambda _: self._outage(
                 "ZooKeeper", self._servers.stop_zookeeper, self._servers.start_zookeeper
@@ -265,6 +274,23 @@ class Trial:
         self._host_of[member].thaw()
         await self._until(lambda: bool(self._committed), f"{member} notices that it stood still")
         await self._settled(woken)
+
+    async def _lag(self, member: str) -> None:
+        """The member's server lags until the others have taken over, and a while longer; then it catches up."""
+        since = self._now()
+        await self._servers.lag()
+        others = [name for name in self._active if name != member]
+
+        def taken_over() -> bool:
+            owned = [self._members.owned.get(name, frozenset()) for name in others]
+            return sum(map(len, owned)) == self._options.partitions
+
+        await self._until(taken_over, "the others take over")
+        await asyncio.sleep(AWAY_S)
+        healed = self._now()
+        await self._servers.catch_up()
+        self._run.outages.append((f"what {member}’s server learns", Span(since, healed)))
+        await self._settled(healed)
 
     async def _stop_broker(self) -> None:
         """Stop a broker that does not coordinate the group: what becomes of partitions is looked at here."""

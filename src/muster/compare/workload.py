@@ -21,6 +21,7 @@ class Kind(StrEnum):
     FREEZE = "is frozen past its session, and wakes"
     BROKER = "a broker goes and comes back"
     ZOOKEEPER = "ZooKeeper is away for a while"
+    LAG = "is connected to a server of ZooKeeper that lags behind"
 
 
 CHANGES = (Kind.JOIN, Kind.LEAVE)
@@ -63,9 +64,14 @@ def script(size: int, *, broker: bool = True, zookeeper: bool = True) -> list[St
     return steps
 
 
+def lagging_script() -> list[Step]:
+    """Two members, one of which hears of ZooKeeper through a server that lags behind."""
+    return [Step(Kind.JOIN, "m1"), Step(Kind.JOIN, "m2"), Step(Kind.LAG, "m2")]
+
+
 def fragile(steps: Iterable[Step]) -> list[str]:
-    """The members that crash or freeze."""
-    return [step.member for step in steps if step.kind in (Kind.CRASH, Kind.FREEZE)]
+    """The members that crash or freeze, or have a server of ZooKeeper for themselves."""
+    return [step.member for step in steps if step.kind in (Kind.CRASH, Kind.FREEZE, Kind.LAG)]
 
 
 def hosts(steps: Iterable[Step], per_host: int) -> list[list[str]]:

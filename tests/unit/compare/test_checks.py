@@ -13,7 +13,7 @@ from muster.compare.counters import Counters
 from muster.compare.formulas import Scheme
 from muster.compare.results import Results, Run, StepResult, Work, from_json, to_json
 from muster.compare.workload import Kind
-from tests.support.compare_results import run, sample
+from tests.support.compare_results import lagging, run, sample
 
 
 def wrong(results: Results) -> list[str]:
@@ -128,8 +128,20 @@ def test_one_disturbed_step_does_not_hide_another() -> None:
     assert wrong(results) == ["ZooKeeper's reads of a change"]
 
 
+def test_a_server_that_lags_must_show_two_readers_and_lose_nothing() -> None:
+    results = sample(Scheme.WATCHERS)
+    results.lagging = lagging()
+    assert is_well(judge(results))
+    results.lagging.doubles = []
+    assert wrong(results) == ["two members read the same partitions while a server lags"]
+    results.lagging = lagging()
+    lost(results.lagging)
+    assert wrong(results) == ["no record is lost while a server lags"]
+
+
 def test_results_go_through_json() -> None:
     results = sample(sizes=(2, 3))
+    results.lagging = lagging()
     again = from_json(json.loads(json.dumps(to_json(results))))
     assert again == results
     assert isinstance(again.runs[0].steps[0], StepResult)

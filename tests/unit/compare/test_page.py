@@ -13,7 +13,7 @@ from muster.compare.curves import Growth, growth_chart, sampled
 from muster.compare.formulas import TITLES, Scheme
 from muster.compare.page import FIGURES, render
 from muster.compare.results import Results
-from tests.support.compare_results import sample
+from tests.support.compare_results import lagging, sample
 from tests.support.pages import Nesting, shapes
 
 
@@ -84,6 +84,19 @@ def test_one_run_alone_has_a_point_for_each_join_and_several_have_theirs() -> No
             found = shapes(chart, "curve")
             assert [len(line.findall("circle")) for line in found[:3]] == [points] * 3
             assert all(line.findall("path") for line in found[:3])
+
+
+def test_split_brain_by_a_server_that_lags_is_drawn() -> None:
+    results = sample()
+    assert "Split brain" not in page_of(results)
+    results.lagging = lagging()
+    page = page_of(results)
+    assert "read the same partitions for 2.5 s, and 77 records were" in page
+    chart = svgs(page)[3]
+    assert len(shapes(chart, "double")) == 1
+    nesting = Nesting()
+    nesting.feed(page)
+    assert nesting.open == []
 
 
 def test_no_results_is_still_a_page() -> None:

@@ -72,6 +72,15 @@ def test_who_is_frozen_at_the_end_stays_so() -> None:
     assert naps([Frozen(3, "a"), Gone(5, "a")], END) == {"a": [Span(3, 5)]}
 
 
+def test_a_third_reader_is_told_apart_from_two() -> None:
+    events: list[OwnershipEvent] = [owns(0, "a", 0), owns(5, "b", 0), owns(10, "c", 0), Gone(20, "a")]
+    assert doubles(holds(events, END)) == [
+        Double(0, ("a", "b"), 5, 10),
+        Double(0, ("a", "b", "c"), 10, 20),
+        Double(0, ("b", "c"), 20, END),
+    ]
+
+
 MEMBERS = st.sampled_from("abc")
 SETS = st.frozensets(st.integers(0, PARTITIONS - 1))
 
