@@ -140,7 +140,7 @@ def cluster_of(config: BrokerConfig) -> ZooKeeperCluster | None:
     except ModuleNotFoundError as error:
         if error.name != "kazoo":
             raise
-        raise ConfigError("a cluster on ZooKeeper needs kazoo: pip install 'muster[zookeeper]'") from None
+        raise ConfigError("a cluster on ZooKeeper needs kazoo: pip install 'muster-kafka[zookeeper]'") from None
     from muster.broker.zookeeper_cluster import ZooKeeperCluster
 
     timeout_ms = config.integer("zookeeper.session.timeout.ms")

@@ -1,4 +1,4 @@
-"""A cluster of muster's brokers with clients and tools that others wrote: Kafka's own of 0.8, and those of today."""
+"""A cluster of muster's brokers with tools and consumers of the time of ZooKeeper: Kafka's own of 0.8, and scheme 1."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from muster.protocol import messages as m
 from muster.zookeeper.watcher_consumer import WatcherConsumer
 from tests.support import old_kafka, outsiders
 from tests.support.muster_cluster import Cluster, eventually
-from tests.support.outsiders import CLIENTS, Feed, Member
 from tests.support.zookeepers import ZooKeeperServer
 
 pytestmark = pytest.mark.slow
@@ -103,32 +102,3 @@ def test_a_group_that_zookeeper_coordinates(cluster: Cluster) -> None:
         assert sorted(p for reader in readers for each in reader.streams().values() for p in each) == [
             TopicPartition("watched", number) for number in range(PARTITIONS)
         ]
-
-
-def test_a_group_of_all_clients_outlives_its_coordinator(
-    cluster: Cluster, java: str, kcat: str, tmp_path: Path
-) -> None:
-    """One member of each kind; their coordinator is killed under load, and comes back. Every record is handled."""
-    seen_by = outsiders.Cluster(cluster.bootstrap)
-    seen_by.create(["mixed"], PARTITIONS)
-    members: list[Member] = []
-    try:
-        with Feed(cluster.bootstrap, ["mixed"], PARTITIONS) as feed:
-            members += [Member(client, cluster.bootstrap, "mixed", "mixed", tmp_path) for client in CLIENTS]
-            seen_by.shared_by("mixed", members, PARTITIONS)
-            coordinator = cluster.ask(1, m.FindCoordinatorRequest(key_type=0, coordinator_keys=["mixed"]), 4)
-            broker = cluster.brokers[coordinator.coordinators[0].node_id]
-            broker.kill()
-            reached = feed.count + 50
-            eventually(lambda: feed.count > reached)
-            broker.start()
-            seen_by.shared_by("mixed", members, PARTITIONS)
-            count = feed.finish()
-
-        def handled() -> bool:
-            return set().union(*(member.values for member in members)) == set(range(count))
-
-        outsiders.until(handled, lambda: f"{count} records are handled")
-    finally:
-        for member in members:
-            member.destroy()

@@ -110,6 +110,30 @@ def test_other_commands_are_not_imported():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 
+def test_a_cluster_without_kazoo_is_told_what_is_missing(tmp_path: Path):
+    code = "import sys; sys.modules['kazoo'] = None; from muster.cli import main; sys.exit(main.main(sys.argv[1:]))"
+    where = ["serve", "--zookeeper", "127.0.0.1:1", "--broker-id", "1", "--data-dir", str(tmp_path / "data")]
+    done = subprocess.run([sys.executable, "-c", code, *where], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "muster: a cluster on ZooKeeper needs kazoo: pip install 'muster-kafka[zookeeper]'\n"
+
+
+def test_a_broker_alone_imports_nothing_of_zookeeper(tmp_path: Path):
+    """It starts as fast as it did."""
+    code = """
+import asyncio, sys
+from muster.broker.config import BrokerConfig
+from muster.broker.broker import Broker
+import muster.cli.serve
+async def main():
+    async with Broker(BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": sys.argv[1]})):
+        print([name for name in sys.modules if "zookeeper" in name or "kazoo" in name])
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_a_shell_completes_commands_and_options():
     """As a user has it: bash reads the script, and is asked what may follow."""
     script = run("completion", "bash").stdout
