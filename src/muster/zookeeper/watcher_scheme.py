@@ -18,8 +18,8 @@ set flags, so that many changes make one rebalance. Its plans ask for operations
 one is carried out at a time: `attend` whenever `wants_attention`, `commit` and `shut_down`.
 
 Where it differs from 0.8.2.2, and why:
-- An unreadable id, topic or broker is told and passed over, as is a list that takes too long to match. There it ends the
-  rebalance of every member, or keeps it busy.
+- An unreadable id, topic or broker is told and passed over, as is a list that takes too long to match. There it ends
+  the rebalance of every member, or keeps it busy.
 - An id that goes while the ids are read is passed over: its member has left, and the watch tells of it. There it costs
   a try and a back-off.
 - Offsets are read when the partition is claimed, not before: the former owner has committed by then. There, records
