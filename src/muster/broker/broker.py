@@ -26,7 +26,7 @@ from muster.broker.coordination import Alone, ByLeaders, Coordination
 from muster.broker.durability import Durability
 from muster.broker.fetch_sessions import FetchSessions
 from muster.broker.fetches import ParkedFetches
-from muster.broker.groups import Groups
+from muster.broker.groups import Groups, LeasedGroups
 from muster.broker.handlers import draft
 from muster.broker.identity import Identity, load_identity, read_identity
 from muster.broker.partitions import Partitions, log_config
@@ -105,6 +105,7 @@ class Broker:
             MusterError: the folder is in use, or the port cannot be opened.
         """
         self.loop = asyncio.get_running_loop()
+        self._check_store()
         if self._among is None:
             self._open_folder()
             await self._open_port()
@@ -254,14 +255,32 @@ class Broker:
         # Called when the requests of one read were handled. With fsync=always the sync decides what may be read.
         self._turn_done = _nothing if always else written
         self.coordination = self._coordination()
-        self.groups = Groups(
+        kind = LeasedGroups if self.coordination.is_leased else Groups
+        self.groups = kind(
             self.config, self._clock, self.cluster, self.topics, self.coordination, written, self._listener
         )
         self.changes.groups = self.groups
         self.groups.start()
 
+    def _check_store(self) -> None:
+        store = self.config["group.coordinator.store"]
+        if self._among is None:
+            if store == "zookeeper":
+                raise ConfigError("group.coordinator.store=zookeeper needs zookeeper.connect")
+        elif store != "log":
+            from muster.zookeeper.group_store import MAX_OFFSET_METADATA
+
+            if self.config.integer("offset.metadata.max.bytes") > MAX_OFFSET_METADATA:
+                raise ConfigError(
+                    f"offset.metadata.max.bytes is at most {MAX_OFFSET_METADATA} with group.coordinator.store=zookeeper"
+                )
+
     def _coordination(self) -> Coordination:
         """What decides which broker coordinates a group."""
+        if self._among is not None and self.config["group.coordinator.store"] != "log":
+            from muster.broker.slot_coordination import InZooKeeper
+
+            return InZooKeeper(self._among, self.cluster)
         kind = Alone if self._among is None else ByLeaders
         return kind(self.config, self.topics, self.partitions, self.changes, self.cluster)
 

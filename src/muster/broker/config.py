@@ -19,6 +19,7 @@ FSYNC_POLICIES = ("interval", "always", "never")
 CLEANUP_POLICIES = ("compact", "delete")
 COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
+GROUP_STORES = ("log", "zookeeper")
 ENVIRONMENT_PREFIX = "MUSTER_"
 
 S, K = Setting, Kind
@@ -39,6 +40,10 @@ _SETTINGS = (
     S("zookeeper.connect", K.STRING, None, "ZooKeeper's addresses, host:port,host:port/chroot: this broker is one of "
       "several. Without it, it is alone."),
     S("zookeeper.session.timeout.ms", K.INT, 18_000, "How long ZooKeeper waits for a broker that is silent.", 1),
+    S("group.coordinator.store", K.STRING, None,
+      "Where groups and offsets are kept. `zookeeper`: in ZooKeeper, and when a broker goes down another one goes on "
+      "with its groups; the default with zookeeper.connect. `log`: in the topic __consumer_offsets; all that there is "
+      "for a broker alone.", choices=GROUP_STORES),
     # --- connections
     S("max.connections", K.INT, INT_MAX, "Connections at one time; further ones are closed at once.", 0),
     S("connections.max.idle.ms", K.LONG, 600_000, "A connection without a request for this long is closed.", -1),

@@ -22,6 +22,7 @@ from muster.coordinator.store import Store
 from muster.errors import ErrorCode, KafkaError, MusterError
 from muster.log import PartitionLog
 from muster.model import GROUP_METADATA_TOPIC, Node
+from muster.protocol.group_records import GroupMetadataRecord
 
 log = logging.getLogger("muster.broker")
 
@@ -41,6 +42,9 @@ class Slots(Protocol):
     def resign(self, slot: int, epoch: int | None = None) -> None:
         """A slot is this broker's no longer; `epoch` is that of its next coordinator, if it is known."""
 
+    def release_durable(self) -> None:
+        """The store has learned something: that records are durable, or never will be, or what there is to read."""
+
     def leave(self) -> None:
         """There are no slots any more: all groups are gone. Epochs may begin anew."""
 
@@ -54,6 +58,26 @@ class Coordination(Protocol):
 
     def start(self, groups: Slots) -> None:
         """Begin to tell the coordinator of its slots. The port is not open yet."""
+
+    def stop(self) -> None:
+        """The broker stops."""
+        return
+
+    def record_fits(self, record: GroupMetadataRecord) -> bool:
+        """Whether the store takes a group as large as this."""
+        return True
+
+    is_leased: bool = False
+    """Whether slots are this broker's for a time only: then `may_serve` is asked before each request."""
+
+    def may_serve(self) -> bool:
+        """Whether the slots that the coordinator was told of are still this broker's. If not, `ensure` is called before
+        the request is handled."""
+        return True
+
+    def followed(self) -> None:
+        """A broker among others has everything that its image of the cluster says."""
+        return
 
     def ensure(self) -> bool:
         """Have what groups need; called when there is a request of a group, and none is served yet. Returns whether it

@@ -61,8 +61,10 @@ class Groups:
         self._deadline_at: int | None = None
         self._arming = False
         self._flush_due = False
+        group_config = _group_config(config)
+        group_config.record_fits = coordination.record_fits
         self.runtime = CoordinatorRuntime(
-            _group_config(config),
+            group_config,
             coordination.store(),
             clock=clock,
             topics=GroupTopics(topics, cluster),
@@ -85,6 +87,7 @@ class Groups:
 
     def stop(self) -> None:
         """Stop the deadlines; write the records that were decided."""
+        self._coordination.stop()
         if self._deadline is not None:
             self._deadline.cancel()
         self._flush()
@@ -119,6 +122,11 @@ class Groups:
     def resign(self, slot: int, epoch: int | None = None) -> None:
         """Coordinate the groups of a slot no longer."""
         self.runtime.unload(slot, epoch)
+
+    def release_durable(self) -> None:
+        """The store has learned something."""
+        self.runtime.release_durable()
+        self._deadline_moved()
 
     def leave(self) -> None:
         """All groups are gone, and their members are sent away."""
@@ -197,6 +205,21 @@ class Groups:
         self._deadline = self._deadline_at = None
         self.runtime.on_deadlines(self._clock())
         self._arm_deadline()
+
+
+class LeasedGroups(Groups):
+    """Groups in slots that are this broker's for a time: each request asks whether they still are."""
+
+    _is_ready = False
+
+    @property
+    def serving(self) -> bool:
+        """Whether the coordinator serves: what groups need is there, and its slots are still its own."""
+        return self._is_ready and self._coordination.may_serve()
+
+    @serving.setter
+    def serving(self, is_ready: bool) -> None:
+        self._is_ready = is_ready
 
 
 def _group_config(config: BrokerConfig) -> GroupConfig:

@@ -71,6 +71,9 @@ class Session(Protocol):
     @property
     def timeout_ms(self) -> int: ...
 
+    @property
+    def is_live(self) -> bool: ...
+
     async def start(self) -> None: ...
 
     async def close(self) -> None: ...
@@ -180,6 +183,10 @@ class ZooKeeperCluster:
         if self.member.on_event(event) or event is SessionEvent.CONNECTED:
             self._wake.set()
 
+    def wake(self) -> None:
+        """Have a turn done soon."""
+        self._wake.set()
+
     async def _keep(self, joined: asyncio.Future[None]) -> None:
         taken_since: float | None = None
         loop = asyncio.get_running_loop()
@@ -248,6 +255,7 @@ class ZooKeeperCluster:
         for name, topic in wanted.items():
             self._follow_topic(name, topic)
         self._parts.changes.groups.topics_changed()
+        self._parts.coordination.followed()
         self._changed()
         if not self._next_ids:
             self._next_ids = await self.session.run(reserve_producer_ids(self.member.broker_id))

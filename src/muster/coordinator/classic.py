@@ -264,13 +264,25 @@ def _park_sync(member: ClassicMember, ticket: Ticket, effects: Effects) -> None:
 
 def _become_stable(group: ClassicGroupBase, assignments: Mapping[str, bytes], now: int, effects: Effects) -> None:
     """The assignment is there, from the leader or from the coordinator itself: the group is stable."""
-    write(group, group.record(assignments), effects)
+    record = group.record(assignments)
+    if not group.config.record_fits(record):
+        _outgrow(group, now, effects)
+        return
+    write(group, record, effects)
     for member in group.members.values():
         if member.awaiting_sync is not None:
             effects.reply(member.awaiting_sync, _share(group, member))
             member.awaiting_sync = None
             group.renew_session(member, now)
     _rebalance_completed(group, now, effects)
+
+
+def _outgrow(group: ClassicGroupBase, now: int, effects: Effects) -> None:
+    """The group is too large for its store. Members that wait are refused; the others begin anew, and fewer of them
+    may fit."""
+    for member in group.members.values():
+        _answer_sync(group, member, ErrorCode.GROUP_MAX_SIZE_REACHED, now, effects)
+    dismiss(group, Cause.TOO_LARGE, "The group and its assignment are too large for their store", now, effects)
 
 
 def _share(group: ClassicGroupBase, member: ClassicMember) -> SyncGroupResponse:
@@ -504,7 +516,8 @@ def joined(group: ClassicGroupBase, member: ClassicMember) -> JoinGroupResponse:
 
 
 def dismiss(group: ClassicGroupBase, cause: Cause, reason: str, now: int, effects: Effects) -> None:
-    """Remove all members of a stable group. Those that live learn it from their next request, and begin anew."""
+    """Remove all members of a group, at the end of a rebalance or after it. Those that live learn it from their next
+    request, and begin anew."""
     for member in list(group.members.values()):
         _remove(group, member, effects)
     prepare_rebalance(group, cause, reason, None, now, effects)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from muster.protocol.group_records import GroupMetadataRecord
 
 INT32_MAX = 2**31 - 1
 
@@ -37,6 +40,10 @@ class GroupConfig:
 
     offsets_topic_num_partitions: int = 50
     """Partitions of `__consumer_offsets`. With another number, groups in an existing data folder are not found."""
+
+    record_fits: Callable[[GroupMetadataRecord], bool] = lambda record: True
+    """Whether the store takes a group as large as this; one that it does not loses its members, with
+    GROUP_MAX_SIZE_REACHED."""
 
     @property
     def offsets_retention_ms(self) -> int:

@@ -70,11 +70,11 @@ from muster.zookeeper.znodes import Unreadable, slot_epoch_path
 
 A = TypeVar("A")
 
-OFFSETS_OF_A_ZNODE = 100
+OFFSETS_OF_A_ZNODE = 50
 MAX_OFFSET_METADATA = 4_096
-"""Bytes of metadata for which each znode has room in each of its offsets."""
+"""Characters of metadata for which each znode has room in each of its offsets."""
 
-_LARGEST_VALUE = MAX_OFFSET_METADATA + 128
+_LARGEST_VALUE = 4 * MAX_OFFSET_METADATA + 128
 WRITES_OF_A_MULTI = 500
 _ROOM_OF_A_MULTI = MAX_ZNODE_BYTES + 8 * 1024
 """Bytes of data and paths: any znode fits, with its path."""

@@ -1,7 +1,7 @@
 """The znodes of groups whose coordinators keep them in ZooKeeper: names and contents.
 
     /muster/groups/[slot]/[name]        what the group is: the coordinator's record of it
-    /muster/groups/[slot]/[name]~[n]    some of its committed offsets, up to a hundred
+    /muster/groups/[slot]/[name]~[n]    some of its committed offsets, up to fifty
 
 The contents are the coordinator's own records, keys and values as `__consumer_offsets` has them (`group_records.py`),
 in one record batch: that has a version, a checksum and compression. So any program that reads `__consumer_offsets`

@@ -28,7 +28,9 @@ from muster.zookeeper.operations import (
 from muster.zookeeper.znodes import (
     BROKER_IDS,
     BROKER_TOPICS,
+    BROKERS,
     CONTROLLER,
+    TOPIC_CONFIGS,
     BrokerRegistration,
     PartitionState,
     TopicRegistration,
@@ -102,7 +104,7 @@ class ClusterImage:
             if event is SessionEvent.EXPIRED:
                 self.forget()
             return event is SessionEvent.CONNECTED and not self.is_current
-        if event.change is Change.LOST or self._is_known(event.path):
+        if self._is_own(event.path) and (event.change is Change.LOST or self._is_known(event.path)):
             self._dirty[event.path] = self._reader(event.path)
         return not self.is_current
 
@@ -145,6 +147,10 @@ class ClusterImage:
             yield topic_path(name)
             yield topic_config_path(name)
             yield from (partition_state_path(name, number) for number in topic.registration.partitions)
+
+    def _is_own(self, path: str) -> bool:
+        """Whether it may be this image that watches: others may share the session."""
+        return path in self._roots or path.startswith((BROKERS + "/", TOPIC_CONFIGS + "/"))
 
     def _is_known(self, path: str) -> bool:
         """An event of something that is gone from its list meanwhile changes nothing."""

@@ -151,6 +151,12 @@ async def test_another_nodes_folder_is_refused_before_anything_is_written(tmp_pa
     assert everything(tmp_path) == before
 
 
+async def test_a_broker_alone_has_no_zookeeper_for_its_groups(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"group\.coordinator\.store=zookeeper needs zookeeper\.connect"):
+        await Broker(broker_config(tmp_path / "new", {"group.coordinator.store": "zookeeper"})).start()
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize("renamed", [False, True])
 async def test_an_interrupted_deletion_is_finished_at_the_next_start(tmp_path: Path, renamed: bool):
     await make(tmp_path, "t", "other")

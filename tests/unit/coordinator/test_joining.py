@@ -292,6 +292,22 @@ def test_a_full_group_takes_nobody_else():
     assert group.joined("a") == (2, "a", ["a", "b"])
 
 
+def test_a_group_that_its_store_does_not_take_begins_anew():
+    """Members that wait are refused, so that they go; another learns it by its next request, and may fit."""
+    config = GroupConfig(record_fits=lambda record: len(record.value.members if record.value else ()) < 3)
+    group = GroupHarness(config).stable_with("a", "b")
+    group.join("c").join("a").join("b")
+    records = len(group.log)
+    group.sync("b")
+    group.sync_leader()
+    assert [group.error(name) for name in "ab"] == [ErrorCode.GROUP_MAX_SIZE_REACHED] * 2
+    assert group.events_of(RebalanceStarted)[-1].cause is Cause.TOO_LARGE
+    assert (group.state, len(group.log)) == (GroupState.EMPTY, records + 1)  # all or nothing: it is written as empty
+    assert group.sync("c").error("c") == ErrorCode.UNKNOWN_MEMBER_ID
+    group.stable_with("c", "d")
+    assert group.state is GroupState.STABLE
+
+
 def test_a_group_that_has_become_too_large_loses_the_last_to_come():
     """The setting was lowered while the coordinator was down."""
     group = GroupHarness().stable_with("a", "b", "c")

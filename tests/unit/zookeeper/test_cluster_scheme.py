@@ -31,6 +31,7 @@ from muster.zookeeper.cluster_scheme import (
 from muster.zookeeper.image import ClusterImage, TopicImage
 from muster.zookeeper.operations import (
     BadVersionError,
+    Change,
     ConnectionLossError,
     Create,
     Delete,
@@ -40,6 +41,7 @@ from muster.zookeeper.operations import (
     Multi,
     NodeExistsError,
     SetData,
+    Watched,
     ZooKeeperError,
     ensure_path,
 )
@@ -458,3 +460,12 @@ def test_nothing_is_watched_of_a_topic_that_is_gone_until_it_comes_again(world, 
         catch_up()
         assert image.topics == {}
         assert {path for path in world.zookeeper.servers[0].watched - before if "/t" in path} == set()
+
+
+@pytest.mark.parametrize("change", [Change.LOST, Change.DATA, Change.CREATED])
+@pytest.mark.parametrize("path", ["/muster/slots/5/owner", "/muster/coordinators", "/consumers/g/ids"])
+def test_an_image_leaves_alone_what_others_of_its_session_watch(world, path, change):
+    world.run(create_topic("5", TopicRegistration({0: [1]}, "id"), {}))
+    image = world.image()
+    assert image.changed(Watched(change, path)) is False
+    assert image.is_current
