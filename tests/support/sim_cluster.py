@@ -55,6 +55,13 @@ class AsyncSession:
     def listen(self, listener: Callable[[Watched | SessionEvent], None], /) -> None:
         """Have it called with all events."""
         self._listeners.append(listener)
+        if hasattr(self, "sim"):
+            self.sim.listen(listener)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the session is not in doubt."""
+        return self.sim.is_live
 
     async def run(self, plan: Plan[T], /) -> T:
         """Carry a plan out."""

@@ -388,7 +388,7 @@ def give_away(cluster: SimCluster, topic: str) -> None:
 
 
 async def test_a_former_coordinator_takes_no_commits(cluster: SimCluster) -> None:
-    async with cluster.running(1, offsets_topic_num_partitions=1) as broker:
+    async with cluster.running(1, offsets_topic_num_partitions=1, group_coordinator_store="log") as broker:
         await create(cluster, broker, "t", 1)
         await coordinator(broker, "g")
         await cluster.until(lambda: leaders(broker, GROUP_METADATA_TOPIC) == {0: (1, 0)})
@@ -493,8 +493,8 @@ async def committed(broker: Broker, group_id: str) -> tuple[int, int]:
 
 
 async def test_each_group_has_one_coordinator_and_its_commits_come_back_with_it(cluster: SimCluster) -> None:
-    async with cluster.running(1) as one:
-        async with cluster.running(2) as two:
+    async with cluster.running(1, group_coordinator_store="log") as one:
+        async with cluster.running(2, group_coordinator_store="log") as two:
             await cluster.until(lambda: len(one.cluster.nodes) == 2)
             await create(cluster, one, "t", 1)
             assert await coordinator(one, "g0") == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1), "its topic is being made"
@@ -512,7 +512,7 @@ async def test_each_group_has_one_coordinator_and_its_commits_come_back_with_it(
         theirs = [name for name, node in found.items() if node == 2]
         await cluster.until(lambda: len(one.cluster.nodes) == 1)
         assert await coordinator(one, theirs[0]) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
-        async with cluster.running(2) as two:
+        async with cluster.running(2, group_coordinator_store="log") as two:
             await cluster.until(lambda: all_led(two, GROUP_METADATA_TOPIC, 4) and not two.groups.runtime.is_loading)
             assert [await committed(two, name) for name in theirs] == [(0, 7)] * len(theirs)
             # The offsets of a deleted topic go, and with their own topic all groups.
