@@ -8,11 +8,13 @@ operator's help, which other groups need at times.
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 
 from muster.coordinator.effects import Cause, RebalanceStarted
-from muster.testing import Scenario, SimCluster, simulate
+from muster.coordinator.server_assignment import ServerAssignment
+from muster.testing import InvariantError, Scenario, SimCluster, simulate
 from tests.support.lives import chunks, live, name
 
 
@@ -27,7 +29,7 @@ def test_whatever_happens_the_coordinator_assigns_as_promised(chunk: range) -> N
 
 
 def test_lives_differ_and_are_eventful() -> None:
-    lives = [simulate_assigned(seed) for seed in range(30)]
+    lives = [simulate_assigned(seed) for seed in range(26)]
     told = "\n".join(cluster.story for cluster in lives)
     for word in ("has no leader", "has a leader again", "MemberFenced", "MemberExpired", "is deposed", "a sync fails"):
         assert word in told, word
@@ -36,3 +38,36 @@ def test_lives_differ_and_are_eventful() -> None:
     assert {Cause.LEADERS_LOST, Cause.PARTITIONS_GAINED, Cause.TOPIC_DELETED} <= causes
     assert Cause.LEADER_REJOINED not in causes
     assert not any(cluster.operator_helped for cluster in lives)
+
+
+def lead_lives() -> None:
+    for seed in range(40):
+        simulate_assigned(seed)
+
+
+def assert_caught(pattern: str) -> None:
+    """One of a few lives finds what was planted, and says what is wrong."""
+    with pytest.raises(InvariantError, match=pattern):
+        lead_lives()
+
+
+def test_partitions_that_come_back_unnoticed_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = ServerAssignment.why_again
+
+    def blind(assignment: ServerAssignment, *arguments: Any) -> tuple[Cause, str] | None:
+        why = real(assignment, *arguments)
+        return None if why is not None and why[0] is Cause.PARTITIONS_GAINED else why
+
+    monkeypatch.setattr(ServerAssignment, "why_again", blind)
+    assert_caught("not stable after")
+
+
+def test_a_partition_given_to_two_members_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = ServerAssignment.assign
+
+    def generous(assignment: ServerAssignment, *arguments: Any) -> dict[str, bytes]:
+        shares = real(assignment, *arguments)
+        return dict.fromkeys(shares, next(iter(shares.values()))) if len(shares) > 3 else shares
+
+    monkeypatch.setattr(ServerAssignment, "assign", generous)
+    assert_caught("gives t.* to .* and to|own t.* in generation")
