@@ -1,0 +1,26 @@
+"""How `muster cluster up` takes signals. What it starts is in tests/integration/local."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from muster.cli.cluster import STOPPING, Signals
+
+
+@pytest.mark.parametrize("number", STOPPING)
+def test_the_first_signal_interrupts_and_the_next_shortens_the_end(number: signal.Signals):
+    before = signal.getsignal(number)
+    shortened: list[str] = []
+    signals = Signals()
+    signals.on_second = lambda: shortened.append("killed")
+    with signals:
+        with pytest.raises(KeyboardInterrupt) as told:
+            os.kill(os.getpid(), number)
+        assert told.value.args == (number,), "main makes the exit code of it"
+        assert not shortened
+        os.kill(os.getpid(), number)
+        assert shortened == ["killed"]
+    assert signal.getsignal(number) is before
