@@ -193,7 +193,7 @@ class Job:
             for process in self._members.values():
                 process.check()
             if self._broker is not None:
-                self._broker.process.check()
+                self._broker.check()
             await asyncio.sleep(0.5)
 
     async def _until(self, done: Callable[[], bool], what: str, timeout_s: float) -> None:

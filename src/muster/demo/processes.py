@@ -2,6 +2,7 @@
 
 Each runs in a session of its own, so that Ctrl-C reaches only the demo itself and a process can be ended with all that
 it started (Spark's Python starts a JVM). Their standard input is a pipe: it closes when the demo dies, and they end.
+The broker has a keeper (`muster.local`) that ends it then.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import IO
 
 from muster.errors import MusterError
+from muster.local.broker import LocalBroker
+from muster.local.kept import held
 
 
 class ProcessFailedError(MusterError):
@@ -142,35 +145,59 @@ class Process:
 
 
 class EmbeddedBroker:
-    """The demo's own broker, which is killed and started again on its folder and port."""
+    """The demo's own broker, which is killed and started again on its folder and port. It ends when the demo dies."""
 
     def __init__(self, data_dir: Path, logs: Path) -> None:
         self.data_dir = data_dir
         self.events = logs / "broker-events.jsonl"
-        self._logs = logs
-        self._process: Process | None = None
-        self.bootstrap = "127.0.0.1:0"
+        self._broker = _Broker(data_dir, logs, self.events)
+        self._held = contextlib.ExitStack()
+        self._expected_to_end = True
+
+    @property
+    def bootstrap(self) -> str:
+        """Where it listens, once it was started."""
+        return self._broker.bootstrap
 
     async def start(self) -> None:
         """Start it, the first time on a free port; returns when clients may come."""
-        port = self.bootstrap.rpartition(":")[2]
-        command = ["-m", "muster", "serve", "--host", "127.0.0.1", "--port", port]
-        command += ["--data-dir", str(self.data_dir), "--events", str(self.events)]
-        self._process = await Process.start("the broker", command, self._logs / "broker.log")
-        ready = await self._process.read_line(30)
-        self.bootstrap = ready.split(" ready on ", 1)[1].split(" ", 1)[0]
+        self._held.close()
+        self._held.enter_context(held(self._broker.users))
+        await asyncio.to_thread(self._broker.start)
+        self._expected_to_end = False
 
-    @property
-    def process(self) -> Process:
-        """The process that runs now."""
-        assert self._process is not None
-        return self._process
+    def check(self) -> None:
+        """Raise where it ended without being told to."""
+        if not self._expected_to_end and (ending := self._broker.ending):
+            raise ProcessFailedError(f"the broker ended with {ending}; its last words:\n{self._broker.last_words()}")
 
     async def kill(self) -> None:
         """SIGKILL: nothing is written, closed or said."""
-        await self.process.kill()
+        self._expected_to_end = True
+        await asyncio.to_thread(self._broker.kill)
 
     async def stop(self) -> None:
         """Stop it in good order."""
-        if self._process is not None:
-            await self._process.stop()
+        self._expected_to_end = True
+        await asyncio.to_thread(self._broker.stop)
+        self._held.close()
+
+
+class _Broker(LocalBroker):
+    """With its data where the user wants it, and its log among those of the demo."""
+
+    def __init__(self, data_dir: Path, logs: Path, events: Path) -> None:
+        super().__init__(logs)
+        self._data_dir = data_dir
+        self._events = events
+
+    @property
+    def data_dir(self) -> Path:
+        return self._data_dir
+
+    @property
+    def log_file(self) -> Path:
+        return self.folder / "broker.log"
+
+    def arguments(self) -> list[str]:
+        return [*super().arguments(), "--events", str(self._events)]

@@ -37,10 +37,15 @@ class LocalBroker(Kept):
         """Its address, by the name that clients' settings have."""
         return self.address
 
+    @property
+    def data_dir(self) -> Path:
+        """Its folder of topics and groups."""
+        return self.folder / "data"
+
     def arguments(self) -> list[str]:
         """The arguments of `muster` that it is started with."""
         self.port = self.port or free_ports(1)[0]
-        arguments = ["serve", "--host", LOOPBACK, "--port", str(self.port), "--data-dir", str(self.folder / "data")]
+        arguments = ["serve", "--host", LOOPBACK, "--port", str(self.port), "--data-dir", str(self.data_dir)]
         if self._zookeeper is not None:
             arguments += ["--zookeeper", self._zookeeper, "--broker-id", str(self.broker_id)]
         for name, value in self._settings.items():

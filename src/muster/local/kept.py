@@ -78,7 +78,7 @@ class Kept:
         self.port = port
         self.folder = folder.absolute()
         self.is_frozen = False
-        self._users = users or self.folder / "users"
+        self.users = users or self.folder / "users"
         self._process: subprocess.Popen[bytes] | None = None
         self._log_from = 0
         self._held = contextlib.ExitStack()
@@ -139,12 +139,12 @@ class Kept:
     def launch(self) -> None:
         """Start without waiting; `wait_until_ready` comes next."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._users.touch()
+        self.users.touch()
         command = self.command()
         self.log_file.touch()
         self._log_from = self.log_file.stat().st_size
         self.is_frozen = False
-        self._process = keep(command, self._users, self.folder / "pid", self.log_file)
+        self._process = keep(command, self.users, self.folder / "pid", self.log_file)
 
     def wait_until_ready(self) -> None:
         """Return when it serves."""
@@ -235,7 +235,7 @@ class Kept:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as held_here:
             held_here.callback(self.wait_for_own_end)
-            held_here.enter_context(held(self._users))
+            held_here.enter_context(held(self.users))
             self.start()
             self._held = held_here.pop_all()
         return self

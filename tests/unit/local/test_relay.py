@@ -47,12 +47,12 @@ def test_what_is_held_passes_afterwards_and_the_other_way_is_open(pair: tuple[Re
     far.sendall(b"held")
     near.sendall(b"ask")
     assert exactly(far, 3) == b"ask"
-    near.settimeout(0.2)
+    far.sendall(b", too")
+    far.close()
+    near.settimeout(0.5)
     with pytest.raises(TimeoutError):
         near.recv(1)
     near.settimeout(None)
-    far.sendall(b", too")
-    far.close()
     relay.release()
     assert exactly(near, 100) == b"held, too", "and then its end"
 

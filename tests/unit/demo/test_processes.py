@@ -1,0 +1,69 @@
+"""The demo's broker: real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from muster.demo.processes import EmbeddedBroker, ProcessFailedError
+from muster.local.kept import pid_in
+
+PATIENCE_S = 120
+DEMO = """
+import asyncio, sys
+from pathlib import Path
+from muster.demo.processes import EmbeddedBroker
+
+async def main(folder):
+    broker = EmbeddedBroker(folder / "data", folder / "logs")
+    await broker.start()
+    print((folder / "logs" / "pid").read_text(), flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main(Path(sys.argv[1])))
+"""
+
+
+async def test_a_broker_keeps_its_port_and_one_that_ends_by_itself_is_told(tmp_path: Path):
+    broker = EmbeddedBroker(tmp_path / "data", tmp_path / "logs")
+    await broker.start()
+    try:
+        address = broker.bootstrap
+        broker.check()
+        await broker.kill()
+        broker.check()
+        await broker.start()
+        assert broker.bootstrap == address
+        assert (tmp_path / "data").is_dir()
+        assert broker.events.exists()
+        os.kill(int((tmp_path / "logs" / "pid").read_text()), signal.SIGKILL)
+        with pytest.raises(ProcessFailedError, match="the broker ended with signal SIGKILL; its last words:\n  muster"):
+            await until_it_raises(broker)
+    finally:
+        await broker.stop()
+    broker.check()
+
+
+async def until_it_raises(broker: EmbeddedBroker) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            broker.check()
+            await asyncio.sleep(0.05)
+
+
+def test_a_demo_that_is_killed_leaves_no_broker(tmp_path: Path):
+    with subprocess.Popen([sys.executable, "-c", DEMO, str(tmp_path)], stdout=subprocess.PIPE) as demo:
+        assert demo.stdout is not None
+        pid = int(demo.stdout.readline())
+        demo.kill()
+    deadline = time.monotonic() + PATIENCE_S
+    while pid_in(tmp_path / "logs") == pid:
+        assert time.monotonic() < deadline, "the broker is still there"
+        time.sleep(0.05)
