@@ -166,6 +166,24 @@ async def test_a_commit_of_what_is_not_assigned_is_refused(tmp_path: Path) -> No
         assert sorted(await read(one, 8)) == list(range(8))
 
 
+async def test_an_auto_commit_does_not_go_back_behind_a_commit_of_the_caller(tmp_path: Path) -> None:
+    partition = TopicPartition(TOPIC, 0)
+    many: dict[str, Any] = {"auto_commit_interval_ms": 3_600_000}
+    async with cluster(tmp_path / "data", partitions=1, records=10) as broker, consumer(broker, **many) as one:
+        one.subscribe([TOPIC])
+        assert await read(one, 10) == list(range(10))
+        await one.commit({partition: 7})
+        async with consumer(broker) as two:  # the rebalance commits what is handled: up to there
+            two.subscribe([TOPIC])
+            before = one.group_metadata().generation_id
+            async with asyncio.timeout(PATIENCE_MS / 1000):
+                while one.group_metadata().generation_id <= before:  # and is not polled: what it has is not handled
+                    await two.poll(50)
+            place = (await two.committed([partition]))[partition]
+            assert place is not None
+            assert place.offset >= 7
+
+
 @pytest.mark.parametrize(
     ("group", "strategy"), [("assigned", "sticky"), ("assigned", "mine"), ("of-todays-kafka", "range")]
 )

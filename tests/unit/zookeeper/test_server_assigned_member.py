@@ -256,6 +256,22 @@ def test_a_commit_has_its_time() -> None:
     assert len(outcomes) == 1
 
 
+def test_two_commits_travel_one_after_the_other() -> None:
+    solo = Solo(enable_auto_commit=False).stable()
+    outcomes: list[MusterError | None] = []
+    for offset in (8, 9):
+        solo.member.commit({P0: offset}, lambda error, _: outcomes.append(error), solo.now + 60_000)
+    solo.turn()
+    assert [send.request_type for send in solo.waiting] == [m.OffsetCommitRequest]
+    assert solo.request(m.OffsetCommitRequest).topics[0].partitions[0].committed_offset == 8
+    solo.told_commit(E.COORDINATOR_LOAD_IN_PROGRESS)
+    assert not solo.asks(m.OffsetCommitRequest), "the second does not overtake the first"
+    solo.turn(1_300)
+    assert solo.request(m.OffsetCommitRequest).topics[0].partitions[0].committed_offset == 8
+    solo.told_commit(E.NONE).told_commit(E.NONE)
+    assert outcomes == [None, None]
+
+
 def test_auto_commits_come_at_their_interval_and_one_at_a_time() -> None:
     solo = Solo(heartbeat_interval_ms=9_999).stable()
     solo.positions = {P0: 9}
