@@ -280,8 +280,12 @@ def _become_stable(group: ClassicGroupBase, assignments: Mapping[str, bytes], no
 def _outgrow(group: ClassicGroupBase, now: int, effects: Effects) -> None:
     """The group is too large for its store. Members that wait are refused; the others begin anew, and fewer of them
     may fit."""
+    error = ErrorCode.GROUP_MAX_SIZE_REACHED
     for member in group.members.values():
-        _answer_sync(group, member, ErrorCode.GROUP_MAX_SIZE_REACHED, now, effects)
+        ticket = group.unpark_join(member)
+        if ticket is not None:
+            effects.reply(ticket, not_joined(error, member.member_id))
+        _answer_sync(group, member, error, now, effects)
     dismiss(group, Cause.TOO_LARGE, "The group and its assignment are too large for their store", now, effects)
 
 
@@ -491,6 +495,11 @@ def complete_join(group: ClassicGroupBase, now: int, effects: Effects) -> None:
         write(group, group.record(), effects)
         _rebalance_completed(group, now, effects)
         return
+    if group.assigner is not None:
+        members = [(m.member_id, m.group_instance_id, m.metadata(group.protocol_name)) for m in group.members.values()]
+        _become_stable(group, group.assigner.assign(group.protocol_name or "", members), now, effects)
+        if not group.members:
+            return  # it has outgrown its store
     group.pending_sync.update(group.members)
     for member in group.members.values():
         ticket = group.unpark_join(member)
@@ -500,9 +509,6 @@ def complete_join(group: ClassicGroupBase, now: int, effects: Effects) -> None:
         member.is_new = False
     group.sync_deadline = now + max(group.rebalance_timeout_ms, 1)
     group.wake_by(group.sync_deadline)
-    if group.assigner is not None:
-        members = [(m.member_id, m.group_instance_id, m.metadata(group.protocol_name)) for m in group.members.values()]
-        _become_stable(group, group.assigner.assign(group.protocol_name or "", members), now, effects)
 
 
 def joined(group: ClassicGroupBase, member: ClassicMember) -> JoinGroupResponse:

@@ -125,6 +125,21 @@ def test_a_known_member_that_comes_again_with_garbage_keeps_its_place(group: Ass
     assert group.shares() == {"a": T[:2], "b": T[2:]}
 
 
+def test_a_group_that_its_store_does_not_take_is_refused_at_its_join():
+    """No answer may tell of a generation that was never written."""
+
+    def fits(record: GroupMetadataRecord) -> bool:
+        return len(record.value.members if record.value else ()) < 3
+
+    group = AssignedGroup(GroupConfig(server_assigned_groups="g", record_fits=fits)).settle("a", "b")
+    group.join("c", protocols={"range": reads("t")}).rejoin("a", "b")
+    assert [group.error(name) for name in "abc"] == [ErrorCode.GROUP_MAX_SIZE_REACHED] * 3
+    assert (group.state, last_cause(group)) == (GroupState.EMPTY, Cause.TOO_LARGE)
+    group.ids.clear()
+    group.tick(120_000).settle("a", "b")
+    assert group.shares() == {"a": T[:2], "b": T[2:]}
+
+
 def test_members_beyond_the_partitions_are_idle_and_take_over(group: AssignedGroup):
     names = ["a", "b", "c", "d", "e"]
     group.settle(*names)
