@@ -33,7 +33,8 @@ class ServerFailedError(MusterError):
 
 @contextlib.contextmanager
 def held(users: Path) -> Iterator[None]:
-    """Keep the servers of a `users` file running until the block is left, or this process ends."""
+    """Keep the servers of a `users` file running until the block is left, or this process ends and those that it has
+    forked."""
     users.parent.mkdir(parents=True, exist_ok=True)
     with users.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)

@@ -21,11 +21,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from muster.cli import main as command
 from muster.client.consumer import Consumer
 from muster.local import java
+from muster.local.kept import pid_in
+from tests.support.alive import PATIENCE_S, wait_until_gone
 from tests.support.zookeepers import ZooKeeperServer
 
 pytestmark = pytest.mark.slow
 
-PATIENCE_S = 240
 # A broker that was killed is in ZooKeeper until its session has ended: its next life waits for that.
 SHORT_SESSIONS = ("-o", "zookeeper.session.timeout.ms=2000")
 SERVER = re.compile(r"^(broker \d|ZooKeeper server \d): (127\.0\.0\.1:\d+), process (\d+), log (.+)$")
@@ -84,19 +85,8 @@ class Up:
         assert self.process.stdout is not None
         self.said += self.process.stdout.read().splitlines()
         code = self.process.wait(PATIENCE_S)
-        deadline = time.monotonic() + PATIENCE_S
-        while left := {name: pid for name, pid in self.pids.items() if is_there(pid)}:
-            assert time.monotonic() < deadline, f"still there: {left}"
-            time.sleep(0.05)
+        wait_until_gone(*self.pids.values())
         return code
-
-
-def is_there(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 @contextmanager
@@ -112,9 +102,20 @@ def up(folder: Path, *arguments: str, until: str = "Ctrl-C stops all") -> Iterat
         running.process.stdout.close()
 
 
+def wait_until_led_by(admin: AdminClient, topic: str, brokers: set[int]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while (
+        found := {part.leader for part in admin.list_topics(topic, PATIENCE_S).topics[topic].partitions.values()}
+    ) != brokers:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+
+
 def produce(bootstrap: str, topic: str, values: range) -> None:
     errors: list[object] = []
-    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": bootstrap, "topic.metadata.propagation.max.ms": PATIENCE_S * 1_000}
+    )
     for value in values:
         producer.produce(topic, b"%d" % value, on_delivery=lambda error, _: errors.append(error))
     assert producer.flush(PATIENCE_S) == 0
@@ -135,8 +136,7 @@ def test_clients_work_a_killed_broker_is_reported_and_ctrl_c_ends_all(tmp_path: 
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         for created in admin.create_topics([NewTopic("t", 6, 1)]).values():
             created.result(PATIENCE_S)
-        leaders = {part.leader for part in admin.list_topics("t", PATIENCE_S).topics["t"].partitions.values()}
-        assert leaders == {1, 2, 3}
+        wait_until_led_by(admin, "t", {1, 2, 3})
         produce(cluster.bootstrap, "t", range(100))
         assert consume(cluster.bootstrap, "t", 100) == [*range(100)]
         os.kill(cluster.pids["broker 2"], signal.SIGKILL)
@@ -179,6 +179,22 @@ def test_one_that_does_not_start_ends_all_with_its_words(tmp_path: Path):
         assert cluster.ended() == 1
         assert cluster.said[0].startswith("muster: broker 1 ended with exit code 1; its last words:")
     assert list(tmp_path.iterdir()) == [tmp_path / "home"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_it_starts_ends_all(tmp_path: Path, how: signal.Signals):
+    """It never comes to serve: its ZooKeeper stands still."""
+    running = Up(tmp_path, "--data-dir", str(tmp_path / "data"))
+    with running.process, running.process.stdout or pytest.fail("no output"):
+        deadline = time.monotonic() + PATIENCE_S
+        while (pid := pid_in(tmp_path / "data" / "zookeeper-1")) is None:
+            assert time.monotonic() < deadline, "ZooKeeper was not started"
+            time.sleep(0.02)
+        running.pids["ZooKeeper"] = pid
+        os.kill(pid, signal.SIGSTOP)
+        assert running.end(how) == 128 + how
+        assert running.said == []
+    assert pid_in(tmp_path / "data" / "zookeeper-1") is None
 
 
 def test_a_port_that_is_taken_is_told_in_one_sentence(tmp_path: Path):

@@ -13,10 +13,10 @@ import pytest
 
 from muster.local import kept
 from muster.local.kept import Kept, ServerFailedError
+from tests.support.alive import PATIENCE_S, wait_until_gone
 
 READY = "import time; print('ready', flush=True); time.sleep(600)"
 DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {READY}"
-PATIENCE_S = 120
 
 
 class Program(Kept):
@@ -31,21 +31,6 @@ class Program(Kept):
 
     def is_ready(self) -> bool:
         return "ready" in self.log
-
-
-def wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while is_there(pid):
-        assert time.monotonic() < deadline, f"process {pid} is still there"
-        time.sleep(0.02)
-
-
-def is_there(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def keeper_of(program: Kept) -> int:
@@ -138,8 +123,7 @@ def test_nothing_is_left_when_its_starter_dies(tmp_path: Path, how: signal.Signa
         pid, keeper = map(int, starter.stdout.readline().split())
         starter.send_signal(how)
         assert starter.wait() == -how
-    wait_until_gone(pid)
-    wait_until_gone(keeper)
+    wait_until_gone(pid, keeper)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has died")

@@ -1,0 +1,29 @@
+"""Whether a process of any parent still runs."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+PATIENCE_S = 240
+
+
+def is_alive(pid: int) -> bool:
+    """Whether it runs. One that has ended and that its parent has not asked about does not: in a container the first
+    process, to which orphans fall, may never ask."""
+    try:
+        os.kill(pid, 0)
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except ProcessLookupError:
+        return False
+    except OSError:  # without /proc, or it has ended between the two
+        return not Path("/proc/self").exists()
+
+
+def wait_until_gone(*pids: int) -> None:
+    """Return when none of them runs."""
+    deadline = time.monotonic() + PATIENCE_S
+    while left := [pid for pid in pids if is_alive(pid)]:
+        assert time.monotonic() < deadline, f"still there: {left}"
+        time.sleep(0.02)
