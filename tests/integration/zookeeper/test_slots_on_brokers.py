@@ -51,9 +51,11 @@ def eventually(what: Callable[[], Any]) -> Any:
 
 
 class Cluster:
-    def __init__(self, folder: Path, address: str) -> None:
+    def __init__(self, folder: Path, address: str, assigned: str | None) -> None:
         self.address = address
         settings: dict[str, object] = {"zookeeper.connect": address, "zookeeper.session.timeout.ms": 2_000}
+        if assigned is not None:
+            settings["server.assigned.groups"] = assigned
         self.brokers = {
             number: BrokerProcess(folder / f"broker{number}", {**settings, "node.id": number}) for number in (1, 2, 3)
         }
@@ -93,9 +95,9 @@ def commit_request(offset: int) -> m.OffsetCommitRequest:
     return m.OffsetCommitRequest(SIMPLE, topics=[topic])
 
 
-@pytest.fixture
-def cluster(zookeeper: ZooKeeperServer, tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path, zookeeper.chroot())
+@pytest.fixture(params=[None, ".*"], ids=["a member assigns", "the coordinator assigns"])
+def cluster(request: pytest.FixtureRequest, zookeeper: ZooKeeperServer, tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path, zookeeper.chroot(), request.param)
     with contextlib.ExitStack() as held:
         for broker in made.brokers.values():
             held.callback(broker.stop)
