@@ -16,6 +16,7 @@ from muster.coordinator.effects import Cause, GroupEvent, RebalanceStarted
 from muster.errors import ErrorCode, KafkaError
 from muster.model import TopicPartition
 from tests.support.brokers import broker_config
+from tests.support.peers import free_ports
 
 pytestmark = pytest.mark.slow
 
@@ -32,9 +33,10 @@ class World:
         self.consumers: list[AsyncConsumer] = []
         self.broker: Broker
         self._held = AsyncExitStack()
+        self._listener = f"PLAINTEXT://127.0.0.1:{free_ports(1)[0]}"
 
     async def start(self, **settings: Any) -> None:
-        config = broker_config(self.folder, ASSIGNED | settings)
+        config = broker_config(self.folder, {**ASSIGNED, "listeners": self._listener, **settings})
         self.broker = await self._held.enter_async_context(Broker(config, on_event=self.events.append))
 
     async def stop(self) -> None:
@@ -135,11 +137,10 @@ async def test_a_restart_with_and_without_the_setting(world: World, assigned: st
     for _ in range(2):
         await world.consumer("a")
     await world.shares_are({("a", 0), ("a", 1)}, {("a", 2), ("a", 3)})
-    port, before = world.broker.node.port, {each.group_metadata().generation_id for each in world.consumers}
+    before = {each.group_metadata().generation_id for each in world.consumers}
     rebalances = len(world.causes())
     await world.stop()
-    settings: dict[str, Any] = {"listeners": f"PLAINTEXT://127.0.0.1:{port}", "server.assigned.groups": assigned}
-    await world.start(**settings)
+    await world.start(**{"server.assigned.groups": assigned})
 
     def generations() -> set[int]:
         return {each.group_metadata().generation_id for each in world.consumers}
