@@ -143,7 +143,7 @@ def _find_zookeeper() -> None:
 
 
 def _tell(cluster: LocalCluster, *, kept: bool) -> None:
-    for server in reversed([*cluster.servers]):
+    for server in (*cluster.zookeepers, *cluster.brokers.values()):
         _say(f"{server.name}: {server.address}, process {server.pid}, log {server.log_file}")
     first = cluster.brokers[1].address
     _say(f"bootstrap.servers={cluster.bootstrap}")
