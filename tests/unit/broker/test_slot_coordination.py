@@ -1,0 +1,232 @@
+"""A broker's groups in slots, on a ZooKeeper in memory: when it serves which, and what it tells of the others."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from muster.broker import slot_coordination, zookeeper_cluster
+from muster.broker.broker import Broker
+from muster.broker.groups import LeasedGroups
+from muster.broker.slot_coordination import InZooKeeper
+from muster.coordinator.partitioning import group_partition
+from muster.errors import ConfigError, ErrorCode
+from muster.model import Node
+from muster.protocol import messages as m
+from muster.protocol.group_records import GroupMetadataRecord
+from muster.zookeeper.operations import Create, SetData
+from muster.zookeeper.slots import SLOT_COUNT, preferred
+from muster.zookeeper.znodes import CoordinatorRegistration, slot_epoch_path
+from tests.support.held_disk import Asked
+from tests.support.sim_cluster import SESSION_MS, SimCluster, session_of
+
+NOT_COORDINATOR = ErrorCode.NOT_COORDINATOR
+NAMES = [f"g{number}" for number in range(8)]
+NOWHERE = (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimCluster:
+    monkeypatch.setattr(zookeeper_cluster, "PAUSE_S", 0.001)
+    monkeypatch.setattr(slot_coordination, "PAUSE_S", 0.001)
+    return SimCluster(tmp_path)
+
+
+async def create(cluster: SimCluster, broker: Broker, name: str) -> None:
+    asked = Asked(broker, m.CreateTopicsRequest([m.CreatableTopic(name, 1, 1)], 60_000), 7)
+    answer = await cluster.soon(asked.answered())
+    assert answer.topics[0].error_code == 0
+
+
+async def coordinator(broker: Broker, group_id: str) -> tuple[int, int]:
+    answer = await Asked(broker, m.FindCoordinatorRequest(key_type=0, coordinator_keys=[group_id]), 4).answered()
+    return answer.coordinators[0].error_code, answer.coordinators[0].node_id
+
+
+async def commit(cluster: SimCluster, broker: Broker, group_id: str, offset: int) -> int:
+    topic = m.OffsetCommitRequestTopic("t", partitions=[m.OffsetCommitRequestPartition(0, offset)])
+    asked = Asked(broker, m.OffsetCommitRequest(group_id, -1, "", None, -1, [topic]), 8)
+    answer = await cluster.soon(asked.answered())
+    error: int = answer.topics[0].partitions[0].error_code
+    return error
+
+
+async def committed(cluster: SimCluster, broker: Broker, group_id: str) -> tuple[int, int]:
+    asked = Asked(broker, m.OffsetFetchRequest(group_id, [m.OffsetFetchRequestTopic("t", [0])]), 7)
+    answer = await cluster.soon(asked.answered())
+    if answer.error_code:
+        return answer.error_code, -1
+    return answer.topics[0].partitions[0].error_code, answer.topics[0].partitions[0].committed_offset
+
+
+def serves(broker: Broker, slots: int | None = None) -> bool:
+    """Whether it has read all slots that it has (so many)."""
+    assert isinstance(broker.coordination, InZooKeeper)
+    held = broker.coordination.keeper.held
+    return broker.groups.runtime._homes.keys() == held.keys() and (slots is None or len(held) == slots)
+
+
+async def test_groups_are_where_their_slots_are_and_fail_over(cluster: SimCluster) -> None:
+    async with cluster.running(1) as one:
+        await cluster.until(lambda: serves(one, SLOT_COUNT))
+        await create(cluster, one, "t")
+        assert [await commit(cluster, one, name, 5) for name in NAMES] == [0] * len(NAMES)
+        async with cluster.running(2) as two:
+            share = sum(preferred(slot, (1, 2)) == 2 for slot in range(SLOT_COUNT))
+            await cluster.until(lambda: serves(two, share) and serves(one, SLOT_COUNT - share))
+            for name in NAMES:
+                should = preferred(group_partition(name, SLOT_COUNT), (1, 2))
+                there, elsewhere = (one, two) if should == 1 else (two, one)
+                await cluster.until(lambda: session_of(one).sim.is_connected)
+                assert [await coordinator(broker, name) for broker in (one, two)] == [(0, should)] * 2
+                assert await committed(cluster, there, name) == (0, 5)
+                assert await commit(cluster, elsewhere, name, 6) == NOT_COORDINATOR
+                assert await commit(cluster, there, name, 7) == 0
+        await cluster.until(lambda: serves(one, SLOT_COUNT))
+        assert [await committed(cluster, one, name) for name in NAMES] == [(0, 7)] * len(NAMES)
+        assert not (cluster._folder / "broker1" / "__consumer_offsets-0").exists()
+
+
+async def test_requests_that_a_process_finds_when_it_wakes_are_refused(cluster: SimCluster) -> None:
+    async with cluster.running(1) as one:
+        await cluster.until(lambda: serves(one, SLOT_COUNT))
+        await create(cluster, one, "t")
+        assert await commit(cluster, one, "g", 5) == 0
+        session_of(one).sim.freeze()  # of the events of the session nothing is heard
+        cluster.clock.advance(SESSION_MS)
+        assert serves(one, SLOT_COUNT)
+        assert await coordinator(one, "g") == NOWHERE
+        heartbeat = await Asked(one, m.HeartbeatRequest("g", 1, "m"), 4).answered()
+        assert heartbeat.error_code == NOT_COORDINATOR
+        assert await committed(cluster, one, "g") == (NOT_COORDINATOR, -1)
+        assert await commit(cluster, one, "g", 6) == NOT_COORDINATOR
+        assert serves(one, 0)
+        session_of(one).sim.thaw()
+        await cluster.until(lambda: serves(one, SLOT_COUNT))
+        assert await committed(cluster, one, "g") == (0, 5)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_the_short_ways_ask_the_clock_too(fast: bool) -> None:
+    groups = LeasedGroups.__new__(LeasedGroups)
+    groups._coordination = SimpleNamespace(may_serve=lambda: fast)
+    assert not groups.serving
+    groups.serving = True
+    assert groups.serving is fast
+
+
+async def test_an_epoch_that_an_operator_raises_costs_the_next_write_only(cluster: SimCluster) -> None:
+    async with cluster.running(1) as one:
+        await cluster.until(lambda: serves(one, SLOT_COUNT))
+        await create(cluster, one, "t")
+        assert await commit(cluster, one, "g", 5) == 0
+        cluster.do(SetData(slot_epoch_path(group_partition("g", SLOT_COUNT)), b"me"))
+        assert await commit(cluster, one, "g", 6) == NOT_COORDINATOR
+        await cluster.until(lambda: serves(one, SLOT_COUNT))
+        assert await committed(cluster, one, "g") == (0, 5)
+        assert await commit(cluster, one, "g", 7) == 0
+
+
+async def test_what_is_no_coordinator_is_logged_once(cluster: SimCluster, caplog: pytest.LogCaptureFixture) -> None:
+    async with cluster.running(1) as one:
+        await cluster.until(lambda: serves(one, SLOT_COUNT))
+        cluster.do(Create("/muster/coordinators/7", b"rubbish"))
+        await cluster.until(lambda: "/muster/coordinators/7 cannot be read" in caplog.text)
+        await cluster.until(lambda: serves(one, SLOT_COUNT))
+    assert caplog.text.count("/muster/coordinators/7") == 1
+
+
+async def test_longer_notes_than_znodes_have_room_for_are_refused_at_the_start(cluster: SimCluster) -> None:
+    broker, _ = cluster.make(1, offset_metadata_max_bytes=4_097)
+    with pytest.raises(ConfigError, match=r"offset\.metadata\.max\.bytes is at most 4096 with"):
+        await broker.start()
+    assert not broker.config.data_dir.exists()
+
+
+# --- a slot is served when everything is known -----------------------------------------------------------------------
+
+
+class Told:
+    """What the coordinator is told."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def serve(self, slots: int) -> None:
+        self.events.append(slots)
+
+    def lead(self, slot: int, epoch: int) -> None:
+        self.events.append(("lead", slot, epoch))
+
+    def resign(self, slot: int, epoch: int | None = None) -> None:
+        self.events.append(("resign", slot))
+
+
+class Among:
+    """The cluster, of which nothing is heard."""
+
+    def __init__(self) -> None:
+        self.session = SimpleNamespace(is_live=True, listen=lambda listener: None)
+        self.member = SimpleNamespace(broker_id=1, is_registered=False)
+        self.image = SimpleNamespace(is_current=False)
+        self.turns = 0
+
+    def wake(self) -> None:
+        self.turns += 1
+
+
+@pytest.fixture
+async def parts() -> Any:
+    among, told = Among(), Told()
+    made = InZooKeeper(among, SimpleNamespace(node=Node(1, "here", 9)))  # type: ignore[arg-type]
+    made.start(told)  # type: ignore[arg-type]
+    yield made, among, told
+    made.stop()
+    await asyncio.sleep(0)
+
+
+async def test_a_slot_is_served_when_this_broker_has_all_topics(parts: Any) -> None:
+    """Offsets of topics that are not known are removed when a slot is read."""
+    made, among, told = parts
+    slot = group_partition("g", SLOT_COUNT)
+    for each in (slot, slot + 1):
+        made.keeper.held[each] = 3
+        made.keeper._owners[each] = SimpleNamespace(coordinator_id=1)
+        made._gained(each, 3)
+    assert among.turns == 1
+    assert made.coordinator("g") is None
+    made.followed()
+    assert told.events == [SLOT_COUNT]  # more was told meanwhile, and is not read yet
+    made._lost(slot + 1)
+    among.image.is_current = True
+    made.followed()
+    assert told.events == [SLOT_COUNT, ("resign", slot + 1), ("lead", slot, 3)]
+    assert made.coordinator("g") == Node(1, "here", 9)
+    made.followed()
+    assert len(told.events) == 3
+    among.session.is_live = False
+    assert made.coordinator("g") is None
+
+
+async def test_another_coordinator_is_told_by_its_own_znode(parts: Any) -> None:
+    made, _, _ = parts
+    made.keeper._owners[group_partition("g", SLOT_COUNT)] = SimpleNamespace(coordinator_id=2)
+    assert made.coordinator("g") is None
+    made.keeper.live = {2: CoordinatorRegistration("there", 7)}
+    assert made.coordinator("g") == Node(2, "there", 7)
+
+
+async def test_what_fits_into_a_znode(parts: Any) -> None:
+    made, _, _ = parts
+    key = m.GroupMetadataKey("g")
+    assert made.record_fits(GroupMetadataRecord(key, None))
+    member = m.MemberMetadata("m", subscription=b"", assignment=bytes(8_000_000))
+    value = m.GroupMetadataValue("consumer", 1, "range", "m", 0, [member])
+    assert made.record_fits(GroupMetadataRecord(key, value))  # compressed
+    member.assignment = Random(1).randbytes(1_000_000)
+    assert not made.record_fits(GroupMetadataRecord(key, value))
