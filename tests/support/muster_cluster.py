@@ -129,13 +129,12 @@ class Load(threading.Thread):
         assert self.failures == []
 
 
-def stored(cluster: Cluster, topic: str) -> dict[int, list[int]]:
+def stored(cluster: Cluster, topic: str, partitions: int = PARTITIONS) -> dict[int, list[int]]:
     """All numbers in each partition."""
-    found: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
+    found: dict[int, list[int]] = {number: [] for number in range(partitions)}
     with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
-        partitions = [TopicPartition(topic, number) for number in found]
-        consumer.assign(partitions)
-        ends = consumer.end_offsets(partitions)
+        consumer.assign([TopicPartition(topic, number) for number in found])
+        ends = consumer.end_offsets(consumer.assignment())
         while any(consumer.position(partition) < end for partition, end in ends.items()):
             for partition, records in consumer.poll(500).items():
                 found[partition.partition] += [int(record.value or b"") for record in records]

@@ -66,12 +66,13 @@ CLIENTS: dict[str, Callable[[str, str, str, Path], list[str]]] = {
     "with-java": _java,
     "with-confluent": _python("with_confluent.py"),
     "with-muster": _python("with_muster.py"),
-    "with-drafts": _python("with_drafts.py"),
     "with-aiokafka": _python("with_aiokafka.py"),
     "with-kcat": _kcat,
 }
-"""How to start a member of each kind (bootstrap, group, topic, folder for its files), by the client id that it has.
-One that speaks as the drafts did takes `COORDINATOR/BOOTSTRAP` for the bootstrap."""
+"""How to start a member of each kind (bootstrap, group, topic, folder for its files), by the client id that it has."""
+
+OF_THE_DRAFTS = {"with-drafts": _python("with_drafts.py")}
+"""One that speaks as the drafts did, to coordinators of its own: it takes `COORDINATOR/BOOTSTRAP` for the bootstrap."""
 
 
 class Member:
@@ -83,7 +84,7 @@ class Member:
         self._errors = folder / f"{group}-{client}-{time.monotonic_ns()}.err"
         with self._errors.open("w") as errors:
             self.process = subprocess.Popen(
-                CLIENTS[client](bootstrap, group, topic, folder),
+                (CLIENTS | OF_THE_DRAFTS)[client](bootstrap, group, topic, folder),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
