@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from muster.zookeeper.operations import (
-    Change,
     Exists,
     GetChildren,
     GetData,
@@ -28,9 +27,7 @@ from muster.zookeeper.operations import (
 from muster.zookeeper.znodes import (
     BROKER_IDS,
     BROKER_TOPICS,
-    BROKERS,
     CONTROLLER,
-    TOPIC_CONFIGS,
     BrokerRegistration,
     PartitionState,
     TopicRegistration,
@@ -96,7 +93,9 @@ class ClusterImage:
 
     def forget(self) -> None:
         """Read everything again, as after an expired session. What is known stays until it is read."""
-        self._dirty = {path: self._reader(path) for path in (*self._roots, *self._known_paths())}
+        self._dirty = {}
+        for path in (*self._roots, *self._known_paths()):
+            self.reread(path)
 
     def changed(self, event: Watched | SessionEvent) -> bool:
         """Take an event of the session; returns whether there is something to read."""
@@ -104,13 +103,17 @@ class ClusterImage:
             if event is SessionEvent.EXPIRED:
                 self.forget()
             return event is SessionEvent.CONNECTED and not self.is_current
-        if self._is_own(event.path) and (event.change is Change.LOST or self._is_known(event.path)):
-            self._dirty[event.path] = self._reader(event.path)
+        # Also of what is not known: the event may be here before the plan has taken the answer that came before it.
+        reader = self._reader(event.path)
+        if reader is not None:
+            self._dirty[event.path] = reader
         return not self.is_current
 
     def reread(self, path: str) -> None:
         """Read one path again at the next refresh."""
-        self._dirty[path] = self._reader(path)
+        reader = self._reader(path)
+        if reader is not None:
+            self._dirty[path] = reader
 
     def refresh(self) -> Plan[bool]:
         """Read what is dirty, and what turns out to be; returns whether anything was read.
@@ -130,16 +133,18 @@ class ClusterImage:
 
     # --- which path is read how --------------------------------------------------------------------------------------
 
-    def _reader(self, path: str) -> Callable[[str], Plan[None]]:
-        root = self._roots.get(path)
-        if root is not None:
-            return root
-        parts = path.split("/")
-        if path.startswith(BROKER_IDS + "/"):
-            return self._read_broker
-        if parts[1] == "config":
-            return self._read_settings
-        return self._read_state if len(parts) > len(topic_path("t").split("/")) else self._read_topic
+    def _reader(self, path: str) -> Callable[[str], Plan[None]] | None:
+        """What reads a path, None if it is none of the image's: others may share the session."""
+        match path.split("/")[1:]:
+            case ["brokers", "ids", _]:
+                return self._read_broker
+            case ["brokers", "topics", _]:
+                return self._read_topic
+            case ["brokers", "topics", _, "partitions", _, "state"]:
+                return self._read_state
+            case ["config", "topics", _]:
+                return self._read_settings
+        return self._roots.get(path)
 
     def _known_paths(self) -> Iterator[str]:
         yield from map(broker_path, self.brokers)
@@ -147,17 +152,6 @@ class ClusterImage:
             yield topic_path(name)
             yield topic_config_path(name)
             yield from (partition_state_path(name, number) for number in topic.registration.partitions)
-
-    def _is_own(self, path: str) -> bool:
-        """Whether it may be this image that watches: others may share the session."""
-        return path in self._roots or path.startswith((BROKERS + "/", TOPIC_CONFIGS + "/"))
-
-    def _is_known(self, path: str) -> bool:
-        """An event of something that is gone from its list meanwhile changes nothing."""
-        if path in self._roots or path in self.unreadable or path.startswith(BROKER_IDS + "/"):
-            return True
-        parts = path.split("/")
-        return len(parts) > 3 and parts[3] in self.topics
 
     # --- reading -----------------------------------------------------------------------------------------------------
 

@@ -469,3 +469,38 @@ def test_an_image_leaves_alone_what_others_of_its_session_watch(world, path, cha
     image = world.image()
     assert image.changed(Watched(change, path)) is False
     assert image.is_current
+
+
+def test_a_change_that_is_told_before_the_answer_to_a_first_reading_is_not_lost(world):
+    """The session tells events and answers in order, but an answer is taken a moment later."""
+    image = ClusterImage()
+    world.session("one").listen(image.changed)
+    world.run(create_topic("t", TopicRegistration({0: [1]}, version=1), {}), "other")
+    named = TopicRegistration({0: [1]}, "0000000000000000000001")
+
+    def until_the_end():
+        plan, outcome = image.refresh(), None
+        while True:
+            try:
+                what = plan.throw(outcome) if isinstance(outcome, Exception) else plan.send(outcome)
+            except StopIteration:
+                return
+            try:
+                outcome = world.do(what)
+            except ZooKeeperError as error:
+                outcome = error
+            if what == GetData(topic_path("t"), watch=True) and named.encode() != world.data(topic_path("t")):
+                world.do(SetData(topic_path("t"), named.encode()), "other")
+                world.zookeeper.settle()
+
+    until_the_end()
+    assert image.is_current
+    assert image.topics["t"].registration == named
+
+
+def test_events_of_others_that_share_the_session_are_none_of_its_own():
+    image = ClusterImage()
+    image._dirty.clear()
+    for path in ("/brokers/topics/t/partitions", "/brokers/seqid", "/muster/slots/0/owner", "/config/changes", "/"):
+        assert not image.changed(Watched(Change.CHILDREN, path))
+    assert image.changed(Watched(Change.DATA, "/brokers/topics/t/partitions/0/state"))
