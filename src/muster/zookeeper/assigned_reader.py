@@ -120,11 +120,10 @@ class AsyncAssignedReader(forks.StaysHere):
         return True
 
     async def _hang_up(self) -> None:
-        """End a consumer that was dropped: nothing is committed."""
-        if self._closing:
-            return
-        self._closing = True
-        await self._drop()
+        """End a consumer that was dropped, or whose close was interrupted: nothing is committed."""
+        if not self._closing:
+            self._closing = True
+            await self._drop()
         if self._reader is not None:
             await self._reader._hang_up()
 

@@ -139,10 +139,12 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
                 await asyncio.wait([self._watcher])
             await self._say_goodbye(timeout_ms)
         finally:
-            if self._session is not None:
-                await self._session.close()
-            if self._reader is not None:
-                await self._reader.close()
+            try:
+                if self._session is not None:
+                    await self._session.close()
+            finally:  # also where the caller was interrupted, which cancels this
+                if self._reader is not None:
+                    await self._reader.close()
 
     async def _drop(self) -> None:
         """End the session: id and owners go with it."""

@@ -217,7 +217,10 @@ class Link:
         self.gate = asyncio.Semaphore(MOST_UNDER_WAY)
         self._owner = owner
         self._loop = asyncio.get_running_loop()
-        self._is_ending = False
+        self._is_ending = self._is_over = False
+        self._when_over: list[Callable[[], None]] = []
+        self._lock = threading.RLock()
+        """Of what any thread may end; it is held for moments."""
         self._told_event: object = None
         self._told_paths: set[str] = set()
         self._handler = _Handler(self)
@@ -340,17 +343,23 @@ class Link:
         if self.wire is not None:
             self.wire.break_off()
 
-    def end(self, done: Callable[[], None] = lambda: None) -> None:
-        """End the session in a thread of its own; `done` is called on the loop. A second call does nothing."""
-        if not self._is_ending:
-            self._is_ending = True
-            threading.Thread(target=self._end, args=(done,), name="muster-zookeeper-end", daemon=True).start()
+    def end(self, done: Callable[[], None] | None = None) -> None:
+        """End the session in a thread of its own; `done` is called on the loop, also where it was ended before."""
+        with self._lock:
+            begins, self._is_ending = not self._is_ending, True
+            if done is not None and not self._is_over:
+                self._when_over.append(done)
+                done = None
+        if done is not None:
+            self._tell(done)
+        if begins:
+            threading.Thread(target=self._end, name="muster-zookeeper-end", daemon=True).start()
 
     def _give_up(self) -> None:
         self.is_given_up = True
         self.break_off()
 
-    def _end(self, done: Callable[[], None]) -> None:
+    def _end(self) -> None:
         thread = self._handler.thread
         orderly = threading.Timer(ORDERLY_END_S, self._give_up)
         orderly.daemon = True
@@ -364,7 +373,10 @@ class Link:
             self._client.close()
         finally:
             orderly.cancel()
-            self._tell(done)
+            with self._lock:
+                self._is_over, waiting = True, self._when_over
+            for done in waiting:
+                self._tell(done)
 
 
 def _full(path: str, chroot: str) -> str:

@@ -17,6 +17,7 @@ import pytest
 
 from muster.errors import ClosedError, IllegalArgumentError, IllegalStateError
 from muster.zookeeper import link
+from muster.zookeeper import session as session_module
 from muster.zookeeper.link import MOST_UNDER_WAY
 from muster.zookeeper.operations import (
     Ask,
@@ -426,6 +427,22 @@ def no_thread_left(before: set[threading.Thread]) -> None:
         if thread.name.startswith("muster-zookeeper"):
             thread.join(PATIENCE_S)
             assert not thread.is_alive()
+
+
+async def test_closing_what_is_ending_already_waits_for_that_alone(
+    zookeeper: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop of a blocking consumer that is stopped ends the session first, and then closes it."""
+    monkeypatch.setattr(session_module, "CLOSE_S", 10 * PATIENCE_S)
+    for over in (False, True):
+        session = ZooKeeperSession(zookeeper.address)
+        await session.start(PATIENCE_S * 1_000)
+        found = session._link()
+        found.end()
+        async with asyncio.timeout(PATIENCE_S):
+            while over and not found._is_over:
+                await asyncio.sleep(0.01)
+            await session.close()
 
 
 async def test_where_nothing_answers_the_start_fails_with_one_sentence(own_zookeeper: ZooKeeperServer) -> None:
