@@ -77,7 +77,11 @@ def test_sessions_of_a_server_that_lags_see_what_was(ensemble: Ensemble):
     others do not see it any more, and it still sees itself."""
     with ensemble:
         lagging, other = ensemble.followers
-        with session(other.address) as ahead, session(lagging.address) as behind, session(lagging.address, 4) as member:
+        with (
+            session(other.address) as ahead,
+            session(lagging.address) as behind,
+            session(lagging.address, 10) as member,
+        ):
             member.create("/ids/a", b"", ephemeral=True, makepath=True)
             ahead.sync("/ids")
             assert ahead.get_children("/ids") == behind.get_children("/ids") == ["a"]
