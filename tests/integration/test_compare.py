@@ -49,7 +49,7 @@ def test_the_schemes_are_compared_and_judged(tmp_path: Path, chromium: Chromium)
     assert figures["ok"] is True
     assert figures["wrong"] == []
     runs = {run["scheme"]: run for run in figures["runs"]}
-    assert list(runs) == ["1", "3"]
+    assert list(runs) == ["1", "2", "3"]
     for run in runs.values():
         assert run["members"] == 5
         assert run["lost"] == 0
@@ -66,6 +66,9 @@ def test_the_schemes_are_compared_and_judged(tmp_path: Path, chromium: Chromium)
     if total(runs["1"], "sessions_lost", start) == 0:  # the machine did not stand still
         assert total(runs["1"], "rebalances", start) == 15
         assert total(runs["1"], "notifications", start) == 10
+    if total(runs["2"], "sessions_lost", start) == 0:
+        assert total(runs["2"], "reads", start) == total(runs["2"], "notifications", start) == 0
+        assert 5 <= total(runs["2"], "writes", start) < total(runs["1"], "writes", start)
     if total(runs["3"], "sessions_lost", start) == 0:
         assert total(runs["3"], "reads", start) == total(runs["3"], "writes", start) == 0
     assert total(runs["1"], "reads", start) > 100

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
 
+from muster.compare.peer import POM
 from muster.local.kept import keep, pid_in
 from tests.support import peers
 
@@ -36,7 +37,7 @@ def command(folder: Path, cls: str, *arguments: str, level: str = "WARN", versio
     """The command line of one of its classes; it logs to stderr."""
     logging = folder / f"log4j-{level}.properties"
     logging.write_text(_LOGGING.format(level=level))
-    classpath = f"{peers.fetched_jars(_JARS[version], version)}/*"
+    classpath = f"{peers.fetched_jars(_JARS[version], version, POM if version == VERSION else None)}/*"
     options = ["-Djava.net.preferIPv4Stack=true", f"-Dlog4j.configuration=file:{logging}", "-cp", classpath]
     return peers.java_command([*options, cls, *arguments])
 

@@ -10,7 +10,9 @@ from pathlib import Path
 from muster.cli.demo import first_error, interruptible
 from muster.errors import ConfigError
 
-SCHEMES = ("1", "3")
+SCHEMES = ("1", "2", "3")
+PEER = "1-kafka"
+"""Kafka 0.8.2.2's own consumer, which reads from brokers of Kafka."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +43,11 @@ def run(arguments: argparse.Namespace) -> int:
     from muster.compare.formulas import Scheme
     from muster.compare.servers import Given
 
-    schemes = [Scheme(name) for name in _listed("--schemes", arguments.schemes, SCHEMES)]
+    schemes = [Scheme(name) for name in _listed("--schemes", arguments.schemes, (*SCHEMES, PEER))]
+    if arguments.kafka is not None:
+        schemes = [scheme for scheme in schemes if scheme is not Scheme.SERVER]
+    if PEER in arguments.schemes and arguments.kafka is None:
+        raise ConfigError(f"--schemes {PEER} is Kafka 0.8.2.2's own consumer: name its brokers with --kafka")
     sizes = [job.STORY] if arguments.quick else [_size(text) for text in arguments.sizes.split(",")]
     given = Given(arguments.zookeeper, arguments.kafka)
     lagging = "1" in schemes and not arguments.quick and given.zookeeper is None

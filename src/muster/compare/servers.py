@@ -29,8 +29,8 @@ SETTINGS: Mapping[str, object] = {"group.initial.rebalance.delay.ms": 0, "offset
 """Of every broker: the first member of a group waits for no others, so that all schemes start alike."""
 OF_SCHEME: Mapping[Scheme, Mapping[str, object]] = {
     Scheme.WATCHERS: {},
-    Scheme.SERVER: {"server.assigned.groups": ".*"},
-    Scheme.MEMBERS: {},
+    Scheme.SERVER: {"server.assigned.groups": ".*", "group.coordinator.store": "zookeeper"},
+    Scheme.MEMBERS: {"group.coordinator.store": "log"},
 }
 
 

@@ -104,6 +104,8 @@ class Trial:
         self._committed: list[str] = []
         self._woken = ""
         """A member that woke up and has been given no partition since."""
+        self._began = 0
+        """When the member that joins began to: a JVM has taken its time before."""
         self._after_waking = 0
         self._active: list[str] = []
         self._load = Load(servers.bootstrap, self.name, options.partitions, options.rate)
@@ -134,7 +136,8 @@ class Trial:
                 self._run.end_ms = self._now()
                 for host in self._hosts:
                     await host.close_input()
-                await asyncio.wait_for(asyncio.gather(*readers), PATIENCE_S)
+                async with asyncio.timeout(PATIENCE_S):
+                    await asyncio.gather(*readers)
         self._conclude(ends)
         return self._run
 
@@ -143,10 +146,14 @@ class Trial:
         arguments += ["--bootstrap", self._servers.bootstrap]
         arguments += ["--coordinators", self._servers.coordinators]
         arguments += ["--handle-ms", str(self._options.handle_ms)]
-        for number, names in enumerate(hosts(self._steps, PER_HOST), 1):
+        program, per_host = "muster.compare.host", PER_HOST
+        if self.scheme is Scheme.KAFKA08:
+            program, per_host = "muster.compare.peer", 1
+            arguments += ["--folder", str(self._options.folder), "--partitions", str(self._options.partitions)]
+        for number, names in enumerate(hosts(self._steps, per_host), 1):
             log = self._options.folder / f"{self.name}-{number}.log"
             of_this = [*arguments, "--zookeeper", self._servers.zookeeper_of(names[0])]
-            host = await Process.start(f"host {number}", ["-m", "muster.compare.host", *of_this], log)
+            host = await Process.start(f"host {number}", ["-m", program, *of_this], log)
             stack.push_async_callback(host.kill)
             self._hosts.append(host)
             self._host_of |= dict.fromkeys(names, host)
@@ -190,6 +197,8 @@ class Trial:
                 self._woken = "" if member == self._woken and said["p"] else self._woken
             case "gone":
                 self._happened(Gone(at, member))
+            case "began":
+                self._began = at
             case "handled":
                 self._books.take(Handled(at, member, said["p"], said["a"], said["b"]))
                 self._after_waking += (member == self._woken) * (said["b"] - said["a"] + 1)
@@ -215,7 +224,7 @@ class Trial:
     async def _do(self, step: Step) -> None:
         before, counts = await self._servers.counters(), dict(self._counts)
         self._committed.clear()
-        self._after_waking = 0
+        self._after_waking, self._began = 0, 0
         result = StepResult(step.kind, step.member, 0, self._now(), 0, 0)
         actions: dict[Kind, Callable[[str], Awaitable[None]]] = {
             Kind.JOIN: self._join,
@@ -229,6 +238,7 @@ class Trial:
             ),
         }
         await actions[step.kind](step.member)
+        result.start_ms = max(result.start_ms, self._began)
         result.settled_ms = max(result.start_ms, self._changed_ms)
         if step.kind in OF_SERVERS:
             result.settled_ms = self._now() - QUIET_MS
@@ -341,14 +351,17 @@ class Trial:
             self._counted[host.name].clear()
             await host.say(json.dumps({"do": "count"}))
         for host in living:
-            await asyncio.wait_for(self._counted[host.name].wait(), PATIENCE_S)
+            async with asyncio.timeout(PATIENCE_S):
+                await self._counted[host.name].wait()
 
     async def _until(self, done: Callable[[], bool], what: str) -> None:
         give_up = monotonic_ms() + PATIENCE_S * 1000
         while not done():
             self._news.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), 0.5)
+                # Not wait_for, which in Python 3.11 forgets a cancellation that comes with the news.
+                async with asyncio.timeout(0.5):
+                    await self._news.wait()
             if monotonic_ms() > give_up:
                 owned = {member: sorted(partitions) for member, partitions in self._members.owned.items()}
                 raise DidNotConvergeError(f"{self.name}: not within {PATIENCE_S} s: {what}; owned: {owned}")

@@ -65,7 +65,8 @@ class Process:
         """
         assert self.process.stdout is not None
         try:
-            line = await asyncio.wait_for(self.process.stdout.readline(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                line = await self.process.stdout.readline()
         except TimeoutError:
             raise ProcessFailedError(f"{self.name} said nothing for {timeout_s:.0f} s; see {self.log}") from None
         if not line:
@@ -136,7 +137,8 @@ class Process:
             with contextlib.suppress(ProcessLookupError):
                 self.process.terminate()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.process.wait(), patience_s)
+                async with asyncio.timeout(patience_s):
+                    await self.process.wait()
         await self.kill()
 
     def _signal(self, number: signal.Signals) -> None:
