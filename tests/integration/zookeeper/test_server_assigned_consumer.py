@@ -21,6 +21,7 @@ from muster.model import TopicPartition
 from muster.zookeeper import AsyncServerAssignedConsumer, ServerAssignedConsumer
 from muster.zookeeper.server_assigned_states import ServerAssignedState
 from tests.support.brokers import running
+from tests.support.peers import KafkaBroker
 
 PATIENCE_MS = 120_000
 TOPIC = "flights"
@@ -164,6 +165,29 @@ async def test_a_commit_of_what_is_not_assigned_is_refused(tmp_path: Path) -> No
             await one.poll(PATIENCE_MS)
         await produce(broker, range(8))
         assert sorted(await read(one, 8)) == list(range(8))
+
+
+async def test_records_come_from_a_real_kafka_and_offsets_go_to_the_coordinator(
+    tmp_path: Path, kafka_broker: KafkaBroker
+) -> None:
+    topic = "read-beside-drafts"
+    async with cluster(tmp_path / "data") as broker:
+        for bootstrap in broker.bootstrap, kafka_broker.bootstrap:  # both have an id 1: they must not be taken for one
+            async with AsyncAdmin(bootstrap_servers=bootstrap) as admin:
+                await admin.create_topics([NewTopic(topic, 2)])
+        async with AsyncProducer(bootstrap_servers=kafka_broker.bootstrap) as producer:
+            for number in range(10):
+                await producer.send(topic, str(number).encode(), partition=number % 2)
+        where = addresses(broker) | {"bootstrap_servers": kafka_broker.bootstrap}
+        how: dict[str, Any] = {"group_id": "assigned", "auto_offset_reset": "earliest"}
+        async with AsyncServerAssignedConsumer(where, **how) as one:
+            one.subscribe([topic])
+            assert sorted(await read(one, 10)) == list(range(10))
+            await one.commit()
+        async with AsyncAdmin(bootstrap_servers=broker.bootstrap) as admin:
+            offsets = await admin.list_consumer_group_offsets("assigned")
+        found = {partition: getattr(place, "offset", place) for partition, place in offsets.items()}
+        assert found == {TopicPartition(topic, 0): 5, TopicPartition(topic, 1): 5}
 
 
 async def test_an_auto_commit_does_not_go_back_behind_a_commit_of_the_caller(tmp_path: Path) -> None:
