@@ -26,7 +26,7 @@ from muster.broker.coordination import Alone, ByLeaders, Coordination
 from muster.broker.durability import Durability
 from muster.broker.fetch_sessions import FetchSessions
 from muster.broker.fetches import ParkedFetches
-from muster.broker.groups import Groups, LeasedGroups
+from muster.broker.groups import Groups
 from muster.broker.handlers import draft
 from muster.broker.identity import Identity, load_identity, read_identity
 from muster.broker.partitions import Partitions, log_config
@@ -255,8 +255,7 @@ class Broker:
         # Called when the requests of one read were handled. With fsync=always the sync decides what may be read.
         self._turn_done = _nothing if always else written
         self.coordination = self._coordination()
-        kind = LeasedGroups if self.coordination.is_leased else Groups
-        self.groups = kind(
+        self.groups = Groups(
             self.config, self._clock, self.cluster, self.topics, self.coordination, written, self._listener
         )
         self.changes.groups = self.groups

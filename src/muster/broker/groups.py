@@ -51,6 +51,8 @@ class Groups:
     ) -> None:
         self.serving = False
         """Whether the coordinator serves: what groups need is there."""
+        self.may_serve = coordination.may_serve if coordination.is_leased else None
+        """Whether the slots are still this broker's; asked before each request. None: always."""
         self._loop = asyncio.get_running_loop()
         self._clock = clock
         self._coordination = coordination
@@ -205,21 +207,6 @@ class Groups:
         self._deadline = self._deadline_at = None
         self.runtime.on_deadlines(self._clock())
         self._arm_deadline()
-
-
-class LeasedGroups(Groups):
-    """Groups in slots that are this broker's for a time: each request asks whether they still are."""
-
-    _is_ready = False
-
-    @property
-    def serving(self) -> bool:
-        """Whether the coordinator serves: what groups need is there, and its slots are still its own."""
-        return self._is_ready and self._coordination.may_serve()
-
-    @serving.setter
-    def serving(self, is_ready: bool) -> None:
-        self._is_ready = is_ready
 
 
 def _group_config(config: BrokerConfig) -> GroupConfig:

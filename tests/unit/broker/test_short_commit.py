@@ -48,6 +48,7 @@ class Way:
     """A coordinator with two members in group `g`, and a connection to it, with or without the short way."""
 
     serving = True
+    may_serve = None
 
     def __init__(self, short: bool) -> None:
         self.broker = Broker().loaded()

@@ -34,7 +34,7 @@ def look_up(version: int, groups: list[tuple[str, Any]]) -> m.OffsetFetchRequest
 
 
 def short(broker: Broker, request: m.OffsetFetchRequest, version: int) -> bytes | None:
-    groups: Any = SimpleNamespace(serving=True, runtime=broker.runtime)
+    groups: Any = SimpleNamespace(serving=True, may_serve=None, runtime=broker.runtime)
     return fast_offset_fetch(groups)(codec.encode(request, version), 0, version, 77)
 
 

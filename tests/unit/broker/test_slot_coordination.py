@@ -12,11 +12,14 @@ import pytest
 
 from muster.broker import slot_coordination, zookeeper_cluster
 from muster.broker.broker import Broker
-from muster.broker.groups import LeasedGroups
+from muster.broker.handlers.commit_short import short_commit
+from muster.broker.handlers.coordinators import fast_heartbeat
+from muster.broker.handlers.offsets import fast_offset_fetch
 from muster.broker.slot_coordination import InZooKeeper
 from muster.coordinator.partitioning import group_partition
 from muster.errors import ConfigError, ErrorCode
 from muster.model import Node
+from muster.protocol import codec
 from muster.protocol import messages as m
 from muster.protocol.group_records import GroupMetadataRecord
 from muster.zookeeper.operations import Create, SetData
@@ -111,13 +114,28 @@ async def test_requests_that_a_process_finds_when_it_wakes_are_refused(cluster: 
         assert await committed(cluster, one, "g") == (0, 5)
 
 
-@pytest.mark.parametrize("fast", [False, True])
-def test_the_short_ways_ask_the_clock_too(fast: bool) -> None:
-    groups = LeasedGroups.__new__(LeasedGroups)
-    groups._coordination = SimpleNamespace(may_serve=lambda: fast)
-    assert not groups.serving
-    groups.serving = True
-    assert groups.serving is fast
+async def test_the_short_ways_ask_the_clock_too(cluster: SimCluster) -> None:
+    async with cluster.running(1) as one:
+        await cluster.until(lambda: serves(one, SLOT_COUNT))
+        await create(cluster, one, "t")
+        assert await commit(cluster, one, "g", 5) == 0
+        heartbeat = codec.encode(m.HeartbeatRequest("g", 1, "m"), 4)
+        look_up = codec.encode(m.OffsetFetchRequest(groups=[m.OffsetFetchRequestGroup("g", topics=None)]), 8)
+        topic = m.OffsetCommitRequestTopic("t", partitions=[m.OffsetCommitRequestPartition(0, 6)])
+        committed = codec.encode(m.OffsetCommitRequest("g", topics=[topic]), 8)
+        call: Any = SimpleNamespace(version=8, correlation_id=1, reply_ready=lambda answer: None)
+
+        def taken() -> list[bool]:
+            return [
+                fast_heartbeat(one.groups)(heartbeat, 0, 4, 1) is not None,
+                fast_offset_fetch(one.groups)(look_up, 0, 8, 1) is not None,
+                short_commit(one.groups)(committed, 0, call),
+            ]
+
+        assert taken() == [True] * 3
+        session_of(one).sim.freeze()
+        cluster.clock.advance(SESSION_MS)
+        assert taken() == [False] * 3
 
 
 async def test_an_epoch_that_an_operator_raises_costs_the_next_write_only(cluster: SimCluster) -> None:

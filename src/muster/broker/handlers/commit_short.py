@@ -101,11 +101,13 @@ def _answers(count: int) -> Struct:
 def short_commit(groups: Groups) -> Short:
     """Has a commit decided, from frame, position of the body and call; False: it must take the general way."""
     known: dict[tuple[int, bytes], Sender] = {}
-    commit = groups.runtime.commit
+    commit, may_serve = groups.runtime.commit, groups.may_serve
 
     def decide(frame: bytes, position: int, call: Call) -> bool:
         version = call.version
         if version < OffsetCommitRequest.FIRST_FLEXIBLE_VERSION or not groups.serving:
+            return False
+        if may_serve is not None and not may_serve():
             return False
         try:
             at = position + frame[position] + 4

@@ -172,7 +172,7 @@ def group_request(groups: Groups, request: Request[Any], call: Call) -> None:
 
 def submit(groups: Groups, request: Request[Any], call: Call, reply: Callable[[Any], None]) -> None:
     """Hand a request to the coordinator; `reply` is called once with the answer, now or later."""
-    if not groups.serving:
+    if not groups.serving or (groups.may_serve is not None and not groups.may_serve()):
         groups.ensure()
     groups.runtime.submit(request, _client(call.client_id, call.connection.client_host, call.version), reply)
 
@@ -188,11 +188,11 @@ _ANSWER_V4 = Struct(">iibihb")
 
 def fast_heartbeat(groups: Groups) -> Fast:
     """The short way of a heartbeat: decode, one call of the coordinator's rule, a literal answer."""
-    heartbeat = groups.runtime.heartbeat
+    heartbeat, may_serve = groups.runtime.heartbeat, groups.may_serve
     decode = codec.decode
 
     def answer(frame: bytes, position: int, version: int, correlation_id: int) -> bytes | None:
-        if not groups.serving:
+        if not groups.serving or (may_serve is not None and not may_serve()):
             return None
         request = decode(HeartbeatRequest, version, frame, position)
         error = heartbeat(request.group_id, request.generation_id, request.member_id, request.group_instance_id)

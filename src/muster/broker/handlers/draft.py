@@ -104,8 +104,9 @@ def leave(here: Needs, request: LeaveGroupRequest, call: Call) -> None:
 
 
 def _serve(here: Needs) -> None:
-    if not here.groups.serving:
-        here.groups.ensure()
+    groups = here.groups
+    if not groups.serving or (groups.may_serve is not None and not groups.may_serve()):
+        groups.ensure()
 
 
 def _client(call: Call) -> Client:

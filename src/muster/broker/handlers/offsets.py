@@ -117,10 +117,10 @@ _FEW = 64
 def fast_offset_fetch(groups: Groups) -> Fast:
     """The short way of a look-up of few offsets, from frame, position of the body, version and correlation id: the
     general way without what an answer needs that has to wait for the log. None: it has to, or it is about more."""
-    look_up = groups.runtime.look_up
+    look_up, may_serve = groups.runtime.look_up, groups.may_serve
 
     def answer(frame: bytes, position: int, version: int, correlation_id: int) -> bytes | None:
-        if version < _GROUPS_SINCE or not groups.serving:
+        if version < _GROUPS_SINCE or not groups.serving or (may_serve is not None and not may_serve()):
             return None
         try:
             request = codec.decode(OffsetFetchRequest, version, frame, position, _FEW)
