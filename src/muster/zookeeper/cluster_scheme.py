@@ -489,6 +489,8 @@ class ClusterMember:
             return False
         if self.image.controller_id not in (NO_CONTROLLER, self.broker_id):
             return False
+        if self.cluster_id is not None:  # a ZooKeeper that was emptied has no controller either
+            yield from check_cluster(self.cluster_id)
         self.term = yield from elect(self.broker_id, now)
         if self.term is None:
             yield from self._look_again(CONTROLLER)

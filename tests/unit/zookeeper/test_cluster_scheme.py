@@ -504,3 +504,16 @@ def test_events_of_others_that_share_the_session_are_none_of_its_own():
     for path in ("/brokers/topics/t/partitions", "/brokers/seqid", "/muster/slots/0/owner", "/config/changes", "/"):
         assert not image.changed(Watched(Change.CHILDREN, path))
     assert image.changed(Watched(Change.DATA, "/brokers/topics/t/partitions/0/state"))
+
+
+def test_a_broker_does_not_take_control_of_a_zookeeper_that_was_emptied(world):
+    member = ClusterMember(1)
+    member.cluster_id = world.run(cluster_id("abc"))
+    world.run(member.turn(registration(1), 5))
+    for path in (CONTROLLER, CONTROLLER_EPOCH, "/brokers/ids/1", CLUSTER_ID):
+        world.do(Delete(path), "other")
+    member.image.forget()
+    with pytest.raises(ConfigError, match="ZooKeeper has lost cluster abc"):
+        world.run(member.turn(registration(1), 6))
+    assert world.do(Exists(CONTROLLER)) is None
+    assert world.do(Exists(CONTROLLER_EPOCH)) is None
