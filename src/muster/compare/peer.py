@@ -92,7 +92,9 @@ class Peer:
         settings.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
         options = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true"]
         options += [f"-Dlog4j.configuration=file:{logging}", "-cp", classpath(), "kafka.tools.ConsoleConsumer"]
-        options += ["--zookeeper", self._arguments.zookeeper, "--topic", self._arguments.topic, "--from-beginning"]
+        options += ["--zookeeper", self._arguments.zookeeper, "--topic", self._arguments.topic]
+        if int(name.removeprefix("m")) == 1:
+            options.append("--from-beginning")  # refused to any other: its group has offsets, where they begin anyway
         self._process = await asyncio.create_subprocess_exec(
             find_java("Kafka"),
             *options,
@@ -119,6 +121,8 @@ class Peer:
                 expired = self._log.expired
                 say("lost", m=self._name)
                 say("committed", m=self._name, outcome="none")
+        if not self._left:
+            raise SystemExit(1)  # its last words are in this process's log
 
     async def _read(self) -> None:
         """Follow what it reads."""

@@ -238,7 +238,8 @@ class Trial:
             ),
         }
         await actions[step.kind](step.member)
-        result.start_ms = max(result.start_ms, self._began)
+        if step.kind is Kind.JOIN:
+            result.start_ms = max(result.start_ms, self._began)
         result.settled_ms = max(result.start_ms, self._changed_ms)
         if step.kind in OF_SERVERS:
             result.settled_ms = self._now() - QUIET_MS
