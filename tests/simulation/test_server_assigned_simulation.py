@@ -10,6 +10,7 @@ import pytest
 from muster.zookeeper.server_assigned_states import ServerAssignedState
 from tests.support.draft_lead import RealLead, SharedCells
 from tests.support.draft_world import SESSION_MS, Disk, Lead, Model, World
+from tests.support.scale import seeds
 
 PARTITIONS = 5
 
@@ -92,7 +93,7 @@ def begin(world: World) -> None:
 
 
 @both
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_whatever_comes_the_group_settles_and_no_commit_goes_back(
     seed: int, coordinator: Callable[[Disk], MakeLead]
 ) -> None:
