@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.support.watcher_cluster import PATIENCE_S, Cluster, until
 
 PARTITIONS = 4
+RECORDS = 1_000
 GROUP = "split"
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -57,34 +58,14 @@ class Member:
 
 
 @contextlib.contextmanager
-def members(folder: Path, cluster: Cluster, topic: str) -> Iterator[tuple[Member, Member]]:
-    """One that takes its time with each record, and a quick one."""
-    slow, quick = Member(folder, cluster, "a", topic, 30), Member(folder, cluster, "b", topic, 0)
+def member(folder: Path, cluster: Cluster, name: str, topic: str, pause_ms: int) -> Iterator[Member]:
+    """One that takes its time with each record."""
+    found = Member(folder, cluster, name, topic, pause_ms)
     try:
-        yield slow, quick
+        yield found
     finally:
-        for member in (slow, quick):
-            member.process.kill()
-            member.process.wait()
-
-
-@contextlib.asynccontextmanager
-async def steady(cluster: Cluster, topic: str) -> AsyncIterator[list[int]]:
-    """Records that come all the time; how many there are so far."""
-    count = [0]
-
-    async def produce() -> None:
-        while True:
-            await cluster.produce(topic, PARTITIONS, range(count[0], count[0] + 40))
-            count[0] += 40
-            await asyncio.sleep(0.2)
-
-    task = asyncio.create_task(produce())
-    try:
-        yield count
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
+        found.process.kill()
+        found.process.wait()
 
 
 async def frozen_with_records_in_hand(cluster: Cluster, topic: str, member: Member) -> Line:
@@ -107,31 +88,35 @@ async def test_a_frozen_member_wakes_up_and_hands_out_what_another_one_has_hande
 ) -> None:
     """Nothing fences it: what it has in hand it hands out, and no record is lost."""
     topic = f"split-{os.getpid()}"
-    await cluster.create(topic, PARTITIONS)
-    partitions = set(range(PARTITIONS))
-    with members(tmp_path, cluster, topic) as (frozen, other):
-        async with steady(cluster, topic) as count:
-            last = await frozen_with_records_in_hand(cluster, topic, frozen)
-            before = len(frozen.lines())
-            # ZooKeeper ends its session, and the other one takes over all that it had.
-            await until(lambda: set(cluster.owners(GROUP, topic).values()) == {f"{GROUP}_b-0"})
-            await until(lambda: set(cluster.owners(GROUP, topic)) == partitions)
+    await cluster.create(topic, PARTITIONS, records=RECORDS)
+    with member(tmp_path, cluster, "a", topic, 50) as frozen:
+        last = await frozen_with_records_in_hand(cluster, topic, frozen)
+        before = len(frozen.lines())
+        with member(tmp_path, cluster, "b", topic, 0) as other:
+            # ZooKeeper ends the session, and the other one takes over all that the frozen one had.
+            everything = dict.fromkeys(range(PARTITIONS), f"{GROUP}_b-0")
+            await until(lambda: cluster.owners(GROUP, topic) == everything)
             # Two owners at one moment: ZooKeeper says that the other one is it, and that one has handed out the record
             # which the frozen one, alive and unaware, has in hand.
-            await until(lambda: (last.partition, last.offset + 1) in {line[:2] for line in other.lines()})
+            await until(lambda: (last.partition, last.offset + 1) in places(other))
             assert frozen.process.poll() is None
-            taken_over = {line[:2] for line in other.lines()}
+            taken_over = places(other)
             frozen.thaw()
-            await until(lambda: len(frozen.lines()) > before + last.in_hand)
-            woken = [line[:2] for line in frozen.lines()[before:]]
+            await until(lambda: len(frozen.lines()) >= before + last.in_hand)
+            woken = {line[:2] for line in frozen.lines()[before:]}
             assert (last.partition, last.offset + 1) in woken
-            again = taken_over & set(woken)
-            assert again
+            again = taken_over & woken
+            # It joins again, and in the end each record has been handed out, some of them twice.
             await until(lambda: set(cluster.owners(GROUP, topic).values()) == {f"{GROUP}_a-0", f"{GROUP}_b-0"})
-        # It has joined again, and in the end each record has been handed out, some of them twice.
-        wanted = {(number % PARTITIONS, number // PARTITIONS) for number in range(count[0])}
-        await until(lambda: {line[:2] for member in (frozen, other) for line in member.lines()} >= wanted)
-        times = Counter(line[:2] for member in (frozen, other) for line in member.lines())
-        twice = sum(1 for often in times.values() if often > 1)
-        assert twice >= len(again)
-        print(f"{count[0]} records, {twice} handed out twice, {len(again)} of them by the one that woke up")
+            await cluster.produce(topic, PARTITIONS, range(RECORDS, RECORDS + 40))
+            wanted = {(number % PARTITIONS, number // PARTITIONS) for number in range(RECORDS + 40)}
+            await until(lambda: places(frozen) | places(other) >= wanted)
+            times = Counter(line[:2] for lines in (frozen.lines(), other.lines()) for line in lines)
+            twice = sum(1 for often in times.values() if often > 1)
+            assert twice >= len(again) >= 1
+            print(f"{len(wanted)} records, {twice} handed out twice, {len(again)} of them by the one that woke up")
+
+
+def places(of: Member) -> set[tuple[int, int]]:
+    """The records that a process has handed out."""
+    return {(line.partition, line.offset) for line in of.lines()}
