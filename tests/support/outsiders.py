@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import ConsumerGroupState, Producer
+from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.peers import kafka_command
@@ -159,12 +159,23 @@ class Cluster:
 
     def group(self, name: str) -> tuple[ConsumerGroupState, list[Share]]:
         """A group's state and what its members own."""
-        told = self._admin.describe_consumer_groups([name])[name].result(PATIENCE_S)
+        told = self._described(name)
         shares = []
         for member in told.members:
             owned = sorted(p.partition for p in member.assignment.topic_partitions) if member.assignment else []
             shares.append(Share(member.member_id, member.client_id, member.host, owned))
         return told.state, sorted(shares, key=lambda share: share.partitions)
+
+    def _described(self, name: str) -> Any:
+        """What the broker tells. librdkafka at times never ends a request that it was told to make right after a
+        broker came back: then another one is made."""
+        for _ in range(8):
+            try:
+                return self._admin.describe_consumer_groups([name], request_timeout=20)[name].result(PATIENCE_S)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._TIMED_OUT:
+                    raise
+        raise AssertionError(f"the group {name} is not described")
 
     def shared_by(self, name: str, members: Iterable[Member], partitions: int) -> list[Share]:
         """Wait until the group is stable with just these members, and every partition has one owner."""
