@@ -120,7 +120,8 @@ async def test_the_short_ways_ask_the_clock_too(cluster: SimCluster) -> None:
         await create(cluster, one, "t")
         assert await commit(cluster, one, "g", 5) == 0
         heartbeat = codec.encode(m.HeartbeatRequest("g", 1, "m"), 4)
-        look_up = codec.encode(m.OffsetFetchRequest(groups=[m.OffsetFetchRequestGroup("g", topics=None)]), 8)
+        asked = m.OffsetFetchRequestGroup("g", topics=[m.OffsetFetchRequestTopics("t", [0])])
+        look_up = codec.encode(m.OffsetFetchRequest(groups=[asked]), 8)
         topic = m.OffsetCommitRequestTopic("t", partitions=[m.OffsetCommitRequestPartition(0, 6)])
         committed = codec.encode(m.OffsetCommitRequest("g", topics=[topic]), 8)
         call: Any = SimpleNamespace(version=8, correlation_id=1, reply_ready=lambda answer: None)
