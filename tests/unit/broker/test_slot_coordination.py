@@ -120,7 +120,7 @@ async def test_the_short_ways_ask_the_clock_too(cluster: SimCluster) -> None:
         await create(cluster, one, "t")
         assert await commit(cluster, one, "g", 5) == 0
         heartbeat = codec.encode(m.HeartbeatRequest("g", 1, "m"), 4)
-        asked = m.OffsetFetchRequestGroup("g", topics=[m.OffsetFetchRequestTopics("t", [0])])
+        asked = m.OffsetFetchRequestGroup("g", topics=[m.OffsetFetchRequestTopics("t", bytes(4))])
         look_up = codec.encode(m.OffsetFetchRequest(groups=[asked]), 8)
         topic = m.OffsetCommitRequestTopic("t", partitions=[m.OffsetCommitRequestPartition(0, 6)])
         committed = codec.encode(m.OffsetCommitRequest("g", topics=[topic]), 8)
