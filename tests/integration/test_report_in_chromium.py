@@ -1,4 +1,4 @@
-"""The demo's page in a real browser: it loads, lays itself out, and shows what it was given."""
+"""The pages of the demo and of a comparison in a real browser: they load, lay themselves out, show what they got."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from muster.compare import page as comparison
+from muster.compare.checks import judge
 from muster.demo.report import render
+from tests.support import compare_results
 from tests.support.demo_report import MEMBERS, sample
 from tests.support.peers import Chromium
 
@@ -37,6 +40,17 @@ def test_chromium_shows_three_charts_and_all_their_labels(chromium: Chromium, tm
     assert 'data-wide="false"' in dom
     assert all(f">{member}</text>" in dom for member in MEMBERS)
     assert len(re.findall(r'class="badge"', dom)) == 5
+
+
+def test_chromium_shows_all_charts_and_labels_of_a_comparison(chromium: Chromium, tmp_path: Path) -> None:
+    results = compare_results.sample(sizes=(2, 3, 20))
+    results.lagging = compare_results.lagging()
+    page = tmp_path / "compare.html"
+    page.write_text(comparison.render(results, judge(results)) + MEASURE, encoding="utf-8")
+    dom = chromium.dom(page)
+    assert dom.count("<svg") == 9  # three timelines, split brain, five of growth
+    assert 'data-outside=""' in dom
+    assert 'data-wide="false"' in dom
 
 
 NARROW = """<body><script>
