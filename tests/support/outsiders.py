@@ -149,7 +149,10 @@ class Cluster:
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, "socket.timeout.ms": 180_000})
+        self._admin = self._connect()
+
+    def _connect(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.bootstrap, "socket.timeout.ms": 180_000})
 
     def create(self, topics: Iterable[str], partitions: int) -> None:
         """Create topics of so many partitions each."""
@@ -168,13 +171,14 @@ class Cluster:
 
     def _described(self, name: str) -> Any:
         """What the broker tells. librdkafka at times never ends a request that it was told to make right after a
-        broker came back: then another one is made."""
+        broker came back: then another client makes another one."""
         for _ in range(8):
             try:
-                return self._admin.describe_consumer_groups([name], request_timeout=20)[name].result(PATIENCE_S)
+                return self._admin.describe_consumer_groups([name], request_timeout=10)[name].result(PATIENCE_S)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError._TIMED_OUT:
                     raise
+                self._admin = self._connect()
         raise AssertionError(f"the group {name} is not described")
 
     def shared_by(self, name: str, members: Iterable[Member], partitions: int) -> list[Share]:
