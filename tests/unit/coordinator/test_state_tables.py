@@ -8,7 +8,7 @@ from muster.coordinator import classic
 from muster.coordinator.group import TRANSITIONS, ClassicGroupBase, GroupState
 from muster.errors import ErrorCode
 from tests.support.group_harness import GroupHarness
-from tools import group_tables
+from tools import group_tables, rebalancing_page
 
 WAITS = None
 
@@ -108,3 +108,8 @@ def test_a_group_goes_only_where_the_table_leads(before: GroupState, after: Grou
 
 def test_the_page_about_groups_is_up_to_date():
     assert group_tables.PAGE.read_text() == group_tables.page(), "run: python -m tools.group_tables"
+
+
+def test_the_diagrams_of_rebalancing_are_up_to_date():
+    text = rebalancing_page.PAGE.read_text()
+    assert text == rebalancing_page.page(text), "run: python -m tools.rebalancing_page"
