@@ -6,11 +6,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from muster.coordinator.group import TRANSITIONS as GROUP
 from muster.coordinator.group import GroupState
+from muster.zookeeper.server_assigned_states import COORDINATOR_TRANSITIONS, ServerAssignedState
+from muster.zookeeper.server_assigned_states import TRANSITIONS as SERVER_ASSIGNED
 from muster.zookeeper.watcher_states import TRANSITIONS as WATCHER
 from muster.zookeeper.watcher_states import WatcherState
 
@@ -22,27 +26,29 @@ Arrow = tuple[str, str, str]
 
 def page(text: str) -> str:
     """The page with diagrams drawn anew."""
-    for place, arrows in (("group", _group()), ("watcher", _watcher())):
-        begin, end = f"<!-- {place}:begin -->", f"<!-- {place}:end -->"
-        text, found = re.subn(
-            f"{begin}.*?{end}", lambda _: f"{begin}\n{_diagram(arrows)}\n{end}", text, flags=re.DOTALL
-        )
-        if found != 1:
-            raise SystemExit(f"{PAGE} has no place for the diagram: {begin} … {end}")
+    diagrams: dict[str, list[Arrow]] = {
+        "watcher": _moved(WATCHER, {WatcherState.UNREGISTERED, WatcherState.CLOSED}),
+        "server-assigned": _moved(SERVER_ASSIGNED, {ServerAssignedState.CLOSED}),
+        "coordinator": _moved(COORDINATOR_TRANSITIONS, set()),
+        "group": [(before, after, why) for (before, after), why in GROUP.items() if after is not GroupState.DEAD],
+    }
+    for place, arrows in diagrams.items():
+        begin, end = f"<!-- {place}:begin -->\n", f"<!-- {place}:end -->\n"
+        before, found, rest = text.partition(begin)
+        _, found_too, after = rest.partition(end)
+        if not (found and found_too):
+            raise SystemExit(f"{PAGE} has no place for the diagram: {begin.strip()} … {end.strip()}")
+        text = before + begin + _diagram(arrows) + end + after
     return text
 
 
-def _watcher() -> list[Arrow]:
-    # From every state but one leads the same way out: that would be drawn as a heap of arrows.
+def _moved(table: Mapping[tuple[Any, Any], Any], left_out: Container[Enum]) -> list[Arrow]:
+    """The arrows of a table. Those to where every state leads would be a heap: the text says it in their place."""
     return [
         (before.value, after.value, happening.value)
-        for (before, happening), after in WATCHER.items()
-        if after not in (WatcherState.UNREGISTERED, WatcherState.CLOSED)
+        for (before, happening), after in table.items()
+        if after not in left_out
     ]
-
-
-def _group() -> list[Arrow]:
-    return [(before, after, why) for (before, after), why in GROUP.items() if after is not GroupState.DEAD]
 
 
 def _diagram(arrows: Iterable[Arrow]) -> str:
@@ -52,7 +58,7 @@ def _diagram(arrows: Iterable[Arrow]) -> str:
     lines = ["```mermaid", "stateDiagram-v2"]
     lines += [f'    state "{name}" as {ids[name]}' for name in names if ids[name] != name]
     lines += [f"    {ids[before]} --> {ids[after]}: {why}" for before, after, why in arrows]
-    return "\n".join([*lines, "```"])
+    return "\n".join([*lines, "```\n"])
 
 
 if __name__ == "__main__":
