@@ -13,25 +13,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.alive import processes_of
 from tests.support.peers import Chromium, find_java, require
 
 LIMIT_S = 1800  # against hanging only: it takes less than two minutes
 
 COMPARE = [sys.executable, "-m", "muster", "compare", "--quick"]
-
-
-def processes_of(folder: Path) -> list[int]:
-    """Processes whose command line names the folder."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                command = (entry / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if str(folder).encode() in command:
-                found.append(int(entry.name))
-    return found
 
 
 def total(run: dict[str, Any], figure: str, steps: slice = slice(None)) -> int:

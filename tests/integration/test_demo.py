@@ -12,25 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.alive import processes_of
 from tests.support.peers import Chromium, find_java, require
 
 LIMIT_S = 1800  # against hanging only: it takes about a minute
 
 DEMO = [sys.executable, "-m", "muster", "demo", "--quick"]
-
-
-def _processes_of(folder: Path) -> list[int]:
-    """Processes whose command line names the folder."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                command = (entry / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if str(folder).encode() in command:
-                found.append(int(entry.name))
-    return found
 
 
 @pytest.mark.slow
@@ -61,7 +48,7 @@ def test_the_demo_handles_everything_and_says_so(tmp_path: Path, chromium: Chrom
     page = chromium.dom(tmp_path / "out" / "report.html")
     assert "30,000" in page
     assert page.count("<svg") == 3
-    assert not _processes_of(tmp_path)
+    assert not processes_of(tmp_path)
 
 
 @pytest.mark.slow
@@ -78,7 +65,7 @@ def test_ctrl_c_stops_everything_that_was_started(tmp_path: Path) -> None:
     output, _ = process.communicate(timeout=LIMIT_S / 3)
     assert process.returncode == 130, output
     assert "has been stopped" in output
-    assert not _processes_of(tmp_path)
+    assert not processes_of(tmp_path)
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:

@@ -27,3 +27,17 @@ def wait_until_gone(*pids: int) -> None:
     while left := [pid for pid in pids if is_alive(pid)]:
         assert time.monotonic() < deadline, f"still there: {left}"
         time.sleep(0.02)
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Processes whose command line names the folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                command = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if str(folder).encode() in command:
+                found.append(int(entry.name))
+    return found

@@ -9,24 +9,21 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from muster.errors import ConfigError
 from muster.local.broker import LocalBroker
-from muster.local.kept import Kept, held
+from muster.local.kept import Kept, RunsInBlock
 from muster.local.ports import check_free, free_ports
 from muster.local.zookeeper import Ensemble, ZooKeeperServer
 
 PATIENCE_S = 60.0
 
 
-class LocalCluster:
+class LocalCluster(RunsInBlock):
     """Brokers 1, 2, … and the ZooKeeper that they meet at, in one folder, each with a folder of its own there.
 
     With `port_base` the brokers listen on that port and the next ones, ZooKeeper's servers on those behind; without,
-    all ports are free ones. Use it as a context manager; it stops brokers first. An error in the block, or one server
-    that does not start, ends all.
+    all ports are free ones. It stops brokers first. One server that does not start ends all.
     """
 
     def __init__(
@@ -42,11 +39,10 @@ class LocalCluster:
         """`settings` are those of `muster serve -o`, for each broker. `fsync` is ZooKeeper's."""
         self.folder = folder.absolute()
         # A name of its own: keepers of an earlier run in this folder must not take this one for theirs.
-        self._users = self.folder / "runs" / f"{os.getpid()}-{secrets.token_hex(4)}"
-        self._held = contextlib.ExitStack()
+        super().__init__(self.folder / "runs" / f"{os.getpid()}-{secrets.token_hex(4)}")
         count = brokers + zookeeper_servers
         ports = list(range(port_base, port_base + count)) if port_base else free_ports(count)
-        self.ensemble = Ensemble(self.folder, zookeeper_servers, ports[brokers:], fsync=fsync, users=self._users)
+        self.ensemble = Ensemble(self.folder, zookeeper_servers, ports[brokers:], fsync=fsync, users=self.users)
         self.brokers = {
             broker_id: LocalBroker(
                 self.folder / f"broker-{broker_id}",
@@ -54,7 +50,7 @@ class LocalCluster:
                 zookeeper=self.zookeeper,
                 broker_id=broker_id,
                 settings=settings,
-                users=self._users,
+                users=self.users,
             )
             for broker_id in range(1, brokers + 1)
         }
@@ -128,22 +124,8 @@ class LocalCluster:
         for server in self.servers:
             server.strike()
 
-    def __enter__(self) -> Self:
-        with contextlib.ExitStack() as held_here:
-            held_here.enter_context(self._alone())
-            held_here.callback(self._users.unlink, missing_ok=True)
-            for server in self.servers:
-                held_here.callback(server.wait_for_own_end)
-            held_here.enter_context(held(self._users))
-            self.start()
-            self._held = held_here.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if error is None:
-                self.stop()
-        finally:
-            self._held.close()  # what is left is killed by its keeper
+    def _set_up(self, block: contextlib.ExitStack) -> None:
+        block.enter_context(self._alone())
+        block.callback(self.users.unlink, missing_ok=True)
+        for server in self.servers:
+            block.callback(server.wait_for_own_end)

@@ -66,23 +66,61 @@ def pid_in(folder: Path) -> int | None:
     return None
 
 
-class Kept:
+class RunsInBlock:
+    """A context manager: what it starts runs in the block, and is stopped at its end, or killed where an error ends it.
+
+    `users` is the file whose shared lock keeps it running (`held`).
+    """
+
+    def __init__(self, users: Path) -> None:
+        self.users = users
+        self._held = contextlib.ExitStack()
+
+    def start(self) -> None:
+        """Start it, and return when it serves."""
+        raise NotImplementedError
+
+    def stop(self) -> object:
+        """Stop it in good order."""
+        raise NotImplementedError
+
+    def _set_up(self, block: contextlib.ExitStack) -> None:
+        """Begin what has to be there before the lock is held, and say what is to be done after it was let go."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as block:
+            self._set_up(block)
+            block.enter_context(held(self.users))
+            self.start()
+            self._held = block.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self.stop()
+        finally:
+            self._held.close()  # what is left is killed by its keeper
+
+
+class Kept(RunsInBlock):
     """One server with a folder of its own. A subclass says how it is started, and when it is ready.
 
-    As a context manager it runs in the block, and is stopped at its end, or killed where an error ends it. `users` is
-    the file whose shared lock keeps it running (`held`): its own unless several servers are to share one.
+    `users` is its own unless several servers are to share one.
     """
 
     def __init__(self, name: str, folder: Path, port: int = 0, users: Path | None = None) -> None:
         """Port 0: a free one, chosen when it is first started."""
+        super().__init__(users or folder.absolute() / "users")
         self.name = name
         self.port = port
         self.folder = folder.absolute()
         self.is_frozen = False
-        self.users = users or self.folder / "users"
         self._process: subprocess.Popen[bytes] | None = None
         self._log_from = 0
-        self._held = contextlib.ExitStack()
 
     def command(self) -> list[str]:
         """The command line to start it with; writes its configuration."""
@@ -233,22 +271,8 @@ class Kept:
             time.sleep(_LOOK_EVERY_S)
         return True
 
-    def __enter__(self) -> Self:
-        with contextlib.ExitStack() as held_here:
-            held_here.callback(self.wait_for_own_end)
-            held_here.enter_context(held(self.users))
-            self.start()
-            self._held = held_here.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if error is None:
-                self.stop()
-        finally:
-            self._held.close()  # what is left is killed by its keeper
+    def _set_up(self, block: contextlib.ExitStack) -> None:
+        block.callback(self.wait_for_own_end)
 
 
 def _stands_still(task: Path) -> bool:

@@ -6,12 +6,10 @@ import contextlib
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from muster.local.jars import zookeeper_classpath
 from muster.local.java import find_java
-from muster.local.kept import Kept, ServerFailedError, held
+from muster.local.kept import Kept, RunsInBlock, ServerFailedError
 from muster.local.ports import LOOPBACK, free_ports
 from muster.local.relay import Relay
 
@@ -113,8 +111,8 @@ class ZooKeeperServer(Kept):
         return next((line.partition(": ")[2] for line in lines if line.startswith("Mode: ")), "")
 
 
-class Ensemble:
-    """Servers that are one ZooKeeper: while a majority runs, it serves. A context manager.
+class Ensemble(RunsInBlock):
+    """Servers that are one ZooKeeper: while a majority runs, it serves.
 
     `ports` are those for clients, one for each server. With `relayed` a server reaches the others by relays of this
     process, so that it can be made to lag.
@@ -131,8 +129,7 @@ class Ensemble:
         relayed: bool = False,
         settings: Mapping[str, object] | None = None,
     ) -> None:
-        self._users = users or folder.absolute() / "users"
-        self._held = contextlib.ExitStack()
+        super().__init__(users or folder.absolute() / "users")
         inner = free_ports(2 * size)
         self._quorum, election = inner[:size], inner[size:]
         numbers = range(1, size + 1)
@@ -147,7 +144,7 @@ class Ensemble:
                 folder / f"zookeeper-{n}",
                 ports[n - 1] if ports else 0,
                 fsync=fsync,
-                users=self._users,
+                users=self.users,
                 name=f"ZooKeeper server {n}",
                 members=[
                     f"server.{other}={LOOPBACK}:{self._port_of(other, n)}:{election[other - 1]}"
@@ -226,22 +223,8 @@ class Ensemble:
         for server in self.servers:
             server.wait_for_its_end()
 
-    def __enter__(self) -> Self:
-        with contextlib.ExitStack() as held_here:
-            for relay in self._relays.values():
-                held_here.enter_context(relay)
-            for server in self.servers:
-                held_here.callback(server.wait_for_own_end)
-            held_here.enter_context(held(self._users))
-            self.start()
-            self._held = held_here.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if error is None:
-                self.stop()
-        finally:
-            self._held.close()  # what is left is killed by its keeper
+    def _set_up(self, block: contextlib.ExitStack) -> None:
+        for relay in self._relays.values():
+            block.enter_context(relay)
+        for server in self.servers:
+            block.callback(server.wait_for_own_end)
