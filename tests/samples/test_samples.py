@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import pytest
 from pyarrow import parquet
 
 from tests.support.peers import free_ports
+from tests.support.zookeepers import ZooKeeperServer
 
 pytestmark = pytest.mark.slow
 
@@ -68,16 +70,25 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        [port] = free_ports(1)
+        self._ports = dict(zip((9092, 9093), free_ports(2), strict=True))
         here = os.environ.get("PYTHONPATH")
         self._environment = {
             **os.environ,
-            "MUSTER_SAMPLE_PORT": str(port),
             "PYTHONPATH": os.pathsep.join([str(REDIRECT), *([here] if here else [])]),
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
             "PYTHONUNBUFFERED": "1",
         }
         self._running: list[subprocess.Popen[bytes]] = []
+        self._redirect()
+
+    def redirect(self, written: int, real: int) -> None:
+        """Lead what is started from now on to another port than the one that is written."""
+        self._ports[written] = real
+        self._redirect()
+
+    def _redirect(self) -> None:
+        pairs = ",".join(f"{written}:{real}" for written, real in self._ports.items())
+        self._environment["MUSTER_SAMPLE_PORTS"] = pairs
 
     def start(self, *command: str) -> Callable[[], str]:
         """Start a program in the background; the function that is returned tells what it has printed so far."""
@@ -143,7 +154,7 @@ class Place:
 def serve(place: Place) -> list[str]:
     """The broker as the README starts it; the commands that it shows next."""
     first, *others = sample("README.md", "$ muster serve").commands
-    place.wait_for(place.start(*first.split()), r"^muster \S+ ready on ")
+    place.wait_for(place.start(*first.split()), r"(?m)^muster \S+ ready on ")
     return others
 
 
@@ -176,6 +187,35 @@ def test_the_readmes_spark_query(place: Place, java: str) -> None:
 def test_a_session_of_spark(place: Place, java: str) -> None:
     (place.folder / "sample.py").write_text(sample("spark.md", "from muster.spark import session").text)
     place.run(f"{sys.executable} sample.py")
+
+
+def test_a_member_that_speaks_as_the_drafts_did(place: Place) -> None:
+    [command] = sample("server-assigned.md", "$ muster serve").commands
+    place.wait_for(place.start(*shlex.split(command)), r"(?m)^muster \S+ ready on ")
+    place.run("muster topics create flights --partitions 2")
+    told = place.python(sample("server-assigned.md", "ServerAssignedConsumer("))
+    await_words(place, told, "muster groups describe reports-daily --members 2>&1 || true", r"reports-daily .* 2\b")
+    place.end_last()
+
+
+def test_a_consumer_that_zookeeper_coordinates(place: Place, own_zookeeper: ZooKeeperServer) -> None:
+    place.redirect(2181, own_zookeeper.port)
+    command = "muster serve --zookeeper localhost:2181/kafka --broker-id 1"
+    place.wait_for(place.start(*command.split()), r"(?m)^muster \S+ ready on ")
+    place.run("muster topics create flights --partitions 2")
+    told = place.python(sample("watchers.md", "WatcherConsumer("))
+    owner = "get('/kafka/consumers/delays/owners/flights/1')[0]"
+    look = f"from kazoo.client import KazooClient as K; k = K('localhost:2181'); k.start(); print(k.{owner}); k.stop()"
+    await_words(place, told, f'{sys.executable} -c "{look}" 2>&1 || true', r"(?m)^b'delays_")
+    place.end_last()
+
+
+def await_words(place: Place, told: Callable[[], str], command: str, pattern: str) -> None:
+    """Run a command again and again until it says something."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not re.search(pattern, said := place.run(command)):
+        assert time.monotonic() < deadline, f"{said}\n{told()}"
+        time.sleep(0.5)
 
 
 NOT_RUN: dict[str, str] = {}

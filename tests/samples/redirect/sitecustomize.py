@@ -1,21 +1,24 @@
-"""On PYTHONPATH of a sample: its addresses stay as they are written, and lead to a port that is free on this machine.
+"""On PYTHONPATH of a sample: its addresses stay as they are written, and lead to ports that are free on this machine.
 
 Python imports this file at the start of every process, so that samples run word for word though somebody's own Kafka
-may listen on 9092. Other samples' ports are left alone.
+may listen on 9092. `MUSTER_SAMPLE_PORTS` has pairs of a written and a real port; other ports are left alone.
 """
 
 import os
 import socket
 
-WRITTEN, REAL = 9092, int(os.environ["MUSTER_SAMPLE_PORT"])
+REAL = {
+    int(written): int(real)
+    for written, real in (pair.split(":") for pair in os.environ["MUSTER_SAMPLE_PORTS"].split(","))
+}
 
 
 def _redirected(name):
     real = getattr(socket.socket, name)
 
     def method(self, address):
-        if isinstance(address, tuple) and address[1] == WRITTEN:
-            address = (address[0], REAL, *address[2:])
+        if isinstance(address, tuple) and address[1] in REAL:
+            address = (address[0], REAL[address[1]], *address[2:])
         return real(self, address)
 
     return method
