@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import struct
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -30,18 +29,8 @@ def still_serves(bootstrap: str) -> None:
 
 
 def poke(bootstrap: str, data: bytes) -> bytes:
-    """Send bytes and say that no more come; returns what the broker sent until it closed the connection."""
-    with RawClient(bootstrap) as client:
-        client.socket.settimeout(20)
-        answer = b""
-        try:
-            client.socket.sendall(data)
-            client.socket.shutdown(socket.SHUT_WR)
-            while part := client.socket.recv(65_536):
-                answer += part
-        except (ConnectionResetError, BrokenPipeError):
-            pass
-        return answer
+    with RawClient(bootstrap, timeout_s=20) as client:
+        return client.poke(data)
 
 
 def framed(payload: bytes) -> bytes:

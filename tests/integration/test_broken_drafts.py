@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,17 +48,8 @@ def listener(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listener]:
 
 
 def poke(address: str, data: bytes) -> bytes:
-    """Send bytes, say that no more come, and return what was sent back until the end."""
     with RawClient(address) as client:
-        answer = b""
-        try:
-            client.socket.sendall(data)
-            client.socket.shutdown(socket.SHUT_WR)
-            while part := client.socket.recv(65_536):
-                answer += part
-        except (ConnectionResetError, BrokenPipeError):
-            pass
-        return answer
+        return client.poke(data)
 
 
 def framed(payload: bytes) -> bytes:

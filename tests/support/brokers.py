@@ -188,6 +188,18 @@ class RawClient:
         """Read the answer to a request of this kind."""
         return framing.decode_response(self.receive_frame(), request, version)
 
+    def poke(self, data: bytes) -> bytes:
+        """Send bytes and say that no more come; returns what the broker sent until it closed the connection."""
+        answer = b""
+        try:
+            self.socket.sendall(data)
+            self.socket.shutdown(socket.SHUT_WR)
+            while part := self.socket.recv(65_536):
+                answer += part
+        except (ConnectionResetError, BrokenPipeError):
+            pass
+        return answer
+
     def receive_frame(self) -> bytes:
         """Read one frame, without its length."""
         return self._exactly(_LENGTH.unpack(self._exactly(4))[0])

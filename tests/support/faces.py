@@ -270,9 +270,6 @@ def rest() -> None:
 
 
 def public(cls: type) -> dict[str, Callable[..., Any]]:
-    """The methods of a face that its users call."""
-    return {
-        name: method
-        for name, method in vars(cls).items()
-        if (callable(method) and not name.startswith("_")) or name == "__init__"
-    }
+    """The methods of a face that its users call, those of its bases too."""
+    methods = inspect.getmembers(cls, inspect.isfunction)
+    return {name: method for name, method in methods if not name.startswith("_") or name == "__init__"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -106,3 +106,10 @@ class SideThread:
         if job.left:
             self._left -= 1
             job.call.give_frame_back()
+
+
+def one_by_one(works: Iterable[Callable[[], None]]) -> Pieces:
+    """Pieces of which each does one of the works."""
+    for work in works:
+        work()
+        yield

@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import threading
 import warnings
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from muster.client import forks
 from muster.client.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS
+from muster.client.handout import Records
 from muster.client.loop import Call, LoopThread
 from muster.errors import ClosedError, IllegalStateError
+from muster.model import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 T = TypeVar("T")
 
@@ -26,6 +32,14 @@ class Reader(Protocol):
     async def _close(self, timeout_ms: int, *, handled: bool) -> bool:
         """Returns whether it is closed now: not if a callback of its close calls this."""
         ...
+
+    async def poll(self, timeout_ms: int = 1_000, *, max_records: int | None = None) -> Records: ...
+
+    async def poll_arrow(
+        self, timeout_ms: int = 1_000, *, columns: Sequence[str] | None = None
+    ) -> dict[TopicPartition, pa.Table]: ...
+
+    def wakeup(self) -> None: ...
 
 
 class BlockingReader(forks.StaysHere):
@@ -77,6 +91,34 @@ class BlockingReader(forks.StaysHere):
             text = f"a {type(self).__name__} was dropped without close()"
             warnings.warn(text, ResourceWarning, source=self, stacklevel=2)
             thread.drop()
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def poll(self, timeout_ms: int = 1_000, *, max_records: int | None = None) -> Records:
+        """Wait for records, `timeout_ms` at most, and return up to `max_poll_records` of them, or none."""
+        return self._read(self._consumer.poll, timeout_ms, max_records=max_records)
+
+    def poll_arrow(
+        self, timeout_ms: int = 1_000, *, columns: Sequence[str] | None = None
+    ) -> dict[TopicPartition, pa.Table]:
+        """`poll` that makes no object for each record: all that has arrived, as one `pyarrow.Table` for each partition.
+
+        `AsyncConsumer.poll_arrow` says what the columns are, and what has to be installed.
+        """
+        return self._read(self._consumer.poll_arrow, timeout_ms, columns=columns)
+
+    def getmany(self, *, timeout_ms: int = 0, max_records: int | None = None) -> Records:
+        """`poll` that does not wait unless asked to."""
+        return self.poll(timeout_ms, max_records=max_records)
+
+    def wakeup(self) -> None:
+        """Have the poll under way raise a WakeupError, or else the next one. It may be called from any thread and from
+        a signal handler."""
+        with suppress(ClosedError):
+            self._thread.call_soon(self._consumer.wakeup)
+
+    def __iter__(self) -> Self:
+        return self
 
     # --- calls -------------------------------------------------------------------------------------------------------
 

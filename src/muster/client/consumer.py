@@ -8,13 +8,11 @@ thread, inside the call, as in Kafka's own client. Records come over a batch at 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from muster.client.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS, AsyncConsumer, OffsetsToCommit
 from muster.client.blocking import BlockingReader
-from muster.client.handout import Records
 from muster.client.listener import RebalanceListener
 from muster.client.loop import LoopThread, in_caller
 from muster.client.pump import CommitCallback
@@ -27,9 +25,6 @@ from muster.model import (
     PartitionInfo,
     TopicPartition,
 )
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class Consumer(BlockingReader):
@@ -97,32 +92,6 @@ class Consumer(BlockingReader):
         return self._do(self._consumer.assignment)
 
     # --- reading -----------------------------------------------------------------------------------------------------
-
-    def poll(self, timeout_ms: int = 1_000, *, max_records: int | None = None) -> Records:
-        """Wait for records, `timeout_ms` at most, and return up to `max_poll_records` of them, or none."""
-        return self._read(self._consumer.poll, timeout_ms, max_records=max_records)
-
-    def poll_arrow(
-        self, timeout_ms: int = 1_000, *, columns: Sequence[str] | None = None
-    ) -> dict[TopicPartition, pa.Table]:
-        """`poll` that makes no object for each record: all that has arrived, as one `pyarrow.Table` for each partition.
-
-        `AsyncConsumer.poll_arrow` says what the columns are, and what has to be installed.
-        """
-        return self._read(self._consumer.poll_arrow, timeout_ms, columns=columns)
-
-    def getmany(self, *, timeout_ms: int = 0, max_records: int | None = None) -> Records:
-        """`poll` that does not wait unless asked to."""
-        return self._read(self._consumer.poll, timeout_ms, max_records=max_records)
-
-    def wakeup(self) -> None:
-        """Have the poll under way raise a WakeupError, or else the next one. It may be called from any thread and from
-        a signal handler."""
-        with suppress(ClosedError):
-            self._thread.call_soon(self._consumer.wakeup)
-
-    def __iter__(self) -> Self:
-        return self
 
     def __next__(self) -> ConsumerRecord:
         if self._reading.returned and not self._thread.forked:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 from muster.client.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS, OffsetsToCommit
 from muster.client.blocking import BlockingReader
-from muster.client.handout import Records
 from muster.client.loop import LoopThread
 from muster.errors import ClosedError, IllegalStateError
 from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from muster.zookeeper.assigned_reader import AsyncAssignedReader
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 async def call_in_thread(function: Callable[..., Any], *arguments: Any) -> None:
@@ -77,29 +73,6 @@ class AssignedReader(BlockingReader):
     def assignment(self) -> set[TopicPartition]:
         """The partitions that this consumer reads now."""
         return self._do(self._consumer.assignment)
-
-    def poll(self, timeout_ms: int = 1_000, *, max_records: int | None = None) -> Records:
-        """Wait for records, `timeout_ms` at most, and return up to `max_poll_records` of them, or none."""
-        return self._read(self._consumer.poll, timeout_ms, max_records=max_records)
-
-    def getmany(self, *, timeout_ms: int = 0, max_records: int | None = None) -> Records:
-        """`poll` that does not wait unless asked to."""
-        return self.poll(timeout_ms, max_records=max_records)
-
-    def poll_arrow(
-        self, timeout_ms: int = 1_000, *, columns: Sequence[str] | None = None
-    ) -> dict[TopicPartition, pa.Table]:
-        """`poll` that returns Arrow tables, see `AsyncConsumer.poll_arrow`."""
-        return self._read(self._consumer.poll_arrow, timeout_ms, columns=columns)
-
-    def wakeup(self) -> None:
-        """Have the poll under way raise a WakeupError, or else the next one. It may be called from any thread and from
-        a signal handler."""
-        with suppress(ClosedError):
-            self._thread.call_soon(self._consumer.wakeup)
-
-    def __iter__(self) -> Self:
-        return self
 
     def __next__(self) -> ConsumerRecord:
         try:

@@ -6,8 +6,7 @@ import contextlib
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +26,11 @@ from muster.protocol.group_records import GroupMetadataRecord, decode_record
 from muster.zookeeper.group_znodes import read_znode
 from muster.zookeeper.slots import SLOT_COUNT, preferred
 from tests.support.brokers import BrokerProcess, RawClient
+from tests.support.muster_cluster import PATIENCE_S, eventually
 from tests.support.zookeepers import ZooKeeperServer
 
 pytestmark = pytest.mark.slow
 
-PATIENCE_S = 120
 PARTITIONS = 6
 THIRD = next(name for name in map(str, range(999)) if preferred(group_partition(name, SLOT_COUNT), (1, 2, 3)) == 3)
 """A group that broker 3 should coordinate."""
@@ -39,15 +38,6 @@ THIRD = next(name for name in map(str, range(999)) if preferred(group_partition(
 SLOT = group_partition(THIRD, SLOT_COUNT)
 SIMPLE = next(name for name in map("simple-{}".format, range(9_999)) if group_partition(name, SLOT_COUNT) == SLOT)
 """A group without members in the same slot."""
-
-
-def eventually(what: Callable[[], Any]) -> Any:
-    """The first answer that is true."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := what()):
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.05)
-    return found
 
 
 class Cluster:

@@ -6,14 +6,14 @@ before its position has lost records. v3: the asking replica, -1 of a consumer; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from muster.broker.calls import Call
 from muster.broker.cluster_view import ClusterView
 from muster.broker.partitions import Partitions
-from muster.broker.side_thread import SideThread
+from muster.broker.side_thread import SideThread, one_by_one
 from muster.errors import ErrorCode, KafkaError
 from muster.model import NO_LEADER_EPOCH
 from muster.protocol.messages import (
@@ -60,13 +60,7 @@ def offset_for_leader_epoch(
                 search()
     if not searches:
         return response
-
-    def search_all() -> Generator[None, None, None]:
-        for search in searches:
-            search()
-            yield
-
-    here.side_thread.run(call, search_all(), lambda: call.reply(response))
+    here.side_thread.run(call, one_by_one(searches), lambda: call.reply(response))
     return None
 
 

@@ -7,14 +7,14 @@ v2: isolation level. v4: leader epochs. v7: the record with the largest timestam
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from muster.broker.calls import Call
 from muster.broker.cluster_view import ClusterView
 from muster.broker.partitions import Partitions
-from muster.broker.side_thread import SideThread
+from muster.broker.side_thread import SideThread, one_by_one
 from muster.errors import CorruptRecordError, ErrorCode, KafkaError
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from muster.protocol.messages import (
@@ -81,13 +81,7 @@ def list_offsets(here: Needs, request: ListOffsetsRequest, call: Call) -> ListOf
                 result.error_code = error.code
     if not searches:
         return response
-
-    def search_all() -> Generator[None, None, None]:
-        for search in searches:
-            search()
-            yield
-
-    here.side_thread.run(call, search_all(), lambda: call.reply(response))
+    here.side_thread.run(call, one_by_one(searches), lambda: call.reply(response))
     return None
 
 
