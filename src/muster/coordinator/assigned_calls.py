@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from muster.coordinator.runtime import Client, CoordinatorRuntime
-from muster.coordinator.server_assignment import STRATEGIES
 from muster.errors import ErrorCode
 from muster.model import CONSUMER_PROTOCOL_TYPE, UNKNOWN_GENERATION_ID
 from muster.protocol.messages import (
@@ -22,9 +21,6 @@ from muster.protocol.messages import (
     SyncGroupRequest,
 )
 from muster.protocol.subscription import Subscription, decode_assignment, encode_subscription
-
-SERVER_STRATEGIES = frozenset(STRATEGIES)
-"""The names of the strategies by which the coordinator can assign."""
 
 _JOIN_VERSION = 3
 """The last version in which a new member needs no second request to be taken in."""
@@ -63,7 +59,7 @@ class AssignedMembers:
     def join(self, ask: AssignedJoin, client: Client, reply: Callable[[AssignedJoined], None]) -> None:
         """Join, or join again. `reply` is called once, when the assignment is durable.
 
-        Errors of its own: INCONSISTENT_GROUP_PROTOCOL for a strategy that is not in `SERVER_STRATEGIES`, that the
+        Errors of its own: INCONSISTENT_GROUP_PROTOCOL for a strategy that the coordinator does not know, that the
         group's other members do not know, or for a group to which the coordinator does not assign.
         """
         if not self._runtime.assigns_to(ask.group_id):

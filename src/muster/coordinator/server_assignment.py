@@ -36,9 +36,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from muster.assignors import Assignor, MemberAssignment, MemberSubscription, RangeAssignor, RoundRobinAssignor
 from muster.coordinator.effects import Cause
 from muster.coordinator.topics import TopicResolver
 from muster.errors import ErrorCode, KafkaError, ProtocolError
@@ -51,13 +50,14 @@ from muster.protocol.subscription import (
     subscribed_topics,
 )
 
+if TYPE_CHECKING:
+    from muster.assignors import MemberAssignment
+
 COORDINATOR_LEADS = "coordinator"
 """The leader of a group to which the coordinator assigns. Members' ids end with a UUID: no member has this one."""
 
-STRATEGIES: Mapping[str, Assignor] = MappingProxyType(
-    {assignor.name: assignor for assignor in (RangeAssignor(), RoundRobinAssignor())}
-)
-"""The strategies by which the coordinator can assign; they keep nothing from one assignment to the next."""
+STRATEGIES = ("range", "roundrobin")
+"""By which the coordinator can assign: they keep nothing from one assignment to the next."""
 
 
 class ServerAssignment:
@@ -84,6 +84,9 @@ class ServerAssignment:
     def assign(self, strategy: str, members: Iterable[tuple[str, str | None, bytes]]) -> dict[str, bytes]:
         """The share of each member, as its SyncGroup brings it. A member is its id, its instance id and its
         subscription, which is empty for one that cannot be read: it gets nothing."""
+        # Imported here: a broker to whose groups their leaders assign does not load it.
+        from muster.assignors import MemberSubscription, get_assignor
+
         topics_of: dict[bytes, list[str]] = {}
         subscriptions: dict[str, MemberSubscription] = {}
         for member_id, instance_id, metadata in members:
@@ -93,7 +96,7 @@ class ServerAssignment:
             subscriptions[member_id] = MemberSubscription(topics, group_instance_id=instance_id)
         led = {topic: self._topics.led_partitions(topic) for topics in topics_of.values() for topic in topics}
         counts = {topic: len(numbers) for topic, numbers in led.items() if numbers}
-        shares = STRATEGIES[strategy].assign(counts, subscriptions)
+        shares = get_assignor(strategy).assign(counts, subscriptions)
         return {member_id: _encoded(share, led) for member_id, share in shares.items()}
 
     def why_again(self, topics: Iterable[str], assignments: Iterable[bytes]) -> tuple[Cause, str] | None:
