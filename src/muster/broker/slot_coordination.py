@@ -23,7 +23,7 @@ from typing import Any
 
 from muster.broker.cluster_view import ClusterView
 from muster.broker.coordination import Coordination, Slots
-from muster.broker.zookeeper_cluster import ZooKeeperCluster
+from muster.broker.follower import Follower
 from muster.coordinator.partitioning import group_partition
 from muster.coordinator.store import Store
 from muster.errors import ClosedError
@@ -46,13 +46,13 @@ class InZooKeeper(Coordination):
 
     is_leased = True
 
-    def __init__(self, among: ZooKeeperCluster, cluster: ClusterView) -> None:
+    def __init__(self, among: Follower, cluster: ClusterView) -> None:
         self._among = among
         self._session = among.session
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
         self._groups: Slots
-        self.keeper = SlotKeeper(among.member.broker_id, self._gained, self._lost)
+        self.keeper = SlotKeeper(among.node_id, self._gained, self._lost)
         self._pending: dict[int, int] = {}
         """Slots that this broker has, and does not serve yet, with their epochs."""
         self._wake = asyncio.Event()
@@ -137,7 +137,7 @@ class InZooKeeper(Coordination):
         while True:
             await self._wake.wait()
             self._wake.clear()
-            if not self._among.member.is_registered or self.keeper.is_settled:
+            if not self._among.is_registered or self.keeper.is_settled:
                 continue
             try:
                 await self._turn()

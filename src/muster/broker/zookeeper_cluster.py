@@ -14,20 +14,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 from muster.broker.clock import now_ms
 from muster.broker.config import BrokerConfig
 from muster.broker.coordination import Coordination
 from muster.broker.fetches import ParkedFetches
+from muster.broker.follower import Follower, Session
 from muster.broker.identity import random_uuid, uuid_bytes, uuid_text
 from muster.broker.partitions import Partitions
 from muster.broker.topic_changes import TopicChanges
 from muster.broker.topics import NewTopic, Topic, TopicCatalogue, invalid_name
-from muster.errors import ErrorCode, KafkaError, MusterError
+from muster.errors import ErrorCode, KafkaError
 from muster.model import Node
 from muster.zookeeper.cluster_scheme import (
-    BrokerIdTakenError,
     ClusterMember,
     check_cluster,
     create_topic,
@@ -38,49 +38,12 @@ from muster.zookeeper.cluster_scheme import (
     spread,
 )
 from muster.zookeeper.image import TopicImage
-from muster.zookeeper.operations import (
-    ConnectionLossError,
-    NodeExistsError,
-    Plan,
-    SessionEvent,
-    SessionExpiredError,
-    Watched,
-    ZooKeeperError,
-)
+from muster.zookeeper.operations import NodeExistsError, SessionEvent, Watched, ZooKeeperError
 from muster.zookeeper.znodes import BrokerRegistration, Endpoint, TopicRegistration, topic_path
 
 log = logging.getLogger("muster.broker")
 
-T = TypeVar("T")
-
-PAUSE_S = 0.2
-"""Between a turn that failed and the next."""
-
-RETRY_TAKEN_S = 0.5
-TAKEN_MORE_S = 1.0
-"""How much longer than a session lives an id may be taken, until another broker must have it."""
-
-START_TRIES = 5
-
 LISTENER = "PLAINTEXT"
-
-
-class Session(Protocol):
-    """What this file needs of a session; `muster.zookeeper.session.ZooKeeperSession` is one."""
-
-    @property
-    def timeout_ms(self) -> int: ...
-
-    @property
-    def is_live(self) -> bool: ...
-
-    async def start(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-    def listen(self, listener: Callable[[Watched | SessionEvent], None], /) -> None: ...
-
-    async def run(self, plan: Plan[T], /) -> T: ...
 
 
 class Parts(NamedTuple):
@@ -93,27 +56,28 @@ class Parts(NamedTuple):
     fetches: ParkedFetches
 
 
-class ZooKeeperCluster:
+class ZooKeeperCluster(Follower):
     """This broker among the others. `connect` before the folder is opened, `join` once the port is known."""
 
+    suspended = "data is served on"
+
     def __init__(self, config: BrokerConfig, session: Session) -> None:
-        self._config = config
-        self.session = session
         self.member = ClusterMember(config.integer("node.id"))
-        self.image = self.member.image
-        self.lost = asyncio.Event()
-        """Set when this broker cannot come back: another one has its id. The owner stops the broker."""
+        super().__init__(self.member.broker_id, session, self.member.image)
+        self._config = config
         self._parts: Parts
         self._registration: BrokerRegistration
-        self._wake = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._led: dict[tuple[str, int], tuple[bytes, int]] = {}
         self._waiting: set[asyncio.Future[None]] = set()
         self._creating: set[str] = set()
-        self._failing = False
         self._ids = range(0)
         self._next_ids = range(0)
+
+    @property
+    def is_registered(self) -> bool:
+        """As `Follower.is_registered`."""
+        return self.member.is_registered
 
     # ----------------------------------------------------------------------------------------------- start and stop
 
@@ -123,21 +87,11 @@ class ZooKeeperCluster:
         Raises:
             MusterError: ZooKeeper does not answer, or has a cluster of other brokers.
         """
-        self.session.listen(self._on_event)
-        await self.session.start()
+        await self._open()
         fresh = uuid_text(random_uuid())
         found = self.member.cluster_id = await self._at_start(lambda: join_cluster(fresh))
         self._ids = await self._at_start(lambda: reserve_producer_ids(self.member.broker_id))
         return found
-
-    async def _at_start(self, plan: Callable[[], Plan[T]]) -> T:
-        """Carry a plan out, with some more tries if the connection breaks meanwhile."""
-        for _ in range(START_TRIES - 1):
-            try:
-                return await self.session.run(plan())
-            except (ConnectionLossError, SessionExpiredError):
-                await asyncio.sleep(PAUSE_S)
-        return await self.session.run(plan())
 
     async def join(
         self,
@@ -160,76 +114,19 @@ class ZooKeeperCluster:
         self._registration = BrokerRegistration(
             node.node_id, (endpoint,), now_ms(), rack=node.rack, draft_listener=draft
         )
-        joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._keeper = asyncio.create_task(self._keep(joined))
-        self._wake.set()
-        await joined
+        await self._begin()
 
     async def leave(self) -> None:
-        """End the session: the others see this broker go at once."""
-        for task in (self._keeper, *self._tasks):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait([task])
-        await self.session.close()
+        """As `Follower.leave`."""
+        for task in list(self._tasks):
+            task.cancel()
+            await asyncio.wait([task])
+        await super().leave()
 
     # ----------------------------------------------------------------------------------------------- turns
 
-    def _on_event(self, event: Watched | SessionEvent) -> None:
-        if event is SessionEvent.SUSPENDED:
-            log.warning("the connection to ZooKeeper is lost: data is served on")
-        elif event is SessionEvent.EXPIRED:
-            log.warning("the session with ZooKeeper has expired: registering again")
-        if self.member.on_event(event) or event is SessionEvent.CONNECTED:
-            self._wake.set()
-
-    def wake(self) -> None:
-        """Have a turn done soon."""
-        self._wake.set()
-
-    async def _keep(self, joined: asyncio.Future[None]) -> None:
-        taken_since: float | None = None
-        loop = asyncio.get_running_loop()
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            pause = 0.0
-            try:
-                await self._turn()
-                taken_since = None
-                if not joined.done():
-                    joined.set_result(None)
-            except BrokerIdTakenError as error:
-                taken_since = taken_since or loop.time()
-                if loop.time() - taken_since > self.session.timeout_ms / 1000 * 1.5 + TAKEN_MORE_S:
-                    self._gone(error, joined)
-                    return
-                pause = RETRY_TAKEN_S
-            except (ZooKeeperError, OSError) as error:  # an OSError is of this broker's disk
-                self._say_failing(error)
-                pause = PAUSE_S
-            except MusterError as error:
-                self._gone(error, joined)
-                return
-            except Exception as error:
-                log.exception("following the cluster failed")
-                self._gone(error, joined)
-                return
-            if pause:
-                await asyncio.sleep(pause)
-                self._wake.set()
-
-    def _gone(self, error: Exception, joined: asyncio.Future[None]) -> None:
-        if joined.done():
-            log.critical("%s; this one stops", error)
-            self.lost.set()
-        else:
-            joined.set_exception(error)
-
-    def _say_failing(self, error: Exception) -> None:
-        if not self._failing:
-            log.warning("following the cluster failed, trying again: %s", error)
-        self._failing = True
+    def _told(self, event: Watched | SessionEvent) -> bool:
+        return self.member.on_event(event)
 
     async def _turn(self) -> None:
         term = self.member.term
@@ -240,9 +137,7 @@ class ZooKeeperCluster:
                 log.info("this broker is the controller, epoch %d", self.member.term.epoch)
             elif term is not None and self.member.term is None:
                 log.info("this broker is the controller no longer")
-        if self._failing:
-            log.info("following the cluster again")
-        self._failing = False
+        self._succeeded()
         await self._follow()
 
     # ----------------------------------------------------------------------------------------------- following

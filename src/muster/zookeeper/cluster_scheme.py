@@ -85,9 +85,13 @@ REFUSALS_OF_A_TURN = 20
 PRODUCER_IDS_OF_A_BLOCK = 1_000
 
 
-class BrokerIdTakenError(MusterError):
-    """Another session has registered under this broker's id: another broker, or this one before it was killed, whose
+class IdTakenError(MusterError):
+    """Another session has registered under this process's id: another process, or this one before it was killed, whose
     session has not ended yet."""
+
+
+class BrokerIdTakenError(IdTakenError):
+    """Of a broker."""
 
     def __init__(self, broker_id: int) -> None:
         super().__init__(f"another broker is registered with the id {broker_id}")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from muster.broker import slot_coordination, zookeeper_cluster
+from muster.broker import follower, slot_coordination
 from muster.broker.broker import Broker
 from muster.broker.handlers.commit_short import short_commit
 from muster.broker.handlers.coordinators import fast_heartbeat
@@ -35,7 +35,7 @@ NOWHERE = (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimCluster:
-    monkeypatch.setattr(zookeeper_cluster, "PAUSE_S", 0.001)
+    monkeypatch.setattr(follower, "PAUSE_S", 0.001)
     monkeypatch.setattr(slot_coordination, "PAUSE_S", 0.001)
     return SimCluster(tmp_path)
 
@@ -191,7 +191,7 @@ class Among:
 
     def __init__(self) -> None:
         self.session = SimpleNamespace(is_live=True, listen=lambda listener: None)
-        self.member = SimpleNamespace(broker_id=1, is_registered=False)
+        self.node_id, self.is_registered = 1, False
         self.image = SimpleNamespace(is_current=False)
         self.turns = 0
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from muster.broker import zookeeper_cluster
+from muster.broker import follower
 from muster.broker.broker import Broker
 from muster.errors import ConfigError, ErrorCode
 from muster.model import GROUP_METADATA_TOPIC
@@ -41,7 +41,7 @@ from tests.support.sim_cluster import SimCluster, session_of
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimCluster:
-    monkeypatch.setattr(zookeeper_cluster, "PAUSE_S", 0.001)
+    monkeypatch.setattr(follower, "PAUSE_S", 0.001)
     return SimCluster(tmp_path)
 
 
@@ -316,10 +316,10 @@ async def test_what_kafkas_tools_left_without_brokers_is_taken_over(cluster: Sim
 
 
 async def test_an_id_that_stays_taken_ends_the_start(cluster: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zookeeper_cluster, "RETRY_TAKEN_S", 0.001)
+    monkeypatch.setattr(follower, "RETRY_TAKEN_S", 0.001)
     async with cluster.running(1) as broker:
         twin, session = cluster.make(1, log_dirs=str(broker.config.data_dir) + "-twin")
-        monkeypatch.setattr(zookeeper_cluster, "TAKEN_MORE_S", 0.05)
+        monkeypatch.setattr(follower, "TAKEN_MORE_S", 0.05)
         session.timeout_ms = 0
         with pytest.raises(BrokerIdTakenError):
             await cluster.soon(twin.start())
@@ -329,7 +329,7 @@ async def test_an_id_that_stays_taken_ends_the_start(cluster: SimCluster, monkey
 
 async def test_an_id_whose_session_ends_is_taken_over(cluster: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that was killed and is started again finds its own former registration."""
-    monkeypatch.setattr(zookeeper_cluster, "RETRY_TAKEN_S", 0.001)
+    monkeypatch.setattr(follower, "RETRY_TAKEN_S", 0.001)
     former = cluster.zookeeper.connect("former", timeout_ms=4_000)
     cluster.zookeeper.settle()
     async with cluster.running(2):
