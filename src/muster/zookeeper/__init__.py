@@ -1,8 +1,7 @@
 """Kafka's coordination through ZooKeeper: the first two generations of consumer groups, and what keeps them.
 
-`operations.py` is what rules ask of ZooKeeper; `session.py` carries it out, over
-`link.py`, the only file that knows kazoo. The consumers are loaded when they are first asked for: rules, tests and the
-consumers of scheme 2 need no kazoo.
+`operations.py` is what rules ask of ZooKeeper; `session.py` carries it out, over `link.py`, the only file that knows
+kazoo. The consumers are loaded when they are first asked for: rules, tests and the consumers of scheme 2 need no kazoo.
 """
 
 from __future__ import annotations
@@ -28,6 +27,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _WHERE:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
         return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    except ModuleNotFoundError as error:
+        if error.name != "kazoo":
+            raise
+        text = f"{name} needs kazoo, which is not installed: pip install 'muster-kafka[zookeeper]'"
+        raise ModuleNotFoundError(text, name="kazoo") from None

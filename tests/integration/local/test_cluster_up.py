@@ -175,9 +175,11 @@ def test_it_ends_when_zookeeper_has(tmp_path: Path):
 
 
 def test_one_that_does_not_start_ends_all_with_its_words(tmp_path: Path):
-    with up(tmp_path, "-o", "num.partition=3", until="did you mean num.partitions?") as cluster:
-        assert cluster.ended() == 1
-        assert cluster.said[0].startswith("muster: broker 1 ended with exit code 1; its last words:")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with up(tmp_path, "-o", f"draft.listener={address}", until=f"  muster: cannot listen on {address}") as cluster:
+            assert cluster.ended() == 1
+            assert cluster.said[0].startswith("muster: broker 1 ended with exit code 1; its last words:")
     assert list(tmp_path.iterdir()) == [tmp_path / "home"]
 
 
@@ -225,6 +227,10 @@ def test_without_java_it_is_told_in_one_sentence(
         (["--brokers", "0"], "--brokers is 1 or more, not 0"),
         (["--port-base", "65534"], "--port-base 65534 does not do: ports are 1 to 65535, and the last is 65537"),
         (["--port-base", "-1"], "--port-base -1 does not do"),
+        (["-o", "num.partition=3"], "there is no setting 'num.partition'; did you mean num.partitions?"),
+        (["-o", "num.partitions=no"], "num.partitions"),
+        (["-o", "node.id=4"], "-o node.id: each broker has its own"),
+        (["-o", "listeners=PLAINTEXT://127.0.0.1:9"], "-o listeners: each broker has its own"),
     ],
 )
 def test_what_cannot_be_is_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str):

@@ -118,6 +118,14 @@ def test_a_cluster_without_kazoo_is_told_what_is_missing(tmp_path: Path):
     assert done.stderr == "muster: a cluster on ZooKeeper needs kazoo: pip install 'muster-kafka[zookeeper]'\n"
 
 
+@pytest.mark.parametrize("name", ["WatcherConsumer", "AsyncWatcherConsumer"])
+def test_a_consumer_that_watches_without_kazoo_says_what_to_install(name: str):
+    code = f"import sys; sys.modules['kazoo'] = None; from muster.zookeeper import {name}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    says = f"{name} needs kazoo, which is not installed: pip install 'muster-kafka[zookeeper]'"
+    assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: {says}"
+
+
 def test_a_broker_alone_imports_nothing_of_zookeeper_nor_assigns(tmp_path: Path):
     """It starts as fast as it did."""
     code = """

@@ -46,7 +46,16 @@ def test_without_any_it_is_said_what_to_do(monkeypatch, tmp_path):
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(java, "packaged_java", lambda: None)
-    with pytest.raises(ConfigError, match=r"Java 17 or newer, and none is found: .* muster-kafka\[jre\]"):
+    with pytest.raises(ConfigError, match=r"Java 17 or newer, and none is found: .* 'muster-kafka\[jre\]'"):
+        sessions.use_java()
+
+
+def test_a_wrong_java_home_is_named(monkeypatch, tmp_path):
+    fake_java(tmp_path, "21")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
+    monkeypatch.setattr(java, "packaged_java", lambda: None)
+    with pytest.raises(ConfigError, match=r"and .*/gone/bin/java, which JAVA_HOME leads to, does not run: "):
         sessions.use_java()
 
 
