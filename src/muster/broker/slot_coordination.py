@@ -17,6 +17,7 @@ Two things are to be seen to here:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -38,7 +39,9 @@ from muster.zookeeper.znodes import CoordinatorRegistration
 log = logging.getLogger("muster.broker")
 
 PAUSE_S = 0.2
-"""Between a turn that failed and the next."""
+"""Between a turn that failed and the next; it doubles as long as they fail and nothing happens, up to `LONGEST`."""
+
+LONGEST_PAUSE_S = 6.0
 
 
 class InZooKeeper(Coordination):
@@ -134,6 +137,7 @@ class InZooKeeper(Coordination):
         self._groups.resign(slot)
 
     async def _keep(self) -> None:
+        pause = PAUSE_S
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -141,6 +145,7 @@ class InZooKeeper(Coordination):
                 continue
             try:
                 await self._turn()
+                pause = PAUSE_S
             except ClosedError:
                 return
             except Exception as error:
@@ -149,6 +154,9 @@ class InZooKeeper(Coordination):
                     log.warning("taking slots of groups failed, trying again: %s", error, exc_info=not expected)
                 self._failing = True
                 await asyncio.sleep(PAUSE_S)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), pause - PAUSE_S)
+                pause = min(pause * 2, LONGEST_PAUSE_S)
                 self._wake.set()
 
     async def _turn(self) -> None:

@@ -264,11 +264,8 @@ def _park_sync(member: ClassicMember, ticket: Ticket, effects: Effects) -> None:
 
 def _become_stable(group: ClassicGroupBase, assignments: Mapping[str, bytes], now: int, effects: Effects) -> None:
     """The assignment is there, from the leader or from the coordinator itself: the group is stable."""
-    record = group.record(assignments)
-    if not group.config.record_fits(record):
-        _outgrow(group, now, effects)
+    if not write_or_outgrow(group, group.record(assignments), now, effects):
         return
-    write(group, record, effects)
     for member in group.members.values():
         if member.awaiting_sync is not None:
             effects.reply(member.awaiting_sync, _share(group, member))
@@ -277,9 +274,12 @@ def _become_stable(group: ClassicGroupBase, assignments: Mapping[str, bytes], no
     _rebalance_completed(group, now, effects)
 
 
-def _outgrow(group: ClassicGroupBase, now: int, effects: Effects) -> None:
-    """The group is too large for its store. Members that wait are refused; the others begin anew, and fewer of them
-    may fit."""
+def write_or_outgrow(group: ClassicGroupBase, record: GroupMetadataRecord, now: int, effects: Effects) -> bool:
+    """Write the group with members, if its store takes it. If not, the members that wait are refused; the others begin
+    anew, and fewer of them may fit."""
+    if group.config.record_fits(record):
+        write(group, record, effects)
+        return True
     error = ErrorCode.GROUP_MAX_SIZE_REACHED
     for member in group.members.values():
         ticket = group.unpark_join(member)
@@ -287,6 +287,7 @@ def _outgrow(group: ClassicGroupBase, now: int, effects: Effects) -> None:
             effects.reply(ticket, not_joined(error, member.member_id))
         _answer_sync(group, member, error, now, effects)
     dismiss(group, Cause.TOO_LARGE, "The group and its assignment are too large for their store", now, effects)
+    return False
 
 
 def _share(group: ClassicGroupBase, member: ClassicMember) -> SyncGroupResponse:

@@ -20,7 +20,7 @@ from muster.coordinator.classic import (
     joined,
     maybe_complete_join,
     prepare_rebalance,
-    write,
+    write_or_outgrow,
 )
 from muster.coordinator.effects import Cause, Effects, JoinRefused, MemberFenced, MemberJoined, Origin
 from muster.coordinator.failures import not_joined
@@ -243,8 +243,8 @@ def _take_over(attempt: _Join, member: ClassicMember) -> None:
     _update(attempt, member)
     match group.state:
         case GroupState.STABLE if _keeps_its_share(group, member, old_metadata):
-            write(group, group.record(), effects)
-            _answer_takeover(attempt, member, old_leader)
+            if write_or_outgrow(group, group.record(), now, effects):
+                _answer_takeover(attempt, member, old_leader)
         case GroupState.STABLE:
             what = f"Group's selectedProtocol will change because static member {new_member_id} with instance id"
             if group.assigner is not None:

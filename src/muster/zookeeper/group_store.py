@@ -65,6 +65,7 @@ from muster.zookeeper.operations import (
     TooLargeError,
     Write,
     ask,
+    ensure_path,
 )
 from muster.zookeeper.znodes import Unreadable, slot_epoch_path
 
@@ -110,7 +111,11 @@ def names_of_groups(slot: int, epoch: int) -> Plan[list[str]]:
     """The znodes of a slot that this session has under an epoch. Raises FencedError if it has it no more."""
     yield from surely(Sync(slot_epoch_path(slot)))
     yield from _check_epoch(slot, epoch)
-    return (yield from surely(GetChildren(groups_path(slot))))
+    while True:
+        try:
+            return (yield from surely(GetChildren(groups_path(slot))))
+        except NoNodeError:  # another program has deleted the groups, and what they are below
+            yield from ensure_path(groups_path(slot))
 
 
 def data_of(path: str) -> Plan[tuple[bytes | None, Stat] | None]:
@@ -321,6 +326,8 @@ class GroupJournal:
         znode = _Znode(named.group, name, path, stat.version, named.number is not None)
         self._keep(znode, named.number)
         records = read_znode(path, data)
+        if not isinstance(records, Unreadable) and not all(_belongs(key, znode) for key in records):
+            records = Unreadable(path, "it holds what belongs into another znode")  # a copy, perhaps, of what was
         if isinstance(records, Unreadable):  # it will be written over when the group is
             return Piece((), (path, ValueError(records.reason)))
         for key, value in records.items():
@@ -477,6 +484,15 @@ def _version_after(write: Write[Any]) -> int | None:
     if isinstance(write, SetData):
         return write.version + 1
     return 0 if isinstance(write, Create) else None
+
+
+def _belongs(key: bytes, znode: _Znode) -> bool:
+    """Whether a record is written into this znode. What is found elsewhere is not read: it would not be written over,
+    and might be read after what is newer."""
+    try:
+        return _is_offset(key) is znode.is_offsets and _group_of(key) == znode.group
+    except UnicodeDecodeError:
+        return False
 
 
 def _is_offset(key: bytes) -> bool:

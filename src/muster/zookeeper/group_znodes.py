@@ -106,7 +106,9 @@ def _records(data: bytes) -> Iterable[tuple[bytes, bytes]]:
 
 
 def fits(key: bytes, value: bytes) -> bool:
-    """Whether the record of a group can be written: it has to fit into one znode, compressed if it is large."""
-    if len(key) + len(value) <= MAX_ZNODE_BYTES - 1024:
+    """Whether the record of a group can be written: it has to fit into one znode, compressed if it is large, and to be
+    read again."""
+    size = len(key) + len(value)
+    if size <= MAX_ZNODE_BYTES - 1024:
         return True
-    return len(encode_records({key: value}, 0)) <= MAX_ZNODE_BYTES
+    return size < MAX_UNPACKED_BYTES - 1024 and len(encode_records({key: value}, 0)) <= MAX_ZNODE_BYTES

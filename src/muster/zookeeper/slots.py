@@ -28,6 +28,11 @@ Only coordinators watch: the list of coordinators, and `owner` of every slot, wh
 Everything is done in turns, as in `cluster_scheme.py`: whatever happens wakes `SlotKeeper.turn`, which does what is
 left to do. So a turn that was broken off anywhere is made good by the next. A taking whose answer was lost is found by
 its `owner`, which names the session and the epoch.
+
+Any program may have written these znodes, or deleted them. What is missing is made anew. An `epoch` that is new counts
+from 0, and no epoch may come back: it is written until it is ahead of all that this coordinator has used. An `owner`
+and a coordinator that belong to no session count for nothing. A slot that cannot be taken, whatever the reason, holds
+up no other.
 """
 
 from __future__ import annotations
@@ -40,6 +45,7 @@ from typing import NamedTuple
 from muster.zookeeper.operations import (
     BadVersionError,
     Check,
+    ConnectionLossError,
     Create,
     Delete,
     Exists,
@@ -50,10 +56,13 @@ from muster.zookeeper.operations import (
     NoNodeError,
     Plan,
     SessionEvent,
+    SessionExpiredError,
     SessionId,
     SetData,
+    Stat,
     Sync,
     Watched,
+    ZooKeeperError,
     ask,
     create_ephemeral,
     ensure_path,
@@ -74,6 +83,8 @@ from muster.zookeeper.znodes import (
 
 SLOT_COUNT = 64
 """The same for all coordinators of a ZooKeeper, for ever: a group is in the slot that `group_partition` says."""
+
+NO_SESSION = 0
 
 
 def preferred(slot: int, coordinators: Collection[int]) -> int | None:
@@ -192,18 +203,35 @@ class SlotKeeper:
     def turn(self, address: CoordinatorRegistration) -> Plan[None]:
         """Do what is left to do: register, learn which coordinators live and what they have, give up and take slots.
 
-        Raises what an operation raises; the next turn begins where this one ended.
+        Raises what an operation raises; the next turn begins where this one ended. What is refused of one slot is
+        raised when all others are settled.
         """
-        if not self._is_made:
-            yield from make_slots(self._slots)
-            self._is_made = True
-        while self._live_is_stale or self._stale:
-            if not self.is_registered:
-                yield from self._register(address)
-            if self._live_is_stale:
-                yield from self._read_live()
-            while self._stale and not self._live_is_stale:
-                yield from self._settle(min(self._stale))
+        refused: dict[int, ZooKeeperError] = {}
+        try:
+            if not self._is_made:
+                yield from make_slots(self._slots)
+                self._is_made = True
+            while self._live_is_stale or self._stale - refused.keys():
+                if not self.is_registered:
+                    yield from self._register(address)
+                if self._live_is_stale:
+                    yield from self._read_live()
+                yield from self._settle_all(refused)
+        except NoNodeError:
+            self._is_made = False
+            raise
+        for error in refused.values():
+            raise error
+
+    def _settle_all(self, refused: dict[int, ZooKeeperError]) -> Plan[None]:
+        while not self._live_is_stale and (left := self._stale - refused.keys()):
+            slot = min(left)
+            try:
+                yield from self._settle(slot)
+            except (ConnectionLossError, SessionExpiredError):
+                raise
+            except ZooKeeperError as error:
+                refused[slot] = error
 
     def _register(self, address: CoordinatorRegistration) -> Plan[None]:
         try:
@@ -222,12 +250,12 @@ class SlotKeeper:
                 path = f"{COORDINATORS}/{name}"
                 self.unreadable.pop(path, None)
                 try:
-                    data, _ = yield from ask(GetData(path))
+                    data, stat = yield from ask(GetData(path))
                 except NoNodeError:
                     continue
-                found = read_coordinator(name, data)
-                if isinstance(found, Unreadable) or not name.isdecimal():
-                    self.unreadable[path] = found if isinstance(found, Unreadable) else Unreadable(path, "its name")
+                found = _of_a_session(path, stat) or read_coordinator(name, data)
+                if isinstance(found, Unreadable):
+                    self.unreadable[path] = found
                 else:
                     live[int(name)] = found
         except BaseException:
@@ -247,10 +275,14 @@ class SlotKeeper:
         try:
             yield from self._read_owner(slot)
             yield from self._act(slot)
-        except (BadVersionError, NodeExistsError, NoNodeError) as error:
+        except (BadVersionError, NodeExistsError) as error:
             # What it rested on is behind. Nothing older than now is read after a sync.
             self._stale.add(slot)
             yield from ask(Sync(error.path))
+        except NoNodeError:
+            # Behind too, or deleted. Nothing older than now is read after a write, even one that is refused.
+            self._stale.add(slot)
+            yield from _make_slot(slot)
         except BaseException:
             self._stale.add(slot)
             raise
@@ -267,7 +299,7 @@ class SlotKeeper:
                     self.unreadable.pop(path, None)
                     self._drop(slot)  # an operator has deleted it
                     return
-        found = read_slot_owner(slot, data)
+        found = _of_a_session(path, stat) or read_slot_owner(slot, data)
         if isinstance(found, Unreadable):
             self.unreadable[path] = found
             found = SlotOwner(-1, -1)
@@ -284,6 +316,9 @@ class SlotKeeper:
         if owned is None:
             if should:
                 yield from self._take(slot, session_id)
+        elif owned.session_id == NO_SESSION:
+            if should:
+                yield from self._clear(slot)
         elif owned.session_id != session_id:
             self._drop(slot)
         elif not should:
@@ -296,11 +331,22 @@ class SlotKeeper:
         claim = SlotOwner(self.coordinator_id, stat.version + 1)
         creation = Create(slot_owner_path(slot), claim.encode(), ephemeral=True)
         self._stale.add(slot)  # to be read again, and watched; also if the answer is lost
+        if claim.epoch <= self._used.get(slot, 0):
+            yield from ask(self._raise_epoch(slot, stat.version))
+            return
         yield from ask(Multi(creation, self._raise_epoch(slot, stat.version)))
         self._gain(slot, Owned(*claim, session_id))
 
     def _raise_epoch(self, slot: int, version: int) -> SetData:
         return SetData(slot_epoch_path(slot), b"%d" % self.coordinator_id, version)
+
+    def _clear(self, slot: int) -> Plan[None]:
+        """Delete an `owner` that belongs to no session, unless a coordinator has taken the slot meanwhile."""
+        _, stat = yield from ask(GetData(slot_epoch_path(slot)))
+        self._stale.add(slot)
+        _, owner = yield from ask(GetData(slot_owner_path(slot)))
+        if owner.ephemeral_owner == NO_SESSION:
+            yield from ask(Multi(Check(slot_epoch_path(slot), stat.version), Delete(slot_owner_path(slot))))
 
     def _have_again(self, slot: int, owned: Owned) -> Plan[None]:
         """`owner` is this session's, but the slot is not served: it was dropped in doubt, or the answer that gave it
@@ -312,7 +358,8 @@ class SlotKeeper:
             data = SlotOwner(self.coordinator_id, owned.epoch).encode()
             self._stale.add(slot)
             yield from ask(Multi(self._raise_epoch(slot, stat.version), SetData(slot_owner_path(slot), data)))
-        self._gain(slot, owned)
+        if owned.epoch > self._used.get(slot, 0):
+            self._gain(slot, owned)
 
     def _gain(self, slot: int, owned: Owned) -> None:
         if self._is_doubted:  # the answer came just before, and was looked at after
@@ -330,6 +377,11 @@ class SlotKeeper:
         self._owners.pop(slot, None)
 
 
+def _of_a_session(path: str, stat: Stat) -> Unreadable | None:
+    """What is ephemeral ends with its session. A program that copies znodes makes of it what never ends."""
+    return Unreadable(path, "it belongs to no session") if stat.ephemeral_owner == NO_SESSION else None
+
+
 def make_slots(slots: int) -> Plan[None]:
     """Create the persistent znodes that are missing."""
     for path in (COORDINATORS, SLOTS, GROUPS):
@@ -340,3 +392,9 @@ def make_slots(slots: int) -> Plan[None]:
             with suppress(NodeExistsError):
                 made = (Create(f"{SLOTS}/{slot}"), Create(slot_epoch_path(slot)), Create(f"{GROUPS}/{slot}"))
                 yield from ask(Multi(*made))
+
+
+def _make_slot(slot: int) -> Plan[None]:
+    """Create what was deleted of a slot."""
+    yield from ensure_path(slot_epoch_path(slot))
+    yield from ensure_path(f"{GROUPS}/{slot}")

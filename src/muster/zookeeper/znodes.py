@@ -39,8 +39,8 @@ MAX_STREAMS = 10_000
 _NAME = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]+\Z")
 _DECIMAL = re.compile(r"-?[0-9]{1,19}\Z")
 _NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,9})\Z")
-_HOST = re.compile(r"[0-9a-zA-Z_.:%-]+\Z")
-_ENDPOINT = re.compile(r"([a-zA-Z0-9_.-]+)://\[?([0-9a-zA-Z_.:%-]*)\]?:(-?[0-9]{1,5})\Z")
+_HOST = re.compile(r"[0-9a-zA-Z_.:%-]{1,255}\Z")
+_ENDPOINT = re.compile(r"([a-zA-Z0-9_.-]+)://\[?([0-9a-zA-Z_.:%-]{0,255})\]?:(-?[0-9]{1,5})\Z")
 _INT32 = 1 << 31
 
 
@@ -205,8 +205,7 @@ def _broker(name: str, found: _Json) -> BrokerRegistration:
     version = found.integer("version")
     if version < 1:
         raise _BadError("its version is below 1")
-    if not _NUMBER.match(name) or int(name) >= _INT32:
-        raise _BadError("its name is no broker id")
+    _check_id(name)
     if version == 1:
         host = found.text("host")
         if not _HOST.match(host):
@@ -224,6 +223,11 @@ def _broker(name: str, found: _Json) -> BrokerRegistration:
         found.integer("jmx_port") if "jmx_port" in found else -1,
         _endpoint(found.text("draft_listener"), {"DRAFT": "PLAINTEXT"}) if "draft_listener" in found else None,
     )
+
+
+def _check_id(name: str) -> None:
+    if not _NUMBER.match(name) or int(name) >= _INT32:
+        raise _BadError("its name is no broker id")
 
 
 def _endpoint(text: str, protocols: Mapping[str, Any]) -> Endpoint:
@@ -380,9 +384,15 @@ class CoordinatorRegistration(NamedTuple):
 
 def read_coordinator(name: str, data: bytes | None) -> CoordinatorRegistration | Unreadable:
     """What the child `name` of `/muster/coordinators` says."""
-    return _reading(
-        f"{COORDINATORS}/{name}", data, lambda found: CoordinatorRegistration(found.text("host"), found.port("port"))
-    )
+    return _reading(f"{COORDINATORS}/{name}", data, lambda found: _coordinator(name, found))
+
+
+def _coordinator(name: str, found: _Json) -> CoordinatorRegistration:
+    _check_id(name)
+    host, port = found.text("host"), found.port("port")
+    if not _HOST.match(host) or not port:
+        raise _BadError(f"{_shown(host)} port {port} is no address")
+    return CoordinatorRegistration(host, port)
 
 
 class SlotOwner(NamedTuple):

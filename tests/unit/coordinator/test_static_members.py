@@ -43,6 +43,18 @@ def test_the_takeover_is_kept(statics):
     assert statics.heartbeat("b", instance="ib") == ErrorCode.FENCED_INSTANCE_ID
 
 
+def test_a_takeover_with_which_the_group_is_too_large_for_its_store_is_refused(statics):
+    """Its subscription is another one, and the record has all of it."""
+    most = sum(map(len, DEFAULT_PROTOCOLS.values())) * 2
+    statics.config.record_fits = lambda record: sum(len(m.subscription) for m in record.value.members) < most
+    records = len(statics.log)
+    large = {name: metadata + bytes(most) for name, metadata in DEFAULT_PROTOCOLS.items()}
+    statics.join("b2", member_id="", instance="ib", protocols=large)
+    assert statics.error("b2") == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert statics.events_of(RebalanceStarted)[-1].cause is Cause.TOO_LARGE
+    assert (statics.state, len(statics.log)) == (GroupState.EMPTY, records + 1)
+
+
 def test_whoever_had_the_instance_id_before_is_fenced(statics):
     statics.join("b2", member_id="", instance="ib")
     assert statics.heartbeat("b", instance="ib") == ErrorCode.FENCED_INSTANCE_ID

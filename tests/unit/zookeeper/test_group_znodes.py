@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from muster.protocol.compression import Compression
 from muster.protocol.record_batch import BatchBuilder, read_header
+from muster.zookeeper import group_znodes
 from muster.zookeeper.group_znodes import (
     COMPRESS_ABOVE,
     MAX_ZNODE_BYTES,
@@ -90,6 +91,15 @@ def test_a_record_without_a_value_is_no_groups():
     batch = BatchBuilder()
     batch.append(NOW, b"k", None)
     assert isinstance(read_znode("/x", bytes(batch.build())), Unreadable)
+
+
+def test_what_could_not_be_read_again_does_not_fit(monkeypatch):
+    monkeypatch.setattr(group_znodes, "MAX_UNPACKED_BYTES", 3_000_000)
+    for size in (2_900_000, 2_998_900, 2_999_000, 3_000_000, 5_000_000):
+        again = read_znode("/x", encode_records({b"k": bytes(size)}, NOW))
+        assert not fits(b"k", bytes(size)) or again == {b"k": bytes(size)}, size
+    assert fits(b"k", bytes(2_900_000))
+    assert not fits(b"k", bytes(5_000_000))
 
 
 def test_what_fits():
