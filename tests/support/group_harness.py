@@ -51,6 +51,9 @@ class FakeTopics:
     def partition_count(self, topic: str) -> int:
         return self.partitions.get(topic, 0)
 
+    def is_gone(self, topic: str) -> bool:
+        return topic not in self.partitions
+
     def led_partitions(self, topic: str) -> list[int]:
         return [number for number in range(self.partition_count(topic)) if (topic, number) not in self.leaderless]
 

@@ -75,6 +75,10 @@ class ClusterView:
         """A broker's listener for the drafts, None if it has none."""
         return self.draft_node if node_id == self.node.node_id else None
 
+    def has_topic(self, topic: str) -> bool:
+        """Whether there is a topic of that name which this broker may not have in its catalogue."""
+        return False
+
     def leadership(self, topic: str, index: int) -> Leadership:
         """The nodes of a partition that exists."""
         only = [self.node.node_id]

@@ -30,6 +30,10 @@ class GroupTopics:
         self.topic_name = topics.topic_name
         self._cluster = cluster
 
+    def is_gone(self, topic: str) -> bool:
+        """As `TopicResolver.is_gone`."""
+        return not self.partition_count(topic) and not self._cluster.has_topic(topic)
+
     def led_partitions(self, topic: str) -> list[int]:
         """As `TopicResolver.led_partitions`."""
         leadership, count = self._cluster.leadership, self.partition_count(topic)

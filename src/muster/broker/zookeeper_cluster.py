@@ -39,7 +39,7 @@ from muster.zookeeper.cluster_scheme import (
 )
 from muster.zookeeper.image import TopicImage
 from muster.zookeeper.operations import NodeExistsError, SessionEvent, Watched, ZooKeeperError
-from muster.zookeeper.znodes import BrokerRegistration, Endpoint, TopicRegistration, topic_path
+from muster.zookeeper.znodes import BrokerRegistration, Endpoint, TopicRegistration
 
 log = logging.getLogger("muster.broker")
 
@@ -172,7 +172,7 @@ class ZooKeeperCluster(Follower):
         Kafka's older tools, keeps its records."""
         if found is not None:
             return _id(found) != topic.topic_id
-        return topic.name not in self.image.topics and topic_path(topic.name) not in self.image.unreadable
+        return not self.image.has_topic(topic.name)
 
     def _adopt(self, wanted: Mapping[str, TopicImage]) -> None:
         """Have the catalogue know what exists, before any log of it is made."""

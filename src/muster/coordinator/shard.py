@@ -323,7 +323,7 @@ class GroupShard:
         effects = Effects()
         for group_id, topic, partition, value in list(self.offsets):
             topic_id = self.topics.topic_id(topic)
-            if not self.topics.partition_count(topic) or offsets.is_of_another_topic(value, topic_id):
+            if self.topics.is_gone(topic) or offsets.is_of_another_topic(value, topic_id):
                 self._write(offsets.tombstone(group_id, topic, partition), effects)
         self._expiry_check_at = now + self.config.offsets_retention_check_interval_ms
         for group in self.groups.values():

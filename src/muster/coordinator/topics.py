@@ -12,6 +12,10 @@ class TopicResolver(Protocol):
     def partition_count(self, topic: str) -> int:
         """Partitions of a topic, 0 if there is none of that name."""
 
+    def is_gone(self, topic: str) -> bool:
+        """Whether there is surely no topic of that name: then what groups have committed for it is forgotten. A topic
+        of which only this broker knows too little has no partitions here, and is not gone."""
+
     def led_partitions(self, topic: str) -> Sequence[int]:
         """The partitions of a topic that have a leader, ascending; none if there is no topic of that name."""
 

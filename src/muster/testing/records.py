@@ -82,6 +82,10 @@ class SimTopics:
         """Partitions of a topic, 0 if there is none of that name."""
         return self.counts.get(topic, 0)
 
+    def is_gone(self, topic: str) -> bool:
+        """Whether there is no topic of that name."""
+        return topic not in self.counts
+
     def led_partitions(self, topic: str) -> list[int]:
         """The partitions of a topic that have a leader."""
         led = self.leader_of

@@ -91,6 +91,10 @@ class ClusterImage:
         """Whether everything that was told of is read."""
         return not self._dirty
 
+    def has_topic(self, name: str) -> bool:
+        """Whether there is a topic of that name, also one that cannot be understood now."""
+        return name in self.topics or topic_path(name) in self.unreadable
+
     def forget(self) -> None:
         """Read everything again, as after an expired session. What is known stays until it is read."""
         self._dirty = {}

@@ -22,7 +22,8 @@ from muster.model import Node
 from muster.protocol import codec
 from muster.protocol import messages as m
 from muster.protocol.group_records import GroupMetadataRecord
-from muster.zookeeper.operations import Create, SetData
+from muster.zookeeper import cluster_scheme
+from muster.zookeeper.operations import Create, Plan, SetData
 from muster.zookeeper.slots import SLOT_COUNT, preferred
 from muster.zookeeper.znodes import CoordinatorRegistration, slot_epoch_path
 from tests.support.held_disk import Asked
@@ -93,6 +94,34 @@ async def test_groups_are_where_their_slots_are_and_fail_over(cluster: SimCluste
         await cluster.until(lambda: serves(one, SLOT_COUNT))
         assert [await committed(cluster, one, name) for name in NAMES] == [(0, 7)] * len(NAMES)
         assert not (cluster._folder / "broker1" / "__consumer_offsets-0").exists()
+
+
+def give_no_id(*_: Any) -> Plan[int]:
+    """As while there is no controller."""
+    return 0
+    yield
+
+
+@pytest.mark.parametrize("data", [b"rubbish", b'{"version":1,"partitions":{"0":[1]}}', b'{"version":3,"partitions":{}}'])
+async def test_what_was_committed_for_a_topic_that_cannot_be_understood_is_kept(
+    cluster: SimCluster, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a coordinator that comes meanwhile, and has never known the topic. One of Kafka's older tools may have removed
+    the topic's id, which only the controller gives it again."""
+    async with cluster.running(1) as one:
+        await cluster.until(lambda: serves(one, SLOT_COUNT))
+        await create(cluster, one, "t")
+        assert [await commit(cluster, one, name, 5) for name in NAMES] == [0] * len(NAMES)
+        monkeypatch.setattr(cluster_scheme, "_give_id", give_no_id)
+        former = cluster.zookeeper.tree.get("/brokers/topics/t").data
+        cluster.do(SetData("/brokers/topics/t", data))
+        async with cluster.running(2) as two:
+            share = sum(preferred(slot, (1, 2)) == 2 for slot in range(SLOT_COUNT))
+            await cluster.until(lambda: serves(two, share))
+        await cluster.until(lambda: serves(one, SLOT_COUNT))
+        cluster.do(SetData("/brokers/topics/t", former))
+        await cluster.until(lambda: one.topics.get("t") is not None)
+        assert [await committed(cluster, one, name) for name in NAMES] == [(0, 5)] * len(NAMES)
 
 
 async def test_requests_that_a_process_finds_when_it_wakes_are_refused(cluster: SimCluster) -> None:
