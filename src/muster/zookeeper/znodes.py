@@ -36,6 +36,10 @@ GROUPS = "/muster/groups"
 MAX_STREAMS = 10_000
 """The most streams that one member may register: each is a thread in the assignment that every member computes."""
 
+MAX_TEXT = 10_000
+"""Characters of a text that goes into answers, where 32,767 bytes have room."""
+
+_NO_TEXT = re.compile("[\ud800-\udfff]")
 _NAME = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]+\Z")
 _DECIMAL = re.compile(r"-?[0-9]{1,19}\Z")
 _NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,9})\Z")
@@ -318,9 +322,7 @@ def read_topic_config(topic: str, data: bytes | None) -> dict[str, str] | Unread
 
 def _topic_config(found: _Json) -> dict[str, str]:
     settings = found.mapping("config")
-    if not all(isinstance(value, str) for value in settings.values()):
-        raise _BadError("a setting is not text")
-    return settings
+    return {_text("a setting", name): _text("a setting", value) for name, value in settings.items()}
 
 
 # --- the controller --------------------------------------------------------------------------------------------------
@@ -499,10 +501,7 @@ class _Json(dict[str, Any]):
     beyond_java: str | None = None
 
     def text(self, name: str) -> str:
-        found = self.get(name)
-        if not isinstance(found, str):
-            raise _BadError(f"{name} is not text")
-        return found
+        return _text(name, self.get(name))
 
     def texts(self, name: str) -> list[str]:
         found = self.get(name)
@@ -529,6 +528,13 @@ class _Json(dict[str, Any]):
         """Milliseconds since the epoch, -1 where there is none to be read: nothing depends on it."""
         found = self.get(name, "")
         return int(found) if isinstance(found, str | int) and _DECIMAL.match(str(found)) else -1
+
+
+def _text(name: str, found: Any) -> str:
+    """Text that an answer to a client can hold."""
+    if not isinstance(found, str) or len(found) > MAX_TEXT or _NO_TEXT.search(found):
+        raise _BadError(f"{name} is not text")
+    return found
 
 
 def _integer(name: str, found: Any) -> int:
