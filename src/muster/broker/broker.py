@@ -14,32 +14,29 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from muster.broker import handlers
-from muster.broker.calls import Api
-from muster.broker.clock import TICK_S, SteadyClock, now_ms
+from muster.broker.clock import now_ms
 from muster.broker.cluster_view import ClusterView
 from muster.broker.config import BrokerConfig
 from muster.broker.coordination import Alone, ByLeaders, Coordination
 from muster.broker.durability import Durability
 from muster.broker.fetch_sessions import FetchSessions
 from muster.broker.fetches import ParkedFetches
-from muster.broker.groups import Groups
-from muster.broker.handlers import draft
+from muster.broker.groups import Groups, GroupTopics
 from muster.broker.identity import Identity, load_identity, read_identity
 from muster.broker.partitions import Partitions, log_config
 from muster.broker.producer_ids import ProducerIds
 from muster.broker.reading import Reader
-from muster.broker.server import Server
+from muster.broker.shell import Shell
 from muster.broker.side_thread import SideThread
 from muster.broker.topic_changes import TopicChanges
 from muster.broker.topics import TopicCatalogue, refuse_foreign
 from muster.coordinator.effects import GroupEvent
 from muster.errors import ConfigError, MusterError
 from muster.log import DISK, Files, FolderLock, FsyncPolicy, LogConfig, LogStore
-from muster.model import GROUP_METADATA_TOPIC, Node, TopicPartition
+from muster.model import GROUP_METADATA_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
     from muster.broker.zookeeper_cluster import ZooKeeperCluster
@@ -47,7 +44,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("muster.broker")
 
 
-class Broker:
+class Broker(Shell):
     """One broker in this process, on the running loop.
 
     Args:
@@ -63,17 +60,13 @@ class Broker:
         on_event: Callable[[GroupEvent], None] | None = None,
         among: ZooKeeperCluster | None = None,
     ) -> None:
-        self.config = config
+        super().__init__(config, on_event)
         self.identity: Identity
-        self.cluster: ClusterView
         self.topics: TopicCatalogue
         self.changes: TopicChanges
         self.partitions: Partitions
-        self.coordination: Coordination
-        self.groups: Groups
         self.producer_ids: ProducerIds
         self.durability: Durability
-        self.loop: asyncio.AbstractEventLoop
         self.fetches = ParkedFetches()
         self.side_thread = SideThread()
         self.sessions = FetchSessions(
@@ -81,17 +74,10 @@ class Broker:
             config.integer("max.incremental.fetch.session.cache.partitions"),
         )
         self._files = files
-        self._listener = on_event
         self._among = among
-        self._clock = SteadyClock()
         self._fsync = FsyncPolicy(config.text("fsync"))
         self._store: LogStore
-        self._server: Server
         self._turn_done: Callable[[], None]
-        self._ticking: asyncio.TimerHandle | None = None
-        self._started = False
-        self.on_rest: Callable[[], None] = lambda: None
-        """Called now and then while no large request is under way."""
         self.broken = asyncio.Event()
         """Set when a sync has failed: records not synced before are never acknowledged. The owner stops the broker."""
 
@@ -111,10 +97,8 @@ class Broker:
             await self._open_port()
         else:
             await self._join(self._among)
-        self._server.accept()
+        self._accept()
         self.durability.start(self.config.integer("log.retention.check.interval.ms"))
-        self._tick()
-        self._started = True
 
     async def _open_port(self) -> None:
         try:
@@ -146,13 +130,8 @@ class Broker:
 
         What was appended is synced and acknowledged; members that wait in a rebalance are sent away, to come back.
         """
-        if not self._started:
+        if not self._accept_no_more():
             return
-        self._started = False
-        if self._ticking is not None:
-            self._ticking.cancel()
-        self._server.stop_listening()
-        self._server.slices.stop()
         self.side_thread.stop()
         self.groups.stop()
         await self.durability.stop()
@@ -162,26 +141,6 @@ class Broker:
         if self._among is not None:
             await self._among.leave()
         await self.loop.run_in_executor(None, self._store.close)
-
-    async def __aenter__(self) -> Broker:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
-
-    @property
-    def node(self) -> Node:
-        """This broker, and where clients reach it."""
-        return self.cluster.node
-
-    @property
-    def bootstrap(self) -> str:
-        """The address that clients are told, as `bootstrap.servers` takes it."""
-        host = f"[{self.node.host}]" if ":" in self.node.host else self.node.host
-        return f"{host}:{self.node.port}"
 
     def _open_folder(self, cluster_id: str | None = None) -> None:
         folder = self.config.data_dir
@@ -256,7 +215,12 @@ class Broker:
         self._turn_done = _nothing if always else written
         self.coordination = self._coordination()
         self.groups = Groups(
-            self.config, self._clock, self.cluster, self.topics, self.coordination, written, self._listener
+            self.config,
+            self._clock,
+            GroupTopics(self.topics, self.cluster),
+            self.coordination,
+            written,
+            self._listener,
         )
         self.changes.groups = self.groups
         self.groups.start()
@@ -304,60 +268,13 @@ class Broker:
         )
 
     async def _listen(self) -> None:
-        config = self.config
-        host, port = config.listener
-        apis = handlers.table(self.rooms())
-        self._server = Server(
-            apis,
-            unsupported=handlers.unsupported(),
-            max_connections=config.integer("max.connections"),
-            max_request_bytes=config.integer("socket.request.max.bytes"),
-            max_bytes_in_flight=config.integer("queued.max.request.bytes"),
-            max_unread_bytes=config.integer("queued.max.response.bytes"),
-            max_idle_ms=config.integer("connections.max.idle.ms"),
-            backlog=config.integer("socket.listen.backlog.size"),
-            on_turn=self._turn_done,
-            on_rest=lambda: self.on_rest(),
-        )
-        bound = await self._bind(host, port, apis)
-        if not config.advertised[1]:
-            self.cluster.node = self.node._replace(port=bound)
-        if config.draft_listener is not None:
-            drafts = draft.table(self.cluster, self.groups, apis)
-            bound = await self._bind(*config.draft_listener, drafts)
-            self.cluster.draft_node = Node(self.node.node_id, config.draft_advertised, bound)
-
-    async def _bind(self, host: str, port: int, apis: dict[int, Api]) -> int:
-        try:
-            return await self._server.bind(host, port, apis)
-        except OSError as error:
-            raise MusterError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
-
-    def _advertised(self) -> Node:
-        """This broker's advertised address; its port may be one that the system chooses."""
-        host, port = self.config.advertised
-        rack = self.config["broker.rack"]
-        return Node(
-            self.identity.node_id, host, port or self.config.listener[1], str(rack) if rack is not None else None
-        )
+        await self._bind(handlers.table(self.rooms()), self._turn_done)
 
     def _config_of(self, topic: str) -> LogConfig:
         found = self.topics.get(topic)
         return log_config(found.settings if found is not None else {}, self.config)
 
     # ------------------------------------------------------------------------------------- turns of the loop
-
-    def _tick(self) -> None:
-        """Read the clock now and then: a long gap between readings shows that the process was stopped."""
-        before = self._clock.stalled_ms
-        self._clock()
-        if self._clock.stalled_ms > before:
-            log.warning(
-                "nothing ran for %.1f s: sessions go on from where they were", (self._clock.stalled_ms - before) / 1e3
-            )
-        if not len(self._server.slices):
-            self.on_rest()
-        self._ticking = self.loop.call_later(TICK_S, self._tick)
 
     def _disk_failed(self, reason: str) -> None:
         """A sync failed. Kafka ends when its only log directory does, and so does `muster serve`."""

@@ -15,6 +15,7 @@ from muster.broker.events import GroupLines
 from muster.broker.topics import Topic, TopicCatalogue
 from muster.coordinator.effects import GroupEvent
 from muster.coordinator.runtime import CoordinatorRuntime, GroupConfig
+from muster.coordinator.topics import TopicResolver
 from muster.model import Node
 
 LOAD_BEFORE_START_S = 1.0
@@ -47,8 +48,7 @@ class Groups:
         self,
         config: BrokerConfig,
         clock: SteadyClock,
-        cluster: ClusterView,
-        topics: TopicCatalogue,
+        topics: TopicResolver,
         coordination: Coordination,
         on_written: Callable[[], None],
         on_event: Callable[[GroupEvent], None] | None,
@@ -73,7 +73,7 @@ class Groups:
             group_config,
             coordination.store(),
             clock=clock,
-            topics=GroupTopics(topics, cluster),
+            topics=topics,
             on_event=self._on_event,
             new_member_id=_new_member_id,
             schedule_flush=self._schedule_flush,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -9,14 +10,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from muster.broker.calls import Api, Call, encode_answer
-from muster.broker.handlers.api_versions import api_versions, fast_api_versions
+from muster.broker.handlers.api_versions import api_versions, fast_api_versions, spoken
 from muster.errors import ErrorCode, ProtocolError
 from muster.protocol import codec
 from muster.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 from muster.protocol.primitives import uvarint
 
-API = Api(ApiVersionsRequest, 0, 4, api_versions)
-SHORT = fast_api_versions()
+SPOKEN = spoken()
+API = Api(ApiVersionsRequest, 0, 4, partial(api_versions, SPOKEN))
+SHORT = fast_api_versions(SPOKEN)
 NAMES = st.one_of(
     st.sampled_from(["muster", "apache-kafka-java", "-bad-", "bad-", "", "a", "a\n"]), st.text(max_size=20)
 )
@@ -24,7 +26,7 @@ NAMES = st.one_of(
 
 def general(request: ApiVersionsRequest, version: int, correlation_id: int) -> bytes:
     call = Call(cast(Any, None), API, version, correlation_id, "c")
-    return b"".join(encode_answer(api_versions(request, call), call))
+    return b"".join(encode_answer(api_versions(SPOKEN, request, call), call))
 
 
 @given(NAMES, NAMES, st.integers(0, 4), st.integers(-(2**31), 2**31 - 1), st.binary(max_size=20))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from muster.broker.calls import Api, Unsupported
+from muster.broker.calls import Api, Fast, Unsupported
 from muster.broker.cluster_view import ClusterView
 from muster.broker.config import BrokerConfig
 from muster.broker.durability import Durability
@@ -59,18 +59,11 @@ class Rooms(NamedTuple):
 
 def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
     """Which function serves a request. Everything else that is advertised goes to the group coordinator."""
-    cluster, topics, changes, partitions, groups = (
-        rooms.cluster,
-        rooms.topics,
-        rooms.changes,
-        rooms.partitions,
-        rooms.groups,
-    )
+    cluster, topics, changes, partitions = rooms.cluster, rooms.topics, rooms.changes, rooms.partitions
     produced = _produced(rooms)
     fetched = fetch.Needs(rooms.sessions, rooms.reader, rooms.fetches, rooms.loop)
     listed = list_offsets.Needs(cluster, partitions, rooms.side_thread)
     epochs = leader_epochs.Needs(cluster, partitions, rooms.side_thread)
-    described = cluster_apis.Needs(cluster, topics)
     admin = create_topics.Needs(rooms.config, cluster, topics, changes)
     create: Callable[..., Any]
     delete: Callable[..., Any]
@@ -78,25 +71,39 @@ def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
     if rooms.elsewhere is not None:
         create = partial(cluster_topics.create_topics, rooms.elsewhere, admin)
         delete = partial(cluster_topics.delete_topics, rooms.elsewhere, admin)
-    return {
+    return _of_groups(cluster, rooms.groups) | {
         ApiKey.PRODUCE: partial(produce.produce, produced),
         ApiKey.FETCH: partial(fetch.fetch, fetched),
         ApiKey.LIST_OFFSETS: partial(list_offsets.list_offsets, listed),
         ApiKey.METADATA: partial(metadata.metadata, metadata.Needs(cluster, topics, changes)),
-        ApiKey.FIND_COORDINATOR: partial(coordinators.find_coordinator, coordinators.Needs(cluster, groups)),
-        ApiKey.API_VERSIONS: api_versions.api_versions,
         ApiKey.CREATE_TOPICS: create,
         ApiKey.DELETE_TOPICS: delete,
         ApiKey.OFFSET_FOR_LEADER_EPOCH: partial(leader_epochs.offset_for_leader_epoch, epochs),
         ApiKey.INIT_PRODUCER_ID: partial(producer_ids.init_producer_id, rooms.producer_ids),
+        ApiKey.DESCRIBE_CONFIGS: partial(configs.describe_configs, configs.Needs(rooms.config, cluster, topics)),
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS: partial(
+            cluster_apis.describe_topic_partitions, cluster_apis.Needs(cluster, topics)
+        ),
+    }
+
+
+def _of_groups(cluster: ClusterView, groups: Groups) -> dict[ApiKey, Callable[..., Any]]:
+    """What needs no topics and no logs."""
+    return {
+        ApiKey.FIND_COORDINATOR: partial(coordinators.find_coordinator, coordinators.Needs(cluster, groups)),
         ApiKey.OFFSET_COMMIT: partial(offsets.offset_commit, groups),
         ApiKey.OFFSET_FETCH: partial(offsets.offset_fetch, groups),
         ApiKey.DESCRIBE_GROUPS: partial(coordinators.describe_groups, groups),
         ApiKey.DELETE_GROUPS: partial(coordinators.delete_groups, groups),
-        ApiKey.DESCRIBE_CONFIGS: partial(configs.describe_configs, configs.Needs(rooms.config, cluster, topics)),
-        ApiKey.DESCRIBE_CLUSTER: partial(cluster_apis.describe_cluster, described),
-        ApiKey.DESCRIBE_TOPIC_PARTITIONS: partial(cluster_apis.describe_topic_partitions, described),
+        ApiKey.DESCRIBE_CLUSTER: partial(cluster_apis.describe_cluster, cluster),
     }
+
+
+_TO_COORDINATORS = (
+    ApiKey.LIST_GROUPS,
+    ApiKey.LEAVE_GROUP,
+)
+"""Requests of those that look after groups, which the group coordinator answers."""
 
 
 def _produced(rooms: Rooms) -> produce.Needs:
@@ -136,19 +143,34 @@ _MOST_OF_OTHERS = 2_000
 
 def table(rooms: Rooms) -> dict[int, Api]:
     """What serves each request."""
-    apis = {}
-    serve = _handlers(rooms)
     fast = {
-        ApiKey.API_VERSIONS: api_versions.fast_api_versions(),
         ApiKey.HEARTBEAT: coordinators.fast_heartbeat(rooms.groups),
-        ApiKey.OFFSET_FETCH: offsets.fast_offset_fetch(rooms.groups),
         ApiKey.PRODUCE: produce_short.fast_produce(_produced(rooms)),
     }
-    short = {ApiKey.OFFSET_COMMIT: commit_short.short_commit(rooms.groups)}
     group_request = partial(coordinators.group_request, rooms.groups)
-    for key in ADVERTISED:
+    return _apis(rooms.groups, dict.fromkeys(ADVERTISED, group_request) | _handlers(rooms), fast)
+
+
+def groups_table(cluster: ClusterView, groups: Groups) -> dict[int, Api]:
+    """What serves each request where there are groups, but no topics: for those that look after groups. Members come
+    by the draft's listener."""
+    group_request = partial(coordinators.group_request, groups)
+    serve = dict.fromkeys(_TO_COORDINATORS, group_request) | _of_groups(cluster, groups)
+    return _apis(groups, serve | {ApiKey.METADATA: partial(metadata.without_topics, cluster)}, {})
+
+
+def _apis(groups: Groups, serve: Mapping[ApiKey, Callable[..., Any]], fast: dict[ApiKey, Fast]) -> dict[int, Api]:
+    apis = {}
+    spoken = api_versions.spoken([*serve, ApiKey.API_VERSIONS])
+    serve = {**serve, ApiKey.API_VERSIONS: partial(api_versions.api_versions, spoken)}
+    fast = {
+        **fast,
+        ApiKey.API_VERSIONS: api_versions.fast_api_versions(spoken),
+        ApiKey.OFFSET_FETCH: offsets.fast_offset_fetch(groups),
+    }
+    short = {ApiKey.OFFSET_COMMIT: commit_short.short_commit(groups)}
+    for key, handle in serve.items():
         request = REQUESTS[key]
-        handle = serve.get(key, group_request)
         first, last = max(ADVERTISED[key][0], request.MIN_VERSION), ADVERTISED[key][1]
         most = _MOST_ELEMENTS.get(key, _MOST_OF_OTHERS)
         apis[int(key)] = Api(request, first, last, handle, key in _PIPELINED, fast.get(key), most, short.get(key))

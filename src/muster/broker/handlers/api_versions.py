@@ -7,6 +7,7 @@ not known, the answer itself is v0 (KIP-511).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from struct import Struct
 
 from muster.broker.calls import SMALL, Call, Fast
@@ -21,25 +22,27 @@ _NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
 
 
 _REFUSED = ApiVersionsResponse(ErrorCode.INVALID_REQUEST)
-_SPOKEN = ApiVersionsResponse(
-    api_keys=[ApiVersion(int(key), first, last) for key, (first, last) in sorted(ADVERTISED.items())]
-)
 
 
-def api_versions(request: ApiVersionsRequest, call: Call) -> ApiVersionsResponse:
-    """Names and version ranges of all requests."""
-    return _answer(request, call.version)
+def spoken(keys: Iterable[int] = ADVERTISED) -> ApiVersionsResponse:
+    """The answer of a listener that serves these requests."""
+    return ApiVersionsResponse(api_keys=[ApiVersion(int(key), *ADVERTISED[ApiKey(key)]) for key in sorted(keys)])
 
 
-def _answer(request: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
+def api_versions(served: ApiVersionsResponse, request: ApiVersionsRequest, call: Call) -> ApiVersionsResponse:
+    """Names and version ranges of all requests that are `served`."""
+    return _answer(served, request, call.version)
+
+
+def _answer(served: ApiVersionsResponse, request: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
     if version >= 3 and not (
         _NAME.match(request.client_software_name) and _NAME.match(request.client_software_version)
     ):
         return _REFUSED
-    return _SPOKEN
+    return served
 
 
-def fast_api_versions() -> Fast:
+def fast_api_versions(served: ApiVersionsResponse) -> Fast:
     """The short way: each answer is encoded once. Every connection begins with this request."""
     encoded: dict[tuple[int, int], bytes] = {}
 
@@ -48,7 +51,7 @@ def fast_api_versions() -> Fast:
             request = codec.decode(ApiVersionsRequest, version, frame, position, SMALL)
         except TooManyElementsError:
             return None
-        response = _answer(request, version)
+        response = _answer(served, request, version)
         body = encoded.get((version, response.error_code))
         if body is None:
             body = encoded[version, response.error_code] = codec.encode(response, version)

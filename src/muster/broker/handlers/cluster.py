@@ -30,13 +30,13 @@ _MAX_PARTITIONS = 2_000
 
 
 class Needs(NamedTuple):
-    """What DescribeCluster and DescribeTopicPartitions need."""
+    """What DescribeTopicPartitions needs."""
 
     cluster: ClusterView
     topics: TopicCatalogue
 
 
-def describe_cluster(here: Needs, request: DescribeClusterRequest, call: Call) -> DescribeClusterResponse:
+def describe_cluster(cluster: ClusterView, request: DescribeClusterRequest, call: Call) -> DescribeClusterResponse:
     """The brokers of the cluster."""
     if request.endpoint_type == _CONTROLLERS:
         return DescribeClusterResponse(
@@ -49,7 +49,6 @@ def describe_cluster(here: Needs, request: DescribeClusterRequest, call: Call) -
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message=f"Unsupported endpoint type {request.endpoint_type}",
         )
-    cluster = here.cluster
     asked = request.include_cluster_authorized_operations
     return DescribeClusterResponse(
         cluster_id=cluster.cluster_id,

@@ -59,6 +59,19 @@ def metadata(here: Needs, request: MetadataRequest, call: Call) -> MetadataRespo
     return at_once(steps) if few else steps
 
 
+def without_topics(cluster: ClusterView, request: MetadataRequest, call: Call) -> MetadataResponse:
+    """The nodes; whatever topic is asked for, there is none here."""
+    topics = [
+        MetadataResponseTopic(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic.topic_id == ZERO_UUID else ErrorCode.UNKNOWN_TOPIC_ID,
+            topic.name,
+            topic.topic_id,
+        )
+        for topic in request.topics or ()
+    ]
+    return _of_cluster(cluster, request, topics)
+
+
 def _partitions(here: Needs, asked: MetadataRequestTopic) -> int:
     """Partitions of a topic that is asked for; counted as many if a deleted topic of its name must be removed first."""
     if asked.name and here.changes.is_cleaning_up(asked.name):
@@ -84,7 +97,12 @@ def _metadata(
         for found in topics:
             if found.error_code == 0:
                 found.topic_authorized_operations = TOPIC_OPERATIONS
-    cluster = here.cluster
+    return _of_cluster(here.cluster, request, topics)
+
+
+def _of_cluster(
+    cluster: ClusterView, request: MetadataRequest, topics: list[MetadataResponseTopic]
+) -> MetadataResponse:
     return MetadataResponse(
         brokers=[MetadataResponseBroker(node.node_id, node.host, node.port, node.rack) for node in cluster.nodes],
         cluster_id=cluster.cluster_id,
