@@ -83,6 +83,11 @@ class Broker(Shell):
 
     # ------------------------------------------------------------------------------------- start and stop
 
+    @property
+    def ends(self) -> list[asyncio.Event]:
+        """As `Shell.ends`."""
+        return [self.broken] if self._among is None else [self.broken, self._among.lost]
+
     async def start(self) -> None:
         """Open the folder and the port.
 
@@ -231,12 +236,9 @@ class Broker(Shell):
             if store == "zookeeper":
                 raise ConfigError("group.coordinator.store=zookeeper needs zookeeper.connect")
         elif store != "log":
-            from muster.zookeeper.group_store import MAX_OFFSET_METADATA
+            from muster.broker.slot_coordination import check_settings
 
-            if self.config.integer("offset.metadata.max.bytes") > MAX_OFFSET_METADATA:
-                raise ConfigError(
-                    f"offset.metadata.max.bytes is at most {MAX_OFFSET_METADATA} with group.coordinator.store=zookeeper"
-                )
+            check_settings(self.config)
 
     def _coordination(self) -> Coordination:
         """What decides which broker coordinates a group."""

@@ -6,13 +6,14 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Protocol
 
 from muster.broker.clock import SteadyClock, now_ms
 from muster.broker.cluster_view import NO_LEADER, ClusterView
 from muster.broker.config import BrokerConfig
 from muster.broker.coordination import Coordination
 from muster.broker.events import GroupLines
-from muster.broker.topics import Topic, TopicCatalogue
+from muster.broker.topics import Topic
 from muster.coordinator.effects import GroupEvent
 from muster.coordinator.runtime import CoordinatorRuntime, GroupConfig
 from muster.coordinator.topics import TopicResolver
@@ -22,10 +23,20 @@ LOAD_BEFORE_START_S = 1.0
 """How long the start waits for the groups to be read."""
 
 
+class KnownTopics(Protocol):
+    """The topics that exist: a broker's catalogue, or what a coordinator has read of another's."""
+
+    def partition_count(self, topic: str) -> int: ...
+
+    def topic_id(self, topic: str) -> bytes: ...
+
+    def topic_name(self, topic_id: bytes) -> str | None: ...
+
+
 class GroupTopics:
     """What the coordinator asks about topics (`TopicResolver`): the catalogue knows them, the cluster their leaders."""
 
-    def __init__(self, topics: TopicCatalogue, cluster: ClusterView) -> None:
+    def __init__(self, topics: KnownTopics, cluster: ClusterView) -> None:
         self.partition_count = topics.partition_count
         self.topic_id = topics.topic_id
         self.topic_name = topics.topic_name

@@ -48,6 +48,11 @@ class Shell:
         self._ticking: asyncio.TimerHandle | None = None
         self._started = False
 
+    @property
+    def ends(self) -> list[asyncio.Event]:
+        """Each is set when this process cannot go on; the owner stops it then."""
+        raise NotImplementedError
+
     async def start(self) -> None:
         """Open the port."""
         raise NotImplementedError

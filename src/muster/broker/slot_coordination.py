@@ -23,18 +23,19 @@ from collections.abc import Callable
 from typing import Any
 
 from muster.broker.cluster_view import ClusterView
+from muster.broker.config import BrokerConfig
 from muster.broker.coordination import Coordination, Slots
 from muster.broker.follower import Follower
 from muster.coordinator.partitioning import group_partition
 from muster.coordinator.store import Store
-from muster.errors import ClosedError
+from muster.errors import ClosedError, ConfigError
 from muster.model import Node
 from muster.protocol.group_records import GroupMetadataRecord, encode_record
-from muster.zookeeper.group_store import GroupStore
+from muster.zookeeper.group_store import MAX_OFFSET_METADATA, GroupStore
 from muster.zookeeper.group_znodes import fits
 from muster.zookeeper.operations import Plan, SessionEvent, Watched, ZooKeeperError
 from muster.zookeeper.slots import SLOT_COUNT, SlotKeeper
-from muster.zookeeper.znodes import CoordinatorRegistration
+from muster.zookeeper.znodes import CoordinatorRegistration, Endpoint
 
 log = logging.getLogger("muster.broker")
 
@@ -42,6 +43,25 @@ PAUSE_S = 0.2
 """Between a turn that failed and the next; it doubles as long as they fail and nothing happens, up to `LONGEST`."""
 
 LONGEST_PAUSE_S = 6.0
+
+
+def check_settings(config: BrokerConfig) -> None:
+    """Refuse settings with which groups cannot be kept here.
+
+    Raises:
+        ConfigError: the notes of commits could be too long.
+    """
+    if config.integer("offset.metadata.max.bytes") > MAX_OFFSET_METADATA:
+        raise ConfigError(
+            f"offset.metadata.max.bytes is at most {MAX_OFFSET_METADATA} with group.coordinator.store=zookeeper"
+        )
+
+
+def registration_of(cluster: ClusterView) -> CoordinatorRegistration:
+    """What the coordinator of this process says of itself, once its ports are open."""
+    node, draft = cluster.node, cluster.draft_node
+    listener = Endpoint("DRAFT", draft.host, draft.port) if draft is not None else None
+    return CoordinatorRegistration(node.host, node.port, listener)
 
 
 class InZooKeeper(Coordination):
@@ -161,8 +181,7 @@ class InZooKeeper(Coordination):
 
     async def _turn(self) -> None:
         before = len(self.keeper.held)
-        node = self._cluster.node
-        await self._session.run(self.keeper.turn(CoordinatorRegistration(node.host, node.port)))
+        await self._session.run(self.keeper.turn(registration_of(self._cluster)))
         self._failing = False
         if len(self.keeper.held) != before:
             log.info("coordinates the groups of %d of %d slots", len(self.keeper.held), SLOT_COUNT)

@@ -28,6 +28,7 @@ class Command(NamedTuple):
 
 COMMANDS: dict[str, Command] = {
     "serve": Command("muster.cli.serve", "run a broker on a folder"),
+    "coordinator": Command("muster.cli.coordinator", "coordinate groups beside Apache Kafka on ZooKeeper"),
     "cluster": Command("muster.cli.cluster", "start ZooKeeper and several brokers on this machine, to try them"),
     "topics": Command("muster.cli.topics", "create, list, describe and delete topics"),
     "groups": Command("muster.cli.groups", "list, describe and delete consumer groups"),

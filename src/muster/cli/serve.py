@@ -10,32 +10,33 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from muster import __version__
 from muster.broker.broker import Broker
 from muster.broker.config import FSYNC_POLICIES, BrokerConfig, listener, load, parse_listener
 from muster.broker.events import EventFile
 from muster.broker.garbage import Garbage
+from muster.broker.shell import Shell
 from muster.cli.common import add_log_level
 from muster.errors import ConfigError
 
 if TYPE_CHECKING:
     from muster.broker.zookeeper_cluster import ZooKeeperCluster
+    from muster.zookeeper.session import ZooKeeperSession
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `muster serve`."""
-    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
-    parser.add_argument("--port", type=int, help="port to listen on; 0 takes a free one (default 9092)")
+    add_listener(parser, 9092)
     parser.add_argument("--data-dir", metavar="DIR", help="folder for topics and groups (default muster-data)")
     parser.add_argument(
         "--fsync", choices=FSYNC_POLICIES, help="when records are forced to disk (default interval: within a second)"
     )
-    parser.add_argument("--advertised-host", metavar="HOST", help="host that clients are told (default: --host)")
     parser.add_argument(
         "--zookeeper",
         metavar="HOST:PORT[/CHROOT]",
@@ -45,6 +46,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--draft-listener", metavar="HOST:PORT", help="also listen for members that speak as Kafka's drafts did"
     )
+    add_sources(parser)
+
+
+def add_listener(parser: argparse.ArgumentParser, port: int, purpose: str = "") -> None:
+    """Where to listen, and what for."""
+    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+    where = f"port to listen on {purpose}".rstrip()
+    parser.add_argument("--port", type=int, help=f"{where}; 0 takes a free one (default {port})")
+    parser.add_argument("--advertised-host", metavar="HOST", help="host that clients are told (default: --host)")
+
+
+def add_sources(parser: argparse.ArgumentParser) -> None:
+    """Other settings, and what is told."""
     parser.add_argument("--config", type=Path, metavar="FILE.toml", help="settings: quoted keys in its table [broker]")
     parser.add_argument(
         "-o", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="a setting, by Kafka's name"
@@ -55,14 +69,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the broker; returns when a signal stopped it, or (1) when its disk failed."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter(LOG_FORMAT))
-    logging.basicConfig(level=arguments.log_level, handlers=[handler])
-    log_quickly()
+    set_up_log(arguments)
     config = settings(arguments)
     listener = event_file(arguments.events) if arguments.events is not None else None
     allow_many_files()
     return asyncio.run(serve(config, listener))
+
+
+def set_up_log(arguments: argparse.Namespace) -> None:
+    """Log on standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter(LOG_FORMAT))
+    logging.basicConfig(level=arguments.log_level, handlers=[handler])
+    log_quickly()
 
 
 def log_quickly() -> None:
@@ -99,6 +118,19 @@ def event_file(path: Path) -> EventFile:
 def settings(arguments: argparse.Namespace) -> BrokerConfig:
     """The settings from the command line, the environment and the file."""
     config = load(arguments.config, os.environ, arguments.overrides)
+    take_listeners(config, arguments)
+    config.set("log.dirs", arguments.data_dir or config.text("log.dirs"))
+    if arguments.broker_id is not None:
+        config.set("node.id", arguments.broker_id, "--broker-id")
+    if arguments.zookeeper is not None:
+        config.set("zookeeper.connect", arguments.zookeeper, "--zookeeper")
+    if arguments.fsync is not None:
+        config.set("fsync", arguments.fsync)
+    return config
+
+
+def take_listeners(config: BrokerConfig, arguments: argparse.Namespace) -> None:
+    """What the command line says of addresses."""
     host, port = config.listener
     if arguments.port is not None and not 0 <= arguments.port <= 65_535:
         raise ConfigError(f"--port is 0 to 65535, not {arguments.port}")
@@ -108,17 +140,9 @@ def settings(arguments: argparse.Namespace) -> BrokerConfig:
     if arguments.advertised_host is not None:
         _, told = parse_listener("advertised.listeners", str(config["advertised.listeners"] or "x:0"))
         config.set("advertised.listeners", listener(arguments.advertised_host, told))
-    config.set("log.dirs", arguments.data_dir or config.text("log.dirs"))
-    if arguments.broker_id is not None:
-        config.set("node.id", arguments.broker_id, "--broker-id")
     if arguments.draft_listener is not None:
         config.set("draft.listener", arguments.draft_listener, "--draft-listener")
-    if arguments.zookeeper is not None:
-        config.set("zookeeper.connect", arguments.zookeeper, "--zookeeper")
-    if arguments.fsync is not None:
-        config.set("fsync", arguments.fsync)
     _ = config.advertised, config.draft_listener  # checked before the folder is touched
-    return config
 
 
 def allow_many_files() -> None:
@@ -132,19 +156,25 @@ def allow_many_files() -> None:
 
 def cluster_of(config: BrokerConfig) -> ZooKeeperCluster | None:
     """The cluster that the broker is to join, None if it is to be alone."""
-    address = config["zookeeper.connect"]
-    if not address:
+    if not config["zookeeper.connect"]:
         return None
+    found = session(config, "a cluster on ZooKeeper", create_chroot=True)
+    from muster.broker.zookeeper_cluster import ZooKeeperCluster
+
+    return ZooKeeperCluster(config, found)
+
+
+def session(config: BrokerConfig, what: str, *, create_chroot: bool) -> ZooKeeperSession:
+    """A session with `zookeeper.connect`; `what` needs it."""
     try:
         from muster.zookeeper.session import ZooKeeperSession
     except ModuleNotFoundError as error:
         if error.name != "kazoo":
             raise
-        raise ConfigError("a cluster on ZooKeeper needs kazoo: pip install 'muster-kafka[zookeeper]'") from None
-    from muster.broker.zookeeper_cluster import ZooKeeperCluster
+        raise ConfigError(f"{what} needs kazoo: pip install 'muster-kafka[zookeeper]'") from None
 
     timeout_ms = config.integer("zookeeper.session.timeout.ms")
-    return ZooKeeperCluster(config, ZooKeeperSession(str(address), timeout_ms=timeout_ms, create_chroot=True))
+    return ZooKeeperSession(config.text("zookeeper.connect"), timeout_ms=timeout_ms, create_chroot=create_chroot)
 
 
 async def serve(config: BrokerConfig, listener: EventFile | None = None) -> int:
@@ -153,25 +183,31 @@ async def serve(config: BrokerConfig, listener: EventFile | None = None) -> int:
 
     One line on standard output says that it is ready.
     """
+    return await until_stopped(Broker(config, on_event=listener, among=cluster_of(config)), ready_line)
+
+
+S = TypeVar("S", bound=Shell)
+
+
+async def until_stopped(shell: S, ready: Callable[[S], str]) -> int:
+    """Run it until a signal stops it, or it cannot go on; returns the exit code."""
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
     # A closed terminal, or an operator's wish to have settings read again: neither is a reason to stop.
     loop.add_signal_handler(signal.SIGHUP, _hung_up)
-    cluster = cluster_of(config)
-    async with Broker(config, on_event=listener, among=cluster) as broker:
+    async with shell:
         garbage = Garbage()
         garbage.take_over()
-        broker.on_rest = garbage.look
-        print(ready_line(broker), flush=True)
-        lost = cluster.lost if cluster is not None else asyncio.Event()
-        ends = [asyncio.ensure_future(event.wait()) for event in (stopped, broker.broken, lost)]
+        shell.on_rest = garbage.look
+        print(ready(shell), flush=True)
+        ends = [asyncio.ensure_future(event.wait()) for event in (stopped, *shell.ends)]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for end in ends:
             end.cancel()
         logging.getLogger("muster.broker").info("stopping")
-        return 1 if broker.broken.is_set() or lost.is_set() else 0
+        return 1 if any(event.is_set() for event in shell.ends) else 0
 
 
 def _hung_up() -> None:

@@ -56,6 +56,7 @@ from muster.zookeeper.znodes import (
     BROKER_TOPICS,
     CONTROLLER,
     CONTROLLER_EPOCH,
+    SLOTS,
     TOPIC_CONFIGS,
     BrokerRegistration,
     Controller,
@@ -185,6 +186,11 @@ def join_cluster(fresh: str) -> Plan[str]:
     if (yield from ask(Exists(OURS))) is None:
         if has_controller or brokers[:-1]:
             raise ConfigError("this ZooKeeper has a cluster of Apache Kafka; give this one a folder: HOST:PORT/FOLDER")
+        if (yield from ask(Exists(SLOTS))) is not None:
+            raise ConfigError(
+                "this ZooKeeper has coordinators that stand beside Apache Kafka; give this cluster a folder: "
+                "HOST:PORT/FOLDER"
+            )
         yield from ensure_path(OURS)
     return (yield from cluster_id(fresh))
 
@@ -198,6 +204,12 @@ def check_cluster(expected: str) -> Plan[None]:
     found = yield from _data_of(CLUSTER_ID)
     if found is None or _id_of(found) != expected:
         raise ConfigError(f"ZooKeeper has lost cluster {expected}: {CLUSTER_ID} holds {found!r}")
+
+
+def cluster_id_there() -> Plan[str | None]:
+    """The id of the cluster, None if there is none."""
+    found = yield from _data_of(CLUSTER_ID)
+    return None if found is None else _id_of(found)
 
 
 def _data_of(path: str) -> Plan[bytes | None]:

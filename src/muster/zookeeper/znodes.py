@@ -225,7 +225,7 @@ def _broker(name: str, found: _Json) -> BrokerRegistration:
         version,
         found.text("rack") if found.get("rack") is not None else None,
         found.integer("jmx_port") if "jmx_port" in found else -1,
-        _endpoint(found.text("draft_listener"), {"DRAFT": "PLAINTEXT"}) if "draft_listener" in found else None,
+        found.draft_listener(),
     )
 
 
@@ -378,10 +378,13 @@ class CoordinatorRegistration(NamedTuple):
 
     host: str
     port: int
+    draft_listener: Endpoint | None = None
+    """Where it speaks as Kafka's drafts had it."""
 
     def encode(self) -> bytes:
         """As it is written here; no Kafka had it."""
-        return _encode({"version": 1, "host": self.host, "port": self.port})
+        draft = {} if self.draft_listener is None else {"draft_listener": str(self.draft_listener)}
+        return _encode({"version": 1, "host": self.host, "port": self.port, **draft})
 
 
 def read_coordinator(name: str, data: bytes | None) -> CoordinatorRegistration | Unreadable:
@@ -394,7 +397,7 @@ def _coordinator(name: str, found: _Json) -> CoordinatorRegistration:
     host, port = found.text("host"), found.port("port")
     if not _HOST.match(host) or not port:
         raise _BadError(f"{_shown(host)} port {port} is no address")
-    return CoordinatorRegistration(host, port)
+    return CoordinatorRegistration(host, port, found.draft_listener())
 
 
 class SlotOwner(NamedTuple):
@@ -517,6 +520,9 @@ class _Json(dict[str, Any]):
         if not 0 <= found < 1 << 16:
             raise _BadError(f"{name} is no port")
         return found
+
+    def draft_listener(self) -> Endpoint | None:
+        return _endpoint(self.text("draft_listener"), {"DRAFT": "PLAINTEXT"}) if "draft_listener" in self else None
 
     def mapping(self, name: str) -> dict[str, Any]:
         found = self.get(name)
