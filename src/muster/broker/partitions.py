@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Collection, Generator, Iterable
 from typing import Any
 
 from muster.broker import topic_settings
+from muster.broker.clock import now_ms
 from muster.broker.config import BrokerConfig
 from muster.broker.settings import Value
 from muster.broker.topics import Topic, TopicCatalogue
@@ -42,11 +43,38 @@ class Partitions:
             yield
 
     def lead(self, topic: Topic, index: int, epoch: int) -> PartitionLog:
-        """Lead a partition under an epoch: `get` finds its log, which is made the first time."""
+        """Lead a partition under an epoch: `get` finds its log, which is made the first time. Raises OSError if
+        something else is in its place."""
+        self._store.make_room([TopicPartition(topic.name, index)])
         log = self._store.create(TopicPartition(topic.name, index), log_config(topic.settings, self._config))
         log.leader_epoch = epoch
         self._open.setdefault(topic.name, {})[index] = log
         return log
+
+    def set_aside(self, topic: Topic, indices: Iterable[int]) -> list[str]:
+        """Keep partitions of a topic out of the way, until it is there again with its id; the names of their folders.
+        Raises OSError."""
+        indices = list(indices)
+        for index in indices:
+            self.resign(topic.name, index)
+        return self._store.set_aside([TopicPartition(topic.name, index) for index in indices], topic.topic_id)
+
+    def has_aside(self, topic: Topic, index: int) -> bool:
+        """Whether a partition of this topic was set aside."""
+        return self._store.has_aside(TopicPartition(topic.name, index), topic.topic_id)
+
+    def open_aside(self, topic: Topic, index: int) -> PartitionLog:
+        """Open a partition that was set aside, for `put_back`; for a thread. Raises OSError."""
+        config = log_config(topic.settings, self._config)
+        return self._store.open_aside(TopicPartition(topic.name, index), topic.topic_id, config, now_ms())
+
+    def put_back(self, log: PartitionLog) -> None:
+        """Have a partition that was set aside: it may be led again."""
+        self._store.put_back(log)
+
+    def delete_aside(self, topic_ids: Collection[bytes]) -> None:
+        """Remove what was set aside of topics that are deleted. Raises OSError."""
+        self._store.delete_aside(topic_ids)
 
     def configure(self, topic: Topic) -> None:
         """A topic's settings have changed: its logs are kept by the new ones."""

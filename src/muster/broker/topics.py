@@ -203,6 +203,21 @@ class TopicCatalogue:
                 self._put(topic)
             raise
 
+    def let_go(self, topics: Collection[Topic]) -> None:
+        """Know topics no longer, all or none, whose folders were set aside; durable when this returns.
+
+        Raises:
+            OSError: the catalogue could not be written; the topics are still there.
+        """
+        for topic in topics:
+            self._drop(topic)
+        try:
+            self._save()
+        except OSError:
+            for topic in topics:
+                self._put(topic)
+            raise
+
     @property
     def deleting(self) -> list[Topic]:
         """Deleted topics whose folders may still exist."""

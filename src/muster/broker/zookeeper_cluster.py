@@ -2,7 +2,7 @@
 
 The rules are `muster.zookeeper.cluster_scheme`; this file runs them on the loop. Whatever the session tells wakes a
 turn (`ClusterMember.turn`). After each turn, what this broker has is made what the image says: topics that exist are in
-the catalogue, logs of those that do not are removed (also if they were deleted while this broker was away), partitions
+the catalogue, logs of those that were deleted are removed (also if that was while this broker was away), partitions
 that this broker leads are open under their epoch, and their groups are served.
 
 A session that is in doubt, or gone, changes nothing here: data is served as before, as in Kafka. There is one replica
@@ -21,6 +21,7 @@ from muster.broker.config import BrokerConfig
 from muster.broker.coordination import Coordination
 from muster.broker.fetches import ParkedFetches
 from muster.broker.follower import Follower, Session
+from muster.broker.former_topics import FormerTopics
 from muster.broker.identity import random_uuid, uuid_bytes, uuid_text
 from muster.broker.partitions import Partitions
 from muster.broker.topic_changes import TopicChanges
@@ -37,6 +38,7 @@ from muster.zookeeper.cluster_scheme import (
     reserve_producer_ids,
     spread,
 )
+from muster.zookeeper.deletions import deletions_for, forget_deletions
 from muster.zookeeper.image import TopicImage
 from muster.zookeeper.operations import NodeExistsError, SessionEvent, Watched, ZooKeeperError
 from muster.zookeeper.znodes import BrokerRegistration, Endpoint, TopicRegistration
@@ -66,11 +68,14 @@ class ZooKeeperCluster(Follower):
         super().__init__(self.member.broker_id, session, self.member.image)
         self._config = config
         self._parts: Parts
+        self._former: FormerTopics
         self._registration: BrokerRegistration
         self._tasks: set[asyncio.Task[None]] = set()
         self._led: dict[tuple[str, int], tuple[bytes, int]] = {}
         self._waiting: set[asyncio.Future[None]] = set()
         self._creating: set[str] = set()
+        self._notes_are_read = False
+        """Whether this broker has dealt with the deletions that were noted while it was away."""
         self._ids = range(0)
         self._next_ids = range(0)
 
@@ -109,6 +114,7 @@ class ZooKeeperCluster(Follower):
             BrokerIdTakenError: another broker has this id, for longer than a session that has died could.
         """
         self._parts = Parts(topics, changes, partitions, coordination, fetches)
+        self._former = FormerTopics(topics, changes, partitions, fetches)
         endpoint = Endpoint(LISTENER, node.host, node.port)
         draft = Endpoint("DRAFT", draft_node.host, draft_node.port) if draft_node is not None else None
         self._registration = BrokerRegistration(
@@ -148,7 +154,7 @@ class ZooKeeperCluster(Follower):
         await self._remove(wanted)
         self._adopt(wanted)
         for name, topic in wanted.items():
-            self._follow_topic(name, topic)
+            await self._follow_topic(name, topic)
         self._parts.changes.groups.topics_changed()
         self._parts.coordination.followed()
         self._changed()
@@ -156,16 +162,22 @@ class ZooKeeperCluster(Follower):
             self._next_ids = await self.session.run(reserve_producer_ids(self.member.broker_id))
 
     async def _remove(self, wanted: Mapping[str, TopicImage]) -> None:
-        """Remove topics that are gone, or whose names belong to new ones."""
+        """Part with topics that are gone, or whose names belong to new ones."""
         gone = [topic for topic in self._parts.topics if self._is_gone(topic, wanted.get(topic.name))]
-        if not gone:
+        if not gone and self._notes_are_read:
             return
         assert self.member.cluster_id is not None
         await self.session.run(check_cluster(self.member.cluster_id))
+        noted = await self.session.run(deletions_for(self.member.broker_id))
         for key in [key for key in self._led if any(key[0] == topic.name for topic in gone)]:
             del self._led[key]
-        for _ in self._parts.changes.deleting(gone):
-            await asyncio.sleep(0)
+        await self._former.part_with(gone, noted)
+        there = {uuid_text(topic.topic_id) for topic in self._parts.topics}
+        there.update(topic.registration.topic_id or "" for topic in self.image.topics.values())
+        over = [topic_id for topic_id in noted if topic_id not in there]
+        self._former.forget_asides(over)
+        await self.session.run(forget_deletions(self.member.broker_id, over))
+        self._notes_are_read = True
 
     def _is_gone(self, topic: Topic, found: TopicImage | None) -> bool:
         """A topic that is there but cannot be used now, since its znode was damaged, or has lost its id to one of
@@ -184,6 +196,13 @@ class ZooKeeperCluster(Follower):
         ]
         if new:
             parts.changes.listing(new)
+        for topic in topics:
+            found = wanted.get(topic.name)
+            if found is not None and _count(found) < topic.partitions:
+                cut = range(_count(found), topic.partitions)
+                for index in cut:
+                    self._resign(topic.name, index)
+                self._former.set_aside(topic, cut)
         changed = [
             (topic, _count(found), found.settings)
             for topic in topics
@@ -195,25 +214,36 @@ class ZooKeeperCluster(Follower):
             for topic, _, _ in changed:
                 parts.partitions.configure(topic)
 
-    def _follow_topic(self, name: str, image: TopicImage) -> None:
+    async def _follow_topic(self, name: str, image: TopicImage) -> None:
         """Lead what this broker leads, and resign from what it does not."""
         parts, me = self._parts, self.member.broker_id
         topic = parts.topics.get(name)
         assert topic is not None
-        for index, known in image.states.items():
+        for index, known in list(image.states.items()):
             state, key = known.state, (name, index)
-            if state.leader == me:
-                if self._led.get(key) != (topic.topic_id, state.leader_epoch):
-                    self._led[key] = topic.topic_id, state.leader_epoch
-                    parts.partitions.lead(topic, index, state.leader_epoch)
-                    log.info("leads %s-%d under epoch %d", name, index, state.leader_epoch)
-                    parts.coordination.leads(topic, index, state.leader_epoch)
-            elif self._led.pop(key, None) is not None:
-                log.info("leads %s-%d no longer", name, index)
-                parts.coordination.resigns(name, index, state.leader_epoch)
-                parts.partitions.resign(name, index)
-                for _ in parts.fetches.topics_deleted([name]):
-                    pass
+            if index >= topic.partitions:  # told of after the catalogue was made what it says
+                continue
+            if state.leader != me:
+                self._resign(name, index)
+            elif self._led.get(key) != (topic.topic_id, state.leader_epoch):
+                await self._former.take_back(topic, index)
+                parts.partitions.lead(topic, index, state.leader_epoch)
+                self._led[key] = topic.topic_id, state.leader_epoch
+                log.info("leads %s-%d under epoch %d", name, index, state.leader_epoch)
+                parts.coordination.leads(topic, index, state.leader_epoch)
+
+    def _resign(self, name: str, index: int) -> None:
+        """Lead a partition no longer, if this broker does."""
+        led = self._led.pop((name, index), None)
+        if led is None:
+            return
+        parts, found = self._parts, self.image.topics.get(name)
+        known = found.states.get(index) if found is not None else None
+        log.info("leads %s-%d no longer", name, index)
+        parts.coordination.resigns(name, index, known.state.leader_epoch if known is not None else led[1] + 1)
+        parts.partitions.resign(name, index)
+        for _ in parts.fetches.topics_deleted([name]):
+            pass
 
     # ----------------------------------------------------------------------------------------------- topics
 

@@ -4,8 +4,9 @@
     TOPIC-PARTITION.HEX-delete         a partition that is being deleted; goes at the next start
     TOPIC-PARTITION.HEX-stray          a partition that no topic of the catalogue has, set aside for people to look at
 
-HEX is 32 digits. A topic's name is cut where the whole name would be too long for a file, as in Kafka. Everything else
-in the folder is not muster's, and is left alone.
+HEX is 32 digits: at random, or the id of the topic that is to have its partition back when it is there again. A
+topic's name is cut where the whole name would be too long for a file, as in Kafka. Everything else in the folder is not
+muster's, and is left alone.
 """
 
 from __future__ import annotations
@@ -94,9 +95,10 @@ def set_aside_suffix(name: str) -> str | None:
     return found[1] if found else None
 
 
-def name_aside(topic_partition: TopicPartition, suffix: str) -> str:
-    """A new name for a partition that is set aside (Kafka's UnifiedLog.logDeleteDirName)."""
-    end = f"-{topic_partition.partition}.{uuid.uuid4().hex}{suffix}"
+def name_aside(topic_partition: TopicPartition, suffix: str, topic_id: bytes | None = None) -> str:
+    """A new name for a partition that is set aside (Kafka's UnifiedLog.logDeleteDirName); with the topic's id always
+    the same one, so that it is found again."""
+    end = f"-{topic_partition.partition}.{(topic_id or uuid.uuid4().bytes).hex()}{suffix}"
     return topic_partition.topic[: _MAX_NAME_BYTES - len(end)] + end
 
 

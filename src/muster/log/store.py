@@ -259,6 +259,69 @@ class LogStore:
         self._doomed += asides[_REMOVED_AT_ONCE:]
         return left
 
+    def set_aside(self, partitions: Iterable[TopicPartition], topic_id: bytes) -> list[str]:
+        """Closes logs of a topic and keeps their folders under other names; durable when this returns. `open_aside`
+        finds them again. Returns the new names. Raises OSError; a second call goes on where this one ended."""
+        asides = []
+        for partition in partitions:
+            log = self._logs.pop(partition, None)
+            if log is not None:
+                self._dirty.discard(log)
+                try:
+                    log.close()
+                except LogFailedError as error:
+                    logger.error("%s: %s", partition, error)
+            path = self.root / str(partition)
+            if _is_empty_folder(path):
+                self._files.rmdir(path)
+            elif os.path.lexists(path):
+                aside = names.name_aside(partition, names.STRAY, topic_id)
+                if os.path.lexists(self.root / aside):
+                    aside = names.name_aside(partition, names.STRAY)
+                self._files.replace(path, self.root / aside)
+                asides.append(aside)
+        if self.fsync is not FsyncPolicy.NEVER:
+            self._files.sync_folder(self.root)
+        return asides
+
+    def has_aside(self, topic_partition: TopicPartition, topic_id: bytes) -> bool:
+        """Whether a partition was set aside that belongs to the topic with this id."""
+        return topic_partition not in self._logs and (self.root / _aside(topic_partition, topic_id)).is_dir()
+
+    def open_aside(self, topic_partition: TopicPartition, topic_id: bytes, config: LogConfig, now: int) -> PartitionLog:
+        """Opens a partition that was set aside, under its own name, and checks all of it. That takes long: it may run
+        in a thread, and `put_back` has the store know the log. Raises OSError; then it is set aside as before."""
+        path, aside = self.root / str(topic_partition), self.root / _aside(topic_partition, topic_id)
+        self._files.replace(aside, path)
+        try:
+            if self.fsync is not FsyncPolicy.NEVER:
+                self._files.sync_folder(self.root)
+            return PartitionLog.open(
+                path,
+                topic_partition,
+                config,
+                now=now,
+                fsync=self.fsync,
+                on_dirty=self._dirty.add,
+                files=self._files,
+            )
+        except BaseException:
+            self._files.replace(path, aside)
+            raise
+
+    def put_back(self, log: PartitionLog) -> None:
+        """Has a log that `open_aside` opened among the others."""
+        self._logs[log.topic_partition] = log
+
+    def delete_aside(self, topic_ids: Collection[bytes]) -> None:
+        """Has everything removed that was set aside of these topics. Raises OSError."""
+        ends = tuple(f".{topic_id.hex()}{names.STRAY}" for topic_id in topic_ids)
+        for name in sorted(os.listdir(self.root)):
+            if name.endswith(ends):
+                doomed = self.root / f"{name.removesuffix(names.STRAY)}{names.DELETED}"
+                self._files.replace(self.root / name, doomed)
+                self._doomed.append(doomed)
+
     def _set_doomed_aside(self, partition: TopicPartition) -> Path | None:
         aside = self.root / names.name_aside(partition, names.DELETED)
         try:
@@ -386,6 +449,10 @@ class LogStore:
             logger.error("%s: the next start will look everything over: %s", self.root, error)
         finally:
             self._lock.release()
+
+
+def _aside(topic_partition: TopicPartition, topic_id: bytes) -> str:
+    return names.name_aside(topic_partition, names.STRAY, topic_id)
 
 
 def _is_empty_folder(path: Path) -> bool:

@@ -27,6 +27,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from muster.errors import ConfigError, MusterError
+from muster.zookeeper.deletions import notes
 from muster.zookeeper.image import DELETE_TOPICS, NO_CONTROLLER, ClusterImage, PartitionImage, TopicImage
 from muster.zookeeper.operations import (
     BadVersionError,
@@ -400,15 +401,32 @@ def _write(term: Term, groups: Iterable[list[Write[Any]]]) -> Plan[None]:
 
 
 def _delete(term: Term, image: ClusterImage, name: str) -> Plan[int]:
-    """Delete a topic's znodes, the request for it last: a deletion that was broken off is found again."""
+    """Delete a topic's znodes, the request for it last: a deletion that was broken off is found again. The brokers'
+    notes come first: a topic that is gone without one is kept by them."""
+    noted = yield from _note_deletion(image, name)
     below = yield from _below(topic_path(name))
     config = yield from _below(topic_config_path(name))
     asked = yield from _below(f"{DELETE_TOPICS}/{name}")
-    writes: list[list[Write[Any]]] = [[Delete(path)] for path in (*below, *config, *asked)]
+    deletes: list[list[Write[Any]]] = [[Delete(path)] for path in (*below, *config, *asked)]
+    writes = [*noted, *deletes]
     yield from _write(term, writes)
     image.deletions.discard(name)
     image.topics.pop(name, None)
     return len(writes)
+
+
+def _note_deletion(image: ClusterImage, name: str) -> Plan[list[list[Write[Any]]]]:
+    """The notes that are still missing, for all brokers: those without its records have groups with its offsets."""
+    try:
+        data, stat = yield from ask(GetData(topic_path(name)))
+    except NoNodeError:
+        return []  # it was broken off before; the topic's own znode is the last of its znodes
+    found = read_topic(name, data)
+    if isinstance(found, Unreadable):
+        return []  # its id is not known
+    topic_id = found.topic_id or _id_of_creation(name, stat.czxid)
+    brokers = {*image.brokers, *(replica for replicas in found.partitions.values() for replica in replicas)}
+    return [[note] for note in (yield from notes(name, topic_id, brokers))]
 
 
 def _below(path: str) -> Plan[list[str]]:

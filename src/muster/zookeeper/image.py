@@ -206,6 +206,8 @@ class ClusterImage:
         if known is not None and known.registration.topic_id == found.topic_id:
             new = set(found.partitions) - set(known.registration.partitions)
             known.registration = found
+            for gone in set(known.states) - set(found.partitions):
+                del known.states[gone]
         else:
             self.topics[name] = TopicImage(found)
             new = set(found.partitions)
@@ -228,7 +230,7 @@ class ClusterImage:
         found = read_partition_state(name, number, data[0]) if data is not None else None
         self._note(path, found)
         topic = self.topics.get(name)
-        if topic is None:
+        if topic is None or number not in topic.registration.partitions:
             return
         if data is not None and isinstance(found, PartitionState):
             topic.states[number] = PartitionImage(found, data[1])

@@ -17,7 +17,6 @@ from muster.broker.broker import Broker
 from muster.errors import ConfigError, ErrorCode
 from muster.model import GROUP_METADATA_TOPIC
 from muster.protocol import messages as m
-from muster.protocol.record_batch import build_batch
 from muster.zookeeper.cluster_scheme import (
     CLUSTER_ID,
     PRODUCER_IDS_OF_A_BLOCK,
@@ -34,6 +33,18 @@ from muster.zookeeper.znodes import (
     partition_state_path,
     topic_path,
 )
+from tests.support.cluster_asks import (
+    below,
+    commit,
+    committed,
+    coordinator,
+    create,
+    delete,
+    ends,
+    leaders,
+    produce,
+    stored,
+)
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.held_disk import Asked
 from tests.support.sim_cluster import SimCluster, session_of
@@ -43,44 +54,6 @@ from tests.support.sim_cluster import SimCluster, session_of
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimCluster:
     monkeypatch.setattr(follower, "PAUSE_S", 0.001)
     return SimCluster(tmp_path)
-
-
-async def create(cluster: SimCluster, broker: Broker, name: str, partitions: int, timeout_ms: int = 60_000) -> Any:
-    asked = Asked(broker, m.CreateTopicsRequest([m.CreatableTopic(name, partitions, 1)], timeout_ms), 7)
-    answer = await cluster.soon(asked.answered())
-    return answer.topics[0]
-
-
-async def delete(cluster: SimCluster, broker: Broker, name: str, timeout_ms: int = 60_000) -> Any:
-    asked = Asked(broker, m.DeleteTopicsRequest([m.DeleteTopicState(name)], [], timeout_ms), 6)
-    answer = await cluster.soon(asked.answered())
-    return answer.responses[0]
-
-
-def produce(broker: Broker, topic: str, index: int, value: bytes = b"v", acks: int = -1) -> Asked:
-    data = m.PartitionProduceData(index, bytes(build_batch([(0, None, value, [])])))
-    return Asked(broker, m.ProduceRequest(None, acks, 60_000, [m.TopicProduceData(topic, partition_data=[data])]), 9)
-
-
-async def stored(broker: Broker, topic: str, index: int, value: bytes = b"v") -> int:
-    """The offset of a record that was produced."""
-    answer = await produce(broker, topic, index, value).answered()
-    (found,) = answer.responses[0].partition_responses
-    assert found.error_code == 0
-    offset: int = found.base_offset
-    return offset
-
-
-def leaders(broker: Broker, topic: str) -> dict[int, tuple[int, int]]:
-    found = broker.topics.get(topic)
-    count = found.partitions if found is not None else 0
-    told = {index: broker.cluster.leadership(topic, index) for index in range(count)}
-    return {index: (one.leader, one.leader_epoch) for index, one in told.items()}
-
-
-def ends(broker: Broker, topic: str) -> dict[int, int]:
-    logs = {index: broker.partitions.get(topic, index) for index in range(10)}
-    return {index: log.log_end_offset for index, log in logs.items() if log is not None}
 
 
 async def test_a_topic_is_spread_and_each_broker_has_its_part(cluster: SimCluster) -> None:
@@ -288,11 +261,6 @@ async def test_a_broker_does_not_register_in_another_cluster(cluster: SimCluster
         await cluster.soon(broker.start())
 
 
-def below(cluster: SimCluster, path: str) -> list[str]:
-    children = cluster.do(GetChildren(path))
-    return [found for child in children for found in below(cluster, f"{path}/{child}")] + [path]
-
-
 @pytest.mark.parametrize("trace", ["broker", "epoch"])
 async def test_a_cluster_of_kafkas_brokers_is_left_alone(cluster: SimCluster, trace: str) -> None:
     if trace == "broker":
@@ -469,27 +437,6 @@ async def test_producer_ids_are_given_once_and_run_out_without_zookeeper(cluster
         error, found = await take(one)
         assert error == 0
         assert found not in [*given, *(found for _, found in taken)]
-
-
-async def coordinator(broker: Broker, group_id: str) -> tuple[int, int]:
-    answer = await Asked(broker, m.FindCoordinatorRequest(key_type=0, coordinator_keys=[group_id]), 4).answered()
-    return answer.coordinators[0].error_code, answer.coordinators[0].node_id
-
-
-async def commit(broker: Broker, group_id: str, offset: int) -> int:
-    topic = m.OffsetCommitRequestTopic("t", partitions=[m.OffsetCommitRequestPartition(0, offset)])
-    request = m.OffsetCommitRequest(group_id, -1, "", None, -1, [topic])
-    answer = await Asked(broker, request, 8).answered()
-    error: int = answer.topics[0].partitions[0].error_code
-    return error
-
-
-async def committed(broker: Broker, group_id: str) -> tuple[int, int]:
-    topic = m.OffsetFetchRequestTopic("t", [0])
-    answer = await Asked(broker, m.OffsetFetchRequest(group_id, [topic]), 7).answered()
-    if answer.error_code:
-        return answer.error_code, -1
-    return answer.topics[0].partitions[0].error_code, answer.topics[0].partitions[0].committed_offset
 
 
 async def test_each_group_has_one_coordinator_and_its_commits_come_back_with_it(cluster: SimCluster) -> None:

@@ -28,6 +28,7 @@ from muster.zookeeper.cluster_scheme import (
     spread,
     write_settings,
 )
+from muster.zookeeper.deletions import deletions_path
 from muster.zookeeper.image import ClusterImage, TopicImage
 from muster.zookeeper.operations import (
     BadVersionError,
@@ -289,7 +290,7 @@ def test_a_turn_that_is_broken_off_anywhere_is_made_good_by_the_next(monkeypatch
         world.run(ensure_path("/brokers/topics"), "user")
         world.run(ensure_path("/config/topics"), "user")
         world.run(ensure_path("/admin/delete_topics"), "user")
-        world.run(create_topic("old", TopicRegistration({0: [1], 1: [2]}), {}), "user")
+        world.run(create_topic("old", TopicRegistration({0: [1], 1: [2]}, "AAAAAAAAQACAAAAAAAAAAA"), {}), "user")
         world.run(create_topic("new", TopicRegistration({0: [1], 1: [1], 2: [2], 3: [1]}), {"a": "b"}), "user")
         world.run(request_deletion("old"), "user")
         members = [ClusterMember(1), ClusterMember(2)]
@@ -301,6 +302,8 @@ def test_a_turn_that_is_broken_off_anywhere_is_made_good_by_the_next(monkeypatch
         settled(world, members)
         assert world.data(topic_path("old")) is None, at
         assert world.do(Exists("/admin/delete_topics/old"), "user") is None
+        for broker in (1, 2):
+            assert world.do(GetChildren(deletions_path(broker)), "user") == ["AAAAAAAAQACAAAAAAAAAAA"], at
         assert [world.state("new", number).leader for number in range(4)] == [1, 1, 2, 1], at
         assert [world.state("new", number).leader_epoch for number in range(4)] == [0, 0, 0, 0]
         assert members[0].term is not None
