@@ -240,7 +240,9 @@ class SlotWorld:
         request = HeartbeatRequest(group_id, generation, member_id)
         return ErrorCode(self.ask(node or self.coordinator(group_id), request, 4).error_code)
 
-    def form(self, group_id: str, members: int = 2, bytes_each: int = 20) -> tuple[int, list[str]]:
+    def form(
+        self, group_id: str, members: int = 2, bytes_each: int = 20, padding: bytes = b""
+    ) -> tuple[int, list[str]]:
         """A stable group; its generation, and the ids of its members, the leader first."""
         node = self.coordinator(group_id)
         ids = [self.ask(node, join_request(group_id), 5).member_id for _ in range(members)]
@@ -249,7 +251,7 @@ class SlotWorld:
         while len({answer.generation_id for answer in joined}) > 1:
             joined = self._join_all(node, group_id, ids)
         leader, generation = joined[0].leader, joined[0].generation_id
-        shares = [SyncGroupRequestAssignment(each, each.encode().ljust(bytes_each, b".")) for each in ids]
+        shares = [SyncGroupRequestAssignment(each, each.encode().ljust(bytes_each, b".") + padding) for each in ids]
         answer = self.ask(node, SyncGroupRequest(group_id, generation, leader, assignments=shares), 3)
         assert answer.error_code == 0, ErrorCode(answer.error_code)
         return generation, sorted(ids, key=lambda each: each != leader)

@@ -32,7 +32,6 @@ from muster.errors import ClosedError, ConfigError
 from muster.model import Node
 from muster.protocol.group_records import GroupMetadataRecord, encode_record
 from muster.zookeeper.group_store import MAX_OFFSET_METADATA, GroupStore
-from muster.zookeeper.group_znodes import fits
 from muster.zookeeper.operations import Plan, SessionEvent, Watched, ZooKeeperError
 from muster.zookeeper.slots import SLOT_COUNT, SlotKeeper
 from muster.zookeeper.znodes import CoordinatorRegistration, Endpoint
@@ -75,6 +74,7 @@ class InZooKeeper(Coordination):
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
         self._groups: Slots
+        self._store: GroupStore
         self.keeper = SlotKeeper(among.node_id, self._gained, self._lost)
         self._pending: dict[int, int] = {}
         """Slots that this broker has, and does not serve yet, with their epochs."""
@@ -87,12 +87,13 @@ class InZooKeeper(Coordination):
 
     def store(self) -> Store:
         """ZooKeeper."""
-        return GroupStore(self._run, lambda: self._groups.release_durable(), self._fenced)
+        self._store = GroupStore(self._run, lambda: self._groups.release_durable(), self._fenced)
+        return self._store
 
     def record_fits(self, record: GroupMetadataRecord) -> bool:
         """Whether a znode takes it."""
         key, value = encode_record(record)
-        return value is None or fits(key, value)
+        return value is None or self._store.fits(key, value)
 
     def start(self, groups: Slots) -> None:
         """No slot yet: they are taken once this broker is registered."""

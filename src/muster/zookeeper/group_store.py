@@ -15,9 +15,14 @@ is read, and tells which; if not, the same multi is sent again, and of the two o
     the session has ended     FencedError: the slot is another's, or vacant. What was acknowledged is in ZooKeeper
     something else is refused the journal has failed, and the slot is read again: what was not durable is not known
 
-A record larger than a znode may be is refused before anything changes (TooLargeError); `group_znodes.fits` tells a
+A record larger than a znode may be is refused before anything changes (TooLargeError); `GroupStore.fits` tells a
 coordinator beforehand. Committed offsets cannot get there: a znode takes so many of them that they fit even when each
 has the longest metadata that is allowed (`MAX_OFFSET_METADATA`).
+
+A server whose `jute.maxbuffer` was lowered closes the connection at a request that is too large for it, without a word:
+that looks like a broken network, and the same would be sent for ever. So a large multi whose answer is lost again and
+again, while what is asked in between is answered, is given up with TooLargeError, and from then on this store sends no
+more than half as much at once (`Room`).
 
 Reading goes a few znodes ahead of the coordinator, however many there are.
 """
@@ -77,8 +82,15 @@ MAX_OFFSET_METADATA = 4_096
 
 _LARGEST_VALUE = 4 * MAX_OFFSET_METADATA + 128
 WRITES_OF_A_MULTI = 500
-_ROOM_OF_A_MULTI = MAX_ZNODE_BYTES + 8 * 1024
+_ROOM_OF_PATHS = 8 * 1024
+_ROOM_OF_A_MULTI = MAX_ZNODE_BYTES + _ROOM_OF_PATHS
 """Bytes of data and paths: any znode fits, with its path."""
+
+LOST_ANSWERS = 4
+"""A large multi is given up when its answer was lost so often in a row, and was not carried out."""
+
+LARGE_BYTES = 32 * 1024
+"""What every ZooKeeper takes: a smaller request is tried until it is answered."""
 
 READERS = 8
 """How many znodes are fetched at a time while a slot is read."""
@@ -138,25 +150,35 @@ def write_all(slot: int, epoch: int, writes: tuple[Write[Any], ...]) -> Plan[Non
 
     Raises:
         FencedError: it is not. None of them was carried out, or all were before it changed.
+        TooLargeError: ZooKeeper closes the connection at so much.
     """
     check = Check(slot_epoch_path(slot), epoch)
-    is_unsure = False
+    lost = 0
     while True:
         try:
             yield from ask(Multi(check, *writes))
         except ConnectionLossError:
-            is_unsure = True
+            lost += 1
             yield from ask(Reconnected())
         except (BadVersionError, NodeExistsError, NoNodeError) as error:
             if error.path == check.path:
                 raise FencedError(f"slot {slot} has another epoch than {epoch}") from error
-            if not is_unsure or not (yield from _was_carried_out(slot, epoch, writes[0])):
+            if not lost or not (yield from _was_carried_out(slot, epoch, writes[0])):
                 raise
             return
         else:
             return
         if (yield from _was_carried_out(slot, epoch, writes[0])):
             return
+        size = sum(map(_size_of, writes))
+        if lost >= LOST_ANSWERS and size > LARGE_BYTES:
+            told = f"ZooKeeper closed the connection {lost} times at {size} bytes for {writes[0].path}"
+            raise TooLargeError(writes[0].path, f"{told}: is its jute.maxbuffer smaller?")
+
+
+def _size_of(write: Write[Any]) -> int:
+    """How much of a request a write takes."""
+    return len(getattr(write, "data", None) or b"") + len(write.path) + 64
 
 
 def _was_carried_out(slot: int, epoch: int, write: Write[Any]) -> Plan[bool]:
@@ -175,6 +197,21 @@ def _is_done(write: Write[Any], found: Stat | None) -> bool:
 # --- the store -------------------------------------------------------------------------------------------------------
 
 
+class Room:
+    """How much goes into one request to ZooKeeper."""
+
+    def __init__(self) -> None:
+        self.bytes = _ROOM_OF_A_MULTI
+
+    def was_too_much(self, size: int) -> None:
+        """ZooKeeper did not take so much. It may be asked with other requests meanwhile, which were smaller."""
+        self.bytes = min(self.bytes, max(size // 2, LARGE_BYTES))
+
+    def fits(self, key: bytes, value: bytes) -> bool:
+        """Whether the record of a group can be written, as far as is known."""
+        return fits(key, value, self.bytes - _ROOM_OF_PATHS)
+
+
 class GroupStore:
     """A `Store` of the groups in ZooKeeper.
 
@@ -190,10 +227,12 @@ class GroupStore:
         self._run = run
         self._on_news = on_news
         self._on_fenced = on_fenced
+        self._room = Room()
+        self.fits = self._room.fits
 
     def load(self, slot: int, epoch: int) -> GroupJournal:
         """Begin to read a slot that was taken under this epoch."""
-        return GroupJournal(slot, epoch, self._run, self._news)
+        return GroupJournal(slot, epoch, self._run, self._news, self._room)
 
     def _news(self, journal: GroupJournal) -> None:
         self._on_news()
@@ -236,13 +275,14 @@ class GroupJournal:
 
     is_empty = False
 
-    def __init__(self, slot: int, epoch: int, run: Runner, on_news: Callable[[GroupJournal], None]) -> None:
+    def __init__(self, slot: int, epoch: int, run: Runner, on_news: Callable[[GroupJournal], None], room: Room) -> None:
         self.slot = slot
         self.epoch = epoch
         self.durable = 0
         self.failed: Exception | None = None
         self._run = run
         self._on_news = on_news
+        self._room = room
         self._position = 0
         self._now = 0
         self._own: dict[str, _Znode] = {}
@@ -278,10 +318,15 @@ class GroupJournal:
                 return
             if isinstance(outcome, SessionExpiredError):
                 outcome = FencedError(f"the session that had slot {self.slot} under epoch {self.epoch} has ended")
-            if isinstance(outcome, Exception):
-                self.failed = outcome
-            else:
-                then(outcome)
+            if isinstance(outcome, TooLargeError):
+                self._room.was_too_much(sum(_size_of(write) for _, write in self._under_way.values()))
+            try:
+                if isinstance(outcome, Exception):
+                    self.failed = outcome
+                else:
+                    then(outcome)
+            except TooLargeError as error:  # what comes next
+                self.failed = error
             self._on_news(self)
 
         self._plans[number] = self._run(plan, done)
@@ -367,7 +412,7 @@ class GroupJournal:
     def _refuse_too_large(self, key: bytes, value: bytes | None) -> None:
         if value is None:
             return
-        if not (_offset_fits(key, value) if _is_offset(key) else fits(key, value)):
+        if not (_offset_fits(key, value) if _is_offset(key) else self._room.fits(key, value)):
             path = f"{groups_path(self.slot)}/{_group_of(key)}"
             raise TooLargeError(path, f"a record of {len(value)} bytes is too large for {path}")
 
@@ -427,13 +472,15 @@ class GroupJournal:
 
     def _gather(self) -> None:
         """Choose what goes into the next multi: whole groups, and of one that does not fit as much as does."""
-        room, count = _ROOM_OF_A_MULTI, WRITES_OF_A_MULTI
+        room, count = self._room.bytes, WRITES_OF_A_MULTI
         while self._dirty and count:
             group, znodes = next(iter(self._dirty.items()))
             sized = [(znode, since, *_write_of(znode, self._now)) for znode, since in znodes.items()]
             if self._under_way and (sum(size for *_, size in sized) > room or len(sized) > count):
                 return
             for znode, since, write, size in sized:
+                if size > room and not self._under_way:
+                    raise TooLargeError(znode.path, f"{size} bytes for {znode.path} are too many for this ZooKeeper")
                 if size > room or not count:
                     return
                 del znodes[znode]
@@ -472,12 +519,14 @@ class GroupJournal:
 
 def _write_of(znode: _Znode, now: int) -> tuple[Write[Any] | None, int]:
     """What makes a znode what it should be, None if it is, and how much of a request that takes."""
-    overhead = len(znode.path) + 64
     if not znode.records:
-        return (None if znode.version is None else Delete(znode.path, znode.version)), overhead
-    data = encode_records(znode.records, now)
-    size = len(data) + overhead
-    return (Create(znode.path, data) if znode.version is None else SetData(znode.path, data, znode.version)), size
+        if znode.version is None:
+            return None, 0
+        write: Write[Any] = Delete(znode.path, znode.version)
+    else:
+        data = encode_records(znode.records, now)
+        write = Create(znode.path, data) if znode.version is None else SetData(znode.path, data, znode.version)
+    return write, _size_of(write)
 
 
 def _version_after(write: Write[Any]) -> int | None:

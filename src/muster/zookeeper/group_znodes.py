@@ -105,10 +105,10 @@ def _records(data: bytes) -> Iterable[tuple[bytes, bytes]]:
         raise CorruptRecordError(f"of {len(data)} bytes, {end} are records")
 
 
-def fits(key: bytes, value: bytes) -> bool:
+def fits(key: bytes, value: bytes, most: int = MAX_ZNODE_BYTES) -> bool:
     """Whether the record of a group can be written: it has to fit into one znode, compressed if it is large, and to be
     read again."""
     size = len(key) + len(value)
-    if size <= MAX_ZNODE_BYTES - 1024:
+    if size <= most - 1024:
         return True
-    return size < MAX_UNPACKED_BYTES - 1024 and len(encode_records({key: value}, 0)) <= MAX_ZNODE_BYTES
+    return size < MAX_UNPACKED_BYTES - 1024 and len(encode_records({key: value}, 0)) <= most
