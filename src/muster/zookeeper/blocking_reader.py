@@ -12,39 +12,40 @@ from typing import Any
 from muster.client.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS, OffsetsToCommit
 from muster.client.blocking import BlockingReader
 from muster.client.loop import LoopThread
-from muster.errors import ClosedError, IllegalStateError
+from muster.errors import ClosedError, IllegalStateError, MusterError
 from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from muster.zookeeper.assigned_reader import AsyncAssignedReader
 
 
 async def call_in_thread(function: Callable[..., Any], *arguments: Any) -> None:
-    """Call the user's function in a thread of its own, from which it may call the consumer."""
+    """Call the user's function in a thread of its own, from which it may call the consumer. Raises what it raises; what
+    is no Exception, as that of sys.exit(), would end the loop's thread instead, and is raised as the cause of one."""
     loop = asyncio.get_running_loop()
-    ended: asyncio.Future[None] = loop.create_future()
+    ended: asyncio.Future[BaseException | None] = loop.create_future()
     context = copy_context()
 
-    def settle(error: Exception | None) -> None:
-        if ended.done():
-            return
-        if error is None:
-            ended.set_result(None)
-        else:
-            ended.set_exception(error)
+    def settle(found: BaseException | None) -> None:
+        if not ended.done():
+            ended.set_result(found)  # as a result: a future takes no StopIteration as its exception
 
     def call() -> None:
-        found: Exception | None = None
+        found: BaseException | None = None
         try:
             result = context.run(function, *arguments)
             if asyncio.iscoroutine(result):
                 result.close()
                 raise IllegalStateError("a listener of a blocking consumer has plain functions, not coroutines")
-        except Exception as error:
+        except BaseException as error:
             found = error
         with suppress(RuntimeError):  # the listener has closed the consumer
             loop.call_soon_threadsafe(settle, found)
 
     threading.Thread(target=call, name="muster-listener", daemon=True).start()
-    await ended
+    found = await ended
+    if found is not None and not isinstance(found, Exception):
+        raise MusterError(f"the listener ended with {found!r}") from found
+    if found is not None:
+        raise found
 
 
 class AssignedReader(BlockingReader):

@@ -354,10 +354,11 @@ class WatcherMember(SessionPlans):
         mine = {partition: thread for partition, thread in assignment.items() if thread in own}
         if not (yield from self._claim(mine)):
             return False
+        readable = yield from self._readable(mine)
         readings = {}
-        for partition, thread in mine.items():
+        for partition, thread in readable.items():
             readings[partition] = Reading(thread, (yield from self._read_offset(partition)))
-        self.owned = mine
+        self.owned = readable
         self._move(Happening.CLAIMED)
         yield from self._ask(StartFetching(readings, assignment, brokers))
         return True
@@ -469,6 +470,12 @@ class WatcherMember(SessionPlans):
             yield from self._report(found)
             return []
         return list(found.partitions)
+
+    def _readable(self, mine: Assignment) -> Plan[Assignment]:
+        """What of its part a broker can have. The rest is claimed, too: other members deal it out as well."""
+        for topic in sorted({partition.topic for partition in mine if not znodes.is_topic_name(partition.topic)}):
+            yield from self._report(Unreadable(znodes.topic_path(topic), "no topic of Kafka has such a name"))
+        return {partition: thread for partition, thread in mine.items() if znodes.is_topic_name(partition.topic)}
 
     def _read_brokers(self) -> Plan[list[BrokerRegistration]]:
         """The brokers from which this consumer can read."""

@@ -38,6 +38,9 @@ class WatcherSettings:
         for name in ("zookeeper_session_timeout_ms", "rebalance_max_retries"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it is at least 1")
+        if self.zookeeper_session_timeout_ms >= 1 << 31:
+            text = f"zookeeper_session_timeout_ms is {self.zookeeper_session_timeout_ms}; it is below 2³¹"
+            raise ConfigError(text)
         if self.rebalance_backoff_ms < 0:
             raise ConfigError(f"rebalance_backoff_ms is {self.rebalance_backoff_ms}; it is at least 0")
 

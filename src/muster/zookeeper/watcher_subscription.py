@@ -41,7 +41,12 @@ class Subscription:
     def to_list(cls, regex: str, streams: int = 1, *, white: bool = True) -> Subscription:
         """All topics whose whole name the expression matches, or with `white=False` does not. Raises ConfigError."""
         pattern = Pattern.WHITE_LIST if white else Pattern.BLACK_LIST
-        return cls(pattern, _checked({list_text(regex): streams}))
+        text = list_text(regex)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"the expression {text!r} cannot be written as UTF-8") from None
+        return cls(pattern, _checked({text: streams}))
 
     @property
     def is_list(self) -> bool:

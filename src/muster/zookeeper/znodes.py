@@ -74,6 +74,11 @@ def check_name(kind: str, name: str) -> str:
     return name
 
 
+def is_topic_name(name: str) -> bool:
+    """Whether a broker can have a topic of that name. Kafka 0.8 takes 255 characters; later ones take 249."""
+    return len(name) <= 255 and _NAME.match(name) is not None
+
+
 def broker_path(broker_id: int) -> str:
     """Where a broker registers."""
     return f"{BROKER_IDS}/{broker_id}"

@@ -156,3 +156,22 @@ def test_a_partition_of_the_highest_number_is_read() -> None:
     world.do(SetData("/brokers/topics/t", data))
     watcher = world.at_rest()
     assert watcher.reads == {TopicPartition("t", 0), TopicPartition("t", (1 << 31) - 1)}
+
+
+@pytest.mark.parametrize("strategy", ["range", "roundrobin"])
+def test_a_topic_of_a_name_that_no_broker_takes_is_claimed_as_others_expect_but_not_read(strategy: str) -> None:
+    """A request that names it would be refused, and a loop over records ended by whatever wrote the znode."""
+    world = World()
+    names = ["a b", "ü", "a:b", "%", "x" * 256]
+    world.write(dict.fromkeys(names, 1))
+    subscription = Subscription.to_list(".*")
+    watchers = [world.join(name, subscription, partition_assignment_strategy=strategy) for name in "ab"]
+    world.rest(*watchers)
+    assert {partition for watcher in watchers for partition in watcher.reads} == {
+        TopicPartition("t", number) for number in range(4)
+    }
+    assert all(set(world.owners(name)) == {0} for name in names)
+    messages = {message for watcher in watchers for message in told(watcher)}
+    assert {
+        f"passed over: /brokers/topics/{name} cannot be read: no topic of Kafka has such a name" for name in names
+    } <= (messages)

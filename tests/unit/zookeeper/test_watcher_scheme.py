@@ -63,6 +63,7 @@ def test_a_consumer_id_is_made_as_08_makes_it() -> None:
         ("rebalance_max_retries", 0),
         ("rebalance_backoff_ms", -1),
         ("zookeeper_session_timeout_ms", 0),
+        ("zookeeper_session_timeout_ms", 1 << 31),  # it is sent with 32 bits
     ],
 )
 def test_wrong_settings_are_refused(name: str, value: Any) -> None:
@@ -291,7 +292,7 @@ def test_members_with_lists_and_with_topics_agree() -> None:
 
 
 @pytest.mark.parametrize(
-    "regex", ["(", "[a-z&&[^b]]", "[[a]]", "[]a]", "(?P<x>a)", "\\p{Alpha}", "\\Qa\\E", "a{99999999999}"]
+    "regex", ["(", "[a-z&&[^b]]", "[[a]]", "[]a]", "(?P<x>a)", "\\p{Alpha}", "\\Qa\\E", "a{99999999999}", "\ud800"]
 )
 def test_an_expression_that_java_reads_otherwise_is_refused(regex: str) -> None:
     with pytest.raises(ConfigError):
