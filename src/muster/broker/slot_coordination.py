@@ -74,7 +74,7 @@ class InZooKeeper(Coordination):
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
         self._groups: Slots
-        self._store: GroupStore
+        self._store = GroupStore(self._run, lambda: self._groups.release_durable(), self._fenced)
         self.keeper = SlotKeeper(among.node_id, self._gained, self._lost)
         self._pending: dict[int, int] = {}
         """Slots that this broker has, and does not serve yet, with their epochs."""
@@ -87,7 +87,6 @@ class InZooKeeper(Coordination):
 
     def store(self) -> Store:
         """ZooKeeper."""
-        self._store = GroupStore(self._run, lambda: self._groups.release_durable(), self._fenced)
         return self._store
 
     def record_fits(self, record: GroupMetadataRecord) -> bool:
