@@ -157,6 +157,7 @@ class SimNode:
         """A request arrives."""
         if not self.session.is_live:
             self.keeper.drop_all()
+            self.wake()
         self.runtime.submit(request, Client("client", "/127.0.0.1", version), reply)
 
 

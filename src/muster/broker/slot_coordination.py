@@ -111,9 +111,11 @@ class InZooKeeper(Coordination):
         return self._session.is_live
 
     def ensure(self) -> bool:
-        """Nothing has to be created. In doubt this broker's slots are dropped: the coordinator then refuses."""
+        """Nothing has to be created. In doubt this broker's slots are dropped: the coordinator then refuses. A session
+        that proves to be alive may tell nothing of the doubt, so a turn takes them again."""
         if not self._session.is_live:
             self.keeper.drop_all()
+            self._wake.set()
         return True
 
     def coordinator(self, group_id: str) -> Node | None:

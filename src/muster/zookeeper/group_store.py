@@ -30,7 +30,7 @@ Reading goes a few znodes ahead of the coordinator, however many there are.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from typing import Any, Protocol, TypeVar
 
@@ -243,7 +243,7 @@ class GroupStore:
 class _Znode:
     """A znode with records of a group."""
 
-    __slots__ = ("group", "is_offsets", "name", "path", "records", "room", "version")
+    __slots__ = ("group", "is_offsets", "leaving", "name", "path", "records", "room", "version")
 
     def __init__(self, group: str, name: str, path: str, version: int | None = None, is_offsets: bool = False) -> None:
         self.group = group
@@ -253,21 +253,33 @@ class _Znode:
         """That of the znode, None while there is none."""
         self.is_offsets = is_offsets
         self.records: dict[bytes, bytes] = {}
+        self.leaving: set[bytes] = set()
+        """Keys of records that were removed, while ZooKeeper may still have them."""
         self.room = MAX_ZNODE_BYTES - 1024
         """Bytes that would be left if every value were as large as it may be."""
 
     def takes(self, key: bytes) -> bool:
         """Whether another offset fits, and will go on to."""
-        return len(self.records) < OFFSETS_OF_A_ZNODE and len(key) + _LARGEST_VALUE <= self.room
+        count = len(self.records) + len(self.leaving)
+        return count < OFFSETS_OF_A_ZNODE and len(key) + _LARGEST_VALUE <= self.room
 
     def put(self, key: bytes, value: bytes) -> None:
-        if key not in self.records:
+        if key in self.leaving:
+            self.leaving.remove(key)
+        elif key not in self.records:
             self.room -= len(key) + _LARGEST_VALUE
         self.records[key] = value
 
     def remove(self, key: bytes) -> None:
         if self.records.pop(key, None) is not None:
-            self.room += len(key) + _LARGEST_VALUE
+            self.leaving.add(key)
+
+    def left(self, keys: Iterable[bytes]) -> set[bytes]:
+        """ZooKeeper does not have these any more; returns those that have not come back."""
+        left = self.leaving.intersection(keys)
+        self.leaving -= left
+        self.room += sum(len(key) + _LARGEST_VALUE for key in left)
+        return left
 
 
 class GroupJournal:
@@ -288,9 +300,12 @@ class GroupJournal:
         self._own: dict[str, _Znode] = {}
         self._offsets: dict[str, dict[int, _Znode]] = {}
         self._where: dict[bytes, _Znode] = {}
+        """Of each offset. One that comes again before its removal is written has its former place: a group's znodes
+        may go in two multis, and a crash between them must not leave an offset in two places."""
         self._dirty: dict[str, dict[_Znode, int]] = {}
         """By group: what is to be written, with the position of the first write that made it so."""
-        self._under_way: dict[_Znode, tuple[int, Write[Any]]] = {}
+        self._under_way: dict[_Znode, tuple[int, Write[Any], set[bytes]]] = {}
+        """The same of the multi that is under way, with the write, and the keys that it takes away."""
         self._names: deque[str] = deque()
         self._arrived: deque[Piece] = deque()
         self._fetching: set[str] = set()
@@ -319,7 +334,7 @@ class GroupJournal:
             if isinstance(outcome, SessionExpiredError):
                 outcome = FencedError(f"the session that had slot {self.slot} under epoch {self.epoch} has ended")
             if isinstance(outcome, TooLargeError):
-                self._room.was_too_much(sum(_size_of(write) for _, write in self._under_way.values()))
+                self._room.was_too_much(sum(_size_of(write) for _, write, _ in self._under_way.values()))
             try:
                 if isinstance(outcome, Exception):
                     self.failed = outcome
@@ -437,7 +452,6 @@ class GroupJournal:
         znode = self._where.get(key)
         if value is None:
             if znode is not None:
-                del self._where[key]
                 znode.remove(key)
                 self._changed(znode)
             return
@@ -465,7 +479,7 @@ class GroupJournal:
         if self._under_way:
             return
         self._gather()
-        writes = tuple(write for _, write in self._under_way.values())
+        writes = tuple(write for _, write, _ in self._under_way.values())
         if writes:
             self._begin(write_all(self.slot, self.epoch, writes), self._written)
         self._count_durable()
@@ -485,22 +499,24 @@ class GroupJournal:
                     return
                 del znodes[znode]
                 if write is not None:
-                    self._under_way[znode] = since, write
+                    self._under_way[znode] = since, write, set(znode.leaving)
                     room, count = room - size, count - 1
                 else:
-                    self._forget(znode)
+                    self._settle(znode, set(znode.leaving))
             del self._dirty[group]
 
     def _written(self, nothing: None) -> None:
         done, self._under_way = self._under_way, {}
-        for znode, (_, write) in done.items():
+        for znode, (_, write, gone) in done.items():
             znode.version = _version_after(write)
-            self._forget(znode)
+            self._settle(znode, gone)
         self._send()
 
-    def _forget(self, znode: _Znode) -> None:
-        """Let go of a znode that is gone, unless it will be again."""
-        if znode.version is not None or znode.records:
+    def _settle(self, znode: _Znode, gone: set[bytes]) -> None:
+        """ZooKeeper has a znode without these records. Let go of it if it is gone, unless it will be again."""
+        for key in znode.left(gone):
+            self._where.pop(key, None)
+        if znode.version is not None or znode.records or znode.leaving:
             return
         if znode.is_offsets:
             of_group = self._offsets.get(znode.group, {})
@@ -512,8 +528,9 @@ class GroupJournal:
             del self._own[znode.group]
 
     def _count_durable(self) -> None:
-        # What is under way became dirty before what is still dirty.
-        waiting = [since for since, _ in self._under_way.values()]
+        # Of a group that did not fit into one multi the rest may be under way while others wait that were dirty before.
+        waiting = [since for since, _, _ in self._under_way.values()]
+        waiting += [since for znodes in self._dirty.values() for since in znodes.values()]
         self.durable = min(waiting) - 1 if waiting else self._position
 
 

@@ -24,7 +24,7 @@ from muster.protocol import messages as m
 from muster.protocol.group_records import GroupMetadataRecord
 from muster.zookeeper import cluster_scheme
 from muster.zookeeper.operations import Create, Plan, SetData
-from muster.zookeeper.slots import SLOT_COUNT, preferred
+from muster.zookeeper.slots import SLOT_COUNT, SlotKeeper, preferred
 from muster.zookeeper.znodes import CoordinatorRegistration, slot_epoch_path
 from tests.support.held_disk import Asked
 from tests.support.sim_cluster import SESSION_MS, SimCluster, session_of
@@ -233,7 +233,7 @@ class Among:
 @pytest.fixture
 async def parts() -> Any:
     among, told = Among(), Told()
-    made = InZooKeeper(among, SimpleNamespace(node=Node(1, "here", 9)))  # type: ignore[arg-type]
+    made = InZooKeeper(among, SimpleNamespace(node=Node(1, "here", 9), draft_node=None))  # type: ignore[arg-type]
     made.start(told)  # type: ignore[arg-type]
     yield made, among, told
     made.stop()
@@ -261,6 +261,37 @@ async def test_a_slot_is_served_when_this_broker_has_all_topics(parts: Any) -> N
     assert len(told.events) == 3
     among.session.is_live = False
     assert made.coordinator("g") is None
+
+
+async def test_slots_that_a_request_has_dropped_are_taken_again_though_no_doubt_is_told(parts: Any) -> None:
+    """A process that stood still for long, and whose session proves to be alive before its doubt was told."""
+    made, among, told = parts
+    turned = asyncio.Event()
+    among.session.run = Turns(made.keeper, turned)
+    among.is_registered = made.keeper.is_registered = True
+    made.keeper._live_is_stale = False
+    made.keeper._stale.clear()
+    made.keeper.held[5] = 3
+    assert made.ensure()
+    assert told.events == [SLOT_COUNT]
+    among.session.is_live = False
+    assert made.ensure()
+    assert told.events == [SLOT_COUNT, ("resign", 5)]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert turned.is_set()
+
+
+class Turns:
+    """A session that takes turns for done."""
+
+    def __init__(self, keeper: SlotKeeper, turned: asyncio.Event) -> None:
+        self._keeper, self._turned = keeper, turned
+
+    async def __call__(self, plan: Any) -> None:
+        plan.close()
+        self._keeper._stale.clear()
+        self._turned.set()
 
 
 async def test_another_coordinator_is_told_by_its_own_znode(parts: Any) -> None:

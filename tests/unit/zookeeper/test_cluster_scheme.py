@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import base64
 from contextlib import suppress
-from random import Random
 
 import pytest
 
+from muster.broker.identity import uuid_bytes
 from muster.errors import ConfigError
-from muster.testing import VirtualClock
-from muster.testing.zookeeper import SimZooKeeper
 from muster.zookeeper import cluster_scheme
 from muster.zookeeper.cluster_scheme import (
     CLUSTER_ID,
@@ -49,20 +47,18 @@ from muster.zookeeper.operations import (
 from muster.zookeeper.znodes import (
     CONTROLLER,
     CONTROLLER_EPOCH,
-    BrokerRegistration,
-    Endpoint,
-    PartitionState,
     TopicRegistration,
     partition_state_path,
-    read_partition_state,
     read_topic,
     topic_config_path,
     topic_path,
 )
+from tests.support.cluster_rules import World, made_world, registration, state
 
 
-def state(leader, epoch=0, isr=None, controller=1):
-    return PartitionState(leader, epoch, [leader] if isr is None else isr, controller)
+@pytest.fixture
+def world():
+    return made_world()
 
 
 @pytest.mark.parametrize(
@@ -96,49 +92,6 @@ def test_partitions_go_to_the_brokers_with_fewest():
     assert load_of(topics) == {1: 2, 2: 1}
 
 
-class World:
-    def __init__(self):
-        self.clock = VirtualClock()
-        self.zookeeper = SimZooKeeper(self.clock, Random(1))
-        self.sessions = {}
-
-    def session(self, name):
-        if name not in self.sessions:
-            self.sessions[name] = self.zookeeper.connect(name, timeout_ms=4_000)
-            self.zookeeper.settle()
-        return self.sessions[name]
-
-    def run(self, plan, name="one"):
-        return self.zookeeper.carry_out(self.session(name), plan)
-
-    def do(self, what, name="one"):
-        return self.zookeeper.do(self.session(name), what)
-
-    def image(self, name="one"):
-        image = ClusterImage()
-        self.run(image.refresh(), name)
-        return image
-
-    def data(self, path):
-        found = self.zookeeper.tree.find(path)
-        return None if found is None else found.data
-
-    def state(self, topic, number):
-        return read_partition_state(topic, number, self.data(partition_state_path(topic, number)))
-
-
-@pytest.fixture
-def world():
-    made = World()
-    for path in cluster_scheme.PERSISTENT:
-        made.run(ensure_path(path))
-    return made
-
-
-def registration(broker_id):
-    return BrokerRegistration(broker_id, (Endpoint("PLAINTEXT", "localhost", 9000 + broker_id),), 0)
-
-
 def test_one_broker_is_elected_and_each_has_an_epoch_of_its_own(world):
     first = world.run(elect(1, 5), "one")
     assert (first.epoch, world.data(CONTROLLER_EPOCH)) == (1, b"1")
@@ -147,6 +100,37 @@ def test_one_broker_is_elected_and_each_has_an_epoch_of_its_own(world):
     world.zookeeper.expire(world.session("one"))
     second = world.run(elect(2, 7), "two")
     assert (second.epoch, second.version) == (2, first.version + 1)
+
+
+def test_no_two_controllers_have_one_epoch(world):
+    """The sequence: a broker reads the epoch; another becomes the controller and is gone again; the first claims."""
+    world.do(Create(CONTROLLER_EPOCH, b"0"))
+    plan = elect(1, 5)
+    answer = world.do(next(plan))
+    assert world.run(elect(2, 6), "two").epoch == 1
+    world.do(Delete(CONTROLLER))
+    claim = plan.send(answer)
+    with pytest.raises(BadVersionError) as refused:
+        world.do(claim)
+    answer = world.do(plan.throw(refused.value))
+    answer = world.do(plan.send(answer))
+    with pytest.raises(StopIteration) as done:
+        plan.send(answer)
+    assert (done.value.value.epoch, world.data(CONTROLLER_EPOCH)) == (2, b"2")
+
+
+def test_a_topic_is_deleted_once_however_often_it_is_asked_for(world):
+    for _ in range(2):
+        world.run(request_deletion("t"))
+    assert world.image().deletions == {"t"}
+
+
+def test_ids_of_topics_are_ids_as_kafka_writes_them():
+    """Kafka's tools would take one that begins with '-' for an option."""
+    ids = [cluster_scheme._id_of_creation("t", czxid) for czxid in range(500)]
+    assert len(set(ids)) == 500
+    assert not [each for each in ids if each.startswith("-")]
+    assert {raw[6] >> 4 for raw in map(uuid_bytes, ids)} == {4}
 
 
 def test_an_older_controller_writes_nothing_more(world):
@@ -165,6 +149,31 @@ def test_an_older_controller_writes_nothing_more(world):
     with pytest.raises(BadVersionError):
         world.run(settle(term, world.image()))
     assert world.data(topic_path("t")) is not None
+
+
+@pytest.mark.parametrize("partitions", [1, cluster_scheme.WRITES_OF_A_MULTI + 50])
+@pytest.mark.parametrize("what", ["new", "without an id", "without its leader", "to be deleted"])
+def test_each_write_of_a_controller_is_refused_when_there_is_a_newer_one(world, what, partitions):
+    world.do(Create("/brokers/ids/1", registration(1).encode(), ephemeral=True))
+    topic_id = None if what == "without an id" else "A" * 22
+    world.run(create_topic("t", TopicRegistration({number: [1] for number in range(partitions)}, topic_id), {}))
+    term = world.run(elect(1, 5), "one")
+    if what in ("without its leader", "to be deleted"):
+        world.run(settle(term, world.image()))
+        assert world.state("t", partitions - 1).leader == 1
+    if what == "to be deleted":
+        world.run(request_deletion("t"))
+    image = world.image()
+    if what == "without its leader":
+        del image.brokers[1]
+    world.do(Delete(CONTROLLER))
+    assert world.run(elect(2, 7), "two").epoch == 2
+    tree = world.zookeeper.tree
+    before = {path: (tree.get(path).mzxid, tree.get(path).version) for path in tree.paths()}
+    with pytest.raises(BadVersionError) as refused:
+        world.run(settle(term, image))
+    assert refused.value.path == CONTROLLER_EPOCH
+    assert {path: (tree.get(path).mzxid, tree.get(path).version) for path in tree.paths()} == before
 
 
 def test_a_state_that_changed_meanwhile_is_not_written_over(world):
@@ -416,89 +425,6 @@ def test_a_topic_of_kafkas_older_tools_is_given_an_id_that_no_former_one_had(wor
         world.run(member.turn(registration(1), 0))
         assert "t" not in member.image.topics
     assert found[0] != found[1]
-
-
-def follow(world, image, name="one"):
-    """An image that is told of events and read after each."""
-    session = world.session(name)
-
-    def read(event):
-        if image.changed(event):
-            dirty.append(event)
-
-    dirty = [None]
-    session.listen(read)
-
-    def catch_up():
-        world.zookeeper.settle()
-        while dirty:
-            dirty.clear()
-            world.run(image.refresh(), name)
-            world.zookeeper.settle()
-
-    return catch_up
-
-
-@pytest.mark.parametrize("partitions", [1, 3, 150])
-def test_nothing_is_watched_of_a_topic_that_is_gone_until_it_comes_again(world, partitions):
-    member = ClusterMember(1)
-    world.run(member.turn(registration(1), 5), "one")
-    image = ClusterImage()
-    catch_up = follow(world, image, "two")
-    catch_up()
-    before = world.zookeeper.servers[0].watched
-    replicas = {number: [1] for number in range(partitions)}
-    for _ in range(2):
-        world.run(create_topic("t", TopicRegistration(replicas, version=1), {"retention.ms": "5"}))
-        catch_up()
-        member.image.forget()
-        world.run(member.turn(registration(1), 5), "one")
-        catch_up()
-        topic = image.topics["t"]
-        assert (sorted(topic.states), topic.settings) == (list(range(partitions)), {"retention.ms": "5"})
-        world.run(request_deletion("t"))
-        catch_up()
-        member.image.forget()
-        world.run(member.turn(registration(1), 5), "one")
-        catch_up()
-        assert image.topics == {}
-        assert {path for path in world.zookeeper.servers[0].watched - before if "/t" in path} == set()
-
-
-@pytest.mark.parametrize("change", [Change.LOST, Change.DATA, Change.CREATED])
-@pytest.mark.parametrize("path", ["/muster/slots/5/owner", "/muster/coordinators", "/consumers/g/ids"])
-def test_an_image_leaves_alone_what_others_of_its_session_watch(world, path, change):
-    world.run(create_topic("5", TopicRegistration({0: [1]}, "id"), {}))
-    image = world.image()
-    assert image.changed(Watched(change, path)) is False
-    assert image.is_current
-
-
-def test_a_change_that_is_told_before_the_answer_to_a_first_reading_is_not_lost(world):
-    """The session tells events and answers in order, but an answer is taken a moment later."""
-    image = ClusterImage()
-    world.session("one").listen(image.changed)
-    world.run(create_topic("t", TopicRegistration({0: [1]}, version=1), {}), "other")
-    named = TopicRegistration({0: [1]}, "0000000000000000000001")
-
-    def until_the_end():
-        plan, outcome = image.refresh(), None
-        while True:
-            try:
-                what = plan.throw(outcome) if isinstance(outcome, Exception) else plan.send(outcome)
-            except StopIteration:
-                return
-            try:
-                outcome = world.do(what)
-            except ZooKeeperError as error:
-                outcome = error
-            if what == GetData(topic_path("t"), watch=True) and named.encode() != world.data(topic_path("t")):
-                world.do(SetData(topic_path("t"), named.encode()), "other")
-                world.zookeeper.settle()
-
-    until_the_end()
-    assert image.is_current
-    assert image.topics["t"].registration == named
 
 
 def test_events_of_others_that_share_the_session_are_none_of_its_own():

@@ -12,6 +12,7 @@ import pytest
 from muster.coordinator.runtime import Client
 from muster.errors import ErrorCode
 from muster.zookeeper.operations import (
+    Change,
     ConnectionLossError,
     Create,
     Delete,
@@ -19,6 +20,7 @@ from muster.zookeeper.operations import (
     Multi,
     SessionEvent,
     SetData,
+    Watched,
     ZooKeeperError,
 )
 from muster.zookeeper.slots import SLOT_COUNT, SlotKeeper, preferred
@@ -240,6 +242,33 @@ def test_in_doubt_it_serves_nothing_and_goes_on_under_a_new_epoch():
     assert world.zookeeper.tree.get(slot_owner_path(0)).data == b'{"id":1,"epoch":2}'
 
 
+def test_a_session_that_was_in_doubt_for_a_moment_has_its_slots_again():
+    """The sequence: a process stands still for long, and a request asks its clock before anything was heard; then an
+    answer comes that proves the session alive, and nothing is ever told of a doubt."""
+    world = SlotWorld()
+    world.start(1)
+    world.settle()
+    assert world.commit("g", 7) == 0
+    node = world.nodes[1]
+    node.keeper.drop_all()
+    assert world.committed("g", node=node) == ErrorCode.NOT_COORDINATOR
+    node.wake()
+    world.settle()
+    assert set(node.keeper.held.values()) == {2}
+    assert world.committed("g") == {0: 7}
+
+
+def test_news_of_a_fence_that_come_late_mean_nothing():
+    world = SlotWorld()
+    world.start(1)
+    world.settle()
+    keeper = world.nodes[1].keeper
+    assert not keeper.fenced(0, keeper.held[0] - 1)
+    assert keeper.is_settled
+    assert keeper.fenced(0, 1)
+    assert (0 in keeper.held, keeper.is_settled) == (False, False)
+
+
 def test_an_answer_that_comes_with_the_doubt_gives_no_slot():
     world, gained = SlotWorld(), []
     keeper = SlotKeeper(1, lambda slot, epoch: gained.append(epoch), lambda slot: None, slots=1)
@@ -261,6 +290,24 @@ def test_an_answer_that_comes_with_the_doubt_gives_no_slot():
     keeper.on_event(SessionEvent.CONNECTED)
     world.zookeeper.carry_out(session, keeper.turn(HERE))
     assert (gained, keeper.held) == ([1], {0: 1})  # nothing was ever sent under it
+
+
+def test_a_slot_that_another_session_has_is_served_no_more():
+    """The sequence: an operator deletes `owner`, and another coordinator takes the slot before this one has looked."""
+    world = SlotWorld()
+    lost: list[int] = []
+    keeper = SlotKeeper(1, lambda slot, epoch: None, lost.append, slots=1)
+    session = world.zookeeper.connect("s")
+    world.zookeeper.settle()
+    world.zookeeper.carry_out(session, keeper.turn(HERE))
+    assert keeper.held == {0: 1}
+    other = world.zookeeper.connect("other", listener=lambda event: None)
+    world.zookeeper.settle()
+    taken = Create(slot_owner_path(0), SlotOwner(2, 2).encode(), ephemeral=True)
+    world.zookeeper.do(other, Multi(Delete(slot_owner_path(0)), taken, SetData(slot_epoch_path(0), b"2")))
+    keeper.on_event(Watched(Change.DELETED, slot_owner_path(0)))
+    world.zookeeper.carry_out(session, keeper.turn(HERE))
+    assert (lost, keeper.held, keeper.owner(0)) == ([0], {}, 2)
 
 
 def advance(world, session, plan, what):
