@@ -47,3 +47,7 @@ class SteadyClock:
             self.stalled_ms += stalled // 1_000_000
         self._last_ns = now
         return (now + self._offset_ns) // 1_000_000
+
+    def begin(self) -> None:
+        """Leave nothing out of what has passed up to now: nothing was measured, so nothing read the clock."""
+        self._last_ns = self._read_ns()

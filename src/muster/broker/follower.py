@@ -157,8 +157,11 @@ class Follower:
                 if not begun.done():
                     begun.set_result(None)
             except IdTakenError as error:
-                taken_since = taken_since or loop.time()
-                if loop.time() - taken_since > self.session.timeout_ms / 1000 * 1.5 + TAKEN_MORE_S:
+                most_s = self.session.timeout_ms / 1000 * 1.5 + TAKEN_MORE_S
+                if taken_since is None:
+                    taken_since = loop.time()
+                    log.info("%s: waiting for the end of a session that has died, %.0f s at most", error, most_s)
+                if loop.time() - taken_since > most_s:
                     self._gone(error, begun)
                     return
                 pause = RETRY_TAKEN_S

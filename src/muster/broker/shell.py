@@ -124,6 +124,7 @@ class Shell:
     def _accept(self) -> None:
         """Serve from now on."""
         self._server.accept()
+        self._clock.begin()  # a folder that is large, or an id that is taken, may have kept the start waiting
         self._tick()
         self._started = True
 

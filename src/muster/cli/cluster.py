@@ -66,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.zookeeper_servers,
             port_base=arguments.port_base,
             settings=settings,
+            say=_say,
         )
         signals.on_second = cluster.kill
         with cluster:
@@ -120,7 +121,10 @@ def _check(arguments: argparse.Namespace) -> dict[str, str]:
 @contextlib.contextmanager
 def _folder(given: Path | None) -> Iterator[Path]:
     if given is not None:
-        given.mkdir(parents=True, exist_ok=True)
+        try:
+            given.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--data-dir: {given} cannot be used as a folder: {error.strerror}") from None
         yield given
     else:
         with tempfile.TemporaryDirectory(prefix="muster-cluster-", ignore_cleanup_errors=True) as folder:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from muster.local.kept import Kept
 from muster.local.ports import LOOPBACK, free_ports
+from muster.log.store import CLEAN_SHUTDOWN_FILE
 
 _READY = re.compile(r"^muster \S+ ready on (\S+) ", re.MULTILINE)
 
@@ -41,6 +42,11 @@ class LocalBroker(Kept):
     def data_dir(self) -> Path:
         """Its folder of topics and groups."""
         return self.folder / "data"
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether an earlier one in this folder did not end in good order, while none runs."""
+        return self.data_dir.exists() and not (self.data_dir / CLEAN_SHUTDOWN_FILE).exists()
 
     def arguments(self) -> list[str]:
         """The arguments of `muster` that it is started with."""

@@ -7,7 +7,7 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from muster.errors import ConfigError
@@ -35,9 +35,12 @@ class LocalCluster(RunsInBlock):
         port_base: int = 0,
         settings: Mapping[str, object] | None = None,
         fsync: bool = True,
+        say: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """`settings` are those of `muster serve -o`, for each broker. `fsync` is ZooKeeper's."""
+        """`settings` are those of `muster serve -o`, for each broker. `fsync` is ZooKeeper's. `say` is told why a start
+        takes long."""
         self.folder = folder.absolute()
+        self._say = say
         # A name of its own: keepers of an earlier run in this folder must not take this one for theirs.
         super().__init__(self.folder / "runs" / f"{os.getpid()}-{secrets.token_hex(4)}")
         count = brokers + zookeeper_servers
@@ -86,7 +89,13 @@ class LocalCluster(RunsInBlock):
         for server in self.servers:
             self._wait_for_an_earlier(server)
             check_free(server.port, server.name)
+        killed = [broker.name for broker in self.brokers.values() if broker.was_killed]
         self.ensemble.start()
+        if killed:
+            self._say(
+                f"waiting for {', '.join(killed)}: killed the last time, and back when the session with ZooKeeper is "
+                "over that was left (zookeeper.session.timeout.ms)"
+            )
         for broker in self.brokers.values():
             broker.launch()
         for broker in self.brokers.values():

@@ -60,19 +60,28 @@ def fetch(
     properties: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Have Maven fetch the jars that a project file names into a folder, unless they are there. Several processes may
-    ask for the same folder at once.
+    """Have Maven fetch the jars that a project file names into a folder of the cache, unless they are there. Several
+    processes may ask for the same folder at once.
 
     Raises:
-        ConfigError: Maven is not here, or it cannot fetch them.
+        ConfigError: Maven is not here, or it cannot fetch them, or they cannot be kept there.
     """
+    try:
+        _fetch(pom, folder, what, properties or {}, progress)
+    except OSError as error:
+        raise ConfigError(
+            f"{what} cannot be kept in {folder}: {error.strerror or error}; XDG_CACHE_HOME names another cache"
+        ) from None
+
+
+def _fetch(pom: Path, folder: Path, what: str, properties: Mapping[str, str], progress: Progress | None) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _locked(folder.with_name(f"{folder.name}.lock")):
         if is_whole(folder):
             return
         partial = folder.with_name(f"{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
-        _have_maven_copy(pom, partial, what, properties or {}, progress)
+        _have_maven_copy(pom, partial, what, properties, progress)
         listing = []
         for path in sorted(partial.iterdir()):
             if not _is_jar(path):

@@ -160,6 +160,7 @@ def test_nothing_is_left_after_sigkill_and_the_data_is_there_again(tmp_path: Pat
         cluster.process.kill()
         with up(tmp_path, *arguments) as another:  # at once: it waits until what was left has ended
             assert cluster.ended() == -signal.SIGKILL
+            assert another.said[0].startswith("waiting for broker 1, broker 2: killed the last time")
             assert consume(another.bootstrap, "kept", 10) == [*range(10)]
             with up(tmp_path, *arguments, until="muster: ") as refused:
                 assert refused.said == [f"muster: another cluster runs in {tmp_path / 'data'}"]
@@ -229,6 +230,7 @@ def test_without_java_it_is_told_in_one_sentence(
         (["--port-base", "-1"], "--port-base -1 does not do"),
         (["-o", "num.partition=3"], "there is no setting 'num.partition'; did you mean num.partitions?"),
         (["-o", "num.partitions=no"], "num.partitions"),
+        (["--data-dir", __file__], "test_cluster_up.py cannot be used as a folder: File exists"),
         (["-o", "node.id=4"], "-o node.id: each broker has its own"),
         (["-o", "listeners=PLAINTEXT://127.0.0.1:9"], "-o listeners: each broker has its own"),
     ],

@@ -81,3 +81,14 @@ async def test_a_member_is_not_expelled_for_what_the_broker_did_not_read(
             beat = await in_thread(client.ask, m.HeartbeatRequest("g", generation_id, member_id), 4)
             assert (beat.error_code == ErrorCode.NONE) is kept
             await asyncio.sleep(0)
+
+
+async def test_a_start_that_takes_long_is_no_time_that_was_left_out(tmp_path: Path) -> None:
+    time = Time()
+    broker = Broker(broker_config(tmp_path))
+    broker._clock = SteadyClock(time)
+    began = broker._clock()
+    time.pass_ms(60_000)
+    async with broker:
+        assert broker._clock.stalled_ms == 0
+        assert broker._clock() == began + 60_000

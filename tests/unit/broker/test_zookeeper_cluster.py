@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,6 +48,7 @@ from tests.support.cluster_asks import (
 )
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.held_disk import Asked
+from tests.support.said import said
 from tests.support.sim_cluster import SimCluster, session_of
 
 
@@ -295,9 +297,12 @@ async def test_an_id_that_stays_taken_ends_the_start(cluster: SimCluster, monkey
         assert [node.node_id for node in broker.cluster.nodes] == [1]
 
 
-async def test_an_id_whose_session_ends_is_taken_over(cluster: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_id_whose_session_ends_is_taken_over(
+    cluster: SimCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """A broker that was killed and is started again finds its own former registration."""
     monkeypatch.setattr(follower, "RETRY_TAKEN_S", 0.001)
+    caplog.set_level(logging.INFO)
     former = cluster.zookeeper.connect("former", timeout_ms=4_000)
     cluster.zookeeper.settle()
     async with cluster.running(2):
@@ -306,6 +311,9 @@ async def test_an_id_whose_session_ends_is_taken_over(cluster: SimCluster, monke
         cluster.zookeeper.cut(former)
         async with cluster.running(1) as broker:
             assert broker.cluster.node_of(1) == broker.node
+    waiting = [line for line in said(caplog, "muster.broker") if "waiting for the end of a session" in line]
+    assert len(waiting) == 1
+    assert waiting[0].startswith("another broker is registered with the id 1: ")
 
 
 async def test_clients_wait_until_the_broker_is_one_of_its_cluster(cluster: SimCluster) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from muster.errors import ConfigError
 from muster.local.cluster import LocalCluster
+from muster.log.store import LogStore
 
 
 def test_each_run_in_a_folder_has_users_of_its_own(tmp_path: Path):
@@ -27,3 +28,12 @@ def test_ports_follow_the_first(tmp_path: Path):
 def test_a_folder_has_one_cluster_at_a_time(tmp_path: Path):
     with LocalCluster(tmp_path)._alone(), pytest.raises(ConfigError, match=f"another cluster runs in {tmp_path}"):
         LocalCluster(tmp_path).__enter__()
+
+
+def test_a_broker_that_did_not_end_in_good_order_was_killed(tmp_path: Path):
+    broker = LocalCluster(tmp_path).brokers[1]
+    assert not broker.was_killed, "there was none"
+    store = LogStore.open(broker.data_dir, now=0)
+    assert broker.was_killed
+    store.close()
+    assert not broker.was_killed

@@ -124,6 +124,14 @@ def test_maven_s_complaint_is_told_in_one_sentence(machine: Machine, fail: str, 
         jars.zookeeper_classpath()
 
 
+def test_a_cache_that_cannot_be_written_is_told_with_its_way_out(machine: Machine):
+    machine.install_maven()
+    (machine.folder / "cache").write_text("no folder")
+    with pytest.raises(ConfigError, match=r"cannot be kept in .*/zookeeper/[0-9.]+: Not a directory; XDG_CACHE_HOME"):
+        jars.zookeeper_classpath()
+    assert machine.calls == 0
+
+
 def test_two_at_once_fetch_once(machine: Machine):
     machine.install_maven("sleep() { :; }")
     threads = [threading.Thread(target=jars.zookeeper_classpath) for _ in range(4)]
