@@ -218,15 +218,19 @@ class Kept(RunsInBlock):
 
     def strike(self, how: signal.Signals = signal.SIGKILL) -> None:
         """Send its process a signal, if it runs."""
-        with contextlib.suppress(ProcessLookupError):
+        try:
             self._signal(how)
+        except ProcessLookupError:
+            self._end_by_keeper()
 
     def ask_to_end(self) -> None:
         """Ask it to end in good order; `wait_for_its_end` comes next. A frozen one is thawed."""
-        with contextlib.suppress(ProcessLookupError):
+        try:
             self._signal(signal.SIGTERM)
             self._signal(signal.SIGCONT)
             self.is_frozen = False
+        except ProcessLookupError:
+            self._end_by_keeper()
 
     def wait_for_its_end(self, patience_s: float = STOP_TIMEOUT_S) -> bool:
         """Return when it is gone: killed after `patience_s`, and the answer is false then."""
@@ -256,6 +260,11 @@ class Kept(RunsInBlock):
         if pid is None:
             raise ProcessLookupError(f"{self.name} does not run")
         os.kill(pid, how)
+
+    def _end_by_keeper(self) -> None:
+        """End it though its process id cannot be read: its folder was removed, or it has just been launched."""
+        if self._process is not None:
+            self._process.terminate()
 
     def _wait_until_gone(self, patience_s: float | None = None) -> bool:
         deadline = None if patience_s is None else time.monotonic() + patience_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -140,6 +141,20 @@ def test_a_keeper_that_is_asked_to_end_ends_its_server(tmp_path: Path):
         assert program.pid is not None
         pid = program.pid
         os.kill(keeper_of(program), signal.SIGTERM)
+        wait_until_gone(pid)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_it_is_ended_though_its_folder_was_removed(tmp_path: Path, asked: bool):
+    """A user may remove a cluster's data before Ctrl-C."""
+    with Program(tmp_path / "a", DEAF) as program:
+        assert program.pid is not None
+        pid = program.pid
+        shutil.rmtree(tmp_path / "a")
+        if asked:
+            assert program.stop(PATIENCE_S)
+        else:
+            program.kill()
         wait_until_gone(pid)
 
 
