@@ -52,6 +52,7 @@ from muster.zookeeper.operations import (
     create_ephemeral,
     ensure_path,
 )
+from muster.zookeeper.znode_json import Unreadable
 from muster.zookeeper.znodes import (
     BROKER_IDS,
     BROKER_TOPICS,
@@ -63,7 +64,6 @@ from muster.zookeeper.znodes import (
     Controller,
     PartitionState,
     TopicRegistration,
-    Unreadable,
     broker_path,
     partition_state_path,
     read_controller_epoch,

@@ -72,7 +72,10 @@ from muster.zookeeper.operations import (
     ask,
     ensure_path,
 )
-from muster.zookeeper.znodes import Unreadable, slot_epoch_path
+from muster.zookeeper.znode_json import Unreadable
+from muster.zookeeper.znodes import (
+    slot_epoch_path,
+)
 
 A = TypeVar("A")
 

@@ -23,7 +23,10 @@ from muster.errors import CorruptRecordError
 from muster.protocol.compression import Compression
 from muster.protocol.record_batch import BatchBuilder, check_batch, iter_headers, read_records
 from muster.zookeeper.operations import MAX_DATA_BYTES
-from muster.zookeeper.znodes import GROUPS, Unreadable
+from muster.zookeeper.znode_json import Unreadable
+from muster.zookeeper.znodes import (
+    GROUPS,
+)
 
 COMPRESS_ABOVE = 64 * 1024
 """Bytes. Smaller znodes are written as they are: compression would take longer than ZooKeeper does."""

@@ -24,6 +24,7 @@ from muster.zookeeper.operations import (
     Watched,
     ask,
 )
+from muster.zookeeper.znode_json import Unreadable
 from muster.zookeeper.znodes import (
     BROKER_IDS,
     BROKER_TOPICS,
@@ -31,7 +32,6 @@ from muster.zookeeper.znodes import (
     BrokerRegistration,
     PartitionState,
     TopicRegistration,
-    Unreadable,
     broker_path,
     partition_state_path,
     read_broker,

@@ -67,13 +67,13 @@ from muster.zookeeper.operations import (
     create_ephemeral,
     ensure_path,
 )
+from muster.zookeeper.znode_json import Unreadable
 from muster.zookeeper.znodes import (
     COORDINATORS,
     GROUPS,
     SLOTS,
     CoordinatorRegistration,
     SlotOwner,
-    Unreadable,
     coordinator_path,
     read_coordinator,
     read_slot_owner,

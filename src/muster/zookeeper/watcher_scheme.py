@@ -74,7 +74,13 @@ from muster.zookeeper.watcher_plans import GONE, SessionPlans
 from muster.zookeeper.watcher_settings import WatcherSettings
 from muster.zookeeper.watcher_states import TRANSITIONS, Happening, WatcherState
 from muster.zookeeper.watcher_subscription import Subscription
-from muster.zookeeper.znodes import BROKER_IDS, BROKER_TOPICS, BrokerRegistration, GroupPaths, Unreadable
+from muster.zookeeper.znode_json import Unreadable
+from muster.zookeeper.znodes import (
+    BROKER_IDS,
+    BROKER_TOPICS,
+    BrokerRegistration,
+    GroupPaths,
+)
 
 A = TypeVar("A")
 

@@ -1,9 +1,10 @@
 """Kafka's znodes: where they are, what they hold byte for byte, and how they are read without trust.
 
 Any program may have written a znode. So a reader returns a value in every case: what the znode says, or `Unreadable`
-with the reason, for the caller to report and pass over. It never raises, and it allocates no more than the data is
-worth. What Java's 0.8 consumers could not read, although it can be read here, is said in `MemberRegistration.poison`:
-one such id stops every one of them (`Json.scala` of 0.8.2.2 reads each number with `toInt`).
+with the reason, for the caller to report and pass over (`znode_json.py`). It never raises, and it allocates no more
+than the data is worth. What Java's 0.8 consumers could not read, although it can be read here, is said in
+`MemberRegistration.poison`: one such id stops every one of them (`Json.scala` of 0.8.2.2 reads each number with
+`toInt`).
 
 A writer writes what Kafka's own writers do, in the order of their keys, so that tools of every release read it. Names
 are not escaped in paths: `check_name` refuses what has no place in one.
@@ -11,14 +12,25 @@ are not escaped in paths: `check_name` refuses what has no place in one.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
 from muster.errors import ConfigError
 from muster.model import Node
+from muster.zookeeper.znode_json import (
+    DECIMAL,
+    INT32,
+    BadError,
+    Json,
+    Unreadable,
+    encode,
+    integers,
+    reading,
+    shown,
+    text_of,
+)
 
 T = TypeVar("T")
 
@@ -36,27 +48,10 @@ GROUPS = "/muster/groups"
 MAX_STREAMS = 10_000
 """The most streams that one member may register: each is a thread in the assignment that every member computes."""
 
-MAX_TEXT = 10_000
-"""Characters of a text that goes into answers, where 32,767 bytes have room."""
-
-_NO_TEXT = re.compile("[\ud800-\udfff]")
 _NAME = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]+\Z")
-_DECIMAL = re.compile(r"-?[0-9]{1,19}\Z")
 _NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,9})\Z")
 _HOST = re.compile(r"[0-9a-zA-Z_.:%-]{1,255}\Z")
 _ENDPOINT = re.compile(r"([a-zA-Z0-9_.-]+)://\[?([0-9a-zA-Z_.:%-]{0,255})\]?:(-?[0-9]{1,5})\Z")
-_INT32 = 1 << 31
-
-
-class Unreadable(NamedTuple):
-    """A znode that is not as Kafka writes it."""
-
-    path: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.path} cannot be read: {self.reason}"
-
 
 # --- paths -----------------------------------------------------------------------------------------------------------
 
@@ -192,7 +187,7 @@ class BrokerRegistration(NamedTuple):
         if self.draft_listener is not None:
             names.append("draft_listener")
             values["draft_listener"] = str(self.draft_listener)
-        return _encode({name: values[name] for name in names})
+        return encode({name: values[name] for name in names})
 
 
 _BROKER_KEYS: dict[int, tuple[str, ...]] = {
@@ -207,18 +202,18 @@ _BROKER_KEYS: dict[int, tuple[str, ...]] = {
 
 def read_broker(name: str, data: bytes | None) -> BrokerRegistration | Unreadable:
     """What the child `name` of `/brokers/ids` says, in any version."""
-    return _reading(f"{BROKER_IDS}/{name}", data, lambda found: _broker(name, found))
+    return reading(f"{BROKER_IDS}/{name}", data, lambda found: _broker(name, found))
 
 
-def _broker(name: str, found: _Json) -> BrokerRegistration:
+def _broker(name: str, found: Json) -> BrokerRegistration:
     version = found.integer("version")
     if version < 1:
-        raise _BadError("its version is below 1")
+        raise BadError("its version is below 1")
     _check_id(name)
     if version == 1:
         host = found.text("host")
         if not _HOST.match(host):
-            raise _BadError(f"{_shown(host)} is no host")
+            raise BadError(f"{shown(host)} is no host")
         endpoints: tuple[Endpoint, ...] = (Endpoint("PLAINTEXT", host, found.port("port")),)
     else:
         protocols = found.mapping("listener_security_protocol_map") if "listener_security_protocol_map" in found else {}
@@ -230,23 +225,27 @@ def _broker(name: str, found: _Json) -> BrokerRegistration:
         version,
         found.text("rack") if found.get("rack") is not None else None,
         found.integer("jmx_port") if "jmx_port" in found else -1,
-        found.draft_listener(),
+        _draft_listener(found),
     )
 
 
+def _draft_listener(found: Json) -> Endpoint | None:
+    return _endpoint(found.text("draft_listener"), {"DRAFT": "PLAINTEXT"}) if "draft_listener" in found else None
+
+
 def _check_id(name: str) -> None:
-    if not _NUMBER.match(name) or int(name) >= _INT32:
-        raise _BadError("its name is no broker id")
+    if not _NUMBER.match(name) or int(name) >= INT32:
+        raise BadError("its name is no broker id")
 
 
 def _endpoint(text: str, protocols: Mapping[str, Any]) -> Endpoint:
     parts = _ENDPOINT.match(text)
     if parts is None:
-        raise _BadError(f"{_shown(text)} is no listener")
+        raise BadError(f"{shown(text)} is no listener")
     listener, host, port = parts.groups()
     protocol = protocols.get(listener, listener)  # before version 4 a listener is named after its protocol
     if not isinstance(protocol, str):
-        raise _BadError("a security protocol is not text")
+        raise BadError("a security protocol is not text")
     return Endpoint(listener, host, int(port), protocol)
 
 
@@ -265,24 +264,24 @@ class TopicRegistration(NamedTuple):
         """As Kafka 0.8 writes it in version 1, and as Kafka 3 does in version 3."""
         partitions = {str(number): replicas for number, replicas in self.partitions.items()}
         if self.version == 1:
-            return _encode({"version": 1, "partitions": partitions})
+            return encode({"version": 1, "partitions": partitions})
         values: dict[str, Any] = {"partitions": partitions}
         if self.topic_id is not None:
             values["topic_id"] = self.topic_id
-        return _encode({**values, "adding_replicas": {}, "removing_replicas": {}, "version": self.version})
+        return encode({**values, "adding_replicas": {}, "removing_replicas": {}, "version": self.version})
 
 
 def read_topic(topic: str, data: bytes | None) -> TopicRegistration | Unreadable:
     """What `/brokers/topics/[topic]` says, in any version."""
-    return _reading(topic_path(topic), data, _topic)
+    return reading(topic_path(topic), data, _topic)
 
 
-def _topic(found: _Json) -> TopicRegistration:
+def _topic(found: Json) -> TopicRegistration:
     partitions: dict[int, list[int]] = {}
     for name, replicas in found.mapping("partitions").items():
-        if not _NUMBER.match(name) or int(name) >= _INT32:
-            raise _BadError(f"{_shown(name)} is no partition")
-        partitions[int(name)] = _integers("replicas", replicas)
+        if not _NUMBER.match(name) or int(name) >= INT32:
+            raise BadError(f"{shown(name)} is no partition")
+        partitions[int(name)] = integers("replicas", replicas)
     topic_id = found.text("topic_id") if found.get("topic_id") is not None else None
     return TopicRegistration(dict(sorted(partitions.items())), topic_id, found.integer("version"))
 
@@ -298,18 +297,18 @@ class PartitionState(NamedTuple):
     def encode(self) -> bytes:
         """As every Kafka writes it."""
         values = {"controller_epoch": self.controller_epoch, "leader": self.leader, "version": 1}
-        return _encode({**values, "leader_epoch": self.leader_epoch, "isr": self.isr})
+        return encode({**values, "leader_epoch": self.leader_epoch, "isr": self.isr})
 
 
 def read_partition_state(topic: str, partition: int, data: bytes | None) -> PartitionState | Unreadable:
     """What a partition's `state` says."""
-    return _reading(
+    return reading(
         partition_state_path(topic, partition),
         data,
         lambda found: PartitionState(
             found.integer("leader"),
             found.integer("leader_epoch"),
-            _integers("isr", found.get("isr")),
+            integers("isr", found.get("isr")),
             found.integer("controller_epoch"),
         ),
     )
@@ -317,17 +316,17 @@ def read_partition_state(topic: str, partition: int, data: bytes | None) -> Part
 
 def topic_config_data(settings: Mapping[str, str]) -> bytes:
     """A topic's settings as Kafka writes them."""
-    return _encode({"version": 1, "config": dict(settings)})
+    return encode({"version": 1, "config": dict(settings)})
 
 
 def read_topic_config(topic: str, data: bytes | None) -> dict[str, str] | Unreadable:
     """What `/config/topics/[topic]` says."""
-    return _reading(topic_config_path(topic), data, _topic_config)
+    return reading(topic_config_path(topic), data, _topic_config)
 
 
-def _topic_config(found: _Json) -> dict[str, str]:
+def _topic_config(found: Json) -> dict[str, str]:
     settings = found.mapping("config")
-    return {_text("a setting", name): _text("a setting", value) for name, value in settings.items()}
+    return {text_of("a setting", name): text_of("a setting", value) for name, value in settings.items()}
 
 
 # --- the controller --------------------------------------------------------------------------------------------------
@@ -343,12 +342,12 @@ class Controller(NamedTuple):
     def encode(self) -> bytes:
         """As Kafka writes it; version 2 is of Kafka 3.4 and later."""
         values = {"version": self.version, "brokerid": self.broker_id, "timestamp": str(self.timestamp_ms)}
-        return _encode({**values, "kraftControllerEpoch": -1} if self.version >= 2 else values)
+        return encode({**values, "kraftControllerEpoch": -1} if self.version >= 2 else values)
 
 
 def read_controller(data: bytes | None) -> Controller | Unreadable:
     """What `/controller` says."""
-    return _reading(
+    return reading(
         CONTROLLER,
         data,
         lambda found: Controller(found.integer("brokerid"), found.time("timestamp"), found.integer("version")),
@@ -389,20 +388,20 @@ class CoordinatorRegistration(NamedTuple):
     def encode(self) -> bytes:
         """As it is written here; no Kafka had it."""
         draft = {} if self.draft_listener is None else {"draft_listener": str(self.draft_listener)}
-        return _encode({"version": 1, "host": self.host, "port": self.port, **draft})
+        return encode({"version": 1, "host": self.host, "port": self.port, **draft})
 
 
 def read_coordinator(name: str, data: bytes | None) -> CoordinatorRegistration | Unreadable:
     """What the child `name` of `/muster/coordinators` says."""
-    return _reading(f"{COORDINATORS}/{name}", data, lambda found: _coordinator(name, found))
+    return reading(f"{COORDINATORS}/{name}", data, lambda found: _coordinator(name, found))
 
 
-def _coordinator(name: str, found: _Json) -> CoordinatorRegistration:
+def _coordinator(name: str, found: Json) -> CoordinatorRegistration:
     _check_id(name)
     host, port = found.text("host"), found.port("port")
     if not _HOST.match(host) or not port:
-        raise _BadError(f"{_shown(host)} port {port} is no address")
-    return CoordinatorRegistration(host, port, found.draft_listener())
+        raise BadError(f"{shown(host)} port {port} is no address")
+    return CoordinatorRegistration(host, port, _draft_listener(found))
 
 
 class SlotOwner(NamedTuple):
@@ -413,12 +412,12 @@ class SlotOwner(NamedTuple):
 
     def encode(self) -> bytes:
         """As it is written here."""
-        return _encode({"id": self.coordinator_id, "epoch": self.epoch})
+        return encode({"id": self.coordinator_id, "epoch": self.epoch})
 
 
 def read_slot_owner(slot: int, data: bytes | None) -> SlotOwner | Unreadable:
     """What a slot's `owner` says."""
-    return _reading(slot_owner_path(slot), data, lambda found: SlotOwner(found.integer("id"), found.integer("epoch")))
+    return reading(slot_owner_path(slot), data, lambda found: SlotOwner(found.integer("id"), found.integer("epoch")))
 
 
 # --- members of scheme 1 ---------------------------------------------------------------------------------------------
@@ -458,10 +457,10 @@ class MemberRegistration(NamedTuple):
 
 def read_member(path: str, data: bytes | None) -> MemberRegistration | Unreadable:
     """What a member's id says; `path` is that of the znode."""
-    return _reading(path, data, _member)
+    return reading(path, data, _member)
 
 
-def _member(found: _Json) -> MemberRegistration:
+def _member(found: Json) -> MemberRegistration:
     name = found.text("pattern")
     lists = {pattern.value: pattern for pattern in Pattern}
     pattern = lists.get(name, Pattern.STATIC)  # as 0.8 does
@@ -469,9 +468,9 @@ def _member(found: _Json) -> MemberRegistration:
     if pattern is not Pattern.STATIC:
         subscription = dict(list(subscription.items())[:1])
     if any(type(count) is not int or count < 1 for count in subscription.values()):
-        raise _BadError("a number of streams is not a whole number of at least 1")
+        raise BadError("a number of streams is not a whole number of at least 1")
     if sum(subscription.values()) > MAX_STREAMS:
-        raise _BadError(f"it has more than {MAX_STREAMS} streams")
+        raise BadError(f"it has more than {MAX_STREAMS} streams")
     poison = found.beyond_java
     return MemberRegistration(pattern, subscription, found.time("timestamp"), poison)
 
@@ -491,77 +490,9 @@ def read_offset(path: str, data: bytes | None) -> int | Unreadable:
 
 def _read_decimal(path: str, data: bytes | None) -> int | Unreadable:
     text = (data or b"").decode("latin-1")
-    if not _DECIMAL.match(text) or not -(1 << 63) <= int(text) < 1 << 63:
-        return Unreadable(path, f"{_shown(text)} is no number of 64 bits")
+    if not DECIMAL.match(text) or not -(1 << 63) <= int(text) < 1 << 63:
+        return Unreadable(path, f"{shown(text)} is no number of 64 bits")
     return int(text)
-
-
-# --- JSON ------------------------------------------------------------------------------------------------------------
-
-
-class _BadError(Exception):
-    """Why a znode cannot be read; it does not leave this file."""
-
-
-class _Json(dict[str, Any]):
-    """The object that a znode holds, read with care."""
-
-    beyond_java: str | None = None
-
-    def text(self, name: str) -> str:
-        return _text(name, self.get(name))
-
-    def texts(self, name: str) -> list[str]:
-        found = self.get(name)
-        if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
-            raise _BadError(f"{name} is no list of text")
-        return found
-
-    def integer(self, name: str) -> int:
-        return _integer(name, self.get(name))
-
-    def port(self, name: str) -> int:
-        found = self.integer(name)
-        if not 0 <= found < 1 << 16:
-            raise _BadError(f"{name} is no port")
-        return found
-
-    def draft_listener(self) -> Endpoint | None:
-        return _endpoint(self.text("draft_listener"), {"DRAFT": "PLAINTEXT"}) if "draft_listener" in self else None
-
-    def mapping(self, name: str) -> dict[str, Any]:
-        found = self.get(name)
-        if not isinstance(found, dict):
-            raise _BadError(f"{name} is no object")
-        return found
-
-    def time(self, name: str) -> int:
-        """Milliseconds since the epoch, -1 where there is none to be read: nothing depends on it."""
-        found = self.get(name, "")
-        return int(found) if isinstance(found, str | int) and _DECIMAL.match(str(found)) else -1
-
-
-def _text(name: str, found: Any) -> str:
-    """Text that an answer to a client can hold."""
-    if not isinstance(found, str) or len(found) > MAX_TEXT or _NO_TEXT.search(found):
-        raise _BadError(f"{name} is not text")
-    return found
-
-
-def _integer(name: str, found: Any) -> int:
-    if type(found) is not int or not -_INT32 <= found < _INT32:
-        raise _BadError(f"{name} is no whole number of 32 bits")
-    return found
-
-
-def _integers(name: str, found: Any) -> list[int]:
-    if not isinstance(found, list):
-        raise _BadError(f"{name} is no list")
-    return [_integer(name, number) for number in found]
-
-
-def _encode(values: Mapping[str, Any]) -> bytes:
-    return json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def _plain(name: str) -> str:
@@ -572,40 +503,3 @@ def _escaped(regex: str) -> str:
     """As `Utils.JSONEscapeString` of 0.8.2.2 does."""
     short = {'"': '\\"', "\\": "\\\\", "/": "\\/", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
     return "".join(short.get(c) or (f"\\u{ord(c):04x}" if c < " " or "\x7f" <= c <= "\x9f" else c) for c in regex)
-
-
-def _reading(path: str, data: bytes | None, read: Callable[[_Json], T]) -> T | Unreadable:
-    """What `read` makes of the object in the data."""
-    beyond: list[str] = []
-
-    def number(text: str) -> float:
-        value = int(text)
-        if not -_INT32 <= value < _INT32:
-            beyond.append(f"{_shown(text)} is beyond Java's int")
-        return value
-
-    def fraction(text: str) -> float:
-        beyond.append(f"{_shown(text)} is no whole number")
-        return float(text)
-
-    try:
-        if data is None:
-            raise _BadError("it has no data")
-        found = json.loads(data.decode(), parse_int=number, parse_float=fraction, parse_constant=_no_constant)
-        if not isinstance(found, dict):
-            raise _BadError("it is no JSON object")
-        values = _Json(found)
-        values.beyond_java = beyond[0] if beyond else None
-        return read(values)
-    except _BadError as error:
-        return Unreadable(path, str(error))
-    except (ValueError, RecursionError):  # what is no JSON, no UTF-8, a number of thousands of digits, or nested deep
-        return Unreadable(path, "it is no JSON")
-
-
-def _no_constant(name: str) -> float:
-    raise _BadError(f"{name} is no JSON")
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 40 else text[:40] + "…")

@@ -24,7 +24,7 @@ from muster.zookeeper.group_znodes import (
     read_znode,
 )
 from muster.zookeeper.operations import GetData, check
-from muster.zookeeper.znodes import Unreadable
+from muster.zookeeper.znode_json import Unreadable
 
 NOW = 1_700_000_000_000
 

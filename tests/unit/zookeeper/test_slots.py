@@ -24,10 +24,10 @@ from muster.zookeeper.operations import (
     ZooKeeperError,
 )
 from muster.zookeeper.slots import SLOT_COUNT, SlotKeeper, preferred
+from muster.zookeeper.znode_json import Unreadable
 from muster.zookeeper.znodes import (
     CoordinatorRegistration,
     SlotOwner,
-    Unreadable,
     coordinator_path,
     read_coordinator,
     read_slot_owner,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from muster.errors import ConfigError
 from muster.model import Node
 from muster.zookeeper import znodes
+from muster.zookeeper.znode_json import Unreadable
 from muster.zookeeper.znodes import (
     BrokerRegistration,
     Controller,
@@ -22,7 +23,6 @@ from muster.zookeeper.znodes import (
     PartitionState,
     Pattern,
     TopicRegistration,
-    Unreadable,
 )
 
 PLAIN = Endpoint("PLAINTEXT", "127.0.0.1", 9809)

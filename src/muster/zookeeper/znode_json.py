@@ -1,0 +1,126 @@
+"""What a znode holds as JSON, read without trust: `reading` returns what it says, or `Unreadable` with the reason."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+MAX_TEXT = 10_000
+"""Characters of a text that goes into answers, where 32,767 bytes have room."""
+
+_NO_TEXT = re.compile("[\ud800-\udfff]")
+DECIMAL = re.compile(r"-?[0-9]{1,19}\Z")
+INT32 = 1 << 31
+
+
+class Unreadable(NamedTuple):
+    """A znode that is not as Kafka writes it."""
+
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path} cannot be read: {self.reason}"
+
+
+class BadError(Exception):
+    """Why a znode cannot be read; it does not leave `reading`."""
+
+
+class Json(dict[str, Any]):
+    """The object that a znode holds, read with care."""
+
+    beyond_java: str | None = None
+
+    def text(self, name: str) -> str:
+        return text_of(name, self.get(name))
+
+    def texts(self, name: str) -> list[str]:
+        found = self.get(name)
+        if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+            raise BadError(f"{name} is no list of text")
+        return found
+
+    def integer(self, name: str) -> int:
+        return integer(name, self.get(name))
+
+    def port(self, name: str) -> int:
+        found = self.integer(name)
+        if not 0 <= found < 1 << 16:
+            raise BadError(f"{name} is no port")
+        return found
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        found = self.get(name)
+        if not isinstance(found, dict):
+            raise BadError(f"{name} is no object")
+        return found
+
+    def time(self, name: str) -> int:
+        """Milliseconds since the epoch, -1 where there is none to be read: nothing depends on it."""
+        found = self.get(name, "")
+        return int(found) if isinstance(found, str | int) and DECIMAL.match(str(found)) else -1
+
+
+def text_of(name: str, found: Any) -> str:
+    """Text that an answer to a client can hold."""
+    if not isinstance(found, str) or len(found) > MAX_TEXT or _NO_TEXT.search(found):
+        raise BadError(f"{name} is not text")
+    return found
+
+
+def integer(name: str, found: Any) -> int:
+    if type(found) is not int or not -INT32 <= found < INT32:
+        raise BadError(f"{name} is no whole number of 32 bits")
+    return found
+
+
+def integers(name: str, found: Any) -> list[int]:
+    if not isinstance(found, list):
+        raise BadError(f"{name} is no list")
+    return [integer(name, number) for number in found]
+
+
+def encode(values: Mapping[str, Any]) -> bytes:
+    return json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def reading(path: str, data: bytes | None, read: Callable[[Json], T]) -> T | Unreadable:
+    """What `read` makes of the object in the data."""
+    beyond: list[str] = []
+
+    def number(text: str) -> float:
+        value = int(text)
+        if not -INT32 <= value < INT32:
+            beyond.append(f"{shown(text)} is beyond Java's int")
+        return value
+
+    def fraction(text: str) -> float:
+        beyond.append(f"{shown(text)} is no whole number")
+        return float(text)
+
+    try:
+        if data is None:
+            raise BadError("it has no data")
+        found = json.loads(data.decode(), parse_int=number, parse_float=fraction, parse_constant=_no_constant)
+        if not isinstance(found, dict):
+            raise BadError("it is no JSON object")
+        values = Json(found)
+        values.beyond_java = beyond[0] if beyond else None
+        return read(values)
+    except BadError as error:
+        return Unreadable(path, str(error))
+    except (ValueError, RecursionError):  # what is no JSON, no UTF-8, a number of thousands of digits, or nested deep
+        return Unreadable(path, "it is no JSON")
+
+
+def _no_constant(name: str) -> float:
+    raise BadError(f"{name} is no JSON")
+
+
+def shown(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:40] + "…")
