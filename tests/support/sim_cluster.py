@@ -19,6 +19,7 @@ from muster.testing import VirtualClock
 from muster.testing.zookeeper import Running, SimSession, SimZooKeeper
 from muster.zookeeper.operations import Ask, ConnectionLossError, Plan, SessionEvent, Watched, ask
 from tests.support.brokers import broker_config
+from tests.support.plans import one_by_one, outcome, through
 
 T = TypeVar("T")
 
@@ -71,32 +72,18 @@ class AsyncSession:
             if not ended.done():
                 ended.set_result(None)
 
-        running = self.sim.run(self._broken(plan), then=done)
+        plan = through(plan if self.break_at is None else one_by_one(plan), self._one)
+        running = self.sim.run(plan, then=done)
         try:
             await ended
         finally:
             running.cancel()
         return running.result
 
-    def _broken(self, plan: Plan[T]) -> Plan[T]:
-        outcome: Any = None
-        while True:
-            try:
-                what = plan.throw(outcome) if isinstance(outcome, Exception) else plan.send(outcome)
-            except StopIteration as done:
-                result: T = done.value
-                return result
-            outcome = yield from self._one(what)
-
     def _one(self, what: Ask[Any]) -> Plan[Any]:
         breaks = self.break_at == 0
         self.break_at = None if breaks or self.break_at is None else self.break_at - 1
-        answer: Any = None
-        if not breaks or self.carries_out:
-            try:
-                answer = yield what
-            except Exception as error:
-                answer = error
+        answer = (yield from outcome(what)) if not breaks or self.carries_out else None
         return ConnectionLossError(getattr(what, "path", "")) if breaks else answer
 
 

@@ -9,7 +9,7 @@ from muster.model import TopicPartition
 from muster.testing import VirtualClock
 from muster.testing.watchers import SimTopics, SimWatcher, write_topics
 from muster.testing.zookeeper import SimSession, SimZooKeeper
-from muster.zookeeper.operations import Ask, Change, Operation, Plan, Watched
+from muster.zookeeper.operations import Ask, Change, Operation, Plan, Watched, next_ask
 from muster.zookeeper.watcher_asks import GiveUp, Level, StartFetching, StopFetching, Tell, TimeOfDay
 from muster.zookeeper.watcher_scheme import WatcherMember
 from muster.zookeeper.watcher_settings import WatcherSettings
@@ -83,7 +83,7 @@ class Hand:
         answer: Any = None
         try:
             while True:
-                what = plan.throw(answer) if isinstance(answer, Exception) else plan.send(answer)
+                what = next_ask(plan, answer)
                 self.asked.append(what)
                 answer = self.answer(what)
         except StopIteration as done:

@@ -31,6 +31,7 @@ from muster.zookeeper.operations import (
     Multi,
     SessionEvent,
     SetData,
+    Several,
     Stat,
     Sync,
     Watched,
@@ -217,17 +218,8 @@ def imagined(seed: int, count: int, *, ends: bool, restarts: Iterable[int] = ())
 def _imagine(zookeeper: SimZooKeeper, sessions: list[SimSession], events: list[list[Event]], step: Step) -> list[Any]:
     match step:
         case Asked():
-            outcomes: list[Any] = [None] * len(step.asks)
-            left = [len(outcomes)]
-            for place, what in enumerate(step.asks):
-
-                def reply(outcome: Any, place: int = place) -> None:
-                    outcomes[place] = outcome
-                    left[0] -= 1
-
-                sessions[step.session].ask(what, reply)
-            zookeeper.clock.run_until(lambda: not left[0], 10_000)
-            return outcomes
+            answers: list[Any] = zookeeper.do(sessions[step.session], Several(*step.asks))
+            return answers
         case Closed():
             sessions[step.session].close()
             zookeeper.clock.advance(100)
@@ -293,8 +285,8 @@ async def _live(
 ) -> list[Any]:
     match step:
         case Asked():
-            session = sessions[step.session]
-            return await asyncio.gather(*(session.ask(what) for what in step.asks), return_exceptions=True)
+            answers: list[Any] = await sessions[step.session].ask(Several(*step.asks))
+            return answers
         case Closed():
             await sessions[step.session].close()
             sessions[step.session] = await _open(address)

@@ -24,6 +24,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any, NamedTuple
 
 from muster.errors import ConfigError, MusterError
@@ -51,6 +52,7 @@ from muster.zookeeper.operations import (
     ask,
     create_ephemeral,
     ensure_path,
+    side_by_side,
 )
 from muster.zookeeper.znode_json import Unreadable
 from muster.zookeeper.znodes import (
@@ -435,10 +437,8 @@ def _below(path: str) -> Plan[list[str]]:
         children = yield from ask(GetChildren(path))
     except NoNodeError:
         return []
-    found: list[str] = []
-    for child in children:
-        found += yield from _below(f"{path}/{child}")
-    return [*found, path]
+    below = yield from side_by_side(_below(f"{path}/{child}") for child in children)
+    return [*chain.from_iterable(below), path]
 
 
 def _id_of(data: bytes | None) -> str:

@@ -23,6 +23,7 @@ from muster.zookeeper.operations import (
     SessionEvent,
     Watched,
     ask,
+    side_by_side,
 )
 from muster.zookeeper.znode_json import Unreadable
 from muster.zookeeper.znodes import (
@@ -125,15 +126,20 @@ class ClusterImage:
         Raises what the operations raise; then it is as dirty as before."""
         read = False
         while self._dirty:
-            path = next(iter(self._dirty))
-            reader = self._dirty.pop(path)
-            try:
-                yield from reader(path)
-            except BaseException:
-                self._dirty.setdefault(path, reader)
-                raise
+            yield from side_by_side(map(self._read, list(self._dirty)))
             read = True
         return read
+
+    def _read(self, path: str) -> Plan[None]:
+        # Clean from the moment at which it is asked for: an event that comes before the answer makes it dirty again.
+        reader = self._dirty.pop(path, None)
+        if reader is None:
+            return
+        try:
+            yield from reader(path)
+        except BaseException:
+            self._dirty.setdefault(path, reader)
+            raise
 
     # --- which path is read how --------------------------------------------------------------------------------------
 

@@ -22,8 +22,9 @@ Rules may have asks of their own kind (to stop fetching, to wait); what carries 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from enum import Enum
+from itertools import chain
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from muster.errors import IllegalArgumentError, MusterError
@@ -256,6 +257,22 @@ class Multi(Ask[list[Any]]):
         return f"Multi({', '.join(map(repr, self.writes))})"
 
 
+class Several(Ask[list[Any]]):
+    """Asks that go out one after another, none waiting for the answer of the one before.
+
+    Its answer is a list with that of each, or its error as a value. ZooKeeper takes them in their order, but unlike the
+    parts of a Multi each for itself: between two of them other sessions may write. `side_by_side` makes it of plans.
+    """
+
+    __slots__ = ("asks",)
+
+    def __init__(self, *asks: Ask[Any]) -> None:
+        self.asks = asks
+
+    def __repr__(self) -> str:
+        return f"Several({', '.join(map(repr, self.asks))})"
+
+
 class SessionId(Ask[int]):
     """The id of the own session, as in `Stat.ephemeral_owner`; it is not asked of ZooKeeper.
 
@@ -272,6 +289,46 @@ class Reconnected(Ask[None]):
     """
 
     __slots__ = ()
+
+
+AT_A_TIME = 100
+"""How many plans go on side by side. What they ask is answered within some tens of milliseconds; then the next is
+looked at, and whatever else the process does has its turn."""
+
+
+def side_by_side(plans: Iterable[Plan[T]]) -> Plan[list[T]]:
+    """Carry plans out that do not wait for one another; returns their results, in order.
+
+    What the first one asks is asked before what the second one asks. Where one raises, the others are closed, and the
+    error is raised.
+    """
+    left = enumerate(plans)
+    going: dict[int, Plan[T]] = {}
+    answers: dict[int, Any] = {}
+    results: dict[int, T] = {}
+    try:
+        while True:
+            asks: dict[int, Ask[Any]] = {}
+            for place, plan in chain(list(going.items()), left):
+                going[place] = plan
+                try:
+                    asks[place] = next_ask(plan, answers.get(place))
+                except StopIteration as done:
+                    results[place] = done.value
+                    del going[place]
+                if len(asks) == AT_A_TIME:
+                    break
+            if not asks:
+                return [results[place] for place in sorted(results)]
+            answers = dict(zip(asks, (yield from ask(Several(*asks.values()))), strict=True))
+    finally:
+        for plan in going.values():
+            plan.close()
+
+
+def next_ask(plan: Plan[Any], answer: Any) -> Ask[Any]:
+    """Go on with an answer, or an error, to what a plan asks next; None begins it. Raises StopIteration at its end."""
+    return plan.throw(answer) if isinstance(answer, Exception) else plan.send(answer)
 
 
 def check(what: Operation[Any] | Multi, chroot: str = "") -> None:

@@ -24,6 +24,7 @@ from muster.zookeeper.operations import (
     SessionEvent,
     SessionExpiredError,
     SessionId,
+    Several,
     Watched,
     ask,
     check,
@@ -240,13 +241,16 @@ class ZooKeeperSession(forks.StaysHere):
             plan.close()
 
     async def _answer(self, link: Link, what: Ask[Any], others: Others | None, chroot: str) -> Any:
-        if isinstance(what, Operation | Multi | SessionId | Reconnected):
+        if isinstance(what, Operation | Multi | Several | SessionId | Reconnected):
             return await self._ask(link, what, chroot)
         if others is None:
             raise TypeError(f"nothing here carries out {what!r}")
         return await others(what)
 
     async def _ask(self, link: Link, what: Ask[Any], chroot: str) -> Any:
+        if isinstance(what, Several):
+            asked = [self._ask(link, each, chroot) for each in what.asks]
+            return await asyncio.gather(*asked, return_exceptions=True)
         path = getattr(what, "path", "")
         self._check_open(link, path)
         if isinstance(what, SessionId):

@@ -66,6 +66,7 @@ from muster.zookeeper.operations import (
     ask,
     create_ephemeral,
     ensure_path,
+    side_by_side,
 )
 from muster.zookeeper.znode_json import Unreadable
 from muster.zookeeper.znodes import (
@@ -216,22 +217,22 @@ class SlotKeeper:
                     yield from self._register(address)
                 if self._live_is_stale:
                     yield from self._read_live()
-                yield from self._settle_all(refused)
+                if not self._live_is_stale:
+                    left = sorted(self._stale - refused.keys())
+                    yield from side_by_side(self._settle_or_note(slot, refused) for slot in left)
         except NoNodeError:
             self._is_made = False
             raise
         for error in refused.values():
             raise error
 
-    def _settle_all(self, refused: dict[int, ZooKeeperError]) -> Plan[None]:
-        while not self._live_is_stale and (left := self._stale - refused.keys()):
-            slot = min(left)
-            try:
-                yield from self._settle(slot)
-            except (ConnectionLossError, SessionExpiredError):
-                raise
-            except ZooKeeperError as error:
-                refused[slot] = error
+    def _settle_or_note(self, slot: int, refused: dict[int, ZooKeeperError]) -> Plan[None]:
+        try:
+            yield from self._settle(slot)
+        except (ConnectionLossError, SessionExpiredError):
+            raise
+        except ZooKeeperError as error:
+            refused[slot] = error
 
     def _register(self, address: CoordinatorRegistration) -> Plan[None]:
         try:
@@ -387,11 +388,12 @@ def make_slots(slots: int) -> Plan[None]:
     for path in (COORDINATORS, SLOTS, GROUPS):
         yield from ensure_path(path)
     there = yield from ask(GetChildren(SLOTS))
-    for slot in range(slots):
-        if str(slot) not in there:
-            with suppress(NodeExistsError):
-                made = (Create(f"{SLOTS}/{slot}"), Create(slot_epoch_path(slot)), Create(f"{GROUPS}/{slot}"))
-                yield from ask(Multi(*made))
+    yield from side_by_side(_make_new_slot(slot) for slot in range(slots) if str(slot) not in there)
+
+
+def _make_new_slot(slot: int) -> Plan[None]:
+    with suppress(NodeExistsError):
+        yield from ask(Multi(Create(f"{SLOTS}/{slot}"), Create(slot_epoch_path(slot)), Create(f"{GROUPS}/{slot}")))
 
 
 def _make_slot(slot: int) -> Plan[None]:

@@ -181,6 +181,7 @@ def stuck(topics: Any) -> Any:
 async def test_records_are_kept_when_an_older_tool_drops_the_topics_id(cluster: SimCluster) -> None:
     """Kafka's tools of before 2.8 write a topic's registration without its id when they add partitions."""
     async with cluster.running(1) as broker, cluster.running(2) as other:
+        await cluster.until(lambda: len(broker.cluster.nodes) == 2)
         await create(cluster, broker, "t", 2)
         before = broker.topics.topic_id("t")
         an_id = "AAAAAAAAQACAAAAAAAAAAA"

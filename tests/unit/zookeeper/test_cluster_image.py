@@ -19,6 +19,7 @@ from muster.zookeeper.operations import (
     Watched,
     ZooKeeperError,
     ensure_path,
+    next_ask,
 )
 from muster.zookeeper.znodes import (
     TopicRegistration,
@@ -26,6 +27,7 @@ from muster.zookeeper.znodes import (
     topic_path,
 )
 from tests.support.cluster_rules import World, made_world, registration, state
+from tests.support.plans import one_by_one
 
 
 @pytest.fixture
@@ -129,10 +131,10 @@ def test_a_change_that_is_told_before_the_answer_to_a_first_reading_is_not_lost(
     named = TopicRegistration({0: [1]}, "0000000000000000000001")
 
     def until_the_end():
-        plan, outcome = image.refresh(), None
+        plan, outcome = one_by_one(image.refresh()), None
         while True:
             try:
-                what = plan.throw(outcome) if isinstance(outcome, Exception) else plan.send(outcome)
+                what = next_ask(plan, outcome)
             except StopIteration:
                 return
             try:

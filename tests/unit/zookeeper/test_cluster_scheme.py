@@ -41,7 +41,6 @@ from muster.zookeeper.operations import (
     NodeExistsError,
     SetData,
     Watched,
-    ZooKeeperError,
     ensure_path,
 )
 from muster.zookeeper.znodes import (
@@ -54,6 +53,7 @@ from muster.zookeeper.znodes import (
     topic_path,
 )
 from tests.support.cluster_rules import World, made_world, registration, state
+from tests.support.plans import one_by_one, outcome, through
 
 
 @pytest.fixture
@@ -258,25 +258,16 @@ def test_a_controller_that_another_has_followed_notices(world):
 
 def broken(plan, at, *, carried_out):
     """The plan, whose ask number `at` loses its connection, before or after it was carried out; the number of asks."""
-    number, outcome = 0, None
-    error: Exception | None = None
-    while True:
-        try:
-            what = plan.throw(error) if error is not None else plan.send(outcome)
-        except StopIteration:
-            return number
-        outcome = error = None
-        if number == at:
-            if carried_out:
-                with suppress(ZooKeeperError):
-                    yield what
-            error = ConnectionLossError()
-        else:
-            try:
-                outcome = yield what
-            except Exception as refused:
-                error = refused
-        number += 1
+    number = 0
+
+    def one(what):
+        nonlocal number
+        breaks, number = number == at, number + 1
+        answer = (yield from outcome(what)) if carried_out or not breaks else None
+        return ConnectionLossError() if breaks else answer
+
+    yield from through(one_by_one(plan), one)
+    return number
 
 
 def settled(world, members):
@@ -330,14 +321,14 @@ def test_a_turn_that_is_broken_off_anywhere_is_made_good_by_the_next(monkeypatch
 
 def refused(plan):
     """The plan, with each multi after the election refused as if another had written; how many were."""
-    outcome, multis = None, 0
-    while True:
-        what = plan.throw(outcome) if isinstance(outcome, Exception) else plan.send(outcome)
+    multis = 0
+
+    def one(what):
+        nonlocal multis
         multis += isinstance(what, Multi)
-        try:
-            outcome = BadVersionError("/elsewhere") if isinstance(what, Multi) and multis > 1 else (yield what)
-        except Exception as error:
-            outcome = error
+        return BadVersionError("/elsewhere") if isinstance(what, Multi) and multis > 1 else (yield from outcome(what))
+
+    return through(plan, one)
 
 
 def test_a_turn_that_is_always_refused_is_given_up(world):

@@ -27,6 +27,7 @@ from muster.zookeeper.znodes import (
     slot_owner_path,
 )
 from muster.zookeeper.znodes import SLOTS as SLOTS_PATH
+from tests.support.plans import one_by_one
 from tests.support.slot_world import SESSION_MS, SLOTS, SlotWorld
 
 
@@ -105,7 +106,7 @@ def test_a_slot_that_cannot_be_taken_holds_up_no_other(world):
     world.run(2 * SESSION_MS)
     session = world.zookeeper.connect("s")
     world.zookeeper.settle()
-    plan = keeper.turn(CoordinatorRegistration("localhost", 9))
+    plan = one_by_one(keeper.turn(CoordinatorRegistration("localhost", 9)))
 
     def refuse_one() -> None:
         what: Any = next(plan)

@@ -34,6 +34,7 @@ from muster.zookeeper.znodes import (
     slot_epoch_path,
     slot_owner_path,
 )
+from tests.support.plans import noted, one_by_one
 from tests.support.slot_world import SESSION_MS, SLOTS, SlotWorld, commit_request
 
 HERE = CoordinatorRegistration("localhost", 9)
@@ -107,6 +108,17 @@ def test_one_alone_has_all():
     world.settle()
     assert world.nodes[1].keeper.held == dict.fromkeys(range(SLOTS), 1)
     assert world.zookeeper.tree.get(slot_epoch_path(0)).data == b"1"
+
+
+def test_all_slots_are_taken_in_few_round_trips():
+    world = SlotWorld()
+    keeper = SlotKeeper(1, lambda slot, epoch: None, lambda slot: None)
+    session = world.zookeeper.connect("s", listener=lambda event: [keeper.on_event(event)].clear())
+    world.zookeeper.settle()
+    asked: list[Any] = []
+    world.zookeeper.carry_out(session, noted(keeper.turn(HERE), asked))
+    assert len(keeper.held) == SLOT_COUNT
+    assert len(asked) < 40
 
 
 def test_a_newcomer_gets_its_share_and_the_groups_in_it():
@@ -278,7 +290,7 @@ def test_an_answer_that_comes_with_the_doubt_gives_no_slot():
     def taken(what):
         return isinstance(what, Multi) and any(write.path == slot_owner_path(0) for write in what.writes)
 
-    plan = keeper.turn(HERE)
+    plan = one_by_one(keeper.turn(HERE))
     what = next(plan)
     while not taken(what):
         what = advance(world, session, plan, what)
@@ -348,6 +360,7 @@ def made_good(step, carried_out):
 
 def broken_off(world, session, plan, step, carried_out):
     """Carry out a plan but for its n-th operation, whose answer is lost; False if there are not so many."""
+    plan = one_by_one(plan)
     try:
         what = next(plan)
         for _ in range(step - 1):

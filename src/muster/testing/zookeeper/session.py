@@ -5,7 +5,8 @@ It keeps the contract of `muster.zookeeper.session`, with callbacks in place of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -37,8 +38,10 @@ from muster.zookeeper.operations import (
     SessionEvent,
     SessionExpiredError,
     SessionId,
+    Several,
     Watched,
     check,
+    next_ask,
 )
 
 T = TypeVar("T")
@@ -99,7 +102,7 @@ class Running(Generic[T]):
         """Go on with an answer or an error."""
         self._turn += 1
         try:
-            what = self._plan.throw(outcome) if isinstance(outcome, Exception) else self._plan.send(outcome)
+            what = next_ask(self._plan, outcome)
         except StopIteration as done:
             self._end(done.value, None)
         except MusterError as error:
@@ -107,7 +110,7 @@ class Running(Generic[T]):
         else:
             turn = self._turn
             reply: Reply = lambda answer: self.step(answer) if turn == self._turn else None  # noqa: E731
-            if isinstance(what, Operation | Multi | SessionId | Reconnected):
+            if isinstance(what, Operation | Multi | Several | SessionId | Reconnected):
                 self._session.submit(what, reply, self._life)
             elif self._others is None:
                 raise TypeError(f"nothing here carries out {what!r}")
@@ -197,8 +200,15 @@ class SimSession:
 
     def submit(self, what: Ask[Any], reply: Reply, life: int) -> None:
         """Ask for one thing as a part of one of the sessions."""
+        if isinstance(what, Several):
+            self._submit_each(what.asks, reply, life)
+            return
         if isinstance(what, Operation | Multi):
-            check(what)
+            try:
+                check(what)
+            except MusterError as error:
+                self._later(0, reply, error)
+                return
         path = getattr(what, "path", "")
         if self.is_closed:
             self._later(0, reply, ClosedError("the session was closed"))
@@ -218,6 +228,19 @@ class SimSession:
             request = Request(self._number, what)
             self._asked[self._number] = (request, reply, self._clock.now)
             self._connection.send(request)
+
+    def _submit_each(self, asks: Sequence[Ask[Any]], reply: Reply, life: int) -> None:
+        outcomes: dict[int, Any] = {}
+
+        def answered(place: int, outcome: Any) -> None:
+            outcomes[place] = outcome
+            if len(outcomes) == len(asks):
+                reply([outcomes[each] for each in range(len(asks))])
+
+        for place, each in enumerate(asks):
+            self.submit(each, partial(answered, place), life)
+        if not asks:
+            self._later(0, reply, [])
 
     def _later(self, delay_ms: int, call: Callable[..., None], *arguments: Any) -> None:
         def due() -> None:

@@ -1,0 +1,54 @@
+"""Plans whose asks are looked at, split up or broken off on their way, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from muster.zookeeper.operations import Ask, Plan, Several, ask, next_ask
+
+T = TypeVar("T")
+
+
+def through(plan: Plan[T], way: Callable[[Ask[Any]], Plan[Any]]) -> Plan[T]:
+    """The plan, with each of its asks carried out by another plan, which returns the answer or the error."""
+    answer: Any = None
+    while True:
+        try:
+            what = next_ask(plan, answer)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        answer = yield from way(what)
+
+
+def outcome(what: Ask[Any]) -> Plan[Any]:
+    """The answer, or the error as a value."""
+    try:
+        return (yield from ask(what))
+    except Exception as error:
+        return error
+
+
+def one_by_one(plan: Plan[T]) -> Plan[T]:
+    """The plan; what it asks `Several` at a time is asked in that order, each on its own."""
+
+    def split(what: Ask[Any]) -> Plan[Any]:
+        if not isinstance(what, Several):
+            return (yield from outcome(what))
+        found = []
+        for each in what.asks:
+            found.append((yield from split(each)))  # noqa: PERF401 (no comprehension may yield)
+        return found
+
+    return through(plan, split)
+
+
+def noted(plan: Plan[T], asked: list[Ask[Any]]) -> Plan[T]:
+    """The plan; the list gets what it asks."""
+
+    def note(what: Ask[Any]) -> Plan[Any]:
+        asked.append(what)
+        return (yield from outcome(what))
+
+    return through(plan, note)
