@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from muster.broker import handlers
 from muster.broker.broker import Broker
-from muster.broker.calls import Sliced, at_once
+from muster.broker.calls import Api, Sliced, at_once
 from muster.log import Files
 from muster.protocol.primitives import Request, Response
 
@@ -69,17 +69,29 @@ class Asked:
         """What a handler asks of the connection, this tells itself."""
         return self
 
-    def __init__(self, broker: Broker, request: Request[Any], version: int, client_id: str = "asker") -> None:
+    def __init__(
+        self,
+        broker: Broker | None,
+        request: Request[Any],
+        version: int,
+        client_id: str = "asker",
+        apis: Mapping[int, Api] | None = None,
+    ) -> None:
+        """`apis` are those of another listener than the broker's own."""
         self.version = version
         self.client_id = client_id
         self.blocks = False
         self.answer: Any = None
         self._answered = asyncio.Event()
-        api = handlers.table(broker.rooms())[type(request).API_KEY]
+        if apis is None:
+            assert broker is not None
+            apis = handlers.table(broker.rooms())
+        api = apis[type(request).API_KEY]
         answer = api.handle(request, self)  # type: ignore[arg-type]
         if answer is not None:
             self.reply(answer)
-        broker._turn_done()  # as the server does after the requests of one read
+        if broker is not None:
+            broker._turn_done()  # as the server does after the requests of one read
 
     def reply(self, response: Response | Sliced) -> None:
         """What a handler calls, once."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -57,9 +59,11 @@ class OldKafkaBroker:
     folder: Path
     zookeeper: str
     port: int = 0
+    broker_id: int = 0
+    session_timeout_ms: int = 60_000
 
     version: ClassVar[str] = VERSION
-    _started: ClassVar[str] = "[Kafka Server 0], started"
+    _started: ClassVar[str] = "[Kafka Server {}], started"
 
     @property
     def log(self) -> str:
@@ -77,12 +81,17 @@ class OldKafkaBroker:
         (self.folder / "users").touch()
         self._held = contextlib.ExitStack()
         self._held.enter_context(peers.locked(self.folder / "users", fcntl.LOCK_SH))
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """Start it, on its data if it was killed; returns when it serves."""
         self.port = self.port or peers.free_ports(1)[0]
         settings = {
-            "broker.id": "0",
+            "broker.id": self.broker_id,
             "log.dirs": self.folder / "data",
             "zookeeper.connect": self.zookeeper,
-            "zookeeper.session.timeout.ms": "60000",
+            "zookeeper.session.timeout.ms": self.session_timeout_ms,
             "zookeeper.connection.timeout.ms": "60000",
             "auto.create.topics.enable": "false",
             "log.cleaner.enable": "false",
@@ -91,23 +100,33 @@ class OldKafkaBroker:
         }
         configuration = self.folder / "server.properties"
         configuration.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        said = len(self.log)
         server = command(self.folder, "kafka.Kafka", str(configuration), level="INFO", version=self.version)
         process = keep(server, self.folder / "users", self.folder / "pid", self.folder / "kafka.log")
         deadline = time.monotonic() + peers.START_TIMEOUT_S
-        while self._started not in self.log:
+        while self._started.format(self.broker_id) not in self.log[said:]:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"Kafka {self.version} did not start:\n{self.log[-3000:]}")
             time.sleep(0.05)
         process.returncode = 0  # the keeper outlives this object, and is not waited for
-        return self
+
+    def kill(self) -> None:
+        """SIGKILL; `start` brings it back."""
+        pid = pid_in(self.folder)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        self._wait_until_gone()
+
+    def _wait_until_gone(self) -> None:
+        while pid_in(self.folder):
+            time.sleep(0.02)
 
     def _listening(self) -> dict[str, str]:
         return {"port": str(self.port), "host.name": "127.0.0.1", "advertised.host.name": "127.0.0.1"}
 
     def __exit__(self, *_: object) -> None:
         self._held.close()
-        while pid_in(self.folder):
-            time.sleep(0.02)
+        self._wait_until_gone()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def run_class(self, cls: str, *arguments: str, text: str = "") -> str:
@@ -149,7 +168,7 @@ class LastZooKeeperKafkaBroker(OldKafkaBroker):
     """One broker of Kafka 3.9.1 in ZooKeeper mode. Topics and records come from clients of today."""
 
     version: ClassVar[str] = LAST_VERSION
-    _started: ClassVar[str] = "[KafkaServer id=0] started"
+    _started: ClassVar[str] = "[KafkaServer id={}] started"
 
     def _listening(self) -> dict[str, str]:
         return {

@@ -44,8 +44,6 @@ def run(arguments: argparse.Namespace) -> int:
     from muster.compare.servers import Given
 
     schemes = [Scheme(name) for name in _listed("--schemes", arguments.schemes, (*SCHEMES, PEER))]
-    if arguments.kafka is not None:
-        schemes = [scheme for scheme in schemes if scheme is not Scheme.SERVER]
     if PEER in arguments.schemes and arguments.kafka is None:
         raise ConfigError(f"--schemes {PEER} is Kafka 0.8.2.2's own consumer: name its brokers with --kafka")
     sizes = [job.STORY] if arguments.quick else [_size(text) for text in arguments.sizes.split(",")]

@@ -74,7 +74,6 @@ def _left_out(given: Given) -> list[str]:
     found = []
     if given.kafka is not None:
         found.append("a broker that goes, since the brokers are the user's")
-        found.append("scheme 2, whose coordinators are brokers of muster")
     if given.zookeeper is not None:
         found.append("ZooKeeper that is away, since it is the user's")
     return found

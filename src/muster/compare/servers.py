@@ -17,16 +17,20 @@ from muster.client.driver import monotonic_ms
 from muster.compare.counters import Counters, parse_mntr, read_counters
 from muster.compare.formulas import Scheme
 from muster.errors import ConfigError, KafkaError, MusterError
-from muster.local.broker import LocalBroker
+from muster.local.broker import LocalBroker, LocalCoordinator
 from muster.local.ports import LOOPBACK, free_ports
 from muster.local.zookeeper import Ensemble, ZooKeeperServer
 
 BROKERS = 3
+COORDINATORS = 2
+"""Of scheme 2, beside the brokers of Apache Kafka."""
 PATIENCE_S = 120
 LOOK_EVERY_S = 0.1
 
-SETTINGS: Mapping[str, object] = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 3}
-"""Of every broker: the first member of a group waits for no others, so that all schemes start alike."""
+OF_GROUPS: Mapping[str, object] = {"group.initial.rebalance.delay.ms": 0}
+"""The first member of a group waits for no others, so that all schemes start alike."""
+SETTINGS: Mapping[str, object] = {**OF_GROUPS, "offsets.topic.num.partitions": 3}
+"""Of every broker."""
 OF_SCHEME: Mapping[Scheme, Mapping[str, object]] = {
     Scheme.WATCHERS: {},
     Scheme.SERVER: {"server.assigned.groups": ".*", "group.coordinator.store": "zookeeper"},
@@ -57,10 +61,12 @@ class Servers:
     coordinators = ""
     """The listeners of scheme 2's coordinators."""
 
-    def __init__(self, zookeeper: str, bootstrap: str, brokers: int) -> None:
+    def __init__(self, zookeeper: str, bootstrap: str, brokers: int, groups: str = "") -> None:
         self.zookeeper = zookeeper
         """HOST:PORT,HOST:PORT/chroot."""
         self.bootstrap = bootstrap
+        self.groups = groups or bootstrap
+        """Who is asked about groups."""
         self.brokers = brokers
 
     def zookeeper_of(self, member: str) -> str:
@@ -203,11 +209,28 @@ async def started(scheme: Scheme, folder: Path, given: Given, name: str) -> Asyn
     if given.kafka is not None:
         assert given.zookeeper is not None
         async with AsyncAdmin(bootstrap_servers=given.kafka, client_id="muster-compare") as admin:
-            brokers = len((await admin.describe_cluster()).nodes)
-        yield Servers(given.zookeeper, given.kafka, brokers)
+            brokers = [node.node_id for node in (await admin.describe_cluster()).nodes]
+        with contextlib.ExitStack() as running:
+            yield await asyncio.to_thread(_beside, scheme, folder, given.zookeeper, given.kafka, brokers, running)
         return
     with contextlib.ExitStack() as running:
         yield await asyncio.to_thread(_start, scheme, folder, given, name, running)
+
+
+def _beside(
+    scheme: Scheme, folder: Path, zookeeper: str, kafka: str, brokers: list[int], running: contextlib.ExitStack
+) -> Servers:
+    """The user's Kafka; under scheme 2 with coordinators of one's own."""
+    if scheme is not Scheme.SERVER:
+        return Servers(zookeeper, kafka, len(brokers))
+    first = max(brokers) + 1
+    coordinators = [
+        running.enter_context(LocalCoordinator(folder / f"coordinator-{number}", zookeeper, number, OF_GROUPS))
+        for number in range(first, first + COORDINATORS)
+    ]
+    servers = Servers(zookeeper, kafka, len(brokers), ",".join(one.address for one in coordinators))
+    servers.coordinators = ",".join(one.members_address for one in coordinators)
+    return servers
 
 
 @contextlib.asynccontextmanager

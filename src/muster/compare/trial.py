@@ -309,7 +309,7 @@ class Trial:
 
     async def _coordinator(self) -> int:
         """The broker that coordinates the group; what brokers do when a group is first asked for is done by then."""
-        async with AsyncAdmin(bootstrap_servers=self._servers.bootstrap) as admin:
+        async with AsyncAdmin(bootstrap_servers=self._servers.groups) as admin:
             give_up = monotonic_ms() + PATIENCE_S * 1000
             while True:
                 described = (await admin.describe_consumer_groups([self.name]))[self.name]

@@ -1,4 +1,4 @@
-"""A broker of muster on this machine: `muster serve` in a process of its own."""
+"""A broker of muster on this machine, or a coordinator beside Apache Kafka, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,23 @@ from muster.log.store import CLEAN_SHUTDOWN_FILE
 _READY = re.compile(r"^muster \S+ ready on (\S+) ", re.MULTILINE)
 
 
-class LocalBroker(Kept):
+class _Command(Kept):
+    """A process of the command `muster` that says when it is ready: its port could be another server's."""
+
+    def arguments(self) -> list[str]:
+        """The arguments of `muster` that it is started with."""
+        raise NotImplementedError
+
+    def command(self) -> list[str]:
+        """The command line to start it with."""
+        return [sys.executable, "-m", "muster", *self.arguments()]
+
+    def is_ready(self) -> bool:
+        """Whether it has said that it is ready."""
+        return _READY.search(self.log) is not None
+
+
+class LocalBroker(_Command):
     """One broker on the loopback interface: alone, or with an id in the cluster on a ZooKeeper."""
 
     def __init__(
@@ -54,14 +70,40 @@ class LocalBroker(Kept):
         arguments = ["serve", "--host", LOOPBACK, "--port", str(self.port), "--data-dir", str(self.data_dir)]
         if self._zookeeper is not None:
             arguments += ["--zookeeper", self._zookeeper, "--broker-id", str(self.broker_id)]
-        for name, value in self._settings.items():
-            arguments += ["-o", f"{name}={value}"]
-        return arguments
+        return arguments + _overrides(self._settings)
 
-    def command(self) -> list[str]:
-        """The command line to start it with."""
-        return [sys.executable, "-m", "muster", *self.arguments()]
 
-    def is_ready(self) -> bool:
-        """Whether it has said that it is ready: its port could be another server's."""
-        return _READY.search(self.log) is not None
+class LocalCoordinator(_Command):
+    """One coordinator on the loopback interface, beside the Kafka on a ZooKeeper."""
+
+    def __init__(
+        self,
+        folder: Path,
+        zookeeper: str,
+        coordinator_id: int,
+        settings: Mapping[str, object] | None = None,
+        users: Path | None = None,
+    ) -> None:
+        """`settings` are those of `muster coordinator -o`."""
+        super().__init__(f"coordinator {coordinator_id}", folder, users=users)
+        self.coordinator_id = coordinator_id
+        self._members_port = 0
+        self._zookeeper = zookeeper
+        self._settings = dict(settings or {})
+
+    @property
+    def members_address(self) -> str:
+        """Where members join."""
+        return f"{LOOPBACK}:{self._members_port}"
+
+    def arguments(self) -> list[str]:
+        """The arguments of `muster` that it is started with."""
+        if not self.port:
+            self.port, self._members_port = free_ports(2)
+        arguments = ["coordinator", "--host", LOOPBACK, "--port", str(self.port)]
+        arguments += ["--draft-listener", self.members_address, "--zookeeper", self._zookeeper]
+        return [*arguments, "--coordinator-id", str(self.coordinator_id), *_overrides(self._settings)]
+
+
+def _overrides(settings: Mapping[str, object]) -> list[str]:
+    return [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]

@@ -1,0 +1,426 @@
+"""A coordinator beside Kafka, on a ZooKeeper in memory in which the test does what Kafka's brokers do there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.broker import follower, handlers, slot_coordination
+from muster.broker.beside import SETTINGS, Coordinator, KafkaFollower
+from muster.broker.config import SETTINGS as ALL_SETTINGS
+from muster.broker.config import BrokerConfig
+from muster.broker.handlers import draft
+from muster.broker.slot_coordination import InZooKeeper
+from muster.coordinator.partitioning import group_partition
+from muster.errors import ConfigError, ErrorCode
+from muster.protocol import messages as m
+from muster.protocol.draft_messages import DraftJoinGroupRequest
+from muster.testing.zookeeper import SimSession
+from muster.zookeeper.beside_kafka import KAFKA, CoordinatorIdTakenError
+from muster.zookeeper.cluster_scheme import CLUSTER_ID
+from muster.zookeeper.operations import Create, Delete, GetChildren, GetData, SetData, ensure_path
+from muster.zookeeper.slots import SLOT_COUNT, preferred
+from muster.zookeeper.znodes import (
+    BROKER_IDS,
+    BROKER_TOPICS,
+    BrokerRegistration,
+    Endpoint,
+    PartitionState,
+    TopicRegistration,
+    broker_path,
+    coordinator_path,
+    partition_state_path,
+    topic_path,
+)
+from tests.support.held_disk import Asked
+from tests.support.sim_cluster import AsyncSession, SimCluster
+
+IDS = ("J28i5pjmSkGnk1t5tzXkjw", "Uq1Nl-TrQ6SFGwVcCf3vqA")
+PARTITIONS = 4
+
+
+class World(SimCluster):
+    """A ZooKeeper with Kafka's brokers 0 and 1, as far as they are seen there."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.sessions: dict[int, SimSession] = {}
+
+    def kafka(self, cluster_id: str = "kafka-1") -> None:
+        """Kafka starts for the first time."""
+        for path in (BROKER_IDS, BROKER_TOPICS, "/cluster", "/config/topics", "/admin/delete_topics"):
+            self.plan(ensure_path(path))
+        self.do(Create(CLUSTER_ID, b'{"version":"1","id":"%s"}' % cluster_id.encode()))
+        self.do(Create("/controller_epoch", b"1"))
+        for number in (0, 1):
+            self.comes(number)
+
+    def comes(self, number: int) -> None:
+        """A broker registers."""
+        session = self.sessions[number] = self.zookeeper.connect(f"kafka-{number}", timeout_ms=60_000)
+        self.zookeeper.settle()
+        registration = BrokerRegistration(number, (Endpoint("PLAINTEXT", "kafka", 9092 + number),), 0)
+        self.zookeeper.do(session, Create(broker_path(number), registration.encode(), ephemeral=True))
+
+    def dies(self, number: int) -> None:
+        """Its session ends."""
+        self.zookeeper.expire(self.sessions[number])
+
+    def create(self, topic: str, topic_id: str | None = IDS[0]) -> None:
+        """Kafka creates a topic, and its controller gives the partitions leaders in turn."""
+        registration = TopicRegistration({number: [number % 2] for number in range(PARTITIONS)}, topic_id)
+        self.do(Create(topic_path(topic), registration.encode()))
+        self.do(Create(f"{topic_path(topic)}/partitions"))
+        for number in range(PARTITIONS):
+            self.do(Create(f"{topic_path(topic)}/partitions/{number}"))
+            state = PartitionState(number % 2, 0, [number % 2], 1)
+            self.do(Create(partition_state_path(topic, number), state.encode()))
+
+    def lead(self, topic: str, number: int, leader: int, epoch: int) -> None:
+        """Kafka's controller writes a leader."""
+        self.do(SetData(partition_state_path(topic, number), PartitionState(leader, epoch, [number % 2], 1).encode()))
+
+    def delete(self, topic: str) -> None:
+        """Kafka's controller has deleted a topic."""
+        for path in reversed(self.below(topic_path(topic))):
+            self.do(Delete(path))
+
+    def below(self, path: str) -> list[str]:
+        """A znode and all below it."""
+        children = self.do(GetChildren(path))
+        return [path, *(found for child in children for found in self.below(f"{path.rstrip('/')}/{child}"))]
+
+    def of_kafka(self) -> dict[str, int]:
+        """What is not the coordinators', with the transaction that wrote it."""
+        paths = [path for path in self.below("/") if not path.startswith("/muster")]
+        return {path: self.do(GetData(path))[1].mzxid for path in paths}
+
+    def coordinator(self, number: int, **settings: object) -> tuple[Coordinator, AsyncSession]:
+        """One that is not started yet."""
+        given = {name.replace("_", "."): value for name, value in settings.items()}
+        fixed = {"node.id": number, "listeners": "127.0.0.1:0", "draft.listener": "127.0.0.1:0"}
+        config = BrokerConfig({**fixed, "group.initial.rebalance.delay.ms": 0, **given})
+        session = self.session(f"coordinator-{number}")
+        return Coordinator(config, KafkaFollower(config, session)), session
+
+    @contextlib.asynccontextmanager
+    async def coordinating(self, number: int, **settings: object) -> AsyncIterator[Coordinator]:
+        """One that runs."""
+        coordinator, _ = self.coordinator(number, **settings)
+        await self.soon(coordinator.start())
+        try:
+            yield coordinator
+        finally:
+            await self.soon(coordinator.stop())
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(follower, "PAUSE_S", 0.001)
+    monkeypatch.setattr(follower, "RETRY_TAKEN_S", 0.001)
+    monkeypatch.setattr(slot_coordination, "PAUSE_S", 0.001)
+    return World(tmp_path)
+
+
+def held(coordinator: Coordinator) -> int:
+    """How many slots it serves."""
+    assert isinstance(coordinator.coordination, InZooKeeper)
+    homes = coordinator.groups.runtime._homes
+    return len(homes) if homes.keys() == coordinator.coordination.keeper.held.keys() else -1
+
+
+async def ask(world: World, coordinator: Coordinator, request: Any, version: int) -> Any:
+    """What it answers to one that looks after groups."""
+    apis = handlers.groups_table(coordinator.cluster, coordinator.groups)
+    return await world.soon(Asked(None, request, version, apis=apis).answered())
+
+
+class Member:
+    """A member as the drafts had it, of the group `g`."""
+
+    def __init__(self, world: World, coordinator: Coordinator) -> None:
+        self.id = ""
+        self.generation = -1
+        self.world = world
+        self.coordinator = coordinator
+
+    async def ask(self, request: Any, version: int = 0) -> Any:
+        """What the draft's listener answers."""
+        served = handlers.groups_table(self.coordinator.cluster, self.coordinator.groups)
+        apis = draft.table(self.coordinator.cluster, self.coordinator.groups, served)
+        return await self.world.soon(Asked(None, request, version, apis=apis).answered())
+
+    async def join(self, topic: str = "t") -> list[int]:
+        """The partitions that it is given."""
+        answer = await self.ask(DraftJoinGroupRequest("g", 60_000, [topic], self.id, "range"))
+        assert answer.error_code == 0
+        self.id, self.generation = answer.consumer_id, answer.group_generation_id
+        return sorted(number for topic in answer.assigned_partitions for number in topic.partitions)
+
+    async def beat(self) -> int:
+        """The error of a heartbeat."""
+        answer = await self.ask(m.HeartbeatRequest("g", self.generation, self.id))
+        error: int = answer.error_code
+        return error
+
+    async def rejoin(self) -> list[int]:
+        """What it is given once a rebalance has begun."""
+        while (error := await self.beat()) == 0:
+            self.world.clock.advance(20)
+        assert error == ErrorCode.ILLEGAL_GENERATION
+        return await self.join()
+
+    async def commit(self, offset: int, topic: str = "t") -> int:
+        """The error of a commit."""
+        partition = m.OffsetCommitRequestPartition(0, offset)
+        request = m.OffsetCommitRequest("g", self.generation, self.id, None, -1, [m.OffsetCommitRequestTopic(topic)])
+        request.topics[0].partitions = [partition]
+        answer = await self.ask(request, 2)
+        error: int = answer.topics[0].partitions[0].error_code
+        return error
+
+
+async def committed(world: World, coordinator: Coordinator, topic: str = "t") -> int:
+    request = m.OffsetFetchRequest("g", [m.OffsetFetchRequestTopic(topic, [0])])
+    answer = await ask(world, coordinator, request, 7)
+    assert answer.error_code == 0
+    offset: int = answer.topics[0].partitions[0].committed_offset
+    return offset
+
+
+async def test_members_have_what_has_a_leader_and_get_the_rest_back(world: World) -> None:
+    world.kafka()
+    world.create("t")
+    async with world.coordinating(101) as coordinator:
+        await world.until(lambda: held(coordinator) == SLOT_COUNT)
+        member = Member(world, coordinator)
+        assert await member.join() == [0, 1, 2, 3]
+        world.dies(1)  # its controller has yet to write
+        assert await member.rejoin() == [0, 2]
+        for number in (1, 3):
+            world.lead("t", number, -1, 1)
+        world.comes(1)
+        await world.until(lambda: 1 in coordinator.cluster._image.brokers)
+        assert await member.beat() == 0, "it is there, but leads nothing yet"
+        world.lead("t", 1, 1, 2)
+        assert await member.rejoin() == [0, 1, 2]
+        world.dies(0)
+        world.dies(1)
+        while await member.rejoin():
+            pass
+        world.comes(0)
+        assert await member.rejoin() == [0, 2]
+
+
+async def test_nothing_of_kafkas_is_written(world: World) -> None:
+    world.kafka()
+    world.create("t")
+    before = world.of_kafka()
+    async with world.coordinating(101) as coordinator:
+        await world.until(lambda: held(coordinator) == SLOT_COUNT)
+        member = Member(world, coordinator)
+        await member.join()
+        assert await member.commit(5) == 0
+        assert world.of_kafka() == before
+    assert world.of_kafka() == before
+    assert world.do(GetChildren("/muster/coordinators")) == []
+
+
+async def test_another_coordinator_goes_on_in_the_same_generation(world: World) -> None:
+    world.kafka()
+    world.create("t")
+    async with world.coordinating(101) as first:
+        await world.until(lambda: held(first) == SLOT_COUNT)
+        async with world.coordinating(102) as second:
+            share = sum(preferred(slot, (101, 102)) == 102 for slot in range(SLOT_COUNT))
+            await world.until(lambda: (held(first), held(second)) == (SLOT_COUNT - share, share))
+            should = preferred(group_partition("g", SLOT_COUNT), (101, 102))
+            there, other = (first, second) if should == 101 else (second, first)
+            member = Member(world, there)
+            assert await member.join() == [0, 1, 2, 3]
+            assert await member.commit(7) == 0
+            found = await Member(world, other).ask(m.FindCoordinatorRequest("g"))
+            assert (found.node_id, found.port) == (should, there.cluster.draft_node.port)  # type: ignore[union-attr]
+            world.cut(session_of(there))
+            await world.until(lambda: held(other) == SLOT_COUNT)
+            member.coordinator = other
+            assert await member.beat() == 0
+            assert await committed(world, other) == 7
+            member.coordinator = there
+            assert await member.beat() == ErrorCode.NOT_COORDINATOR
+            world.zookeeper.heal(session_of(there).sim)
+
+
+def session_of(coordinator: Coordinator) -> AsyncSession:
+    found = coordinator._follower.session
+    assert isinstance(found, AsyncSession)
+    return found
+
+
+@pytest.mark.parametrize("fresh", [None, IDS[1]], ids=["deleted", "created again"])
+async def test_offsets_go_with_their_topic(world: World, fresh: str | None) -> None:
+    world.kafka()
+    world.create("t")
+    world.create("kept", IDS[1] if fresh is None else None)
+    async with world.coordinating(101) as coordinator:
+        await world.until(lambda: held(coordinator) == SLOT_COUNT)
+        member = Member(world, coordinator)
+        await member.join()
+        assert await member.commit(5) == 0
+        assert await member.commit(6, "kept") == 0
+        world.delete("t")
+        if fresh is not None:
+            world.create("t", fresh)
+        while await committed(world, coordinator) != -1:
+            world.clock.advance(20)
+        assert await committed(world, coordinator, "kept") == 6
+
+
+async def test_offsets_are_kept_while_a_topic_cannot_be_understood(world: World) -> None:
+    world.kafka()
+    world.create("t")
+    async with world.coordinating(101) as coordinator:
+        await world.until(lambda: held(coordinator) == SLOT_COUNT)
+        member = Member(world, coordinator)
+        await member.join()
+        assert await member.commit(5) == 0
+        data, _ = world.do(GetData(topic_path("t")))
+        world.do(SetData(topic_path("t"), b"{"))
+        assert await member.rejoin() == []
+        world.do(SetData(topic_path("t"), data))
+        assert await member.rejoin() == [0, 1, 2, 3]
+        assert await committed(world, coordinator) == 5
+
+
+async def test_a_coordinator_stops_and_keeps_offsets_when_kafkas_znodes_are_lost(world: World) -> None:
+    world.kafka()
+    world.create("t")
+    async with world.coordinating(101) as coordinator:
+        await world.until(lambda: held(coordinator) == SLOT_COUNT)
+        member = Member(world, coordinator)
+        await member.join()
+        assert await member.commit(5) == 0
+        world.do(Delete(CLUSTER_ID))
+        world.delete("t")
+        await world.until(coordinator.ends[0].is_set)
+        assert await committed(world, coordinator) == 5
+    again, _ = world.coordinator(101)
+    with pytest.raises(ConfigError, match="ZooKeeper has lost cluster kafka-1"):
+        await world.soon(again.start())
+    world.do(Create(CLUSTER_ID, b'{"version":"1","id":"kafka-2"}'))
+    again, session = world.coordinator(101)
+    with pytest.raises(ConfigError, match=r"ZooKeeper has lost cluster kafka-1: .*kafka-2"):
+        await world.soon(again.start())
+    assert not session.sim.is_connected
+
+
+async def test_without_kafka_it_waits_for_one(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    async with world.coordinating(101) as coordinator:
+        await world.until(lambda: held(coordinator) == SLOT_COUNT)
+        assert [record.message for record in caplog.records if "no broker of Kafka" in record.message] == [
+            "no broker of Kafka is registered in ZooKeeper: members have no partitions until one is"
+        ]
+        member = Member(world, coordinator)
+        assert await member.join() == []
+        world.kafka()
+        world.create("t")
+        while await member.join() != [0, 1, 2, 3]:
+            world.clock.advance(20)
+        assert coordinator.cluster.cluster_id == "kafka-1"
+        assert world.do(GetData(KAFKA))[0] == b"kafka-1"
+
+
+async def test_a_kafka_whose_cluster_has_no_id_is_known_by_its_topics(world: World) -> None:
+    """Before 0.10.1 there was none; before 2.8 topics had none."""
+    world.kafka()
+    world.do(Delete(CLUSTER_ID))
+    world.create("t", None)
+    async with world.coordinating(101) as coordinator:
+        await world.until(lambda: held(coordinator) == SLOT_COUNT)
+        member = Member(world, coordinator)
+        assert await member.join() == [0, 1, 2, 3]
+        assert await member.commit(5) == 0
+        world.delete("t")
+        while await committed(world, coordinator) != -1:
+            world.clock.advance(20)
+
+
+async def test_an_id_of_another_process_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.kafka()
+    like_a_broker, _ = world.coordinator(1)
+    with pytest.raises(ConfigError, match="a broker is registered with the id 1"):
+        await world.soon(like_a_broker.start())
+    async with world.coordinating(101):
+        twin, session = world.coordinator(101)
+        monkeypatch.setattr(follower, "TAKEN_MORE_S", 0.05)
+        session.timeout_ms = 0
+        with pytest.raises(CoordinatorIdTakenError, match="another coordinator is registered with the id 101"):
+            await world.soon(twin.start())
+        assert not session.sim.is_connected, "its session is closed"
+
+
+async def test_an_id_whose_session_ends_is_taken_over(world: World) -> None:
+    """A coordinator that was killed and is started again finds its own former registration."""
+    world.kafka()
+    former = world.zookeeper.connect("former", timeout_ms=4_000)
+    world.zookeeper.settle()
+    world.plan(ensure_path("/muster/coordinators"))
+    world.zookeeper.do(former, Create(coordinator_path(101), b'{"version":1,"host":"h","port":9}', ephemeral=True))
+    world.zookeeper.cut(former)
+    async with world.coordinating(101) as coordinator:
+        await world.until(lambda: held(coordinator) == SLOT_COUNT)
+
+
+async def test_coordinators_and_musters_brokers_do_not_mix(world: World) -> None:
+    async with world.coordinating(101):
+        broker, _ = world.make(1)
+        with pytest.raises(ConfigError, match="coordinators that stand beside Apache Kafka"):
+            await world.soon(broker.start())
+    other = World(world._folder / "other")
+    async with other.running(1):
+        coordinator, _ = other.coordinator(101)
+        with pytest.raises(ConfigError, match="a cluster of muster's brokers"):
+            await other.soon(coordinator.start())
+
+
+@pytest.mark.parametrize("carries_out", [False, True])
+async def test_a_start_that_loses_its_connection_anywhere_succeeds(world: World, carries_out: bool) -> None:
+    world.kafka()
+    world.create("t")
+    for number in range(0, 60, 3):
+        coordinator, session = world.coordinator(101)
+        session.break_at, session.carries_out = number, carries_out
+        await world.soon(coordinator.start())
+        assert coordinator._follower.topics.partition_count("t") == PARTITIONS
+        await world.soon(coordinator.stop())
+
+
+async def test_those_that_look_after_groups_are_told_of_coordinators_alone(world: World) -> None:
+    world.kafka()
+    world.create("t")
+    async with world.coordinating(101) as coordinator:
+        await world.until(lambda: held(coordinator) == SLOT_COUNT)
+        told = await ask(world, coordinator, m.MetadataRequest([m.MetadataRequestTopic(name="t")], False), 9)
+        assert [node.node_id for node in told.brokers] == [101]
+        assert told.cluster_id == "kafka-1"
+        assert [topic.error_code for topic in told.topics] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        by_id = m.MetadataRequest([m.MetadataRequestTopic(bytes(15) + b"1", None)], False)
+        assert (await ask(world, coordinator, by_id, 12)).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+        versions = await ask(world, coordinator, m.ApiVersionsRequest("muster", "1"), 3)
+        served = handlers.groups_table(coordinator.cluster, coordinator.groups)
+        assert {api.api_key for api in versions.api_keys} == set(served)
+        assert m.JoinGroupRequest.API_KEY not in served, "a member's client would look for Kafka's records here"
+        member = Member(world, coordinator)
+        await member.join()
+        listed = await ask(world, coordinator, m.ListGroupsRequest(), 4)
+        assert [(group.group_id, group.group_state) for group in listed.groups] == [("g", "Stable")]
+        deleted = await ask(world, coordinator, m.DeleteGroupsRequest(["g"]), 2)
+        assert deleted.results[0].error_code == ErrorCode.NON_EMPTY_GROUP
+
+
+def test_each_setting_of_a_coordinator_is_one_of_the_brokers() -> None:
+    assert ALL_SETTINGS.keys() >= SETTINGS
