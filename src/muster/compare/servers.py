@@ -66,7 +66,7 @@ class Servers:
         """HOST:PORT,HOST:PORT/chroot."""
         self.bootstrap = bootstrap
         self.groups = groups or bootstrap
-        """Who is asked about groups."""
+        """Where groups are asked for."""
         self.brokers = brokers
 
     def zookeeper_of(self, member: str) -> str:

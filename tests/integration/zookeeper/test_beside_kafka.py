@@ -17,7 +17,8 @@ from muster.client import AsyncAdmin, AsyncProducer, NewTopic
 from muster.coordinator.partitioning import group_partition
 from muster.local.broker import LocalCoordinator
 from muster.model import TopicPartition
-from muster.zookeeper import AsyncServerAssignedConsumer, ServerAssignedConsumer
+from muster.zookeeper.async_server_assigned_consumer import AsyncServerAssignedConsumer
+from muster.zookeeper.server_assigned_consumer import ServerAssignedConsumer
 from muster.zookeeper.slots import SLOT_COUNT, preferred
 from tests.support.old_kafka import LastZooKeeperKafkaBroker
 from tests.support.zookeepers import ZooKeeperServer
