@@ -28,7 +28,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from muster.errors import ConfigError, MusterError
-from muster.zookeeper.deletions import notes
+from muster.zookeeper.deletions import DELETIONS, notes
 from muster.zookeeper.image import DELETE_TOPICS, NO_CONTROLLER, ClusterImage, PartitionImage, TopicImage
 from muster.zookeeper.operations import (
     BadVersionError,
@@ -79,8 +79,8 @@ CLUSTER_ID = "/cluster/id"
 OURS = "/muster/brokers"
 """There in every cluster of these brokers, and in none of Apache Kafka's."""
 PRODUCER_IDS = "/latest_producer_id_block"
-PERSISTENT = ("/consumers", BROKER_IDS, BROKER_TOPICS, TOPIC_CONFIGS, "/config/changes", DELETE_TOPICS)
-"""What a broker creates, as Kafka does, before it registers; their parents too."""
+PERSISTENT = ("/consumers", BROKER_IDS, BROKER_TOPICS, TOPIC_CONFIGS, "/config/changes", DELETE_TOPICS, DELETIONS)
+"""What a broker creates before it registers, with their parents; all but the last as Kafka does."""
 
 NO_LEADER = -1
 WRITES_OF_A_MULTI = 200

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 
-from muster.zookeeper.operations import Create, Delete, Exists, GetChildren, NoNodeError, Plan, ask, ensure_path
+from muster.zookeeper.operations import Create, Delete, Exists, GetChildren, NoNodeError, Plan, ask
 
 DELETIONS = "/muster/deletions"
 
@@ -39,7 +39,7 @@ def notes(name: str, topic_id: str, brokers: Iterable[int]) -> Plan[list[Create]
         path = f"{deletions_path(broker)}/{topic_id}"
         if (yield from ask(Exists(path))) is None:
             if (yield from ask(Exists(deletions_path(broker)))) is None:
-                yield from ensure_path(deletions_path(broker))
+                missing.append(Create(deletions_path(broker)))
             missing.append(Create(path, name.encode()))
     return missing
 
