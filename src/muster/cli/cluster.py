@@ -26,6 +26,7 @@ DEFAULT_PORT = 9092
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 OWN_SETTINGS = ("advertised.listeners", "listeners", "log.dirs", "node.id", "zookeeper.connect")
 """What no two brokers of a cluster have in common."""
+_FETCHING = "fetching ZooKeeper, once"
 _LOOK_EVERY_S = 0.2
 
 
@@ -137,17 +138,18 @@ def _find_zookeeper() -> None:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
-    columns = (
-        TextColumn("fetching ZooKeeper, once"),
-        BarColumn(),
-        TextColumn("{task.completed} files, {task.fields[name]}"),
-    )
-    progress = Progress(*columns, console=Console(stderr=True), transient=True)
+    console = Console(stderr=True)
+    columns = (TextColumn(_FETCHING), BarColumn(), TextColumn("{task.completed} files, {task.fields[name]}"))
+    progress = Progress(*columns, console=console, transient=True)
     task = progress.add_task("", total=None, name="")
 
     def downloaded(name: str) -> None:
-        progress.start()
-        progress.update(task, advance=1, name=name)
+        if name:
+            progress.update(task, advance=1, name=name)
+        elif console.is_terminal:
+            progress.start()
+        else:
+            console.print(_FETCHING)
 
     try:
         jars.zookeeper_classpath(downloaded)

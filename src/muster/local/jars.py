@@ -25,7 +25,7 @@ DEBIAN_JARS = Path("/usr/share/java")
 LISTING = "SHA256SUMS"
 
 Progress = Callable[[str], None]
-"""Called with the name of each file that was downloaded."""
+"""Called with "" when Maven is started, and with the name of each file that was downloaded: it may have all of them."""
 
 _DOWNLOADED = re.compile(r"Downloaded from \S+ \S*/(\S+)")
 
@@ -111,6 +111,8 @@ def _have_maven_copy(
         raise ConfigError(f"Maven is not here, which fetches {what} (Debian: apt-get install maven)")
     command = [maven, "-B", "-C", "-f", str(pom), *(f"-D{name}={value}" for name, value in properties.items())]
     command += ["dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
+    if progress is not None:
+        progress("")
     said = []
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
