@@ -15,6 +15,7 @@ from types import FrameType
 
 from muster.broker.config import load
 from muster.cli.common import pairs
+from muster.cli.main import give_up_output
 from muster.errors import ConfigError
 from muster.local import jars
 from muster.local.broker import LocalBroker
@@ -72,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         signals.on_second = cluster.kill
         with cluster:
             code = _run_until_told(cluster, kept=arguments.data_dir is not None)
-        _say("stopped")
+        _say_last("stopped")
     return code
 
 
@@ -173,7 +174,7 @@ def _run_until_told(cluster: LocalCluster, *, kept: bool) -> int:
         _tell(cluster, kept=kept)
         _watch(cluster)
     except KeyboardInterrupt:
-        _say("stopping: the brokers first, then ZooKeeper")
+        _say_last("stopping: the brokers first, then ZooKeeper")
         return 0
     return 1
 
@@ -202,3 +203,11 @@ def _epitaph(server: Kept) -> str:
 
 def _say(line: str) -> None:
     print(line, flush=True)
+
+
+def _say_last(line: str) -> None:
+    """Of the end, which is in good order also when the terminal was closed, and that was why."""
+    try:
+        _say(line)
+    except OSError:
+        give_up_output()

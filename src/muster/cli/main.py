@@ -60,12 +60,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as interrupt:  # holds the signal's number if it was not SIGINT
         return 128 + int((*interrupt.args, signal.SIGINT)[0])
     except BrokenPipeError:
-        _give_up_output()  # the reader of the output has gone
+        give_up_output()  # the reader of the output has gone
         return 1
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         print(f"muster: {where}{error.strerror or error}", file=sys.stderr)
-        _give_up_output()
+        give_up_output()
         return 1
 
 
@@ -79,7 +79,7 @@ def _run(arguments: list[str]) -> int:
     return int(importlib.import_module(COMMANDS[parsed.command].module).run(parsed))
 
 
-def _give_up_output() -> None:
+def give_up_output() -> None:
     """Drop output that is not written yet: Python would try to write it again at exit, and complain."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from muster.cli import main as command
 from muster.client.consumer import Consumer
 from muster.local import java
+from muster.local.broker import LocalBroker
 from muster.local.kept import pid_in
 from tests.support.alive import PATIENCE_S, wait_until_gone
 from tests.support.zookeepers import ZooKeeperServer
@@ -164,7 +165,12 @@ def test_nothing_is_left_after_sigkill_and_the_data_is_there_again(tmp_path: Pat
             assert consume(another.bootstrap, "kept", 10) == [*range(10)]
             with up(tmp_path, *arguments, until="muster: ") as refused:
                 assert refused.said == [f"muster: another cluster runs in {tmp_path / 'data'}"]
-            assert another.end(signal.SIGTERM) == 0
+            assert another.process.stdout is not None
+            another.process.stdout.close()  # as its terminal is
+            another.process.send_signal(signal.SIGHUP)
+            assert another.process.wait(PATIENCE_S) == 0
+            wait_until_gone(*another.pids.values())
+            assert not any(LocalBroker(tmp_path / "data" / f"broker-{number}").was_killed for number in (1, 2))
 
 
 def test_it_ends_when_zookeeper_has(tmp_path: Path):
