@@ -237,6 +237,8 @@ def test_a_commit_is_refused_when_the_partitions_are_given_up() -> None:
         solo.turn()
 
     commit({TopicPartition("other", 0): 1})
+    assert len(outcomes) == 1, "the coordinator would grant it"
+    assert not solo.asks(m.OffsetCommitRequest)
     commit({P0: 8})
     solo.told_commit(E.UNKNOWN_MEMBER_ID)
     assert solo.state is S.JOINING
@@ -285,6 +287,19 @@ def test_auto_commits_come_at_their_interval_and_one_at_a_time() -> None:
     assert not solo.asks(m.OffsetCommitRequest)
     solo.turn(2)
     assert solo.request(m.OffsetCommitRequest).topics[0].partitions[0].committed_offset == 12
+    solo.told_commit(E.NONE)
+    solo.turn(20_000)
+    assert not solo.asks(m.OffsetCommitRequest), "nothing has moved"
+
+
+def test_the_commit_before_a_join_has_half_a_session() -> None:
+    """The coordinator waits for a whole one, and goes on without the member."""
+    solo = Solo().releasing()
+    solo.turn(SESSION_MS // 2 - 1)
+    assert not solo.asks(DraftJoinGroupRequest)
+    assert solo.member.next_deadline(solo.now) == solo.now + 1
+    solo.turn(1)
+    assert solo.asks(DraftJoinGroupRequest)
 
 
 # --- losing the coordinator ------------------------------------------------------------------------------------------
@@ -304,6 +319,16 @@ def test_a_member_without_a_coordinator_stays_one_and_heartbeats_at_the_next() -
     assert solo.request(m.HeartbeatRequest).generation_id == 1
     assert solo.beat(E.NONE).state is S.STABLE
     assert not solo.asks(DraftJoinGroupRequest)
+
+
+def test_the_next_coordinator_is_told_at_once_though_no_heartbeat_is_due() -> None:
+    """It has read of the member, and counts its session from then on."""
+    solo = Solo().stable()
+    solo.beat(E.NONE).turn(3_000)
+    solo.finds_coordinator = False
+    solo.fail(m.HeartbeatRequest).turn(1)
+    solo.answer(m.FindCoordinatorRequest, m.FindCoordinatorResponse(node_id=6, host="d", port=9))
+    assert solo.find(m.HeartbeatRequest).node_id == 6
 
 
 def test_no_good_heartbeat_for_the_session_timeout_loses_the_coordinator() -> None:

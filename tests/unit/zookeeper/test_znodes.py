@@ -163,6 +163,10 @@ def test_a_member_is_told_from_one_that_would_stop_every_java_consumer() -> None
     found = znodes.read_member("/i", poison)
     assert isinstance(found, MemberRegistration)
     assert found.poison == "'1795229792532' is beyond Java's int"
+    for number, is_beyond in ((2147483647, False), (2147483648, True), (-2147483648, False), (-2147483649, True)):
+        found = znodes.read_member("/i", poison.replace(b"1795229792532", b"%d" % number))
+        assert isinstance(found, MemberRegistration)
+        assert (found.poison is not None) is is_beyond
     fraction = znodes.read_member("/i", b'{"version":1.0,"subscription":{"t1":1},"pattern":"static","timestamp":"1"}')
     assert isinstance(fraction, MemberRegistration)
     assert fraction.poison == "'1.0' is no whole number"
