@@ -42,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     from muster.compare import job
     from muster.compare.formulas import Scheme
     from muster.compare.servers import Given
+    from muster.local.folders import workplace
 
     schemes = [Scheme(name) for name in _listed("--schemes", arguments.schemes, (*SCHEMES, PEER))]
     if PEER in arguments.schemes and arguments.kafka is None:
@@ -51,14 +52,15 @@ def run(arguments: argparse.Namespace) -> int:
     lagging = "1" in schemes and not arguments.quick and given.zookeeper is None
     wanted = job.Wanted(arguments.out.resolve(), schemes, sizes, given, lagging)
     console = Console()
-    try:
-        results = asyncio.run(interruptible(job.run(wanted, lambda text: print(text, flush=True))))
-    except BaseExceptionGroup as group:
-        raise first_error(group) from None
-    if results is None:
-        console.print("Interrupted: everything that was started has been stopped.")
-        return 130
-    return 0 if job.conclude(results, wanted.out, console) else 1
+    with workplace(wanted.out, "muster compare"):
+        try:
+            results = asyncio.run(interruptible(job.run(wanted, lambda text: print(text, flush=True))))
+        except BaseExceptionGroup as group:
+            raise first_error(group) from None
+        if results is None:
+            console.print("Interrupted: everything that was started has been stopped.")
+            return 130
+        return 0 if job.conclude(results, wanted.out, console) else 1
 
 
 def _listed(option: str, text: str, known: tuple[str, ...]) -> list[str]:

@@ -35,6 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     from muster.demo.job import Job, Options
     from muster.demo.outcome import conclude
     from muster.demo.view import open_view
+    from muster.local.folders import workplace
 
     suffix = time.strftime("-%Y%m%d-%H%M%S") if arguments.bootstrap else ""
     out = arguments.out.resolve()
@@ -48,15 +49,18 @@ def run(arguments: argparse.Namespace) -> int:
         topic=arguments.topic or f"flights{suffix}",
     )
     console = Console()
-    try:
-        with open_view(console) as view:
-            finished = asyncio.run(interruptible(Job(options, view).run()))
-    except BaseExceptionGroup as group:
-        raise first_error(group) from None
-    if finished is None:
-        console.print("Interrupted: everything that was started has been stopped.")
-        return 130
-    return 0 if conclude(finished, console) else 1
+    with contextlib.ExitStack() as folders:
+        for folder in dict.fromkeys((out, options.data_dir)):
+            folders.enter_context(workplace(folder, "muster demo"))
+        try:
+            with open_view(console) as view:
+                finished = asyncio.run(interruptible(Job(options, view).run()))
+        except BaseExceptionGroup as group:
+            raise first_error(group) from None
+        if finished is None:
+            console.print("Interrupted: everything that was started has been stopped.")
+            return 130
+        return 0 if conclude(finished, console) else 1
 
 
 async def interruptible(work: Any) -> Any:

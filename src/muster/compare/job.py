@@ -20,9 +20,7 @@ from muster.compare.results import Results, Run, to_json
 from muster.compare.servers import Given, started, started_ensemble
 from muster.compare.trial import Options, Trial
 from muster.compare.workload import fragile, lagging_script
-from muster.errors import MusterError
 
-MARKER = ".muster-compare"
 STORY = 5
 _MARKS = {True: "[green]✓[/]", False: "[bold red]✗[/]", None: "–"}
 
@@ -32,6 +30,7 @@ class Wanted:
     """What the command line says."""
 
     out: Path
+    """A folder that is empty."""
     schemes: Sequence[Scheme]
     sizes: Sequence[int]
     given: Given
@@ -39,19 +38,8 @@ class Wanted:
     """Whether split brain by a server that lags is shown, too."""
 
 
-def prepare(folder: Path) -> None:
-    """Make the folder. One of an earlier comparison is emptied; any other that has files is refused."""
-    if folder.exists() and any(folder.iterdir()):
-        if not (folder / MARKER).exists():
-            raise MusterError(f"{folder} has files that are not of a comparison: name another folder")
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / MARKER).write_text("Made by `muster compare`, which empties this folder when it runs again.\n")
-
-
 async def run(wanted: Wanted, note: Callable[[str], None]) -> Results:
     """Run each scheme with each number of members."""
-    prepare(wanted.out)
     results = Results(story=STORY if STORY in wanted.sizes else wanted.sizes[0])
     results.left_out = _left_out(wanted.given)
     for size in wanted.sizes:

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from muster.client.async_admin import AsyncAdmin
 from muster.client.core.admin import NewTopic
@@ -20,6 +21,8 @@ from muster.errors import ConfigError, KafkaError, MusterError
 from muster.local.broker import LocalBroker, LocalCoordinator
 from muster.local.ports import LOOPBACK, free_ports
 from muster.local.zookeeper import Ensemble, ZooKeeperServer
+
+A = TypeVar("A")
 
 BROKERS = 3
 COORDINATORS = 2
@@ -214,7 +217,7 @@ async def started(scheme: Scheme, folder: Path, given: Given, name: str) -> Asyn
             yield await asyncio.to_thread(_beside, scheme, folder, given.zookeeper, given.kafka, brokers, running)
         return
     with contextlib.ExitStack() as running:
-        yield await asyncio.to_thread(_start, scheme, folder, given, name, running)
+        yield await _start(scheme, folder, given, name, running)
 
 
 def _beside(
@@ -237,26 +240,39 @@ def _beside(
 async def started_ensemble(folder: Path, lagging: str) -> AsyncIterator[Servers]:
     """Servers of which one may lag behind, with a member of its own."""
     with contextlib.ExitStack() as running:
-        yield await asyncio.to_thread(_start_ensemble, folder, lagging, running)
+        yield await _start_ensemble(folder, lagging, running)
 
 
-def _start_ensemble(folder: Path, lagging: str, running: contextlib.ExitStack) -> LaggingServers:
-    ensemble = running.enter_context(Ensemble(folder / "zookeeper", fsync=False, relayed=True))
-    follower = ensemble.followers[0]
-    brokers = _start_brokers(Scheme.WATCHERS, folder, _others(ensemble, follower), running)[0]
+async def _enter(running: contextlib.ExitStack, server: contextlib.AbstractContextManager[A]) -> A:
+    """Start a server, in a thread. A caller that is cancelled, and be it twice, goes on when the thread is through: a
+    server that starts behind the end of `running` would not be ended with it."""
+    entering = asyncio.ensure_future(asyncio.to_thread(running.enter_context, server))
+    try:
+        return await asyncio.shield(entering)
+    except asyncio.CancelledError:
+        while not entering.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([entering])
+        raise
+
+
+async def _start_ensemble(folder: Path, lagging: str, running: contextlib.ExitStack) -> LaggingServers:
+    ensemble = await _enter(running, Ensemble(folder / "zookeeper", fsync=False, relayed=True))
+    follower = (await asyncio.to_thread(lambda: ensemble.followers))[0]
+    brokers = (await _start_brokers(Scheme.WATCHERS, folder, _others(ensemble, follower), running))[0]
     return LaggingServers(ensemble, follower, lagging, list(brokers.values()))
 
 
-def _start(scheme: Scheme, folder: Path, given: Given, name: str, running: contextlib.ExitStack) -> LocalServers:
+async def _start(scheme: Scheme, folder: Path, given: Given, name: str, running: contextlib.ExitStack) -> LocalServers:
     server = None
     if given.zookeeper is None:
-        server = running.enter_context(ZooKeeperServer(folder / "zookeeper", fsync=False))
+        server = await _enter(running, ZooKeeperServer(folder / "zookeeper", fsync=False))
     zookeeper = server.address if server is not None else f"{given.zookeeper}/{name}"
-    brokers, drafts = _start_brokers(scheme, folder, zookeeper, running)
+    brokers, drafts = await _start_brokers(scheme, folder, zookeeper, running)
     return LocalServers(zookeeper, brokers, drafts, server)
 
 
-def _start_brokers(
+async def _start_brokers(
     scheme: Scheme, folder: Path, zookeeper: str, running: contextlib.ExitStack
 ) -> tuple[dict[int, LocalBroker], list[str]]:
     """Brokers by their ids, and their listeners for members of scheme 2."""
@@ -266,5 +282,5 @@ def _start_brokers(
         settings = {**SETTINGS, **OF_SCHEME[scheme], "draft.listener": draft}
         place = folder / f"broker-{number}"
         brokers[number] = LocalBroker(place, zookeeper=zookeeper, broker_id=number, settings=settings)
-        running.enter_context(brokers[number])
+        await _enter(running, brokers[number])
     return brokers, drafts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -26,7 +25,6 @@ from muster.demo.watch import Watcher, tail_events
 from muster.errors import MusterError
 
 PARTITIONS = 8
-MARKER = ".muster-demo"
 SPARK = "spark"
 
 Steps = list[tuple[Step, Callable[[], Awaitable[None]]]]
@@ -102,7 +100,7 @@ class Job:
     async def run(self) -> Run:
         """Run the job to its end."""
         started = time.monotonic()
-        prepare(self._options)
+        (self._options.out / "logs").mkdir(exist_ok=True)
         async with self._stack:
             await self._start_broker()
             await self._create_topic()
@@ -300,15 +298,3 @@ class Job:
         if result.get("event") != "result":
             raise DemoError(f"the Spark job failed: {result.get('error', result)}")
         self.run_record.spark_result = result
-
-
-def prepare(options: Options) -> None:
-    """Make the folders. Those of an earlier run of the demo are emptied; anything else is left alone and refused."""
-    for folder in dict.fromkeys((options.out, options.data_dir)):
-        if folder.exists() and any(folder.iterdir()):
-            if not (folder / MARKER).exists():
-                raise DemoError(f"{folder} has files that are not the demo's: name another folder")
-            shutil.rmtree(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / MARKER).write_text("Made by `muster demo`, which empties this folder when it runs again.\n")
-    (options.out / "logs").mkdir(exist_ok=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from muster.errors import ConfigError
 from muster.local.broker import LocalBroker
+from muster.local.folders import alone
 from muster.local.kept import Kept, RunsInBlock
 from muster.local.ports import check_free, free_ports
 from muster.local.zookeeper import Ensemble, ZooKeeperServer
@@ -105,11 +105,7 @@ class LocalCluster(RunsInBlock):
     def _alone(self) -> Iterator[None]:
         """Hold the folder's lock, which ends with this process."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / "lock").open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ConfigError(f"another cluster runs in {self.folder}") from None
+        with alone(self.folder / "lock", f"another cluster runs in {self.folder}"):
             yield
 
     def _wait_for_an_earlier(self, server: Kept) -> None:
