@@ -19,6 +19,8 @@ QUICK ?=
 SEEDS ?= 20000
 KILLS ?= 20
 WORKERS ?= 2
+# Half of the time of `make test` goes by in waiting: for servers to start, for sessions to end.
+TEST_WORKERS ?= 4
 BIN := $(VENV)/bin
 CHECKS := format lint types layers generated locks hygiene
 CODE := src tests tools $(wildcard benchmarks) $(wildcard examples)
@@ -30,7 +32,7 @@ ifeq ($(OS),Windows_NT)
 $(error muster runs on Linux and macOS; on Windows use it inside WSL 2)
 endif
 
-.PHONY: help demo compare test check soak mutants wheel compiled bench lock clean $(CHECKS:%=check-%)
+.PHONY: help demo compare test check soak mutants wheel compiled test-compiled bench lock clean $(CHECKS:%=check-%)
 .DEFAULT_GOAL := help
 
 help:
@@ -44,7 +46,7 @@ compare: $(VENV)/.stamp-dev $(VENV)/.stamp-java
 
 # Where nothing may be left out, the Java from PyPI is tested beside the machine's own.
 test: $(VENV)/.stamp-dev $(VENV)/.stamp-java $(if $(MUSTER_REQUIRE_ALL),$(VENV)/.stamp-jre)
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal $(ARGS)
 
 # Each check is a target of its own: `make -k check` goes on after the first that fails.
 check: $(CHECKS:%=check-%)
@@ -79,6 +81,10 @@ wheel: $(VENV)/.stamp-dev
 # The wheel is unpacked, not installed: the environment keeps the sources.
 COMPILED_TESTS := $(addprefix tests/unit/,protocol coordinator log broker) tests/wire
 compiled: wheel
+	@$(MAKE) --no-print-directory test-compiled
+
+# On the wheel that is there.
+test-compiled: $(VENV)/.stamp-dev
 	@rm -rf build/unpacked
 	@$(BIN)/python -m zipfile -e dist/compiled/*.whl build/unpacked
 	@PYTHONPATH="$(CURDIR)/build/unpacked" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not interpreted" $(COMPILED_TESTS) $(ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -13,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from muster.broker.broker import Broker
 from tests.support import brokers, peers, scale, zookeepers
+from tests.support.order import slow_first
 
 # A shell's `&` and nohup have SIGINT ignored, and every process that a test starts would ignore it with us.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -27,6 +29,18 @@ settings.load_profile("untimed")
 def pytest_configure() -> None:
     """Draw the run's own seeds before the workers start, which have to collect the same tests."""
     scale.first_fresh_seed()
+
+
+@pytest.hookimpl(trylast=True)  # after those that shuffle
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have a worker end with quick tests, of which it can hand on some."""
+    items[:] = slow_first(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was collected, which stays to the end, out of every full garbage collection of the tests."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header() -> str:

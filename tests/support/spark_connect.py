@@ -14,6 +14,7 @@ from typing import Any
 
 from muster.spark import register
 from muster.spark.sessions import prepare
+from tests.support.spark_query import QUIET
 
 PATIENCE_S = 300.0
 
@@ -23,7 +24,7 @@ def main(arguments: dict[str, Any]) -> None:
     from pyspark.sql import SparkSession
 
     prepare()
-    spark = register(SparkSession.builder.remote("local[2]").getOrCreate())
+    spark = register(SparkSession.builder.remote("local[2]").config(map=QUIET).getOrCreate())
     options = {
         "kafka.bootstrap.servers": arguments["bootstrap"],
         "subscribe": arguments["topic"],

@@ -1,0 +1,46 @@
+"""The order of a run: nothing is lost, files stay together, and each worker has slow ones first and quick ones last."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.order import slow_first
+
+FILES = st.lists(st.tuples(st.booleans(), st.integers(1, 6)), max_size=12)
+
+
+def collected(files: list[tuple[bool, int]]) -> list[Any]:
+    return [
+        SimpleNamespace(path=number, name=(number, test), slow=slow, get_closest_marker=lambda mark, slow=slow: slow)
+        for number, (slow, count) in enumerate(files)
+        for test in range(count)
+    ]
+
+
+@given(files=FILES, workers=st.integers(1, 5))
+def test_every_test_runs_once_and_those_of_a_slow_file_one_after_the_other(
+    files: list[tuple[bool, int]], workers: int
+) -> None:
+    items = collected(files)
+    ordered: list[Any] = list(slow_first(items, workers))
+    assert sorted(item.name for item in ordered) == [item.name for item in items]
+    places = [(item.path, at) for at, item in enumerate(ordered) if item.slow]
+    for path in {path for path, _ in places}:
+        mine = [at for found, at in places if found == path]
+        assert mine == list(range(mine[0], mine[0] + len(mine)))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_each_worker_begins_with_its_share_of_the_slow_files(workers: int) -> None:
+    items = collected([(number % 5 == 0, 3) for number in range(40)])
+    ordered: list[Any] = list(slow_first(items, workers))
+    share = len(items) // workers
+    for worker in range(workers):
+        mine = [item.slow for item in ordered[worker * share : (worker + 1) * share]]
+        assert mine == sorted(mine, reverse=True)
+        assert sum(mine) == 24 // workers
