@@ -9,7 +9,7 @@ from dataclasses import asdict
 from muster.cli import group_tables
 from muster.cli.common import add_connection, add_timeout, open_admin, print_json, report_errors
 from muster.client.admin import Admin
-from muster.client.core.admin import GroupDescription
+from muster.client.core.admin import GroupDescription, TopicDescription
 from muster.errors import ConfigError, KafkaError
 from muster.model import CONSUMER_PROTOCOL_TYPE, OffsetAndMetadata, TopicPartition
 from muster.protocol.api import LATEST_TIMESTAMP
@@ -104,9 +104,22 @@ def _offset_rows(admin: Admin, group: GroupDescription) -> list[group_tables.Off
         place: position for place, position in answers.items() if not isinstance(position, KafkaError)
     }
     places = set(committed) | {place for member in group.members for place in member.assignment}
-    found = admin.list_offsets(dict.fromkeys(sorted(places), LATEST_TIMESTAMP))
+    found = admin.list_offsets(dict.fromkeys(_led(admin, places), LATEST_TIMESTAMP))
     ends = {place: end.offset for place, end in found.items() if end is not None and not isinstance(end, KafkaError)}
     return group_tables.offset_rows(group, committed, ends)
+
+
+def _led(admin: Admin, places: set[TopicPartition]) -> list[TopicPartition]:
+    """Those with a leader. For others to have one, `list_offsets` would wait until its time is over."""
+    topics = admin.describe_topics({place.topic for place in places}).values()
+    found = [topic for topic in topics if isinstance(topic, TopicDescription)]
+    led = {
+        TopicPartition(topic.name, part.partition)
+        for topic in found
+        for part in topic.partitions
+        if part.leader_id >= 0
+    }
+    return sorted(places & led)
 
 
 def _as_json(admin: Admin, group: GroupDescription) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from muster.cli import main as command
 from muster.client.admin import Admin
 from muster.client.consumer import Consumer
 from muster.client.core.admin import NewTopic
@@ -76,7 +78,7 @@ def test_nothing_acknowledged_is_lost_whatever_is_killed(own_zookeeper: ZooKeepe
             assert found[partition] == acknowledged
 
 
-def test_records_and_groups_on_three_brokers(cluster: Cluster) -> None:
+def test_records_and_groups_on_three_brokers(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         created = admin.create_topics([NewTopic("t", PARTITIONS)])["t"]
         assert not isinstance(created, KafkaError), created
@@ -110,6 +112,11 @@ def test_records_and_groups_on_three_brokers(cluster: Cluster) -> None:
     cluster.brokers[3].kill()
     none = ErrorCode.LEADER_NOT_AVAILABLE
     eventually(lambda: all(cluster.leaders("t", 1)[n] == (none, -1, before[n][2] + 1) for n in mine))
+    # How far its partitions go is not known, and is not waited for.
+    asked_for = ["groups", "describe", "g", "--json", "--bootstrap", cluster.bootstrap, "--timeout-ms", "100000000"]
+    assert command.main(asked_for) == 0
+    rows = {row["partition"]: row["log_end_offset"] for row in json.loads(capsys.readouterr().out)["g"]["offsets"]}
+    assert rows == {number: None if number in mine else 10 for number in range(PARTITIONS)}
     cluster.brokers[3].start()
     eventually(lambda: all(cluster.leaders("t", 1)[n] == (0, 3, before[n][2] + 2) for n in mine))
     with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
