@@ -54,6 +54,10 @@ class KafkasTopics:
         self._known: dict[str, tuple[int, bytes]] = {}
         self._names: dict[bytes, str] = {}
 
+    def names(self) -> Iterable[str]:
+        """As `TopicCatalogue.names`."""
+        return self._known
+
     def partition_count(self, topic: str) -> int:
         """As `TopicResolver.partition_count`."""
         found = self._known.get(topic)

@@ -16,7 +16,6 @@ from muster.broker.events import GroupLines
 from muster.broker.topics import Topic
 from muster.coordinator.effects import GroupEvent
 from muster.coordinator.runtime import CoordinatorRuntime, GroupConfig
-from muster.coordinator.topics import TopicResolver
 from muster.model import Node
 
 LOAD_BEFORE_START_S = 1.0
@@ -25,6 +24,8 @@ LOAD_BEFORE_START_S = 1.0
 
 class KnownTopics(Protocol):
     """The topics that exist: a broker's catalogue, or what a coordinator has read of another's."""
+
+    def names(self) -> Iterable[str]: ...
 
     def partition_count(self, topic: str) -> int: ...
 
@@ -40,7 +41,9 @@ class GroupTopics:
         self.partition_count = topics.partition_count
         self.topic_id = topics.topic_id
         self.topic_name = topics.topic_name
+        self._names = topics.names
         self._cluster = cluster
+        self._led: dict[str, list[int]] = {}
 
     def is_gone(self, topic: str) -> bool:
         """As `TopicResolver.is_gone`."""
@@ -51,6 +54,12 @@ class GroupTopics:
         leadership, count = self._cluster.leadership, self.partition_count(topic)
         return [index for index in range(count) if leadership(topic, index).leader != NO_LEADER]
 
+    def changed(self) -> list[str]:
+        """The topics that came, went or have other partitions or leaders since this was asked last. A cluster tells of
+        much that is nothing to groups, and to compare the shares of all of them takes long."""
+        before, self._led = self._led, {name: self.led_partitions(name) for name in self._names()}
+        return [name for name in before.keys() | self._led.keys() if before.get(name) != self._led.get(name)]
+
 
 class Groups:
     """Coordinates groups on the running loop. `on_written` is called when records of the groups are in their logs."""
@@ -59,7 +68,7 @@ class Groups:
         self,
         config: BrokerConfig,
         clock: SteadyClock,
-        topics: TopicResolver,
+        topics: GroupTopics,
         coordination: Coordination,
         on_written: Callable[[], None],
         on_event: Callable[[GroupEvent], None] | None,
@@ -70,6 +79,7 @@ class Groups:
         """Whether the slots are still this broker's; asked before each request. None: always."""
         self._loop = asyncio.get_running_loop()
         self._clock = clock
+        self._topics = topics
         self._coordination = coordination
         self._on_written = on_written
         self._lines = GroupLines()
@@ -162,8 +172,8 @@ class Groups:
 
     def topics_changed(self, names: Iterable[str] | None = None) -> None:
         """Topics came, went or have other partitions or leaders; None: any may have."""
-        if self.serving:
-            self.runtime.topics_changed(names)
+        if self.serving and self.runtime.assigns and (some := self._topics.changed() if names is None else names):
+            self.runtime.topics_changed(some)
 
     def topics_deleted(self, names: Sequence[str]) -> Generator[None, None, None]:
         """Forget the offsets that were committed for deleted topics, a slice at a time."""

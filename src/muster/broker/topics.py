@@ -233,6 +233,10 @@ class TopicCatalogue:
 
     # What the coordinator asks.
 
+    def names(self) -> Iterable[str]:
+        """The names of all topics."""
+        return self._by_name
+
     def partition_count(self, topic: str) -> int:
         """Partitions of a topic, 0 if there is none of that name."""
         found = self._by_name.get(topic)

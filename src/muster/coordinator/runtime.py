@@ -125,6 +125,11 @@ class CoordinatorRuntime(Shards[GroupShard]):
         """The partition of `__consumer_offsets` that keeps a group."""
         return group_partition(group_id, self.config.offsets_topic_num_partitions)
 
+    @property
+    def assigns(self) -> bool:
+        """Whether the coordinator assigns the partitions of any group."""
+        return bool(self._assigned_groups)
+
     def assigns_to(self, group_id: str) -> bool:
         """Whether the coordinator assigns the group's partitions (server_assignment.py)."""
         return self._assigned_groups.matches(group_id)
@@ -325,7 +330,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
     def topics_changed(self, names: Iterable[str] | None = None) -> None:
         """Topics came, went or have other partitions or leaders; None: any may have. Groups to which the coordinator
         assigns rebalance, if it makes a difference to them. A shard that is not loaded looks when it is read."""
-        if not self._assigned_groups:
+        if not self.assigns:
             return
         some = None if names is None else frozenset(names)
         for home in list(self._homes.values()):

@@ -311,3 +311,21 @@ async def test_what_fits_into_a_znode(parts: Any) -> None:
     assert made.record_fits(GroupMetadataRecord(key, value))  # compressed
     member.assignment = Random(1).randbytes(1_000_000)
     assert not made.record_fits(GroupMetadataRecord(key, value))
+
+
+async def test_groups_are_asked_only_about_topics_that_have_changed(
+    cluster: SimCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many groups all shares would be looked at again whenever anything in the cluster changes."""
+    settings: dict[str, Any] = {"server.assigned.groups": ".*"}
+    async with cluster.running(1, **settings) as one:
+        await cluster.until(lambda: serves(one, SLOT_COUNT))
+        asked: list[list[str]] = []
+        monkeypatch.setattr(one.groups.runtime, "topics_changed", lambda names: asked.append(sorted(names)))
+        await create(cluster, one, "t")
+        await create(cluster, one, "u")
+        assert [names for names in asked if names != ["t"]] == [["u"]]
+        asked.clear()
+        cluster.do(SetData("/config/topics/t", b'{"version":1,"config":{"retention.ms":"5"}}'))
+        await cluster.until(lambda: [topic.settings for topic in one.topics if topic.settings])
+        assert asked == []
