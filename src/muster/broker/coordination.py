@@ -188,7 +188,24 @@ class ByLeaders(InTopic):
     def start(self, groups: Slots) -> None:
         """No slot yet: `leads` brings them."""
         self._groups = groups
+        self._slots = 0
+        """As many as the topic has partitions; 0 while it is not known."""
         groups.serve(self._config.integer("offsets.topic.num.partitions"))
+
+    def followed(self) -> None:
+        """Also a broker that leads none of the partitions that were added finds its groups by their new number."""
+        topic = self._topics.get(GROUP_METADATA_TOPIC)
+        if topic is not None:
+            self._serve(topic)
+
+    def _serve(self, topic: Topic) -> None:
+        if topic.partitions == self._slots:
+            return
+        if self._slots:
+            text = "%s has %d partitions in place of %d: other ones have most groups now, without their offsets"
+            log.error(text, topic.name, topic.partitions, self._slots)
+        self._slots = topic.partitions
+        self._groups.serve(topic.partitions)
 
     def coordinator(self, group_id: str) -> Node | None:
         """The leader of the group's partition, as far as this broker has heard."""
@@ -201,7 +218,7 @@ class ByLeaders(InTopic):
     def leads(self, topic: Topic, index: int, epoch: int) -> None:
         """A partition of the groups' topic is a slot."""
         if topic.name == GROUP_METADATA_TOPIC:
-            self._groups.serve(topic.partitions)
+            self._serve(topic)
             self._groups.lead(index, epoch)
 
     def resigns(self, name: str, index: int, epoch: int) -> None:

@@ -486,6 +486,37 @@ async def test_each_group_has_one_coordinator_and_its_commits_come_back_with_it(
             assert await commit(there, "g0", 9) == 0
 
 
+async def test_partitions_added_to_the_topic_of_groups_leave_no_group_without_a_coordinator(
+    cluster: SimCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By hand, or an old tool: the broker that leads none of them has to count them too."""
+    async with (
+        cluster.running(1, group_coordinator_store="log") as one,
+        cluster.running(2, group_coordinator_store="log") as two,
+    ):
+        await cluster.until(lambda: len(one.cluster.nodes) == 2)
+        await coordinator(one, "g0")
+        brokers = {1: one, 2: two}
+        for broker in brokers.values():
+            await cluster.until(lambda: all_led(broker, GROUP_METADATA_TOPIC, 4))  # noqa: B023
+        path = topic_path(GROUP_METADATA_TOPIC)
+        registered = json.loads(cluster.do(GetData(path))[0] or b"")
+        registered["partitions"]["4"] = [1]
+        cluster.do(SetData(path, json.dumps(registered).encode()))
+        for broker in brokers.values():
+            await cluster.until(lambda: all_led(broker, GROUP_METADATA_TOPIC, 5))  # noqa: B023
+            await cluster.until(lambda: not broker.groups.runtime.is_loading)  # noqa: B023
+        await create(cluster, one, "t", 1)
+        await cluster.until(lambda: two.topics.get("t") is not None)
+        for name in (f"g{number}" for number in range(20)):
+            error, node = await coordinator(one, name)
+            assert error == 0
+            assert (await coordinator(two, name)) == (0, node)
+            assert await commit(brokers[node], name, 7) == 0, name
+            assert await committed(brokers[node], name) == (0, 7)
+    assert sum("has 5 partitions in place of 4" in line for line in said(caplog, "muster.broker")) == 2
+
+
 def all_led(broker: Broker, topic: str, partitions: int) -> bool:
     told = leaders(broker, topic)
     mine = [index for index, (leader, _) in told.items() if leader == broker.node.node_id]
