@@ -1,0 +1,132 @@
+"""What a broker among others does of what its image says: where topics go, and which leader and settings hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.broker import follower
+from muster.broker.broker import Broker
+from muster.errors import ErrorCode
+from muster.protocol import messages as m
+from muster.protocol.subscription import Subscription, decode_assignment, encode_subscription
+from muster.zookeeper.cluster_scheme import write_settings
+from muster.zookeeper.operations import GetData, SetData
+from muster.zookeeper.znodes import (
+    PartitionState,
+    TopicRegistration,
+    partition_state_path,
+    read_topic,
+    topic_path,
+)
+from tests.support.cluster_asks import coordinator, create, leaders, stored
+from tests.support.held_disk import Asked
+from tests.support.sim_cluster import SimCluster
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimCluster:
+    monkeypatch.setattr(follower, "PAUSE_S", 0.001)
+    return SimCluster(tmp_path)
+
+
+async def ask(cluster: SimCluster, broker: Broker, request: Any, version: int) -> Any:
+    return await cluster.soon(Asked(broker, request, version).answered())
+
+
+async def test_topics_of_one_request_are_spread_over_the_brokers(cluster: SimCluster) -> None:
+    async with cluster.running(1) as one, cluster.running(2):
+        await cluster.until(lambda: len(one.cluster.nodes) == 2)
+        names = ["a", "b", "c", "d"]
+        request = m.CreateTopicsRequest([m.CreatableTopic(name, 1, 1) for name in names], 60_000)
+        answer = await ask(cluster, one, request, 7)
+        assert [topic.error_code for topic in answer.topics] == [0] * 4
+        assert [leaders(one, name)[0][0] for name in names] == [1, 2, 1, 2]
+
+
+async def test_partitions_are_where_the_request_has_them(cluster: SimCluster) -> None:
+    async with cluster.running(1) as one, cluster.running(2):
+        await cluster.until(lambda: len(one.cluster.nodes) == 2)
+        wanted = [m.CreatableReplicaAssignment(index, [2]) for index in range(3)]
+        request = m.CreateTopicsRequest([m.CreatableTopic("t", -1, -1, wanted)], 60_000)
+        answer = await ask(cluster, one, request, 7)
+        assert (answer.topics[0].error_code, answer.topics[0].num_partitions) == (0, 3)
+        assert leaders(one, "t") == dict.fromkeys(range(3), (2, 0))
+
+
+async def test_a_creation_that_is_only_to_be_checked_creates_nothing(cluster: SimCluster) -> None:
+    async with cluster.running(1) as one:
+        request = m.CreateTopicsRequest([m.CreatableTopic("t", 1, 1)], 60_000, validate_only=True)
+        answer = await ask(cluster, one, request, 7)
+        assert answer.topics[0].error_code == 0
+        assert (await create(cluster, one, "t", 1)).error_code == 0
+
+
+async def test_a_deletion_is_refused_where_it_is_switched_off(cluster: SimCluster) -> None:
+    async with cluster.running(1, delete_topic_enable="false") as one:
+        await create(cluster, one, "t", 1)
+        answer = await ask(cluster, one, m.DeleteTopicsRequest([m.DeleteTopicState("t")], [], 60_000), 6)
+        assert answer.responses[0].error_code == ErrorCode.TOPIC_DELETION_DISABLED
+        assert leaders(one, "t") == {0: (1, 0)}
+
+
+async def test_records_bear_the_epoch_that_the_leader_has_now(cluster: SimCluster) -> None:
+    """The leader went and came between two looks: it is the same one, under a newer epoch."""
+    async with cluster.running(1) as one:
+        await create(cluster, one, "t", 1)
+        await stored(one, "t", 0)
+        state = PartitionState(1, 5, [1], 1)
+        cluster.do(SetData(partition_state_path("t", 0), state.encode()))
+        await cluster.until(lambda: leaders(one, "t") == {0: (1, 5)})
+        log = one.partitions.get("t", 0)
+        assert log is not None
+        await cluster.until(lambda: log.leader_epoch == 5)
+        assert await stored(one, "t", 0) == 1
+
+
+async def test_settings_that_were_changed_hold_for_logs_that_are_open(cluster: SimCluster) -> None:
+    async with cluster.running(1) as one:
+        await create(cluster, one, "t", 1)
+        await stored(one, "t", 0)
+        log = one.partitions.get("t", 0)
+        assert log is not None
+        cluster.plan(write_settings("t", {"retention.ms": "12345"}))
+        await cluster.until(lambda: one.topics.get("t").settings == {"retention.ms": "12345"})  # type: ignore[union-attr]
+        await cluster.until(lambda: log.config.retention_ms == 12_345)
+
+
+async def test_a_group_to_which_the_coordinator_assigns_learns_of_an_added_partition(cluster: SimCluster) -> None:
+    async with cluster.running(1, server_assigned_groups=".*", group_initial_rebalance_delay_ms=0) as one:
+        await create(cluster, one, "t", 1)
+        while (await coordinator(one, "g"))[0]:
+            await cluster.until(lambda: True)
+        protocols = [m.JoinGroupRequestProtocol("range", encode_subscription(Subscription(["t"]), version=0))]
+        join = m.JoinGroupRequest("g", 30_000, 30_000, "", None, "consumer", protocols)
+        joined = await ask(cluster, one, join, 3)
+        while joined.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            joined = await ask(cluster, one, join, 3)
+        assert joined.error_code == 0
+        synced = await ask(cluster, one, m.SyncGroupRequest("g", joined.generation_id, joined.member_id), 3)
+        assert [each.partition for each in decode_assignment(synced.assignment).partitions] == [0]
+        beat = m.HeartbeatRequest("g", joined.generation_id, joined.member_id)
+        assert (await ask(cluster, one, beat, 3)).error_code == 0
+        found = read_topic("t", cluster.do(GetData(topic_path("t")))[0])
+        assert isinstance(found, TopicRegistration)
+        cluster.do(SetData(topic_path("t"), found._replace(partitions={0: [1], 1: [1]}).encode()))
+        await cluster.until(lambda: leaders(one, "t") == {0: (1, 0), 1: (1, 0)})
+        for _ in range(1_000):
+            await cluster.until(lambda: True)
+            if (await ask(cluster, one, beat, 3)).error_code == ErrorCode.REBALANCE_IN_PROGRESS:
+                return
+        pytest.fail("the group was not told")
+
+
+async def test_of_two_brokers_that_create_a_topic_at_once_one_is_told_that_it_exists(cluster: SimCluster) -> None:
+    async with cluster.running(1) as one, cluster.running(2) as two:
+        await cluster.until(lambda: len(one.cluster.nodes) == 2)
+        request = m.CreateTopicsRequest([m.CreatableTopic("t", 1, 1)], 60_000)
+        asked = [Asked(broker, request, 7) for broker in (one, two)]
+        answers = [await cluster.soon(each.answered()) for each in asked]
+        assert sorted(answer.topics[0].error_code for answer in answers) == [0, ErrorCode.TOPIC_ALREADY_EXISTS]
