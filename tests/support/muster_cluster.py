@@ -12,6 +12,7 @@ from typing import Any
 
 from muster.client.consumer import Consumer
 from muster.client.producer import Producer
+from muster.errors import ErrorCode
 from muster.model import TopicPartition
 from muster.protocol import messages as m
 from tests.support.brokers import BrokerProcess, RawClient
@@ -127,6 +128,86 @@ class Load(threading.Thread):
         self.join(PATIENCE_S * 2)
         assert not self.is_alive()
         assert self.failures == []
+
+
+GROUPS = [f"simple-{number}" for number in range(8)]
+TRY_AGAIN = (
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+)
+
+
+class Commits(threading.Thread):
+    """Commits ever greater offsets, for groups in several slots, until it is stopped; knows which were acknowledged.
+
+    A commit may be refused, if the client is told to try again. What a coordinator tells is never less than what was
+    acknowledged before.
+    """
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        super().__init__(daemon=True)
+        self._cluster = cluster
+        self._topic = topic
+        self.acknowledged = dict.fromkeys(GROUPS, 0)
+        self._sent = dict.fromkeys(GROUPS, 0)
+        self.failures: list[BaseException] = []
+        self._ending = threading.Event()
+
+    def run(self) -> None:
+        """Commit until the end."""
+        try:
+            while not self._ending.wait(0.02):
+                for group_id in GROUPS:
+                    with contextlib.suppress(OSError, EOFError):  # of a broker that was killed
+                        self._commit(group_id)
+        except BaseException as error:
+            self.failures.append(error)
+
+    def _commit(self, group_id: str) -> None:
+        self._sent[group_id] += 1
+        offset = self._sent[group_id]
+        topic = m.OffsetCommitRequestTopic(self._topic, partitions=[m.OffsetCommitRequestPartition(0, offset)])
+        answer = self._ask(group_id, m.OffsetCommitRequest(group_id, topics=[topic]))
+        if answer is None:
+            return
+        error = ErrorCode(answer.topics[0].partitions[0].error_code)
+        assert error is ErrorCode.NONE or error in TRY_AGAIN, error
+        if error is ErrorCode.NONE:
+            self.acknowledged[group_id] = offset
+            told = self.told(group_id)
+            assert told is None or told >= offset, f"{group_id}: {told} is told, {offset} was acknowledged"
+
+    def _ask(self, group_id: str, request: Any) -> Any:
+        """What the group's coordinator answers, None while there is none."""
+        for number in self._cluster.brokers:
+            with contextlib.suppress(OSError, EOFError):
+                find = m.FindCoordinatorRequest(key_type=0, coordinator_keys=[group_id])
+                [found] = self._cluster.ask(number, find, 4).coordinators
+                return None if found.error_code else self._cluster.ask(found.node_id, request, 8)
+        return None
+
+    def told(self, group_id: str) -> int | None:
+        """The offset that the group's coordinator tells, None if it cannot."""
+        answer = self._ask(group_id, m.OffsetFetchRequest(groups=[m.OffsetFetchRequestGroup(group_id, topics=None)]))
+        if answer is None or answer.groups[0].error_code:
+            return None
+        return next((int(each.committed_offset) for t in answer.groups[0].topics for each in t.partitions), -1)
+
+    def more(self) -> None:
+        """Wait until commits of every group are taken."""
+        before = dict(self.acknowledged)
+        eventually(lambda: self.failures or all(self.acknowledged[name] > before[name] for name in GROUPS))
+
+    def stop(self) -> None:
+        """End; what was acknowledged is there, or what was sent after it."""
+        self._ending.set()
+        self.join(PATIENCE_S * 2)
+        assert not self.is_alive()
+        assert self.failures == []
+        for name in GROUPS:
+            told = eventually(partial(self.told, name))
+            assert self.acknowledged[name] <= told <= self._sent[name], name
 
 
 def stored(cluster: Cluster, topic: str, partitions: int = PARTITIONS) -> dict[int, list[int]]:

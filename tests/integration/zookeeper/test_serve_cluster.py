@@ -21,7 +21,7 @@ from muster.errors import ErrorCode, KafkaError
 from muster.model import TopicPartition
 from muster.protocol import messages as m
 from tests.support.brokers import BrokerProcess
-from tests.support.muster_cluster import PARTITIONS, PATIENCE_S, Cluster, Load, eventually, stored
+from tests.support.muster_cluster import PARTITIONS, PATIENCE_S, Cluster, Commits, Load, eventually, stored
 from tests.support.zookeepers import ZooKeeperServer
 
 pytestmark = pytest.mark.slow
@@ -43,9 +43,12 @@ def test_nothing_acknowledged_is_lost_whatever_is_killed(own_zookeeper: ZooKeepe
             for number in range(PARTITIONS):
                 producer.send("doomed", value=b"0", partition=number)
             producer.flush()
-        load = Load(cluster, "t")
+        eventually(lambda: all(len(cluster.leaders("t", number)) == PARTITIONS for number in cluster.brokers))
+        load, commits = Load(cluster, "t"), Commits(cluster, "t")
         load.start()
+        commits.start()
         load.more()
+        commits.more()
 
         # The controller is killed: another one is elected, which takes its partitions from it and gives them back.
         former = cluster.controller(1)
@@ -62,8 +65,9 @@ def test_nothing_acknowledged_is_lost_whatever_is_killed(own_zookeeper: ZooKeepe
         cluster.brokers[former].start()
         assert sorted(mine.glob("doomed-?")) == [], "the former topic's records were kept"
         load.more()
+        commits.more()
 
-        # ZooKeeper is killed: data is served on. It comes back before sessions have ended, and after.
+        # ZooKeeper is killed: data is served on, and groups when it is back, before sessions have ended and after.
         for away_s in (0.5, 4):
             own_zookeeper.kill()
             time.sleep(away_s)
@@ -71,7 +75,9 @@ def test_nothing_acknowledged_is_lost_whatever_is_killed(own_zookeeper: ZooKeepe
             own_zookeeper.start()
             eventually(lambda: all(cluster.nodes(number) == [1, 2, 3] for number in cluster.brokers))
             load.more()
+            commits.more()
         load.stop()
+        commits.stop()
         found = stored(cluster, "t")
         for partition in range(PARTITIONS):
             acknowledged = sorted(number for where, number in load.acknowledged if where == partition)
