@@ -95,7 +95,7 @@ class ZooKeeperCluster(Follower):
         await self._open()
         fresh = uuid_text(random_uuid())
         found = self.member.cluster_id = await self._at_start(lambda: join_cluster(fresh))
-        self._ids = await self._at_start(lambda: reserve_producer_ids(self.member.broker_id))
+        self._ids = await self._at_start(lambda: reserve_producer_ids(self.member.broker_id, now_ms()))
         return found
 
     async def join(
@@ -159,7 +159,7 @@ class ZooKeeperCluster(Follower):
         self._parts.coordination.followed()
         self._changed()
         if not self._next_ids:
-            self._next_ids = await self.session.run(reserve_producer_ids(self.member.broker_id))
+            self._next_ids = await self.session.run(reserve_producer_ids(self.member.broker_id, now_ms()))
 
     async def _remove(self, wanted: Mapping[str, TopicImage]) -> None:
         """Part with topics that are gone, or whose names belong to new ones."""

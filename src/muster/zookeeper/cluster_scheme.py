@@ -223,8 +223,12 @@ def _data_of(path: str) -> Plan[bytes | None]:
     return data or b""
 
 
-def reserve_producer_ids(broker_id: int) -> Plan[range]:
-    """Ids for idempotent producers that no other broker gives out, as Kafka reserves them.
+def reserve_producer_ids(broker_id: int, now: int) -> Plan[range]:
+    """Ids for idempotent producers that no other broker gives out, reserved as Kafka does.
+
+    `now` is the time of day in milliseconds, from which an id follows at least. A ZooKeeper that was put back from an
+    older backup would name ids again that producers have: logs would take the records of one for those of the other,
+    and drop them as repeated.
 
     Raises:
         ConfigError: what is written there cannot be understood; to guess would give an id twice.
@@ -236,7 +240,7 @@ def reserve_producer_ids(broker_id: int) -> Plan[range]:
             with suppress(NodeExistsError):
                 yield from ask(Create(PRODUCER_IDS))
             continue
-        first = _first_free_id(data)
+        first = max(_first_free_id(data), now * PRODUCER_IDS_OF_A_BLOCK)
         ids = range(first, first + PRODUCER_IDS_OF_A_BLOCK)
         block = {"version": 1, "broker": broker_id, "block_start": str(ids[0]), "block_end": str(ids[-1])}
         try:

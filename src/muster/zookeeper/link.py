@@ -25,6 +25,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -67,6 +68,10 @@ from muster.zookeeper.wire import Wire
 MOST_UNDER_WAY = 128
 FIRST_RETRY_S, LAST_RETRY_S = 0.05, 1.0
 GREETING_S = 5.0
+REFUSED_S = 5.0
+"""How long servers refuse a session at least, as long as it lasts otherwise, until it is given up."""
+REFUSALS_APART_S = 10.0
+"""Refusals further apart than this do not belong together."""
 ORDERLY_END_S = 2.0
 """How long a session is given to end in good order before its connection is broken off."""
 
@@ -158,7 +163,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         except OSError as error:
             link.last_error = error.strerror or str(error)
             raise
-        link.wire = Wire(connected, link.note_alive, link.note_timeout)
+        link.wire = Wire(connected, link.note_alive, link.note_timeout, link.note_refused)
         if link.is_given_up:
             link.wire.break_off()
         return link.wire
@@ -217,6 +222,7 @@ class Link:
         self.gate = asyncio.Semaphore(MOST_UNDER_WAY)
         self._owner = owner
         self._loop = asyncio.get_running_loop()
+        self._refused_since = self._refused_at = -REFUSALS_APART_S
         self._is_ending = self._is_over = False
         self._when_over: list[Callable[[], None]] = []
         self._lock = threading.RLock()
@@ -266,8 +272,22 @@ class Link:
 
     def note_timeout(self, timeout_ms: int) -> None:
         """ZooKeeper has said how long the session lasts without a sign of life."""
+        self._refused_at = -REFUSALS_APART_S
         if timeout_ms > 0:
             self.timeout_ms = timeout_ms
+
+    def note_refused(self) -> None:
+        """A server has closed the connection in place of a greeting.
+
+        Servers without a quorum do so, for a while; and those that were put back from an older backup, for ever: the
+        session has seen what they have not. So after as long as the session lasts it is given up for a new one.
+        """
+        now = time.monotonic()
+        if now - self._refused_at >= REFUSALS_APART_S:
+            self._refused_since = now
+        self._refused_at = now
+        if self.session_id and now - self._refused_since > max(self.timeout_ms / 1000, REFUSED_S):
+            self._on_state(KazooState.LOST)
 
     def look_at_loop(self) -> None:
         """End the session if the event loop ended without it: else it would be kept alive for an owner that is gone."""

@@ -50,14 +50,20 @@ class Wire:
     Args:
         on_alive: is called with the monotonic time at which an answered request was sent.
         on_welcome: is called before, with the timeout in ms that the server grants; 0 says that the session has ended.
+        on_refused: is called when the server closes the connection in place of a greeting.
     """
 
     def __init__(
-        self, connected: socket.socket, on_alive: Callable[[float], None], on_welcome: Callable[[int], None]
+        self,
+        connected: socket.socket,
+        on_alive: Callable[[float], None],
+        on_welcome: Callable[[int], None],
+        on_refused: Callable[[], None],
     ) -> None:
         self._socket = connected
         self._on_alive = on_alive
         self._on_welcome = on_welcome
+        self._on_refused = on_refused
         self._sent: dict[int, float] = {}
         self._out, self._in = _Frames(), _Frames()
         self.is_new = True
@@ -75,7 +81,12 @@ class Wire:
 
     def recv(self, most: int) -> bytes:
         """As that of a socket."""
-        data = self._socket.recv(most)
+        try:
+            data = self._socket.recv(most)
+        except ConnectionError:
+            data = b""
+        if not data and self.is_new:
+            self._on_refused()
         for xid, following in self._in.feed(data):
             if self.is_new:
                 self.is_new = False

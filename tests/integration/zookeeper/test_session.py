@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -272,6 +273,29 @@ async def test_a_server_killed_and_started_again_on_its_data_keeps_the_session(
             await waiting
         assert told.events[3:] == [SessionEvent.CONNECTED]
         assert (await session.ask(GetData("/mine")))[1].ephemeral_owner == session.session_id
+
+
+async def test_a_session_that_an_older_zookeeper_refuses_is_followed_by_a_new_one(
+    own_zookeeper: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its data folder was put back: it refuses for ever what has seen more than it has."""
+    monkeypatch.setattr(link, "REFUSED_S", 0.2)
+    data, backup = own_zookeeper.folder / "data", own_zookeeper.folder / "backup"
+    own_zookeeper.kill()
+    shutil.copytree(data, backup)
+    own_zookeeper.start()
+    async with opened(own_zookeeper.address, 1_000) as (session, told):
+        before = session.session_id
+        await session.ask(Create("/0"))
+        own_zookeeper.kill()
+        shutil.rmtree(data)
+        backup.rename(data)
+        await asyncio.to_thread(own_zookeeper.start)
+        expired = await told.event(SessionEvent.EXPIRED)
+        await told.event(SessionEvent.CONNECTED, expired)
+        assert session.session_id != before
+        assert await session.ask(Exists("/0")) is None
+        await session.ask(Create("/0"))
 
 
 async def test_an_ephemeral_znode_created_as_the_connection_was_lost_is_found_to_be_the_own(

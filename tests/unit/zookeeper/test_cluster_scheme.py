@@ -366,17 +366,17 @@ def test_what_cannot_be_read_is_noted_and_passed_over(world):
 
 
 def test_producer_ids_are_reserved_in_blocks_that_never_overlap(world):
-    blocks = [world.run(reserve_producer_ids(broker_id)) for broker_id in (1, 2, 1)]
+    blocks = [world.run(reserve_producer_ids(broker_id, 0)) for broker_id in (1, 2, 1)]
     assert blocks == [range(1_000), range(1_000, 2_000), range(2_000, 3_000)]
     data, _ = world.do(GetData(PRODUCER_IDS))
     assert data == b'{"version":1,"broker":1,"block_start":"2000","block_end":"2999"}'
 
 
 def test_two_brokers_that_reserve_at_once_get_blocks_of_their_own(world):
-    world.run(reserve_producer_ids(1))
-    slow = reserve_producer_ids(1)
+    world.run(reserve_producer_ids(1, 0))
+    slow = reserve_producer_ids(1, 0)
     found = world.do(next(slow))
-    assert world.run(reserve_producer_ids(2)) == range(1_000, 2_000)
+    assert world.run(reserve_producer_ids(2, 0)) == range(1_000, 2_000)
     asked = slow.send(found)
     with pytest.raises(BadVersionError) as refused:
         world.do(asked)
@@ -387,11 +387,20 @@ def test_two_brokers_that_reserve_at_once_get_blocks_of_their_own(world):
     assert ended.value.value == range(2_000, 3_000)
 
 
+def test_an_older_zookeeper_names_no_producer_id_again(world):
+    given = world.run(reserve_producer_ids(1, 1_700_000_000_000))
+    before = world.data(PRODUCER_IDS)
+    later = [world.run(reserve_producer_ids(2, 1_700_000_000_000 + at)) for at in (0, 1, 5_000)]
+    world.do(SetData(PRODUCER_IDS, before))
+    again = world.run(reserve_producer_ids(1, 1_700_000_006_000))
+    assert len({*given, *again, *(found for block in later for found in block)}) == 5 * 1_000
+
+
 @pytest.mark.parametrize("data", [b"7", b"{}", b"x", b'{"block_end":"many"}'])
 def test_producer_ids_are_not_guessed(world, data):
     world.do(Create(PRODUCER_IDS, data))
     with pytest.raises(ConfigError):
-        world.run(reserve_producer_ids(1))
+        world.run(reserve_producer_ids(1, 0))
 
 
 def test_a_topic_of_kafkas_older_tools_is_given_an_id_that_no_former_one_had(world):

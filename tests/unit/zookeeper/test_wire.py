@@ -38,8 +38,12 @@ class Pair:
         self.granted: list[int] = []
         monkeypatch.setattr(wire, "monotonic", lambda: self.now)
         ours, self.theirs = socket.socketpair()
-        self.wire = Wire(ours, self.alive.append, self.granted.append)
+        self.refusals = 0
+        self.wire = Wire(ours, self.alive.append, self.granted.append, self.refused)
         self.cuts: Iterator[int] = iter(())
+
+    def refused(self) -> None:
+        self.refusals += 1
 
     def say(self, data: bytes) -> None:
         while data:
@@ -94,3 +98,15 @@ def test_a_session_that_has_ended_proves_nothing(monkeypatch):
     assert (pair.granted, pair.alive) == ([0], [])
     pair.close()
     assert pair.wire.fileno() == -1
+
+
+@pytest.mark.parametrize("greeted", [False, True])
+def test_a_connection_that_is_closed_without_a_greeting_was_refused(monkeypatch, greeted):
+    pair = Pair(monkeypatch)
+    pair.say(frame(CONNECT))
+    if greeted:
+        pair.hear(frame(WELCOME))
+    pair.theirs.close()
+    assert pair.wire.recv(100) == b""
+    assert pair.refusals == (not greeted)
+    pair.close()
