@@ -10,8 +10,11 @@ from muster.broker.clock import now_ms
 from muster.broker.config import BrokerConfig
 from muster.broker.settings import Value
 from muster.broker.topics import Topic, TopicCatalogue
-from muster.log import CleanupPolicy, LogConfig, LogStore, PartitionLog, TimestampType
+from muster.log import CleanupPolicy, LogConfig, LogStore, PartitionLog, TimestampType, epochs
 from muster.model import TopicPartition
+
+NEWEST = 2**31 - 1
+"""No leader epoch is newer."""
 
 
 class Partitions:
@@ -41,6 +44,12 @@ class Partitions:
             log = self._store.create(TopicPartition(topic.name, index), config)
             self._open.setdefault(topic.name, {})[index] = log
             yield
+
+    def newest_epoch(self, topic: Topic, index: int) -> int:
+        """The newest epoch under which this broker knows to have led a partition, -1 if it has not. Raises OSError."""
+        log = self._store.get(TopicPartition(topic.name, index))
+        written = epochs.end_of_epoch(log.segments, NEWEST)[0] if log is not None else None
+        return max(topic.epochs.get(index, -1), -1 if written is None else written)
 
     def lead(self, topic: Topic, index: int, epoch: int) -> PartitionLog:
         """Lead a partition under an epoch: `get` finds its log, which is made the first time. Raises OSError if

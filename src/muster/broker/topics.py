@@ -65,6 +65,8 @@ class Topic:
     topic_id: bytes
     partitions: int
     settings: dict[str, str] = field(default_factory=dict)
+    epochs: dict[int, int] = field(default_factory=dict)
+    """The newest epoch under which this broker, among others, has led each partition."""
 
     @property
     def topic_partitions(self) -> list[TopicPartition]:
@@ -181,6 +183,13 @@ class TopicCatalogue:
                 topic.partitions, topic.settings = partitions, settings
             raise
 
+    def note_epochs(self, led: Iterable[tuple[Topic, int, int]]) -> None:
+        """Keep under which epochs partitions are led; durable when this returns. Raises OSError; a later change of any
+        topic makes it durable too."""
+        for topic, index, epoch in led:
+            topic.epochs[index] = epoch
+        self._save()
+
     def delete(self, topic: Topic) -> None:
         """Remove a topic, as `delete_all` does."""
         self.delete_all([topic])
@@ -272,7 +281,13 @@ def _entries(topics: Iterable[Topic]) -> str:
     """A JSON object with a topic on each line: indenting all of it takes ten times as long, and blocks all requests."""
     lines = []
     for topic in topics:
-        entry = {"id": uuid_text(topic.topic_id), "partitions": topic.partitions, "settings": topic.settings}
+        entry: dict[str, object] = {
+            "id": uuid_text(topic.topic_id),
+            "partitions": topic.partitions,
+            "settings": topic.settings,
+        }
+        if topic.epochs:
+            entry["epochs"] = topic.epochs
         lines.append(f"{json.dumps(topic.name)}: {json.dumps(entry)}")
     return "{\n" + ",\n".join(lines) + "\n}"
 
@@ -286,4 +301,5 @@ def _topic(name: str, entry: dict[str, Any]) -> Topic:
         raise ValueError(f"{name} has {partitions!r} partitions")
     if not all(isinstance(value, str) for value in settings.values()):
         raise ValueError(f"{name} has settings that are not text")
-    return Topic(name, uuid_bytes(entry["id"]), partitions, settings)
+    epochs = {int(index): int(epoch) for index, epoch in entry.get("epochs", {}).items()}
+    return Topic(name, uuid_bytes(entry["id"]), partitions, settings, epochs)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from muster.broker.clock import now_ms
@@ -34,12 +35,13 @@ from muster.zookeeper.cluster_scheme import (
     create_topic,
     join_cluster,
     load_of,
+    raise_epoch,
     request_deletion,
     reserve_producer_ids,
     spread,
 )
 from muster.zookeeper.deletions import deletions_for, forget_deletions
-from muster.zookeeper.image import TopicImage
+from muster.zookeeper.image import PartitionImage, TopicImage
 from muster.zookeeper.operations import NodeExistsError, SessionEvent, Watched, ZooKeeperError
 from muster.zookeeper.znodes import BrokerRegistration, Endpoint, TopicRegistration
 
@@ -153,8 +155,7 @@ class ZooKeeperCluster(Follower):
         wanted = {name: topic for name, topic in self.image.topics.items() if _is_usable(name, topic)}
         await self._remove(wanted)
         self._adopt(wanted)
-        for name, topic in wanted.items():
-            await self._follow_topic(name, topic)
+        await self._lead(wanted)
         self._parts.changes.groups.topics_changed()
         self._parts.coordination.followed()
         self._changed()
@@ -214,23 +215,46 @@ class ZooKeeperCluster(Follower):
             for topic, _, _ in changed:
                 parts.partitions.configure(topic)
 
-    async def _follow_topic(self, name: str, image: TopicImage) -> None:
+    async def _lead(self, wanted: Mapping[str, TopicImage]) -> None:
         """Lead what this broker leads, and resign from what it does not."""
-        parts, me = self._parts, self.member.broker_id
-        topic = parts.topics.get(name)
-        assert topic is not None
-        for index, known in list(image.states.items()):
-            state, key = known.state, (name, index)
-            if index >= topic.partitions:  # told of after the catalogue was made what it says
-                continue
-            if state.leader != me:
-                self._resign(name, index)
-            elif self._led.get(key) != (topic.topic_id, state.leader_epoch):
-                await self._former.take_back(topic, index)
-                parts.partitions.lead(topic, index, state.leader_epoch)
-                self._led[key] = topic.topic_id, state.leader_epoch
-                log.info("leads %s-%d under epoch %d", name, index, state.leader_epoch)
-                parts.coordination.leads(topic, index, state.leader_epoch)
+        due: list[tuple[Topic, int, int]] = []
+        raising = []
+        for name, image in wanted.items():
+            topic = self._parts.topics.get(name)
+            assert topic is not None
+            for index, known in list(image.states.items()):
+                if index >= topic.partitions:  # told of after the catalogue was made what it says
+                    continue
+                if known.state.leader != self.member.broker_id:
+                    self._resign(name, index)
+                elif self._led.get((name, index)) != (topic.topic_id, known.state.leader_epoch):
+                    await self._former.take_back(topic, index)
+                    newest = self._parts.partitions.newest_epoch(topic, index)
+                    if self._is_newer(topic, index, known.state.leader_epoch, newest):
+                        due.append((topic, index, known.state.leader_epoch))
+                    else:
+                        raising.append(self.session.run(raise_epoch(name, index, known, newest)))
+        if due:
+            # A disk that is full must not keep records from being read.
+            with suppress(OSError):
+                self._parts.topics.note_epochs(due)
+        for topic, index, epoch in due:
+            self._parts.partitions.lead(topic, index, epoch)
+            self._led[topic.name, index] = topic.topic_id, epoch
+            log.info("leads %s-%d under epoch %d", topic.name, index, epoch)
+            self._parts.coordination.leads(topic, index, epoch)
+        await asyncio.gather(*raising)
+
+    def _is_newer(self, topic: Topic, index: int, epoch: int, newest: int) -> bool:
+        """Whether no partition was led under an epoch before this process. If not, ZooKeeper is told to raise it, and
+        its watch brings the new one. The same epoch is no newer: clients may have been told the next one since."""
+        if epoch > newest:
+            return True
+        if (topic.name, index) in self._led and epoch == newest:
+            return True
+        if epoch < newest:
+            log.warning("ZooKeeper has epoch %d of %s-%d, after %d: raising it", epoch, topic.name, index, newest)
+        return False
 
     def _resign(self, name: str, index: int) -> None:
         """Lead a partition no longer, if this broker does."""

@@ -87,6 +87,7 @@ WRITES_OF_A_MULTI = 200
 REFUSALS_OF_A_TURN = 20
 """A turn that was refused so often is given up, to be tried again after a pause."""
 PRODUCER_IDS_OF_A_BLOCK = 1_000
+EPOCHS_SKIPPED = 1_000
 
 
 class IdTakenError(MusterError):
@@ -287,6 +288,19 @@ def write_settings(name: str, settings: Mapping[str, str]) -> Plan[None]:
         yield from ask(SetData(path, topic_config_data(settings)))
     except NoNodeError:
         yield from ask(Create(path, topic_config_data(settings)))
+
+
+def raise_epoch(name: str, number: int, known: PartitionImage, newest: int) -> Plan[None]:
+    """Have a partition's leader epoch above one that was used before: an older backup of ZooKeeper was put back.
+
+    Its leader writes it, the only broker that knows. Else clients with a newer epoch would take no leader any more, and
+    epochs would fall within the log. It skips some, of which clients may have been told while the leader was away: one,
+    unless more were lost.
+    """
+    skipped = EPOCHS_SKIPPED if known.state.leader_epoch < newest else 1
+    state = known.state._replace(leader_epoch=newest + 1 + skipped)
+    with suppress(BadVersionError, NoNodeError):  # what is known of it is behind, and will be read
+        yield from ask(SetData(partition_state_path(name, number), state.encode(), known.version))
 
 
 # --- the controller --------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Records of topics that ZooKeeper has no more: removed if they were deleted, set aside if they are merely missing."""
+"""Brokers whose ZooKeeper says less, or what is older, than they have: records and epochs are kept."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from muster.broker import follower
+from muster.broker.broker import Broker
 from muster.errors import ErrorCode
 from muster.model import GROUP_METADATA_TOPIC
+from muster.zookeeper.cluster_scheme import create_topic
 from muster.zookeeper.deletions import deletions_path
 from muster.zookeeper.operations import GetChildren, GetData, SetData
-from muster.zookeeper.znodes import topic_path
+from muster.zookeeper.znodes import TopicRegistration, partition_state_path, topic_path
 from tests.support.cluster_asks import (
     commit,
     committed,
@@ -26,7 +28,7 @@ from tests.support.cluster_asks import (
     taken_out,
 )
 from tests.support.faulty_disk import FaultyDisk
-from tests.support.sim_cluster import SimCluster
+from tests.support.sim_cluster import SimCluster, session_of
 
 
 @pytest.fixture
@@ -156,3 +158,51 @@ async def test_a_deletion_reaches_a_broker_that_was_away(cluster: SimCluster) ->
         assert list(folder.glob("*-[01]")) == []
         assert [path.name for path in folder.glob("*-stray")] == []
         assert [topic.name for topic in two.topics] == ["again"]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("with_records", [False, True])
+@pytest.mark.parametrize("disk_is_full", [False, True])
+async def test_leader_epochs_never_fall(
+    cluster: SimCluster, restarted: bool, with_records: bool, disk_is_full: bool
+) -> None:
+    """An older state of a partition was put back. Clients ignore a leader under an epoch that is older than theirs."""
+    disk = FaultyDisk()
+    async with cluster.running(2):
+        async with cluster.running(1) as broker:
+            for name in "tu":
+                cluster.plan(create_topic(name, TopicRegistration({0: [1]}, version=1), {}))
+            await cluster.until(lambda: list(ends(broker, "t")) == [0])
+            assert await stored(broker, "t", 0) == 0
+            older, _ = cluster.do(GetData(partition_state_path("t", 0)))
+        await cluster.until(lambda: cluster.do(GetChildren("/brokers/ids")) == ["2"])
+        async with cluster.running(1, disk) as broker:
+            await cluster.until(lambda: led_under(broker, "t") == 2)
+            if disk_is_full:  # then the records tell, where there are some
+                disk.fill_up()
+                cluster.expire(session_of(broker))
+                await cluster.until(lambda: led_under(broker, "t") == 4)
+                disk.mend()
+            if with_records:
+                assert await stored(broker, "t", 0) == 1
+            if not restarted:
+                cluster.do(SetData(partition_state_path("t", 0), older))
+                await cluster.until(lambda: led_under(broker, "t") > 1_000)
+        await cluster.until(lambda: cluster.do(GetChildren("/brokers/ids")) == ["2"])
+        if restarted:
+            cluster.do(SetData(partition_state_path("t", 0), older))
+        async with cluster.running(1) as broker:
+            await cluster.until(lambda: led_under(broker, "t") > 1_000)
+            assert await stored(broker, "t", 0) == 1 + with_records
+            log = broker.partitions.get("t", 0)
+            assert log is not None
+            written = [header.partition_leader_epoch for segment in log.segments for _, header in segment.headers(0)]
+            assert written == sorted(written)
+            assert written[-1] > 1_000
+            assert 0 < led_under(broker, "u") < 10
+
+
+def led_under(broker: Broker, topic: str) -> int:
+    """The epoch under which a broker leads partition 0; -1 if it does not."""
+    log = broker.partitions.get(topic, 0)
+    return log.leader_epoch if log is not None and leaders(broker, topic) == {0: (1, log.leader_epoch)} else -1
