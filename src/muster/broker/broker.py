@@ -151,14 +151,18 @@ class Broker(Shell):
         folder = self.config.data_dir
         node_id = self.config.integer("node.id")
         try:
-            folder.mkdir(parents=True, exist_ok=True)
             # Checked before anything is written, the lock file included, and again once the lock is held.
-            read_identity(folder, node_id, cluster_id)
+            found = read_identity(folder, node_id, cluster_id)
+            if self._among is not None:
+                self._among.check_folder(folder, found)
             refuse_foreign(folder)
+            folder.mkdir(parents=True, exist_ok=True)
             lock = FolderLock.take(folder)
             try:
                 refuse_foreign(folder)
                 self.identity = load_identity(folder, node_id, self._files, cluster_id)
+                if self._among is not None:
+                    self._among.take_folder(folder, self.identity, self._files)
                 self.cluster = self._view()
                 self.topics = TopicCatalogue.load(folder, self._files)
                 self.producer_ids = ProducerIds(folder, self._files)

@@ -39,6 +39,9 @@ _SETTINGS = (
     # --- cluster
     S("zookeeper.connect", K.STRING, None, "ZooKeeper's addresses, host:port,host:port/chroot: this broker is one of "
       "several. Without it, it is alone."),
+    S("replaced.data.dir", K.STRING, None,
+      "The `directory.id` of the data folder that this broker of several had, and whose records are given up for good: "
+      "without it a broker is refused that comes with another folder."),
     S("zookeeper.session.timeout.ms", K.INT, 18_000, "How long ZooKeeper waits for a broker that is silent.", 1),
     S("group.coordinator.store", K.STRING, None,
       "Where groups and offsets are kept. `zookeeper`: in ZooKeeper, and when a broker goes down another one goes on "

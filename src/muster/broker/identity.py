@@ -15,6 +15,7 @@ from muster.errors import ConfigError
 from muster.log import DISK, Files, write_whole
 
 FILE = "meta.properties"
+STARTS = "muster-starts"
 IN_CLUSTER = "zookeeper"
 """A line of the file that Kafka's do not have, and pass over."""
 
@@ -102,6 +103,20 @@ def read_identity(folder: Path, node_id: int, cluster_id: str | None = None) -> 
             f"what is there, for good, delete the line {IN_CLUSTER}=true from {FILE}"
         )
     return identity
+
+
+def last_start(folder: Path) -> tuple[int, str]:
+    """Number and name of the last start of a broker among others with the folder; 0 and "" if none is known."""
+    try:
+        number, name = (folder / STARTS).read_text().split()
+        return int(number), name
+    except (FileNotFoundError, ValueError):
+        return 0, ""
+
+
+def write_start(folder: Path, number: int, name: str, files: Files = DISK) -> None:
+    """Keep which the last start is; durable when this returns. Raises OSError."""
+    write_whole(files, folder / STARTS, f"{number} {name}\n".encode())
 
 
 def _properties(text: str) -> list[tuple[str, str]]:

@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from muster.broker.clock import now_ms
@@ -23,11 +24,12 @@ from muster.broker.coordination import Coordination
 from muster.broker.fetches import ParkedFetches
 from muster.broker.follower import Follower, Session
 from muster.broker.former_topics import FormerTopics
-from muster.broker.identity import random_uuid, uuid_bytes, uuid_text
+from muster.broker.identity import Identity, last_start, random_uuid, uuid_bytes, uuid_text, write_start
 from muster.broker.partitions import Partitions
 from muster.broker.topic_changes import TopicChanges
 from muster.broker.topics import NewTopic, Topic, TopicCatalogue, invalid_name
-from muster.errors import ErrorCode, KafkaError
+from muster.errors import ConfigError, ErrorCode, KafkaError
+from muster.log import Files
 from muster.model import Node
 from muster.zookeeper.cluster_scheme import (
     ClusterMember,
@@ -40,8 +42,9 @@ from muster.zookeeper.cluster_scheme import (
     reserve_producer_ids,
     spread,
 )
+from muster.zookeeper.data_dirs import DataDir, next_start, refusal, registered_data_dir
 from muster.zookeeper.deletions import deletions_for, forget_deletions
-from muster.zookeeper.image import PartitionImage, TopicImage
+from muster.zookeeper.image import TopicImage
 from muster.zookeeper.operations import NodeExistsError, SessionEvent, Watched, ZooKeeperError
 from muster.zookeeper.znodes import BrokerRegistration, Endpoint, TopicRegistration
 
@@ -69,6 +72,8 @@ class ZooKeeperCluster(Follower):
         self.member = ClusterMember(config.integer("node.id"))
         super().__init__(self.member.broker_id, session, self.member.image)
         self._config = config
+        self._had: DataDir | None = None
+        """The folder with which this broker was registered last."""
         self._parts: Parts
         self._former: FormerTopics
         self._registration: BrokerRegistration
@@ -97,8 +102,33 @@ class ZooKeeperCluster(Follower):
         await self._open()
         fresh = uuid_text(random_uuid())
         found = self.member.cluster_id = await self._at_start(lambda: join_cluster(fresh))
+        self._had = await self._at_start(lambda: registered_data_dir(self.member.broker_id))
         self._ids = await self._at_start(lambda: reserve_producer_ids(self.member.broker_id, now_ms()))
         return found
+
+    def check_folder(self, folder: Path, identity: Identity | None) -> None:
+        """Make sure that a folder is that in which this broker has its records, before anything in it is touched.
+        `identity` is None for a new one.
+
+        Raises:
+            ConfigError: it is another one, or an older copy.
+        """
+        mine = DataDir(identity.directory_id, *last_start(folder)) if identity is not None else None
+        why = refusal(self.member.broker_id, self._had, mine, self._config.text_or_none("replaced.data.dir"))
+        if why is not None:
+            raise ConfigError(f"{folder}: {why}")
+
+    def take_folder(self, folder: Path, identity: Identity, files: Files) -> None:
+        """This broker has its records there, and is started with it once more."""
+        mine = DataDir(identity.directory_id, *last_start(folder))
+        started = next_start(self._had, mine, uuid_text(random_uuid()))
+        try:
+            write_start(folder, started.starts, started.start, files)
+        except OSError as error:  # a disk that is full must not keep records from being read
+            log.warning("this start is not noted in %s: %s", folder, error)
+            started = mine
+        self.member.data_dir = started
+        self.member.given_up = self._config.text_or_none("replaced.data.dir")
 
     async def join(
         self,

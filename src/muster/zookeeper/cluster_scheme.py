@@ -28,6 +28,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from muster.errors import ConfigError, MusterError
+from muster.zookeeper.data_dirs import DATA_DIRS, DataDir, claim_data_dir, refusal, registered_data_dir
 from muster.zookeeper.deletions import DELETIONS, notes
 from muster.zookeeper.image import DELETE_TOPICS, NO_CONTROLLER, ClusterImage, PartitionImage, TopicImage
 from muster.zookeeper.operations import (
@@ -76,7 +77,7 @@ from muster.zookeeper.znodes import (
 )
 
 CLUSTER_ID = "/cluster/id"
-OURS = "/muster/brokers"
+OURS = DATA_DIRS
 """There in every cluster of these brokers, and in none of Apache Kafka's."""
 PRODUCER_IDS = "/latest_producer_id_block"
 PERSISTENT = ("/consumers", BROKER_IDS, BROKER_TOPICS, TOPIC_CONFIGS, "/config/changes", DELETE_TOPICS, DELETIONS)
@@ -484,6 +485,10 @@ class ClusterMember:
         self.broker_id = broker_id
         self.cluster_id: str | None = None
         """Set once it is known. In another cluster this broker does not register."""
+        self.data_dir: DataDir | None = None
+        """Set once it is known. A broker of this id with another folder does not register."""
+        self.given_up: str | None = None
+        """The id of a data folder that the operator gives up."""
         self.image = ClusterImage()
         self.term: Term | None = None
         """Set while this broker believes to be the controller."""
@@ -529,11 +534,21 @@ class ClusterMember:
             yield from check_cluster(self.cluster_id)
         for path in PERSISTENT:
             yield from ensure_path(path)
+        if self.data_dir is not None:
+            yield from self._check_data_dir(self.data_dir)
         try:
             yield from create_ephemeral(broker_path(self.broker_id), registration.encode())
         except NodeExistsError:
             raise BrokerIdTakenError(self.broker_id) from None
+        if self.data_dir is not None:  # only the one that is registered may say so
+            yield from claim_data_dir(self.broker_id, self.data_dir, self.given_up)
         self.is_registered = True
+
+    def _check_data_dir(self, mine: DataDir) -> Plan[None]:
+        found = yield from registered_data_dir(self.broker_id)
+        why = refusal(self.broker_id, found, mine, self.given_up)
+        if why is not None:
+            raise ConfigError(why)
 
     def _take_control(self, now: int) -> Plan[bool]:
         """Become the controller if there is none; whether this broker is it now."""

@@ -181,5 +181,13 @@ def test_a_broker_that_stood_still_comes_back_and_its_id_is_its_own(cluster: Clu
     back = {**before, mine: (0, 2, 2)}
     eventually(lambda: all(cluster.leaders("auto", number) == back for number in cluster.brokers))
     twin = BrokerProcess(tmp_path / "twin", {**cluster.settings, "node.id": 2})
+    with pytest.raises(
+        AssertionError, match="broker 2 has its records in the data folder with the id"
+    ):
+        twin.start()
+    assert not (tmp_path / "twin").exists()
+    properties = dict(line.split("=") for line in (tmp_path / "broker2" / "meta.properties").read_text().split()[1:])
+    given_up = {"replaced.data.dir": properties["directory.id"]}
+    twin = BrokerProcess(tmp_path / "twin", {**cluster.settings, "node.id": 2, **given_up})
     with pytest.raises(AssertionError, match="another broker is registered with the id 2"):
         twin.start()

@@ -289,7 +289,8 @@ async def test_what_kafkas_tools_left_without_brokers_is_taken_over(cluster: Sim
 async def test_an_id_that_stays_taken_ends_the_start(cluster: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "RETRY_TAKEN_S", 0.001)
     async with cluster.running(1) as broker:
-        twin, session = cluster.make(1, log_dirs=str(broker.config.data_dir) + "-twin")
+        folder, had = str(broker.config.data_dir), broker.identity.directory_id
+        twin, session = cluster.make(1, log_dirs=folder + "-twin", replaced_data_dir=had)
         monkeypatch.setattr(follower, "TAKEN_MORE_S", 0.05)
         session.timeout_ms = 0
         with pytest.raises(BrokerIdTakenError):
