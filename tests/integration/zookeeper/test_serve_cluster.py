@@ -181,9 +181,7 @@ def test_a_broker_that_stood_still_comes_back_and_its_id_is_its_own(cluster: Clu
     back = {**before, mine: (0, 2, 2)}
     eventually(lambda: all(cluster.leaders("auto", number) == back for number in cluster.brokers))
     twin = BrokerProcess(tmp_path / "twin", {**cluster.settings, "node.id": 2})
-    with pytest.raises(
-        AssertionError, match="broker 2 has its records in the data folder with the id"
-    ):
+    with pytest.raises(AssertionError, match="broker 2 has its records in the data folder with the id"):
         twin.start()
     assert not (tmp_path / "twin").exists()
     properties = dict(line.split("=") for line in (tmp_path / "broker2" / "meta.properties").read_text().split()[1:])
