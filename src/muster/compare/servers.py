@@ -21,6 +21,9 @@ from muster.errors import ConfigError, KafkaError, MusterError
 from muster.local.broker import LocalBroker, LocalCoordinator
 from muster.local.ports import LOOPBACK, free_ports
 from muster.local.zookeeper import Ensemble, ZooKeeperServer
+from muster.zookeeper import znodes
+from muster.zookeeper.operations import Delete, GetChildren, NoNodeError, Plan, ask
+from muster.zookeeper.session import ZooKeeperSession
 
 A = TypeVar("A")
 
@@ -29,6 +32,7 @@ COORDINATORS = 2
 """Of scheme 2, beside the brokers of Apache Kafka."""
 PATIENCE_S = 120
 LOOK_EVERY_S = 0.1
+TIDY_MS = 10_000
 
 OF_GROUPS: Mapping[str, object] = {"group.initial.rebalance.delay.ms": 0}
 """The first member of a group waits for no others, so that all schemes start alike."""
@@ -208,32 +212,61 @@ def _others(ensemble: Ensemble, follower: ZooKeeperServer) -> str:
 
 @contextlib.asynccontextmanager
 async def started(scheme: Scheme, folder: Path, given: Given, name: str) -> AsyncIterator[Servers]:
-    """Servers for one run under a scheme, with a folder of their own, and `name` as chroot in the user's ZooKeeper."""
-    if given.kafka is not None:
-        assert given.zookeeper is not None
-        async with AsyncAdmin(bootstrap_servers=given.kafka, client_id="muster-compare") as admin:
-            brokers = [node.node_id for node in (await admin.describe_cluster()).nodes]
+    """Servers for one run under a scheme, with a folder of their own, and `name` as chroot in the user's ZooKeeper. At
+    the end nothing of that name is left there, or in the user's Kafka."""
+    try:
         with contextlib.ExitStack() as running:
-            yield await asyncio.to_thread(_beside, scheme, folder, given.zookeeper, given.kafka, brokers, running)
-        return
-    with contextlib.ExitStack() as running:
-        yield await _start(scheme, folder, given, name, running)
+            if given.kafka is None:
+                yield await _start(scheme, folder, given, name, running)
+            else:
+                yield await _beside(scheme, folder, given, running)
+    finally:
+        if given.zookeeper is not None:
+            await _tidy(scheme, given, name)
 
 
-def _beside(
-    scheme: Scheme, folder: Path, zookeeper: str, kafka: str, brokers: list[int], running: contextlib.ExitStack
-) -> Servers:
+async def _beside(scheme: Scheme, folder: Path, given: Given, running: contextlib.ExitStack) -> Servers:
     """The user's Kafka; under scheme 2 with coordinators of one's own."""
+    assert given.kafka is not None
+    assert given.zookeeper is not None
+    async with AsyncAdmin(bootstrap_servers=given.kafka, client_id="muster-compare") as admin:
+        brokers = [node.node_id for node in (await admin.describe_cluster()).nodes]
     if scheme is not Scheme.SERVER:
-        return Servers(zookeeper, kafka, len(brokers))
+        return Servers(given.zookeeper, given.kafka, len(brokers))
     first = max(brokers) + 1
-    coordinators = [
-        running.enter_context(LocalCoordinator(folder / f"coordinator-{number}", zookeeper, number, OF_GROUPS))
-        for number in range(first, first + COORDINATORS)
-    ]
-    servers = Servers(zookeeper, kafka, len(brokers), ",".join(one.address for one in coordinators))
+    coordinators = []
+    for number in range(first, first + COORDINATORS):
+        place = folder / f"coordinator-{number}"
+        coordinators.append(LocalCoordinator(place, given.zookeeper, number, OF_GROUPS))
+        await _enter(running, coordinators[-1])
+    servers = Servers(given.zookeeper, given.kafka, len(brokers), ",".join(one.address for one in coordinators))
     servers.coordinators = ",".join(one.members_address for one in coordinators)
     return servers
+
+
+async def _tidy(scheme: Scheme, given: Given, name: str) -> None:
+    """Remove what a run has made in the user's ZooKeeper and Kafka, as far as they can be reached."""
+    assert given.zookeeper is not None
+    paths = [f"/{name}"]
+    if given.kafka is not None:
+        paths = [f"{znodes.CONSUMERS}/{name}", f"{znodes.GROUPS}/{name}"]
+        with contextlib.suppress(MusterError):
+            async with AsyncAdmin(bootstrap_servers=given.kafka, default_api_timeout_ms=TIDY_MS) as admin:
+                await admin.delete_topics([name])
+                if scheme is Scheme.MEMBERS:
+                    await admin.delete_consumer_groups([name])
+    with contextlib.suppress(MusterError):
+        async with ZooKeeperSession(given.zookeeper) as session:
+            for path in paths:
+                await session.run(removal(path))
+
+
+def removal(path: str) -> Plan[None]:
+    """Delete a znode and all below it."""
+    with contextlib.suppress(NoNodeError):
+        for child in (yield from ask(GetChildren(path))):
+            yield from removal(f"{path}/{child}")
+        yield from ask(Delete(path))
 
 
 @contextlib.asynccontextmanager

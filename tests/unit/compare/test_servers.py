@@ -9,7 +9,9 @@ from types import TracebackType
 
 import pytest
 
-from muster.compare.servers import _enter
+from muster.compare.servers import _enter, removal
+from muster.zookeeper.operations import Create, Plan
+from tests.support.watcher_world import Hand, World
 
 PATIENCE_S = 30
 
@@ -53,3 +55,17 @@ async def test_a_server_that_starts_while_its_caller_is_cancelled_is_ended() -> 
     with pytest.raises(asyncio.CancelledError):
         await task
     assert server.story == ["started", "ended"]
+
+
+def test_nothing_of_a_run_is_left_and_all_else_stays() -> None:
+    world = World()
+    before = sorted(world.zookeeper.tree.paths())
+    for path in ("/run-1", "/run-1/ids", "/run-1/ids/a", "/run-1/topics", "/run-10"):
+        world.do(Create(path))
+
+    def twice() -> Plan[None]:
+        yield from removal("/run-1")
+        yield from removal("/run-1")  # one that is gone
+
+    Hand(world).carry_out(twice())
+    assert sorted(world.zookeeper.tree.paths()) == sorted([*before, "/run-10"])
