@@ -22,6 +22,8 @@ WORKERS ?= 2
 # Half of the time of `make test` goes by in waiting: for servers to start, for sessions to end.
 TEST_WORKERS ?= 4
 BIN := $(VENV)/bin
+# Hundreds of processes of tests import the same sources, and every worker the same tests: bytecode is kept.
+unexport PYTHONDONTWRITEBYTECODE
 CHECKS := format lint types layers generated locks hygiene
 CODE := src tests tools $(wildcard benchmarks) $(wildcard examples)
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
@@ -32,7 +34,7 @@ ifeq ($(OS),Windows_NT)
 $(error muster runs on Linux and macOS; on Windows use it inside WSL 2)
 endif
 
-.PHONY: help demo compare test check soak mutants wheel compiled test-compiled bench lock clean $(CHECKS:%=check-%)
+.PHONY: help demo compare test collected check soak mutants wheel compiled test-compiled bench lock clean $(CHECKS:%=check-%)
 .DEFAULT_GOAL := help
 
 help:
@@ -47,6 +49,10 @@ compare: $(VENV)/.stamp-dev $(VENV)/.stamp-java
 # Where nothing may be left out, the Java from PyPI is tested beside the machine's own.
 test: $(VENV)/.stamp-dev $(VENV)/.stamp-java $(if $(MUSTER_REQUIRE_ALL),$(VENV)/.stamp-jre)
 	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal $(ARGS)
+
+# Have pytest read all tests once: each worker would else rewrite the assertions of all of them for itself.
+collected: $(VENV)/.stamp-dev
+	@found=$$($(BIN)/python -m pytest --collect-only -q) || { echo "$$found" | tail -60; exit 1; }; echo "$$found" | tail -1
 
 # Each check is a target of its own: `make -k check` goes on after the first that fails.
 check: $(CHECKS:%=check-%)
