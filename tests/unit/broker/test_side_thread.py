@@ -105,3 +105,14 @@ async def test_nothing_is_done_or_told_behind_the_stop(
     some.add("c")
     assert some.told in ([], ["a0"])
     assert said(caplog, "muster.broker") == []
+
+
+async def test_work_that_ends_with_the_stop_is_not_told(clients: Callable[[], Clients]) -> None:
+    """The last piece is done, and the loop has not heard of it yet."""
+    some = clients()
+    some.add("a", 0)
+    some.side._thread.submit(lambda: None).result()
+    some.side.stop()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert some.told == []

@@ -107,6 +107,28 @@ def test_a_rebalance_between_join_and_share_is_waited_for():
     assert (of_a.partitions, of_b.partitions) == ({"t": [0, 1]}, {"t": [2, 3]})
 
 
+def test_an_answer_that_a_later_generation_has_overtaken_is_that_of_the_later_one():
+    """A member asks twice, as after a connection that it took for lost: the first answer waits for the disk, while the
+    group goes on to another generation."""
+    members = Members()
+    members.join("a")
+    log = members.broker.log_of("g")
+    log.hold()
+    members.turn()
+    (home,) = (home for home in members.broker.runtime._homes.values() if "g" in home.shard.groups)
+    (member_id,) = home.shard.groups["g"].members  # type: ignore[attr-defined]
+    members.join("b")
+    again: list[AssignedJoined] = []
+    members.calls.join(AssignedJoin("g", member_id, 10_000, ("t",), "range"), CLIENT, again.append)
+    members.turn()
+    log.held = False
+    members.broker.runtime.release_durable()
+    members.turn()
+    (first,), (second,) = members.answers["a"], again
+    assert (first.error, first.generation_id, first.partitions) == (ErrorCode.NONE, 2, {"t": [0, 1]})
+    assert second == first
+
+
 def test_what_is_refused():
     members = settled("a")
     members.join("strange", strategy="sticky")
