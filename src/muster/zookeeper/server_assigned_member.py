@@ -225,7 +225,7 @@ class ServerAssignedMember:
                 self._fail(reply.error(), now)
             return
         code = error_code(reply.error_code)
-        self.search.answered(code, now)
+        self.search.refused(code, now)
         if code is ErrorCode.NONE:
             self._take(reply, now)
         elif code is ErrorCode.UNKNOWN_MEMBER_ID:
@@ -279,7 +279,7 @@ class ServerAssignedMember:
             self._heartbeat.reset_session(now)
             self._heartbeat.send_at = now
         if now >= self._heartbeat.session_ends_at:
-            self.search.lose("no heartbeat was good for the session timeout", now)
+            self.search.mark_dead("no heartbeat was good for the session timeout", now)
             self.search.need()
         elif now >= self._heartbeat.send_at:
             self._heartbeat.sent(now)
@@ -294,7 +294,7 @@ class ServerAssignedMember:
             self.search.failed(reply, now)
             return
         code = error_code(reply.error_code)
-        self.search.answered(code, now)
+        self.search.refused(code, now)
         if self.state is not ServerAssignedState.STABLE:
             return
         if code is ErrorCode.NONE:

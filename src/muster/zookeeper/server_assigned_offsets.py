@@ -184,7 +184,7 @@ class GroupOffsets:
             codes = [answers.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR) for partition in commit.positions]
             code = next((code for code in codes if code is not ErrorCode.NONE), ErrorCode.NONE)
             if epoch == self._search.epoch:
-                self._search.answered(code, now)
+                self._search.refused(code, now)
             again, error = code in COMMIT_AGAIN, KafkaError(code, f"a commit of group {self._group_id}")
         if again:
             commit.retry_at = now + commit.backoff.next_wait_ms()
@@ -230,7 +230,7 @@ class GroupOffsets:
             bad = [code for code in codes if code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
             code = bad[0] if bad else ErrorCode.NONE
             if epoch == self._search.epoch:
-                self._search.answered(code, now)
+                self._search.refused(code, now)
         if code is ErrorCode.NONE:
             self._end_fetch(fetch, {partition: found[partition][1] for partition in fetch.partitions}, now)
         elif code.retriable:
