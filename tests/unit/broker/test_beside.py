@@ -363,6 +363,43 @@ async def test_an_id_of_another_process_is_refused(world: World, monkeypatch: py
         assert not session.sim.is_connected, "its session is closed"
 
 
+async def test_a_coordinator_whose_id_was_taken_meanwhile_stops(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It stood still past its session, and was started again elsewhere."""
+    world.kafka()
+    async with world.coordinating(101) as coordinator:
+        await world.until(lambda: held(coordinator) == SLOT_COUNT)
+        session = session_of(coordinator)
+        monkeypatch.setattr(follower, "TAKEN_MORE_S", 0.05)
+        session.timeout_ms = 0
+        world.cut(session)
+        await world.until(lambda: world.do(GetChildren("/muster/coordinators")) == [])
+        world.do(Create(coordinator_path(101), b'{"version":1,"host":"h","port":9}', ephemeral=True))
+        world.zookeeper.heal(session.sim)
+        await world.until(coordinator.ends[0].is_set)
+        assert "another coordinator is registered with the id 101; this one stops" in caplog.text
+        assert held(coordinator) == 0
+
+
+async def test_a_coordinator_whose_session_has_expired_comes_back(world: World) -> None:
+    world.kafka()
+    world.create("t")
+    async with world.coordinating(101) as coordinator:
+        await world.until(lambda: held(coordinator) == SLOT_COUNT)
+        member = Member(world, coordinator)
+        assert await member.join() == [0, 1, 2, 3]
+        assert await member.commit(5) == 0
+        world.expire(session_of(coordinator))
+        await world.until(lambda: held(coordinator) == 0)
+        assert await member.beat() == ErrorCode.NOT_COORDINATOR
+        world.create("u", IDS[1])
+        await world.until(lambda: held(coordinator) == SLOT_COUNT)
+        assert await member.beat() == 0
+        assert await committed(world, coordinator) == 5
+        assert await member.join("u") == [0, 1, 2, 3], "its watches are new"
+
+
 async def test_an_id_whose_session_ends_is_taken_over(world: World) -> None:
     """A coordinator that was killed and is started again finds its own former registration."""
     world.kafka()
