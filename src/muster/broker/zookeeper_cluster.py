@@ -46,6 +46,7 @@ from muster.zookeeper.data_dirs import DataDir, next_start, refusal, registered_
 from muster.zookeeper.deletions import deletions_for, forget_deletions
 from muster.zookeeper.image import TopicImage
 from muster.zookeeper.operations import NodeExistsError, SessionEvent, Watched, ZooKeeperError
+from muster.zookeeper.slots import agree_on_store
 from muster.zookeeper.znodes import BrokerRegistration, Endpoint, TopicRegistration
 
 log = logging.getLogger("muster.broker")
@@ -102,6 +103,8 @@ class ZooKeeperCluster(Follower):
         await self._open()
         fresh = uuid_text(random_uuid())
         found = self.member.cluster_id = await self._at_start(lambda: join_cluster(fresh))
+        store = "log" if self._config["group.coordinator.store"] == "log" else "zookeeper"
+        await self._at_start(lambda: agree_on_store(store))
         self._had = await self._at_start(lambda: registered_data_dir(self.member.broker_id))
         self._ids = await self._at_start(lambda: reserve_producer_ids(self.member.broker_id, now_ms()))
         return found

@@ -42,6 +42,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import NamedTuple
 
+from muster.errors import ConfigError
 from muster.zookeeper.operations import (
     BadVersionError,
     Check,
@@ -86,6 +87,9 @@ SLOT_COUNT = 64
 """The same for all coordinators of a ZooKeeper, for ever: a group is in the slot that `group_partition` says."""
 
 NO_SESSION = 0
+
+GROUP_STORE = "/muster/store"
+"""Where the brokers of a cluster keep groups: `zookeeper` or `log`. Its parent is there in a cluster of brokers."""
 
 
 def preferred(slot: int, coordinators: Collection[int]) -> int | None:
@@ -400,3 +404,27 @@ def _make_slot(slot: int) -> Plan[None]:
     """Create what was deleted of a slot."""
     yield from ensure_path(slot_epoch_path(slot))
     yield from ensure_path(f"{GROUPS}/{slot}")
+
+
+def agree_on_store(store: str) -> Plan[None]:
+    """Make sure that all brokers keep groups in one place; the first of them decides which. Two that do not would both
+    coordinate a group, and each acknowledge what the other one never learns.
+
+    Raises:
+        ConfigError: the others keep them elsewhere.
+    """
+    while True:
+        try:
+            yield from ask(Create(GROUP_STORE, store.encode()))
+            return
+        except NodeExistsError:
+            with suppress(NoNodeError):
+                found, _ = yield from ask(GetData(GROUP_STORE))
+                break
+            yield from ask(Sync(GROUP_STORE))
+    if found != store.encode():
+        there = (found or b"").decode(errors="replace")
+        raise ConfigError(
+            f"{GROUP_STORE} in ZooKeeper says that this cluster keeps its groups in {there!r}: "
+            f"group.coordinator.store={store} would not know them (to begin without them: stop all brokers, delete it)"
+        )

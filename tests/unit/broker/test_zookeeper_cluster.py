@@ -264,6 +264,25 @@ async def test_a_broker_does_not_register_in_another_cluster(cluster: SimCluster
         await cluster.soon(broker.start())
 
 
+@pytest.mark.parametrize(
+    ("first", "second"), [("log", "zookeeper"), ("zookeeper", "log"), ("log", None), (None, "log")]
+)
+async def test_all_brokers_keep_groups_in_one_place(cluster: SimCluster, first: str | None, second: str | None) -> None:
+    """Two that do not would coordinate the same groups, and each acknowledge commits that the other never learns."""
+
+    def settings(store: str | None) -> dict[str, Any]:
+        return {} if store is None else {"group_coordinator_store": store, "offsets_topic_num_partitions": 1}
+
+    async with cluster.running(1, **settings(first)):
+        broker, _ = cluster.make(2, **settings(second))
+        with pytest.raises(ConfigError, match=r"keeps its groups in '(log|zookeeper)'"):
+            await cluster.soon(broker.start())
+        async with cluster.running(3, **settings(first)):
+            pass
+    with pytest.raises(ConfigError, match="/muster/store"):
+        await cluster.soon(cluster.make(1, **settings(second))[0].start())
+
+
 @pytest.mark.parametrize("trace", ["broker", "epoch"])
 async def test_a_cluster_of_kafkas_brokers_is_left_alone(cluster: SimCluster, trace: str) -> None:
     if trace == "broker":
