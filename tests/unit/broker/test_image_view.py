@@ -15,7 +15,7 @@ from muster.broker.image_view import ImageView
 from muster.coordinator.partitioning import group_partition
 from muster.errors import ErrorCode
 from muster.log import LogError
-from muster.model import GROUP_METADATA_TOPIC
+from muster.model import GROUP_METADATA_TOPIC, Node
 from muster.protocol import messages as m
 from muster.protocol.record_batch import build_batch, iter_headers
 from muster.zookeeper.image import ClusterImage, PartitionImage, TopicImage
@@ -209,3 +209,23 @@ async def test_the_coordinator_of_a_group_is_the_leader_of_its_partition(broker:
 async def test_a_topic_may_be_given_to_any_broker_that_is_registered(broker: Broker) -> None:
     found = [broker.cluster.is_registered(node) for node in (0, 1, 2, 3)]
     assert found == [False, True, True, False]
+
+
+def test_each_address_is_for_those_that_can_use_it() -> None:
+    """A broker of Kafka's that has no open listener, and two of ours, of which one speaks as the drafts had it."""
+    image = an_image()
+    image.brokers[1] = registration(1)._replace(draft_listener=Endpoint("DRAFT", "host1", 7001))
+    image.brokers[3] = BrokerRegistration(3, (Endpoint("SSL", "host3", 9093, "SSL"),), 0)
+    view = ImageView("cluster", Node(1, "host1", 9091), image)
+    assert [node.node_id for node in view.nodes] == [1, 2]
+    assert view.node_of(3) is None
+    assert view.draft_node_of(1) == Node(1, "host1", 7001)
+    assert (view.draft_node_of(2), view.draft_node_of(9)) == (None, None)
+
+
+def test_replicas_that_are_not_in_sync_are_told_apart() -> None:
+    """A topic that Kafka's tools made with two replicas: these brokers keep one."""
+    image = an_image()
+    image.topics["t"].registration.partitions[HERE] = [1, 2, 3]
+    view = ImageView("cluster", Node(1, "host1", 9091), image)
+    assert view.leadership("t", HERE) == (1, EPOCH + HERE, [1, 2, 3], [1], [3])
