@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
 from typing import Any
 
 from muster.broker import topic_settings
@@ -25,9 +25,13 @@ class Partitions:
         self._topics = topics
         self._store = store
         self._open: dict[str, dict[int, PartitionLog]] = {}
+        self.is_doubtful: Callable[[], bool] | None = None
+        """Whether another process may have this broker's place; None: there is no other."""
 
     def get(self, topic: str, index: int) -> PartitionLog | None:
         """The log of a partition, None if there is no such partition, or this broker does not lead it."""
+        if self.is_doubtful is not None and self.is_doubtful():
+            return None
         found = self._open.get(topic)
         return found.get(index) if found is not None else None
 

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple
 
 from muster.broker.clock import now_ms
@@ -26,6 +27,7 @@ from muster.broker.follower import Follower, Session
 from muster.broker.former_topics import FormerTopics
 from muster.broker.identity import Identity, last_start, random_uuid, uuid_bytes, uuid_text, write_start
 from muster.broker.partitions import Partitions
+from muster.broker.standstill import Standstill
 from muster.broker.topic_changes import TopicChanges
 from muster.broker.topics import NewTopic, Topic, TopicCatalogue, invalid_name
 from muster.errors import ConfigError, ErrorCode, KafkaError
@@ -45,9 +47,9 @@ from muster.zookeeper.cluster_scheme import (
 from muster.zookeeper.data_dirs import DataDir, next_start, refusal, registered_data_dir
 from muster.zookeeper.deletions import deletions_for, forget_deletions
 from muster.zookeeper.image import TopicImage
-from muster.zookeeper.operations import NodeExistsError, SessionEvent, Watched, ZooKeeperError
+from muster.zookeeper.operations import Exists, NodeExistsError, SessionEvent, Watched, ZooKeeperError, ask
 from muster.zookeeper.slots import agree_on_store
-from muster.zookeeper.znodes import BrokerRegistration, Endpoint, TopicRegistration
+from muster.zookeeper.znodes import BrokerRegistration, Endpoint, TopicRegistration, broker_path
 
 log = logging.getLogger("muster.broker")
 
@@ -75,6 +77,7 @@ class ZooKeeperCluster(Follower):
         self._config = config
         self._had: DataDir | None = None
         """The folder with which this broker was registered last."""
+        self._standstill: Standstill | None = None
         self._parts: Parts
         self._former: FormerTopics
         self._registration: BrokerRegistration
@@ -156,9 +159,14 @@ class ZooKeeperCluster(Follower):
             node.node_id, (endpoint,), now_ms(), rack=node.rack, draft_listener=draft
         )
         await self._begin()
+        self._standstill = Standstill(self.session.timeout_ms / 1000, self.wake)
+        self._standstill.start()
+        partitions.is_doubtful = self._standstill.is_doubtful
 
     async def leave(self) -> None:
         """As `Follower.leave`."""
+        if self._standstill is not None:
+            self._standstill.stop()
         for task in list(self._tasks):
             task.cancel()
             await asyncio.wait([task])
@@ -170,8 +178,10 @@ class ZooKeeperCluster(Follower):
         return self.member.on_event(event)
 
     async def _turn(self) -> None:
-        term = self.member.term
+        term, asked_at = self.member.term, monotonic()
         try:
+            if self._standstill is not None and self._standstill.is_doubtful():
+                await self.session.run(ask(Exists(broker_path(self.node_id))))
             await self.session.run(self.member.turn(self._registration, now_ms()))
         finally:
             if self.member.term is not None and self.member.term != term:
@@ -179,6 +189,11 @@ class ZooKeeperCluster(Follower):
             elif term is not None and self.member.term is None:
                 log.info("this broker is the controller no longer")
         self._succeeded()
+        if self._standstill is not None:
+            self._standstill.answered(asked_at)
+            if self._standstill.is_doubtful():
+                self.wake()  # it stood still meanwhile
+                return
         await self._follow()
 
     # ----------------------------------------------------------------------------------------------- following

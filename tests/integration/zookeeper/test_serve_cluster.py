@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -20,7 +21,8 @@ from muster.client.producer import Producer
 from muster.errors import ErrorCode, KafkaError
 from muster.model import TopicPartition
 from muster.protocol import messages as m
-from tests.support.brokers import BrokerProcess
+from muster.protocol.record_batch import build_batch
+from tests.support.brokers import BrokerProcess, RawClient
 from tests.support.muster_cluster import PARTITIONS, PATIENCE_S, Cluster, Commits, Load, eventually, stored
 from tests.support.zookeepers import ZooKeeperServer
 
@@ -189,3 +191,43 @@ def test_a_broker_that_stood_still_comes_back_and_its_id_is_its_own(cluster: Clu
     twin = BrokerProcess(tmp_path / "twin", {**cluster.settings, "node.id": 2, **given_up})
     with pytest.raises(AssertionError, match="another broker is registered with the id 2"):
         twin.start()
+
+
+def test_a_broker_that_a_copy_has_replaced_acknowledges_nothing_when_it_wakes_up(
+    zookeeper: ZooKeeperServer, tmp_path: Path
+) -> None:
+    settings: dict[str, object] = {
+        "zookeeper.connect": zookeeper.chroot(),
+        "zookeeper.session.timeout.ms": 2_000,
+        "num.partitions": 1,
+    }
+    batch = bytes(build_batch([(0, None, b"v", [])]))
+    data = m.TopicProduceData("t", partition_data=[m.PartitionProduceData(0, batch)])
+    request = m.ProduceRequest(None, -1, 60_000, [data])
+
+    def answer(client: RawClient) -> int:
+        found = client.receive(m.ProduceRequest, 9)
+        code: int = found.responses[0].partition_responses[0].error_code
+        return code
+
+    def taken(broker: BrokerProcess) -> bool:
+        with RawClient(broker.bootstrap) as client:
+            client.ask(m.MetadataRequest([m.MetadataRequestTopic(name="t")], True), 9)
+            client.send(request, 9)
+            return answer(client) == 0
+
+    with BrokerProcess(tmp_path / "folder", settings) as former:
+        eventually(lambda: taken(former))
+        with RawClient(former.bootstrap) as client:
+            os.kill(former.pid, signal.SIGSTOP)
+            try:
+                client.send(request, 9)
+                shutil.copytree(tmp_path / "folder", tmp_path / "copy")
+                with BrokerProcess(tmp_path / "copy", settings) as copy:
+                    eventually(lambda: taken(copy))
+                    os.kill(former.pid, signal.SIGCONT)
+                    assert answer(client) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+                    assert former.wait() == 1
+                    assert "this data folder is an older copy" in former.log()
+            finally:
+                former.kill()
