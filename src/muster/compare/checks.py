@@ -72,6 +72,8 @@ def _of_run(run: Run) -> Iterator[Check]:
         yield _each(run, "notifications of a change", lambda run, step: (step.counted.watches, Range(0, 0)))
         yield _each(run, "ZooKeeper's writes of a change", _coordinator_writes_wanted)
         yield _fenced(run)
+    if run.scheme is not Scheme.KAFKA08:
+        yield _one_reader(run)
     if run.scheme is Scheme.MEMBERS:
         yield _nothing_twice(run)
 
@@ -89,6 +91,15 @@ def _nothing_twice(run: Run) -> Check:
     again = {str(step.step): step.twice for step in steps if step.twice}
     seen = ", ".join(f"{step}: {count:,}" for step, count in again.items()) or "none"
     return _check(run, "no record is handled twice when members join and leave", not again if steps else None, seen)
+
+
+def _one_reader(run: Run) -> Check:
+    """A member has said what it gives up before the next one is given it: by its znode, its JoinGroup, its SyncGroup.
+    Kafka 0.8.2.2's own consumer says in its log what it reads, and that it has left when its JVM has ended."""
+    steps = [step for step in run.of_kind(*CHANGES) if step.as_meant]
+    double = {str(step.step): step.doubled for step in steps if step.doubled}
+    seen = ", ".join(f"{step}: {count:,}" for step, count in double.items()) or "none"
+    return _check(run, "no partition has two readers when members join and leave", not double if steps else None, seen)
 
 
 def _start_rebalances(run: Run) -> Check:
@@ -145,5 +156,5 @@ def _fenced(run: Run) -> Check:
     """The commit of a member that was taken for dead must be refused."""
     accepted = sum(step.stale_commits.get("accepted", 0) for step in run.of_kind(Kind.FREEZE))
     refused = sum(step.stale_commits.get("refused", 0) for step in run.of_kind(Kind.FREEZE))
-    ok = accepted == 0 if run.of_kind(Kind.FREEZE) else None
+    ok = accepted == 0 if accepted + refused else None  # one that had handled nothing has nothing to commit
     return _check(run, "a member that wakes up cannot commit", ok, f"{accepted} accepted, {refused} refused")

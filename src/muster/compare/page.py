@@ -240,7 +240,8 @@ def _growth(results: Results) -> str:
     ]
     hint = (
         f"A point was measured; a line is the formula, carried on to {ON_PAPER:,} members on paper. A change is one "
-        "member that joins; the start is all of them, one after another."
+        "member that joins; the start is all of them, one after another. Writes lie above their lines by the offsets "
+        "that were committed meanwhile."
     )
     return section("How it grows", hint, _formulas(results.schemes), *charts, _measured(results))
 

@@ -22,6 +22,7 @@ from muster.local.broker import LocalBroker, LocalCoordinator
 from muster.local.ports import LOOPBACK, free_ports
 from muster.local.zookeeper import Ensemble, ZooKeeperServer
 from muster.zookeeper import znodes
+from muster.zookeeper.group_znodes import group_name, read_name
 from muster.zookeeper.operations import Delete, GetChildren, NoNodeError, Plan, ask
 from muster.zookeeper.session import ZooKeeperSession
 
@@ -247,9 +248,7 @@ async def _beside(scheme: Scheme, folder: Path, given: Given, running: contextli
 async def _tidy(scheme: Scheme, given: Given, name: str) -> None:
     """Remove what a run has made in the user's ZooKeeper and Kafka, as far as they can be reached."""
     assert given.zookeeper is not None
-    paths = [f"/{name}"]
     if given.kafka is not None:
-        paths = [f"{znodes.CONSUMERS}/{name}", f"{znodes.GROUPS}/{name}"]
         with contextlib.suppress(MusterError):
             async with AsyncAdmin(bootstrap_servers=given.kafka, default_api_timeout_ms=TIDY_MS) as admin:
                 await admin.delete_topics([name])
@@ -257,8 +256,19 @@ async def _tidy(scheme: Scheme, given: Given, name: str) -> None:
                     await admin.delete_consumer_groups([name])
     with contextlib.suppress(MusterError):
         async with ZooKeeperSession(given.zookeeper) as session:
-            for path in paths:
-                await session.run(removal(path))
+            await session.run(removal(f"/{name}" if given.kafka is None else f"{znodes.CONSUMERS}/{name}"))
+            if scheme is Scheme.SERVER:
+                await session.run(removal_of_group(name))
+
+
+def removal_of_group(name: str) -> Plan[None]:
+    """Delete a group of scheme 2, whose coordinator is gone, with its offsets."""
+    with contextlib.suppress(NoNodeError):
+        for slot in (yield from ask(GetChildren(znodes.GROUPS))):
+            above = f"{znodes.GROUPS}/{slot}"
+            for znode in (yield from ask(GetChildren(above))):
+                if read_name(znode).group == group_name(name):
+                    yield from removal(f"{above}/{znode}")
 
 
 def removal(path: str) -> Plan[None]:

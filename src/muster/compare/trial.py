@@ -247,7 +247,7 @@ class Trial:
         result.counted = (await self._servers.counters()).since(before)
         result.work = _added(counts, self._counts)
         result.size, result.end_ms = len(self._active), self._now()
-        result.expired = sum(at >= result.start_ms and member != step.member for at, member in self._lost)
+        result.expired = sum(at >= result.start_ms and not step.ends_session_of(member) for at, member in self._lost)
         result.stale_commits = {outcome: self._committed.count(outcome) for outcome in dict.fromkeys(self._committed)}
         result.after_waking, self._woken = self._after_waking, ""
         self._run.steps.append(result)

@@ -38,6 +38,10 @@ class Step:
     kind: Kind
     member: str = ""
 
+    def ends_session_of(self, member: str) -> bool:
+        """Whether it is meant that this member's session ends."""
+        return member == self.member and self.kind in (Kind.CRASH, Kind.FREEZE, Kind.LAG)
+
     def __str__(self) -> str:
         return f"{self.member} {self.kind.value}" if self.member else self.kind.value
 

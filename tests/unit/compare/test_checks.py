@@ -45,6 +45,10 @@ def twice(of: Run) -> None:
     of.steps[1].twice = 1
 
 
+def doubled(of: Run) -> None:
+    of.steps[2].doubled = 1
+
+
 def lost(of: Run) -> None:
     of.lost = 1
 
@@ -73,6 +77,9 @@ def accepted(of: Run) -> None:
         (Scheme.SERVER, count(writes=0), "ZooKeeper's writes of a change"),
         (Scheme.MEMBERS, count(writes=1), "ZooKeeper's writes of a change"),
         (Scheme.MEMBERS, twice, "no record is handled twice when members join and leave"),
+        (Scheme.WATCHERS, doubled, "no partition has two readers when members join and leave"),
+        (Scheme.SERVER, doubled, "no partition has two readers when members join and leave"),
+        (Scheme.MEMBERS, doubled, "no partition has two readers when members join and leave"),
         (Scheme.SERVER, accepted, "a member that wakes up cannot commit"),
         (Scheme.MEMBERS, accepted, "a member that wakes up cannot commit"),
     ],
@@ -86,7 +93,8 @@ def test_what_is_wrong_is_found(scheme: Scheme, change: Callable[[Run], None], n
 
 
 @pytest.mark.parametrize(
-    ("scheme", "change"), [(Scheme.WATCHERS, twice), (Scheme.WATCHERS, accepted), (Scheme.SERVER, twice)]
+    ("scheme", "change"),
+    [(Scheme.WATCHERS, twice), (Scheme.WATCHERS, accepted), (Scheme.SERVER, twice), (Scheme.KAFKA08, doubled)],
 )
 def test_what_a_scheme_does_not_promise_is_no_fault(scheme: Scheme, change: Callable[[Run], None]) -> None:
     results = sample(scheme)
@@ -108,7 +116,7 @@ def disturbed(results: Results) -> list[Check]:
     for step in results.runs[0].steps:
         step.expired = 1
         step.counted = Counters(9_999, 9_999, 9_999, 9_999)
-        step.twice = 5
+        step.twice = step.doubled = 5
     return judge(results)
 
 
@@ -118,6 +126,14 @@ def test_counts_of_steps_in_which_sessions_ended_are_not_judged(scheme: Scheme) 
     assert found.pop("no record is lost") is True
     assert found.pop("a member that wakes up cannot commit", True) is True
     assert set(found.values()) == {None}
+
+
+@pytest.mark.parametrize("outcomes", [{}, {"none": 1}])
+def test_a_commit_that_was_never_tried_is_not_taken_for_a_refused_one(outcomes: dict[str, int]) -> None:
+    results = sample(Scheme.SERVER)
+    results.runs[0].of_kind(Kind.FREEZE)[0].stale_commits = outcomes
+    (found,) = [check for check in judge(results) if check.name == "a member that wakes up cannot commit"]
+    assert found.ok is None
 
 
 def test_one_disturbed_step_does_not_hide_another() -> None:

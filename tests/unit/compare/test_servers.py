@@ -9,7 +9,7 @@ from types import TracebackType
 
 import pytest
 
-from muster.compare.servers import _enter, removal
+from muster.compare.servers import _enter, removal, removal_of_group
 from muster.zookeeper.operations import Create, Plan
 from tests.support.watcher_world import Hand, World
 
@@ -69,3 +69,17 @@ def test_nothing_of_a_run_is_left_and_all_else_stays() -> None:
 
     Hand(world).carry_out(twice())
     assert sorted(world.zookeeper.tree.paths()) == sorted([*before, "/run-10"])
+
+
+def test_a_group_goes_with_its_offsets_and_no_other_one() -> None:
+    world = World()
+    Hand(world).carry_out(removal_of_group("run-1"))  # there are no groups at all
+    for path in ("/muster", "/muster/groups", "/muster/groups/3", "/muster/groups/4"):
+        world.do(Create(path))
+    others = ["/muster/groups/3/run-10", "/muster/groups/3/run-10~0", "/muster/groups/4/run"]
+    for path in (*others, "/muster/groups/4/run-1", "/muster/groups/4/run-1~0", "/muster/groups/4/run-1~12"):
+        world.do(Create(path))
+    Hand(world).carry_out(removal_of_group("run-1"))
+    assert [path for path in sorted(world.zookeeper.tree.paths()) if path.startswith("/muster/groups/")] == sorted(
+        ["/muster/groups/3", "/muster/groups/4", *others]
+    )

@@ -65,3 +65,10 @@ def test_somebody_takes_over_whatever_is_lost(size: int, per_host: int) -> None:
     assert sorted(name for names in shared for name in names) == sorted({s.member for s in steps if s.member})
     assert all([name] in shared for name in fragile(steps))
     assert max(map(len, shared)) <= per_host
+
+
+def test_only_a_step_that_takes_a_member_away_ends_its_session() -> None:
+    """A newcomer that loses its session rebalances once more, and the counts of its step say nothing."""
+    meant = {kind for kind in Kind if Step(kind, "m1").ends_session_of("m1")}
+    assert meant == {Kind.CRASH, Kind.FREEZE, Kind.LAG}
+    assert not any(Step(kind, "m1").ends_session_of("m2") for kind in Kind)
