@@ -21,6 +21,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Every Spark that a test starts, in whatever process, reads its defaults there.
+os.environ.setdefault("SPARK_CONF_DIR", str(peers.PEERS / "spark"))
+
 # Hypothesis is to find what is wrong, not how busy the machine is: a process that is held up for 200 ms is no failure.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")

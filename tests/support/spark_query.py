@@ -21,13 +21,7 @@ from muster.spark import session
 _AGAIN = 3
 """How often a query is begun again whose Python process was late."""
 
-QUIET = {
-    "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.log.level": "ERROR",
-    # A JVM of seconds: what the optimizing compiler takes on two cores it never gives back.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-}
+QUIET = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.log.level": "ERROR"}
 
 
 def write_batch(folder: Path, rows: list[Any], batch: int) -> None:
