@@ -189,7 +189,8 @@ class Kept(RunsInBlock):
         """Return when it serves."""
         assert self._process is not None, "launch it first"
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not (self._process.poll() is None and self.is_ready()):
+        # A quick server may serve before its keeper has written down its process id.
+        while not (self._process.poll() is None and self.is_ready() and self.pid is not None):
             if self.ending is not None:
                 raise ServerFailedError(f"{self.name} ended with {self.ending}; its last words:\n{self.last_words()}")
             if time.monotonic() > deadline:

@@ -41,6 +41,10 @@ def rebalances(of: Run) -> None:
     of.steps[1].work.rebalances += 1
 
 
+def too_few(of: Run) -> None:
+    of.steps[1].work.rebalances -= 1
+
+
 def twice(of: Run) -> None:
     of.steps[1].twice = 1
 
@@ -64,6 +68,7 @@ def accepted(of: Run) -> None:
         (Scheme.SERVER, lost, "no record is lost"),
         (Scheme.MEMBERS, lost, "no record is lost"),
         (Scheme.WATCHERS, rebalances, "rebalances of the start are N(N+1)/2"),
+        (Scheme.WATCHERS, too_few, "rebalances of the start are N(N+1)/2"),
         (Scheme.KAFKA08, rebalances, "rebalances of the start are N(N+1)/2"),
         (Scheme.WATCHERS, count(watches=3), "notifications of the start are N(N−1)/2"),
         (Scheme.WATCHERS, count(reads=43), "reads of a change"),
@@ -126,6 +131,7 @@ def test_counts_of_steps_in_which_sessions_ended_are_not_judged(scheme: Scheme) 
     assert found.pop("no record is lost") is True
     assert found.pop("a member that wakes up cannot commit", True) is True
     assert set(found.values()) == {None}
+    assert is_well(disturbed(sample(scheme)))
 
 
 @pytest.mark.parametrize("outcomes", [{}, {"none": 1}])

@@ -61,6 +61,24 @@ def test_it_is_killed_and_started_again_and_its_log_goes_on(tmp_path: Path):
         assert program.log_file.read_text() == "ready\nready\n"
 
 
+class Slow(Program):
+    """Its keeper stands still before it has written down the server's process id."""
+
+    looks = 0
+
+    @property
+    def pid(self) -> int | None:
+        self.looks += 1
+        return None if self.looks < 5 and "ready" in self.log else super().pid
+
+
+def test_it_is_not_ready_before_its_process_id_is_known(tmp_path: Path):
+    """Else it could not be killed right behind its start, and its end would be waited for in vain."""
+    with Slow(tmp_path / "a") as program:
+        assert program.looks >= 5
+        program.kill()
+
+
 def test_a_frozen_one_stands_still_and_is_stopped_in_good_order(tmp_path: Path):
     code = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); print('ready', flush=True)"
     with Program(tmp_path / "a", f"{code}\nwhile True: time.sleep(0.01)") as program:
