@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -67,7 +68,8 @@ class ZooKeeperServer(Kept):
         data = self.folder / "data"
         data.mkdir(exist_ok=True)
         settings = {**self._settings, "dataDir": data, "clientPort": self.port}
-        lines = [f"{key}={value}\n" for key, value in settings.items()]
+        # Java reads the file as Latin-1, with the escapes of JSON: a folder may have any name.
+        lines = [f"{key}={json.dumps(str(value))[1:-1]}\n" for key, value in settings.items()]
         if self._members:
             lines += [f"{line}\n" for line in self._members]
             (data / "myid").write_text(str(self.number))
@@ -76,8 +78,9 @@ class ZooKeeperServer(Kept):
         options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
         options += [f"-Dzookeeper.forceSync={'yes' if self._fsync else 'no'}"]
         options += ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-cp", self.classpath()]
-        # It begins as a single server does where the configuration has no members.
-        return [self.java(), *options, "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(configuration)]
+        # The locale decides how Java writes names of files. It begins as a single server does without members.
+        java = ["/usr/bin/env", "LC_ALL=C.UTF-8", self.java(), *options]
+        return [*java, "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(configuration)]
 
     def is_ready(self) -> bool:
         """Whether it serves, in an ensemble: with a quorum. Another server that has its port is not taken for it.
