@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from muster.broker import handlers
+from muster.broker.cluster_view import NO_LEADER, Leadership
 from muster.broker.config import BrokerConfig
 from muster.broker.follower import Follower, Session
 from muster.broker.groups import Groups, GroupTopics
@@ -22,6 +23,7 @@ from muster.broker.identity import uuid_bytes
 from muster.broker.image_view import ImageView
 from muster.broker.shell import Shell
 from muster.broker.slot_coordination import InZooKeeper, check_settings, registration_of
+from muster.broker.topics import Topic
 from muster.coordinator.effects import GroupEvent
 from muster.model import Node
 from muster.protocol.primitives import ZERO_UUID
@@ -51,8 +53,20 @@ class KafkasTopics:
 
     def __init__(self, image: ClusterImage) -> None:
         self._image = image
-        self._known: dict[str, tuple[int, bytes]] = {}
-        self._names: dict[bytes, str] = {}
+        self._known: dict[str, Topic] = {}
+        self._by_id: dict[bytes, Topic] = {}
+
+    def __iter__(self) -> Iterator[Topic]:
+        """All topics, by name."""
+        return iter([self._known[name] for name in sorted(self._known)])
+
+    def get(self, name: str) -> Topic | None:
+        """The topic of a name."""
+        return self._known.get(name)
+
+    def by_id(self, topic_id: bytes) -> Topic | None:
+        """The topic of an id."""
+        return self._by_id.get(topic_id)
 
     def names(self) -> Iterable[str]:
         """As `TopicCatalogue.names`."""
@@ -61,20 +75,21 @@ class KafkasTopics:
     def partition_count(self, topic: str) -> int:
         """As `TopicResolver.partition_count`."""
         found = self._known.get(topic)
-        return found[0] if found is not None else 0
+        return found.partitions if found is not None else 0
 
     def topic_id(self, topic: str) -> bytes:
         """As `TopicResolver.topic_id`. Topics of Kafka before 2.8 have none."""
         found = self._known.get(topic)
-        return found[1] if found is not None else ZERO_UUID
+        return found.topic_id if found is not None else ZERO_UUID
 
     def topic_name(self, topic_id: bytes) -> str | None:
         """As `TopicResolver.topic_name`."""
-        return self._names.get(topic_id)
+        found = self._by_id.get(topic_id)
+        return found.name if found is not None else None
 
     def gone(self) -> list[str]:
         """Topics that exist no more, or whose names belong to new ones. One whose znode cannot be read now is not."""
-        return [name for name, (_, topic_id) in self._known.items() if self._is_gone(name, topic_id)]
+        return [topic.name for topic in self._known.values() if self._is_gone(topic.name, topic.topic_id)]
 
     def _is_gone(self, name: str, topic_id: bytes) -> bool:
         found = self._image.topics.get(name)
@@ -85,14 +100,13 @@ class KafkasTopics:
     def forget(self, names: Iterable[str]) -> None:
         """These exist no more."""
         for name in names:
-            _, topic_id = self._known.pop(name)
-            self._names.pop(topic_id, None)
+            self._by_id.pop(self._known.pop(name).topic_id, None)
 
     def adopt(self) -> None:
         """Know what the image has."""
         for name, topic in self._image.topics.items():
-            self._known[name] = len(topic.registration.partitions), _id(topic)
-        self._names = {topic_id: name for name, (_, topic_id) in self._known.items() if topic_id != ZERO_UUID}
+            self._known[name] = Topic(name, _id(topic), len(topic.registration.partitions))
+        self._by_id = {topic.topic_id: topic for topic in self if topic.topic_id != ZERO_UUID}
 
 
 def _id(topic: TopicImage) -> bytes:
@@ -103,7 +117,8 @@ def _id(topic: TopicImage) -> bytes:
 
 
 class CoordinatorsView(ImageView):
-    """Kafka's partitions and their leaders; the nodes of which clients are told are the coordinators."""
+    """What those are told that look after groups: the nodes are the coordinators, and none of them leads a partition of
+    Kafka's."""
 
     def __init__(self, node: Node, image: ClusterImage) -> None:
         super().__init__("", node, image)
@@ -123,6 +138,10 @@ class CoordinatorsView(ImageView):
     def is_registered(self, node_id: int) -> bool:
         """As `ClusterView.is_registered`."""
         return node_id in self.live()
+
+    def leadership(self, topic: str, index: int) -> Leadership:
+        """As `ClusterView.leadership`. Kafka's tools show no lag where there is no leader to ask."""
+        return super().leadership(topic, index)._replace(leader=NO_LEADER)
 
     def node_of(self, node_id: int) -> Node | None:
         """As `ClusterView.node_of`."""
@@ -247,14 +266,14 @@ class Coordinator(Shell):
         self.coordination = InZooKeeper(follower, self.cluster)
         keeper = self.coordination.keeper
         self.cluster.live = lambda: keeper.live
-        topics = GroupTopics(follower.topics, self.cluster)
+        topics = GroupTopics(follower.topics, ImageView("", self.node, follower.image))
         self.groups = Groups(self.config, self._clock, topics, self.coordination, lambda: None, self._listener)
         self.groups.start()
 
     async def _join(self) -> None:
         """Connections wait meanwhile: before it has read what there is, it would tell members of no topics."""
         try:
-            await self._bind(handlers.groups_table(self.cluster, self.groups))
+            await self._bind(handlers.groups_table(self.cluster, self._follower.topics, self.groups))
             try:
                 assert isinstance(self.coordination, InZooKeeper)
                 await self._follower.join(self.cluster, self.groups, self.coordination)

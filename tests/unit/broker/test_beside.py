@@ -11,6 +11,7 @@ import pytest
 
 from muster.broker import follower, handlers, slot_coordination
 from muster.broker.beside import SETTINGS, Coordinator, KafkaFollower
+from muster.broker.calls import Api
 from muster.broker.config import SETTINGS as ALL_SETTINGS
 from muster.broker.config import BrokerConfig
 from muster.broker.handlers import draft
@@ -133,9 +134,14 @@ def held(coordinator: Coordinator) -> int:
     return len(homes) if homes.keys() == coordinator.coordination.keeper.held.keys() else -1
 
 
+def table_of(coordinator: Coordinator) -> dict[int, Api]:
+    """What its listener for those that look after groups serves."""
+    return handlers.groups_table(coordinator.cluster, coordinator._follower.topics, coordinator.groups)
+
+
 async def ask(world: World, coordinator: Coordinator, request: Any, version: int) -> Any:
     """What it answers to one that looks after groups."""
-    apis = handlers.groups_table(coordinator.cluster, coordinator.groups)
+    apis = table_of(coordinator)
     return await world.soon(Asked(None, request, version, apis=apis).answered())
 
 
@@ -150,7 +156,7 @@ class Member:
 
     async def ask(self, request: Any, version: int = 0) -> Any:
         """What the draft's listener answers."""
-        served = handlers.groups_table(self.coordinator.cluster, self.coordinator.groups)
+        served = table_of(self.coordinator)
         apis = draft.table(self.coordinator.cluster, self.coordinator.groups, served)
         return await self.world.soon(Asked(None, request, version, apis=apis).answered())
 
@@ -444,11 +450,15 @@ async def test_those_that_look_after_groups_are_told_of_coordinators_alone(world
         told = await ask(world, coordinator, m.MetadataRequest([m.MetadataRequestTopic(name="t")], False), 9)
         assert [node.node_id for node in told.brokers] == [101]
         assert told.cluster_id == "kafka-1"
-        assert [topic.error_code for topic in told.topics] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-        by_id = m.MetadataRequest([m.MetadataRequestTopic(bytes(15) + b"1", None)], False)
-        assert (await ask(world, coordinator, by_id, 12)).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+        found = [(part.error_code, part.leader_id, part.replica_nodes) for part in told.topics[0].partitions]
+        assert found == [(ErrorCode.LEADER_NOT_AVAILABLE, -1, [number % 2]) for number in range(PARTITIONS)]
+        by_id = m.MetadataRequest([m.MetadataRequestTopic(told.topics[0].topic_id, None)], False)
+        assert [topic.name for topic in (await ask(world, coordinator, by_id, 12)).topics] == ["t"]
+        unknown = m.MetadataRequest([m.MetadataRequestTopic(name="u")], True)
+        answer = await ask(world, coordinator, unknown, 9)
+        assert [topic.error_code for topic in answer.topics] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         versions = await ask(world, coordinator, m.ApiVersionsRequest("muster", "1"), 3)
-        served = handlers.groups_table(coordinator.cluster, coordinator.groups)
+        served = table_of(coordinator)
         assert {api.api_key for api in versions.api_keys} == set(served)
         assert m.JoinGroupRequest.API_KEY not in served, "a member's client would look for Kafka's records here"
         member = Member(world, coordinator)

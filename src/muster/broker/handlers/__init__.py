@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -151,12 +151,23 @@ def table(rooms: Rooms) -> dict[int, Api]:
     return _apis(rooms.groups, dict.fromkeys(ADVERTISED, group_request) | _handlers(rooms), fast)
 
 
-def groups_table(cluster: ClusterView, groups: Groups) -> dict[int, Api]:
-    """What serves each request where there are groups, but no topics: for those that look after groups. Members come
+class _NoChanges:
+    """No topic is created or deleted here."""
+
+    def is_cleaning_up(self, name: str) -> bool:
+        return False
+
+    def auto_create(self, names: Iterable[str]) -> Generator[None, None, None]:
+        yield from ()
+
+
+def groups_table(cluster: ClusterView, topics: metadata.Topics, groups: Groups) -> dict[int, Api]:
+    """What serves each request where there are groups, but no records: for those that look after groups. Members come
     by the draft's listener."""
     group_request = partial(coordinators.group_request, groups)
     serve = dict.fromkeys(_TO_COORDINATORS, group_request) | _of_groups(cluster, groups)
-    return _apis(groups, serve | {ApiKey.METADATA: partial(metadata.without_topics, cluster)}, {})
+    described = metadata.Needs(cluster, topics, _NoChanges())
+    return _apis(groups, serve | {ApiKey.METADATA: partial(metadata.metadata, described)}, {})
 
 
 def _apis(groups: Groups, serve: Mapping[ApiKey, Callable[..., Any]], fast: dict[ApiKey, Fast]) -> dict[int, Api]:

@@ -6,13 +6,12 @@ operations of the cluster. v10: topic ids in the answer; v12: in the request, wi
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import NamedTuple
+from collections.abc import Generator, Iterable, Iterator
+from typing import NamedTuple, Protocol
 
 from muster.broker.calls import SMALL, Call, Sliced, at_once
 from muster.broker.cluster_view import ClusterView, Leadership
-from muster.broker.topic_changes import TopicChanges
-from muster.broker.topics import Topic, TopicCatalogue, invalid_name
+from muster.broker.topics import Topic, invalid_name
 from muster.errors import ErrorCode
 from muster.model import GROUP_METADATA_TOPIC
 from muster.protocol.messages import (
@@ -37,12 +36,30 @@ _FEW = 200
 """More topics than this are described in slices."""
 
 
+class Topics(Protocol):
+    """The topics that exist."""
+
+    def __iter__(self) -> Iterator[Topic]: ...
+
+    def get(self, name: str) -> Topic | None: ...
+
+    def by_id(self, topic_id: bytes) -> Topic | None: ...
+
+
+class Changes(Protocol):
+    """What becomes of topics that are asked for (topic_changes.py)."""
+
+    def is_cleaning_up(self, name: str) -> bool: ...
+
+    def auto_create(self, names: Iterable[str]) -> Generator[None, None, None]: ...
+
+
 class Needs(NamedTuple):
     """What Metadata needs."""
 
     cluster: ClusterView
-    topics: TopicCatalogue
-    changes: TopicChanges
+    topics: Topics
+    changes: Changes
 
 
 def metadata(here: Needs, request: MetadataRequest, call: Call) -> MetadataResponse | Sliced:
@@ -57,19 +74,6 @@ def metadata(here: Needs, request: MetadataRequest, call: Call) -> MetadataRespo
     steps = _metadata(here, request, asked)
     few = len(asked) <= _FEW and sum(_partitions(here, topic) for topic in asked) <= SMALL
     return at_once(steps) if few else steps
-
-
-def without_topics(cluster: ClusterView, request: MetadataRequest, call: Call) -> MetadataResponse:
-    """The nodes; whatever topic is asked for, there is none here."""
-    topics = [
-        MetadataResponseTopic(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic.topic_id == ZERO_UUID else ErrorCode.UNKNOWN_TOPIC_ID,
-            topic.name,
-            topic.topic_id,
-        )
-        for topic in request.topics or ()
-    ]
-    return _of_cluster(cluster, request, topics)
 
 
 def _partitions(here: Needs, asked: MetadataRequestTopic) -> int:
@@ -97,12 +101,7 @@ def _metadata(
         for found in topics:
             if found.error_code == 0:
                 found.topic_authorized_operations = TOPIC_OPERATIONS
-    return _of_cluster(here.cluster, request, topics)
-
-
-def _of_cluster(
-    cluster: ClusterView, request: MetadataRequest, topics: list[MetadataResponseTopic]
-) -> MetadataResponse:
+    cluster = here.cluster
     return MetadataResponse(
         brokers=[MetadataResponseBroker(node.node_id, node.host, node.port, node.rack) for node in cluster.nodes],
         cluster_id=cluster.cluster_id,
