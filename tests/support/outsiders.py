@@ -71,7 +71,7 @@ CLIENTS: dict[str, Callable[[str, str, str, Path], list[str]]] = {
 }
 """How to start a member of each kind (bootstrap, group, topic, folder for its files), by the client id that it has."""
 
-OF_THE_DRAFTS = {"with-drafts": _python("with_drafts.py")}
+OF_THE_DRAFTS = {"with-drafts": _python("with_muster.py")}
 """One that speaks as the drafts did, to coordinators of its own: it takes `COORDINATOR/BOOTSTRAP` for the bootstrap."""
 
 

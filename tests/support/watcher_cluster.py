@@ -62,18 +62,21 @@ class Cluster:
         return int(self.zookeeper.get(path)[0]) if self.zookeeper.exists(path) else None
 
     def consumer(self, group: str, **settings: Any) -> AsyncWatcherConsumer:
-        return AsyncWatcherConsumer(
-            zookeeper_connect=self.connect,
-            group_id=group,
-            auto_offset_reset="earliest",
-            zookeeper_connection_timeout_ms=60_000,
-            **{
-                "zookeeper_session_timeout_ms": 20_000,
-                "rebalance_backoff_ms": 300,
-                "rebalance_max_retries": 50,
-                **settings,
-            },
+        return watcher(
+            self.connect, group, **{"zookeeper_session_timeout_ms": 20_000, "rebalance_max_retries": 50, **settings}
         )
+
+
+def watcher(address: str, group: str, **settings: Any) -> AsyncWatcherConsumer:
+    """A consumer of scheme 1 that has patience with a busy machine."""
+    patient = {
+        "auto_offset_reset": "earliest",
+        "zookeeper_session_timeout_ms": 30_000,
+        "zookeeper_connection_timeout_ms": 60_000,
+        "rebalance_backoff_ms": 300,
+        "rebalance_max_retries": 100,
+    }
+    return AsyncWatcherConsumer(zookeeper_connect=address, group_id=group, **{**patient, **settings})
 
 
 @asynccontextmanager

@@ -16,10 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+from kazoo.client import KazooClient
+
 from muster.local import jars
 from muster.local.zookeeper import ZooKeeperServer as LocalServer
 from tests.support import peers
 
+PATIENCE_S = 240
 VERSION = jars.ZOOKEEPER_VERSION
 _names = itertools.count()
 
@@ -51,6 +54,18 @@ class ZooKeeperServer(LocalServer):
     ) -> None:
         self._held.close()  # its keeper kills it: an orderly end takes longer
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def operator(address: str, timeout_s: float = 60) -> Iterator[KazooClient]:
+    """A client of ZooKeeper's own, as an operator has it, for what is below an address."""
+    client = KazooClient(address, timeout=timeout_s)
+    client.start(PATIENCE_S)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
 
 
 @contextlib.contextmanager

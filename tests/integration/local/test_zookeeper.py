@@ -5,16 +5,14 @@ from __future__ import annotations
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
 
 from muster.local.kept import ServerFailedError
 from muster.local.zookeeper import Ensemble
-from tests.support.zookeepers import ZooKeeperServer
+from tests.support.zookeepers import ZooKeeperServer, operator
 
 PATIENCE_S = 120
 
@@ -27,17 +25,6 @@ def ensemble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ensemble:
     return Ensemble(tmp_path / "ensemble", fsync=False, relayed=True, settings={"syncLimit": 480})
 
 
-@contextmanager
-def session(address: str, timeout_s: float = PATIENCE_S) -> Iterator[KazooClient]:
-    client = KazooClient(address, timeout=timeout_s)
-    client.start(PATIENCE_S)
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
-
-
 def eventually(what: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not what():
@@ -47,7 +34,7 @@ def eventually(what: Callable[[], bool]) -> None:
 
 def written_and_read(to: str, at: str) -> bytes:
     path = f"/from-{to[-5:]}-to-{at[-5:]}"
-    with session(to) as writer, session(at) as reader:
+    with operator(to) as writer, operator(at) as reader:
         writer.create(path, b"hello")
         reader.sync(path)
         return bytes(reader.get(path)[0])
@@ -78,9 +65,9 @@ def test_sessions_of_a_server_that_lags_see_what_was(ensemble: Ensemble):
     with ensemble:
         lagging, other = ensemble.followers
         with (
-            session(other.address) as ahead,
-            session(lagging.address) as behind,
-            session(lagging.address, 10) as member,
+            operator(other.address) as ahead,
+            operator(lagging.address) as behind,
+            operator(lagging.address, 10) as member,
         ):
             member.create("/ids/a", b"", ephemeral=True, makepath=True)
             ahead.sync("/ids")
@@ -97,7 +84,7 @@ def test_sessions_of_a_server_that_lags_see_what_was(ensemble: Ensemble):
 def test_a_delay_keeps_the_order_and_loses_nothing(ensemble: Ensemble):
     with ensemble:
         lagging, other = ensemble.followers
-        with session(other.address) as ahead, session(lagging.address) as behind:
+        with operator(other.address) as ahead, operator(lagging.address) as behind:
             ahead.create("/n", b"0")
             behind.sync("/n")
             ensemble.delay(lagging, 300)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 
 from tests.support.brokers import BrokerProcess
 from tests.support.watcher_cluster import Cluster, watched_cluster
-from tests.support.zookeepers import ZooKeeperServer
+from tests.support.zookeepers import ZooKeeperServer, operator
 
 
 @pytest.fixture
@@ -16,3 +18,10 @@ async def cluster(zookeeper: ZooKeeperServer, shared_muster: BrokerProcess) -> A
     """muster's broker, named in a folder of ZooKeeper that the test has for itself."""
     async with watched_cluster(zookeeper, shared_muster) as found:
         yield found
+
+
+@pytest.fixture
+def znodes(cluster: Any) -> Iterator[KazooClient]:
+    """What is in the folder of a test's cluster, whichever kind of cluster the test has."""
+    with operator(cluster.address) as client:
+        yield client

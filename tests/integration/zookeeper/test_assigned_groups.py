@@ -17,8 +17,8 @@ from kazoo.client import KazooClient
 from muster.protocol import messages as m
 from tests.support import outsiders
 from tests.support.brokers import BrokerProcess, RawClient
-from tests.support.outsiders import PATIENCE_S, Feed, Member, until
-from tests.support.zookeepers import ZooKeeperServer
+from tests.support.outsiders import Feed, Member, until
+from tests.support.zookeepers import ZooKeeperServer, operator
 
 pytestmark = pytest.mark.slow
 
@@ -65,15 +65,11 @@ class Cluster:
 def cluster(zookeeper: ZooKeeperServer, tmp_path: Path) -> Iterator[tuple[Cluster, KazooClient]]:
     chroot = zookeeper.chroot()
     made = Cluster(tmp_path, chroot)
-    znodes = KazooClient(chroot, timeout=60)
     with contextlib.ExitStack() as held:
         for broker in made.brokers.values():
             held.callback(broker.stop)
             broker.start()
-        znodes.start(timeout=PATIENCE_S)
-        held.callback(znodes.close)
-        held.callback(znodes.stop)
-        yield made, znodes
+        yield made, held.enter_context(operator(chroot))
 
 
 def test_partitions_are_added_and_lose_their_leaders(cluster: tuple[Cluster, KazooClient], tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 
 from muster.client import AsyncAdmin, AsyncProducer, NewTopic
 from muster.coordinator.partitioning import group_partition
@@ -21,7 +20,7 @@ from muster.zookeeper.async_server_assigned_consumer import AsyncServerAssignedC
 from muster.zookeeper.server_assigned_consumer import ServerAssignedConsumer
 from muster.zookeeper.slots import SLOT_COUNT, preferred
 from tests.support.old_kafka import LastZooKeeperKafkaBroker
-from tests.support.zookeepers import ZooKeeperServer
+from tests.support.zookeepers import ZooKeeperServer, operator
 
 pytestmark = pytest.mark.slow
 
@@ -51,10 +50,7 @@ class World:
         }
         for coordinator in self.coordinators.values():
             held.enter_context(coordinator)
-        self.znodes = KazooClient(address, timeout=60)
-        self.znodes.start(timeout=PATIENCE_S)
-        held.callback(self.znodes.close)
-        held.callback(self.znodes.stop)
+        self.znodes = held.enter_context(operator(address))
 
     @property
     def bootstrap(self) -> str:

@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
 
 from muster.client import AsyncProducer
 from muster.coordinator.partitioning import group_partition
@@ -24,7 +23,7 @@ from muster.zookeeper.server_assigned_states import ServerAssignedState
 from muster.zookeeper.slots import SLOT_COUNT, preferred
 from tests.support.brokers import BrokerProcess, RawClient
 from tests.support.peers import free_ports
-from tests.support.zookeepers import ZooKeeperServer
+from tests.support.zookeepers import ZooKeeperServer, operator
 
 pytestmark = pytest.mark.slow
 
@@ -60,13 +59,8 @@ class Cluster:
     def begin(self) -> None:
         for broker in self.brokers.values():
             broker.start()
-        znodes = KazooClient(self.address, timeout=60)
-        znodes.start(timeout=PATIENCE_S)
-        try:
+        with operator(self.address) as znodes:
             znodes.create(f"/brokers/topics/{TOPIC}", b'{"version":1,"partitions":{"0":[1],"1":[2],"2":[1],"3":[2]}}')
-        finally:
-            znodes.stop()
-            znodes.close()
 
     @property
     def bootstrap(self) -> str:

@@ -15,7 +15,8 @@ from muster.zookeeper import znodes
 from muster.zookeeper.async_watcher_consumer import AsyncWatcherConsumer
 from tests.support import old_kafka
 from tests.support.old_kafka import LastZooKeeperKafkaBroker
-from tests.support.zookeepers import ZooKeeperServer
+from tests.support.watcher_cluster import watcher
+from tests.support.zookeepers import ZooKeeperServer, operator
 
 PATIENCE_S = 240
 PARTITIONS = 4
@@ -32,11 +33,8 @@ def kafka(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture
 def znode(kafka: LastZooKeeperKafkaBroker) -> Iterator[KazooClient]:
-    client = KazooClient(kafka.zookeeper, timeout=60)
-    client.start(timeout=PATIENCE_S)
-    yield client
-    client.stop()
-    client.close()
+    with operator(kafka.zookeeper) as client:
+        yield client
 
 
 Reader = AsyncWatcherConsumer | AsyncConsumer
@@ -81,19 +79,6 @@ async def produce(kafka: LastZooKeeperKafkaBroker, values: range) -> None:
             await producer.send("t39", str(value).encode(), partition=value % PARTITIONS)
 
 
-def watcher(kafka: LastZooKeeperKafkaBroker, name: str) -> AsyncWatcherConsumer:
-    return AsyncWatcherConsumer(
-        zookeeper_connect=kafka.zookeeper,
-        group_id="one-name",
-        consumer_id=name,
-        auto_offset_reset="earliest",
-        zookeeper_session_timeout_ms=30_000,
-        zookeeper_connection_timeout_ms=60_000,
-        rebalance_backoff_ms=300,
-        rebalance_max_retries=100,
-    )
-
-
 def kafkas_own(znode: KazooClient) -> dict[str, int]:
     """Each znode of the broker's, with the last transaction that wrote it."""
     found = {}
@@ -123,11 +108,11 @@ async def test_two_groups_of_one_name_one_in_zookeeper_and_one_in_the_broker(
         generation = classic.group_metadata().generation_id
         before = await asyncio.to_thread(kafkas_own, znode)
         log = len(kafka.log)
-        async with watcher(kafka, "a") as first:
+        async with watcher(kafka.zookeeper, "one-name", consumer_id="a") as first:
             first.subscribe("t39")
             readings.poll(first)
             await until(lambda: len(first.assignment()) == PARTITIONS)
-            async with watcher(kafka, "b") as second:
+            async with watcher(kafka.zookeeper, "one-name", consumer_id="b") as second:
                 second.subscribe("t39")
                 readings.poll(second)
                 await until(lambda: len(first.assignment()) == len(second.assignment()) == PARTITIONS // 2)

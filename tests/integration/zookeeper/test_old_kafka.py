@@ -14,7 +14,8 @@ from muster.errors import ClosedError
 from muster.zookeeper import znodes
 from muster.zookeeper.async_watcher_consumer import AsyncWatcherConsumer
 from tests.support.old_kafka import OldKafkaBroker
-from tests.support.zookeepers import ZooKeeperServer
+from tests.support.watcher_cluster import watcher
+from tests.support.zookeepers import ZooKeeperServer, operator
 
 PATIENCE_S = 240
 PARTITIONS = 8
@@ -30,25 +31,12 @@ def old_kafka(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def znode(old_kafka: OldKafkaBroker) -> Iterator[KazooClient]:
-    client = KazooClient(old_kafka.zookeeper, timeout=60)
-    client.start(timeout=PATIENCE_S)
-    yield client
-    client.stop()
-    client.close()
+    with operator(old_kafka.zookeeper) as client:
+        yield client
 
 
 def consumer(broker: OldKafkaBroker, group: str, name: str, **settings: Any) -> AsyncWatcherConsumer:
-    return AsyncWatcherConsumer(
-        zookeeper_connect=broker.zookeeper,
-        group_id=group,
-        consumer_id=name,
-        auto_offset_reset="earliest",
-        zookeeper_session_timeout_ms=30_000,
-        zookeeper_connection_timeout_ms=60_000,
-        rebalance_backoff_ms=500,
-        rebalance_max_retries=100,
-        **settings,
-    )
+    return watcher(broker.zookeeper, group, consumer_id=name, rebalance_backoff_ms=500, **settings)
 
 
 def owners(znode: KazooClient, group: str, topic: str) -> dict[int, str]:

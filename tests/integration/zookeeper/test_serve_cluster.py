@@ -133,15 +133,6 @@ def test_records_and_groups_on_three_brokers(cluster: Cluster, capsys: pytest.Ca
     assert list(ends.values()) == [10] * len(mine)
 
 
-@pytest.fixture
-def znodes(cluster: Cluster) -> Iterator[KazooClient]:
-    client = KazooClient(cluster.address, timeout=60)
-    client.start(timeout=PATIENCE_S)
-    yield client
-    client.stop()
-    client.close()
-
-
 def all_led(cluster: Cluster, topic: str, partitions: int) -> bool:
     """Whether every broker says so."""
     told = [cluster.leaders(topic, number) for number in cluster.brokers]

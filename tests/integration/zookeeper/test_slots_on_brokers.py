@@ -203,15 +203,6 @@ class Group:
         return [member.assignments for member in self.members]
 
 
-@pytest.fixture
-def znodes(cluster: Cluster) -> Iterator[KazooClient]:
-    client = KazooClient(cluster.address, timeout=60)
-    client.start(timeout=PATIENCE_S)
-    yield client
-    client.stop()
-    client.close()
-
-
 def generation(znodes: KazooClient) -> int:
     """As ZooKeeper has it."""
     path = f"/muster/groups/{SLOT}/{THIRD}"

@@ -15,6 +15,7 @@ from muster.zookeeper.async_watcher_consumer import AsyncWatcherConsumer
 from muster.zookeeper.watcher_states import WatcherState
 from tests.support import old_kafka
 from tests.support.muster_cluster import PARTITIONS, PATIENCE_S, Cluster, Load
+from tests.support.watcher_cluster import watcher
 from tests.support.zookeepers import ZooKeeperServer
 
 pytestmark = pytest.mark.slow
@@ -24,20 +25,6 @@ pytestmark = pytest.mark.slow
 def cluster(zookeeper: ZooKeeperServer, tmp_path: Path) -> Iterator[Cluster]:
     with Cluster(tmp_path, zookeeper.chroot()).running() as made:
         yield made
-
-
-def watcher(cluster: Cluster, name: str, *, watch_brokers: bool = False) -> AsyncWatcherConsumer:
-    return AsyncWatcherConsumer(
-        zookeeper_connect=cluster.address,
-        group_id="watching",
-        consumer_id=name,
-        auto_offset_reset="earliest",
-        zookeeper_session_timeout_ms=30_000,
-        zookeeper_connection_timeout_ms=60_000,
-        rebalance_backoff_ms=300,
-        rebalance_max_retries=100,
-        watch_brokers=watch_brokers,
-    )
 
 
 async def until(what: Callable[[], bool]) -> None:
@@ -59,7 +46,10 @@ async def test_a_broker_that_goes_and_comes_back_costs_no_record_and_a_rebalance
             for partition, records in (await consumer.poll(200)).items():
                 found.update((partition.partition, int(record.value or b"")) for record in records)
 
-    async with watcher(cluster, "a") as plain, watcher(cluster, "b", watch_brokers=True) as watching:
+    async with (
+        watcher(cluster.address, "watching", consumer_id="a") as plain,
+        watcher(cluster.address, "watching", consumer_id="b", watch_brokers=True) as watching,
+    ):
         tasks = []
         for consumer in (plain, watching):
             consumer.subscribe("t")

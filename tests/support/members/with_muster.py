@@ -1,30 +1,38 @@
 """A member of a group that uses muster. `python with_muster.py BOOTSTRAP GROUP TOPIC`; SIGTERM: it leaves.
 
-Prints every record as a line of JSON before it commits, so that a kill can repeat records but lose none.
+With COORDINATOR/BOOTSTRAP it speaks as Kafka's drafts did. Prints every record as a line of JSON before it commits, so
+that a kill can repeat records but lose none.
 """
 
 import json
 import signal
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 from muster.client.consumer import Consumer
 from muster.errors import CommitFailedError
+from muster.zookeeper import ServerAssignedConsumer
 
 told = SimpleNamespace(to_stop=False)
 signal.signal(signal.SIGTERM, lambda *_: setattr(told, "to_stop", True))
 
-bootstrap, group, topic = sys.argv[1:]
-consumer = Consumer(
-    bootstrap_servers=bootstrap,
-    group_id=group,
-    client_id="with-muster",
-    partition_assignment_strategy="range",
-    auto_offset_reset="earliest",
-    enable_auto_commit=False,
-    session_timeout_ms=12_000,
-    heartbeat_interval_ms=1_000,
-)
+servers, group, topic = sys.argv[1:]
+coordinators, _, bootstrap = servers.rpartition("/")
+settings: dict[str, Any] = {
+    "bootstrap_servers": bootstrap,
+    "group_id": group,
+    "partition_assignment_strategy": "range",
+    "auto_offset_reset": "earliest",
+    "enable_auto_commit": False,
+    "session_timeout_ms": 12_000,
+    "heartbeat_interval_ms": 1_000,
+}
+consumer: Consumer | ServerAssignedConsumer
+if coordinators:
+    consumer = ServerAssignedConsumer(coordinator_servers=coordinators, client_id="with-drafts", **settings)
+else:
+    consumer = Consumer(client_id="with-muster", **settings)
 consumer.subscribe([topic])
 while not told.to_stop:
     fetched = consumer.poll(timeout_ms=300)
