@@ -4,6 +4,9 @@ The operator writes the pattern, but any client chooses the ids that are matched
 every id. Python's matcher goes back where a pattern can match in several ways, and takes exponential time for some. So
 only patterns of a small bound are accepted: no part in parentheses is repeated, nothing refers back or looks
 around, and at most three parts are repeated at all. An id is matched when its group comes into being.
+
+(`zookeeper/topic_expression.py` is for the opposite case: there any program may have written the expression, and it
+cannot be refused; it is matched, however slowly, in the syntax that Java and Python share.)
 """
 
 from __future__ import annotations

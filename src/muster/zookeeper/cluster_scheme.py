@@ -282,15 +282,6 @@ def request_deletion(name: str) -> Plan[None]:
         return
 
 
-def write_settings(name: str, settings: Mapping[str, str]) -> Plan[None]:
-    """Replace a topic's settings."""
-    path = topic_config_path(name)
-    try:
-        yield from ask(SetData(path, topic_config_data(settings)))
-    except NoNodeError:
-        yield from ask(Create(path, topic_config_data(settings)))
-
-
 def raise_epoch(name: str, number: int, known: PartitionImage, newest: int) -> Plan[None]:
     """Have a partition's leader epoch above one that was used before: an older backup of ZooKeeper was put back.
 

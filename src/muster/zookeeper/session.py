@@ -168,10 +168,6 @@ class ZooKeeperSession(forks.StaysHere):
         """
         self._listeners.append(listener)
 
-    def unlisten(self, listener: Listener) -> None:
-        """Have it called no more."""
-        self._listeners.remove(listener)
-
     @property
     def is_connected(self) -> bool:
         """Whether there is a connection, as far as the event loop has learned."""

@@ -7,6 +7,9 @@ whatever else it has is refused. Then the tries that it may cost at the most are
 own matcher is used. Otherwise the set of places is computed at which each part of it may end, for each place at which
 it may begin: no part is looked at twice at one place. That takes steps by the square of a name's length at worst, and
 the steps for all names together are bounded too.
+
+(`coordinator/group_pattern.py` has an operator's own patterns: it refuses at the start what could take long, and takes
+all other syntax of Python's.)
 """
 
 from __future__ import annotations

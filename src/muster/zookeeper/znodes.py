@@ -475,14 +475,6 @@ def _member(found: Json) -> MemberRegistration:
     return MemberRegistration(pattern, subscription, found.time("timestamp"), poison)
 
 
-def read_owner(path: str, data: bytes | None) -> str | Unreadable:
-    """Which thread says that a partition is its own."""
-    try:
-        return data.decode() if data else Unreadable(path, "it is empty")
-    except UnicodeDecodeError:
-        return Unreadable(path, "it is not UTF-8")
-
-
 def read_offset(path: str, data: bytes | None) -> int | Unreadable:
     """A committed offset: that of the next record to read. Kafka 0.8 writes -1 for none."""
     return _read_decimal(path, data)

@@ -12,13 +12,14 @@ from muster.broker.broker import Broker
 from muster.errors import ErrorCode
 from muster.protocol import messages as m
 from muster.protocol.subscription import Subscription, decode_assignment, encode_subscription
-from muster.zookeeper.cluster_scheme import write_settings
 from muster.zookeeper.operations import GetData, SetData
 from muster.zookeeper.znodes import (
     PartitionState,
     TopicRegistration,
     partition_state_path,
     read_topic,
+    topic_config_data,
+    topic_config_path,
     topic_path,
 )
 from tests.support.cluster_asks import coordinator, create, leaders, stored
@@ -92,7 +93,7 @@ async def test_settings_that_were_changed_hold_for_logs_that_are_open(cluster: S
         await stored(one, "t", 0)
         log = one.partitions.get("t", 0)
         assert log is not None
-        cluster.plan(write_settings("t", {"retention.ms": "12345"}))
+        cluster.do(SetData(topic_config_path("t"), topic_config_data({"retention.ms": "12345"})))
         await cluster.until(lambda: one.topics.get("t").settings == {"retention.ms": "12345"})  # type: ignore[union-attr]
         await cluster.until(lambda: log.config.retention_ms == 12_345)
 

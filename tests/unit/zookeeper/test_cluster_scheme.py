@@ -24,7 +24,6 @@ from muster.zookeeper.cluster_scheme import (
     reserve_producer_ids,
     settle,
     spread,
-    write_settings,
 )
 from muster.zookeeper.deletions import deletions_path
 from muster.zookeeper.image import ClusterImage, TopicImage
@@ -197,13 +196,6 @@ def test_a_topic_is_created_once_and_with_its_own_settings(world):
     with pytest.raises(NodeExistsError) as refused:
         world.run(create_topic("t", TopicRegistration({0: [2]}), {}))
     assert refused.value.path == topic_path("t")
-    world.run(write_settings("t", {"a": "b"}))
-    assert world.image().topics["t"].settings == {"a": "b"}
-
-
-def test_settings_can_be_written_where_there_were_none(world):
-    world.run(write_settings("t", {"a": "b"}))
-    assert world.data(topic_config_path("t")) == b'{"version":1,"config":{"a":"b"}}'
 
 
 def test_the_first_broker_names_the_cluster(world):

@@ -205,8 +205,7 @@ def test_a_name_of_kafkas_characters_needs_no_escaping(name: str) -> None:
     assert GroupPaths(name).ids == f"/consumers/{name}/ids"
 
 
-def test_owners_and_offsets_are_plain_text() -> None:
-    assert znodes.read_owner("/o", b"g1_vm-1-2-0") == "g1_vm-1-2-0"
+def test_offsets_are_plain_text() -> None:
     assert znodes.read_offset("/o", b"100") == 100
     assert znodes.read_offset("/o", b"-1") == -1
 
@@ -220,7 +219,6 @@ READERS: dict[str, Reader] = {
     "controller": znodes.read_controller,
     "epoch": znodes.read_controller_epoch,
     "member": lambda data: znodes.read_member("/i", data),
-    "owner": lambda data: znodes.read_owner("/o", data),
     "offset": lambda data: znodes.read_offset("/o", data),
 }
 BAD: list[bytes | None] = [

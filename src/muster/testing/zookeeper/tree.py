@@ -73,11 +73,6 @@ def parent_of(path: str) -> str:
     return path.rpartition("/")[0] or ROOT
 
 
-def child_of(path: str, name: str) -> str:
-    """The path of a child."""
-    return f"{path.rstrip('/')}/{name}"
-
-
 class Znode:
     """One znode of a tree."""
 
