@@ -126,7 +126,9 @@ def test_an_image_leaves_alone_what_others_of_its_session_watch(world, path, cha
 def test_a_change_that_is_told_before_the_answer_to_a_first_reading_is_not_lost(world):
     """The session tells events and answers in order, but an answer is taken a moment later."""
     image = ClusterImage()
+    told: list[object] = []
     world.session("one").listen(image.changed)
+    world.session("one").listen(told.append)
     world.run(create_topic("t", TopicRegistration({0: [1]}, version=1), {}), "other")
     named = TopicRegistration({0: [1]}, "0000000000000000000001")
 
@@ -143,7 +145,7 @@ def test_a_change_that_is_told_before_the_answer_to_a_first_reading_is_not_lost(
                 outcome = error
             if what == GetData(topic_path("t"), watch=True) and named.encode() != world.data(topic_path("t")):
                 world.do(SetData(topic_path("t"), named.encode()), "other")
-                world.zookeeper.settle()
+                assert world.clock.run_until(lambda: Watched(Change.DATA, topic_path("t")) in told, 1_000)
 
     until_the_end()
     assert image.is_current
