@@ -75,8 +75,8 @@ class ClusterView:
         """A broker's listener for the drafts, None if it has none."""
         return self.draft_node if node_id == self.node.node_id else None
 
-    def has_topic(self, topic: str) -> bool:
-        """Whether there is a topic of that name which this broker may not have in its catalogue."""
+    def may_have_topic(self, topic: str) -> bool:
+        """Whether there may be a topic of that name, though this broker does not have it in its catalogue."""
         return False
 
     def leadership(self, topic: str, index: int) -> Leadership:

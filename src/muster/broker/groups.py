@@ -47,7 +47,7 @@ class GroupTopics:
 
     def is_gone(self, topic: str) -> bool:
         """As `TopicResolver.is_gone`."""
-        return not self.partition_count(topic) and not self._cluster.has_topic(topic)
+        return not self.partition_count(topic) and not self._cluster.may_have_topic(topic)
 
     def led_partitions(self, topic: str) -> list[int]:
         """As `TopicResolver.led_partitions`."""

@@ -50,9 +50,10 @@ class ImageView(ClusterView):
         found = self._image.brokers.get(node_id)
         return found.draft_node if found is not None else None
 
-    def has_topic(self, topic: str) -> bool:
-        """As `ClusterView.has_topic`: its znode is damaged, or its id or a partition is missing for now."""
-        return self._image.has_topic(topic)
+    def may_have_topic(self, topic: str) -> bool:
+        """As `ClusterView.may_have_topic`: its znode is damaged, its id or a partition is missing for now; or all of it
+        is missing, though it was not deleted."""
+        return not self._image.is_deleted(topic)
 
     def leadership(self, topic: str, index: int) -> Leadership:
         """As `ClusterView.leadership`. A leader that is not registered is none: its partition's state will tell so."""

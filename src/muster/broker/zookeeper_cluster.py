@@ -201,12 +201,18 @@ class ZooKeeperCluster(Follower):
     async def _follow(self) -> None:
         """Make this broker what the image says."""
         wanted = {name: topic for name, topic in self.image.topics.items() if _is_usable(name, topic)}
-        await self._remove(wanted)
-        self._adopt(wanted)
+        failed: OSError | None = None
+        try:
+            await self._remove(wanted)
+            self._adopt(wanted)
+        except OSError as error:
+            failed = error  # a full disk takes no new topics; those that are there, and the groups, go on
         await self._lead(wanted)
         self._parts.changes.groups.topics_changed()
         self._parts.coordination.followed()
         self._changed()
+        if failed is not None:
+            raise failed
         if not self._next_ids:
             self._next_ids = await self.session.run(reserve_producer_ids(self.member.broker_id, now_ms()))
 
@@ -221,6 +227,7 @@ class ZooKeeperCluster(Follower):
         for key in [key for key in self._led if any(key[0] == topic.name for topic in gone)]:
             del self._led[key]
         await self._former.part_with(gone, noted)
+        self.image.note_deleted(topic.name for topic in gone if uuid_text(topic.topic_id) in noted)
         there = {uuid_text(topic.topic_id) for topic in self._parts.topics}
         there.update(topic.registration.topic_id or "" for topic in self.image.topics.values())
         over = [topic_id for topic_id in noted if topic_id not in there]
@@ -269,7 +276,8 @@ class ZooKeeperCluster(Follower):
         raising = []
         for name, image in wanted.items():
             topic = self._parts.topics.get(name)
-            assert topic is not None
+            if topic is None or topic.topic_id != _id(image):
+                continue  # the disk did not take it yet
             for index, known in list(image.states.items()):
                 if index >= topic.partitions:  # told of after the catalogue was made what it says
                     continue

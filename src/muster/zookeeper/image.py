@@ -11,7 +11,7 @@ A session that expired has no watches: everything is dirty then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from muster.zookeeper.operations import (
@@ -47,6 +47,8 @@ from muster.zookeeper.znodes import (
 DELETE_TOPICS = "/admin/delete_topics"
 
 NO_CONTROLLER = -1
+DELETED_KNOWN = 10_000
+"""Names of deleted topics that are remembered."""
 
 
 @dataclass(slots=True)
@@ -84,6 +86,7 @@ class ClusterImage:
             CONTROLLER: self._read_controller,
         }
         """What is always of interest; all else is found from there."""
+        self._deleted: dict[str, None] = {}
         self._dirty: dict[str, Callable[[str], Plan[None]]] = {}
         self.forget()
 
@@ -91,6 +94,18 @@ class ClusterImage:
     def is_current(self) -> bool:
         """Whether everything that was told of is read."""
         return not self._dirty
+
+    def note_deleted(self, names: Iterable[str]) -> None:
+        """Topics of these names were deleted, as opposed to missing."""
+        for name in names:
+            self._deleted.pop(name, None)
+            self._deleted[name] = None
+        while len(self._deleted) > DELETED_KNOWN:
+            del self._deleted[next(iter(self._deleted))]
+
+    def is_deleted(self, name: str) -> bool:
+        """Whether a topic is known to have been deleted, and none of its name was created since."""
+        return name in self._deleted and not self.has_topic(name)
 
     def has_topic(self, name: str) -> bool:
         """Whether there is a topic of that name, also one that cannot be understood now."""

@@ -26,6 +26,8 @@ from muster.zookeeper import cluster_scheme
 from muster.zookeeper.operations import Create, Plan, SetData
 from muster.zookeeper.slots import SLOT_COUNT, SlotKeeper, preferred
 from muster.zookeeper.znodes import CoordinatorRegistration, slot_epoch_path
+from tests.support.cluster_asks import put_in, taken_out
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.held_disk import Asked
 from tests.support.sim_cluster import SESSION_MS, SimCluster, session_of
 
@@ -103,27 +105,56 @@ def give_no_id(*_: Any) -> Plan[int]:
 
 
 @pytest.mark.parametrize(
-    "data", [b"rubbish", b'{"version":1,"partitions":{"0":[1]}}', b'{"version":3,"partitions":{}}']
+    "data", [b"rubbish", b'{"version":1,"partitions":{"0":[1]}}', b'{"version":3,"partitions":{}}', None]
 )
 async def test_what_was_committed_for_a_topic_that_cannot_be_understood_is_kept(
-    cluster: SimCluster, data: bytes, monkeypatch: pytest.MonkeyPatch
+    cluster: SimCluster, data: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a coordinator that comes meanwhile, and has never known the topic. One of Kafka's older tools may have removed
-    the topic's id, which only the controller gives it again."""
+    the topic's id, which only the controller gives it again; None: the whole topic is missing, and was not deleted."""
     async with cluster.running(1) as one:
         await cluster.until(lambda: serves(one, SLOT_COUNT))
         await create(cluster, one, "t")
         assert [await commit(cluster, one, name, 5) for name in NAMES] == [0] * len(NAMES)
         monkeypatch.setattr(cluster_scheme, "_give_id", give_no_id)
         former = cluster.zookeeper.tree.get("/brokers/topics/t").data
-        cluster.do(SetData("/brokers/topics/t", data))
+        taken: dict[str, bytes | None] = {}
+        if data is None:
+            taken = taken_out(cluster, "/brokers/topics/t")
+            await cluster.until(lambda: one.topics.get("t") is None)
+        else:
+            cluster.do(SetData("/brokers/topics/t", data))
         async with cluster.running(2) as two:
             share = sum(preferred(slot, (1, 2)) == 2 for slot in range(SLOT_COUNT))
             await cluster.until(lambda: serves(two, share))
         await cluster.until(lambda: serves(one, SLOT_COUNT))
-        cluster.do(SetData("/brokers/topics/t", former))
+        if data is None:
+            put_in(cluster, taken)
+        else:
+            cluster.do(SetData("/brokers/topics/t", former))
         await cluster.until(lambda: one.topics.get("t") is not None)
         assert [await committed(cluster, one, name) for name in NAMES] == [(0, 5)] * len(NAMES)
+
+
+async def test_groups_go_on_at_a_broker_whose_disk_is_full(cluster: SimCluster) -> None:
+    """It takes them from one that dies, and keeps what they committed for a topic that it could not list."""
+    disk = FaultyDisk()
+    async with cluster.running(1, disk) as one:
+        async with cluster.running(2) as two:
+            await create(cluster, two, "u")
+            await cluster.until(lambda: one.topics.get("u") is not None)
+            disk.fill_up()
+            await create(cluster, two, "t")
+            share = sum(preferred(slot, (1, 2)) == 2 for slot in range(SLOT_COUNT))
+            await cluster.until(lambda: serves(two, share))
+            theirs = [name for name in NAMES if preferred(group_partition(name, SLOT_COUNT), (1, 2)) == 2]
+            assert theirs
+            assert [await commit(cluster, two, name, 5) for name in theirs] == [0] * len(theirs)
+        await cluster.until(lambda: serves(one, SLOT_COUNT))
+        assert one.topics.get("t") is None
+        disk.mend()
+        await cluster.until(lambda: one.topics.get("t") is not None)
+        assert [await committed(cluster, one, name) for name in theirs] == [(0, 5)] * len(theirs)
 
 
 async def test_requests_that_a_process_finds_when_it_wakes_are_refused(cluster: SimCluster) -> None:
