@@ -60,7 +60,6 @@ class OldKafkaBroker:
     zookeeper: str
     port: int = 0
     broker_id: int = 0
-    session_timeout_ms: int = 60_000
 
     version: ClassVar[str] = VERSION
     _started: ClassVar[str] = "[Kafka Server {}], started"
@@ -91,7 +90,7 @@ class OldKafkaBroker:
             "broker.id": self.broker_id,
             "log.dirs": self.folder / "data",
             "zookeeper.connect": self.zookeeper,
-            "zookeeper.session.timeout.ms": self.session_timeout_ms,
+            "zookeeper.session.timeout.ms": "60000",
             "zookeeper.connection.timeout.ms": "60000",
             "auto.create.topics.enable": "false",
             "log.cleaner.enable": "false",
