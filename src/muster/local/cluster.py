@@ -12,7 +12,7 @@ from pathlib import Path
 from muster.errors import ConfigError
 from muster.local.broker import LocalBroker
 from muster.local.folders import alone
-from muster.local.kept import Kept, RunsInBlock
+from muster.local.kept import Kept, RunsInBlock, ServerFailedError
 from muster.local.ports import check_free, free_ports
 from muster.local.zookeeper import Ensemble, ZooKeeperServer
 
@@ -96,10 +96,15 @@ class LocalCluster(RunsInBlock):
                 f"waiting for {', '.join(killed)}: killed the last time, and back when the session with ZooKeeper is "
                 "over that was left (zookeeper.session.timeout.ms)"
             )
-        for broker in self.brokers.values():
-            broker.launch()
-        for broker in self.brokers.values():
-            broker.wait_until_ready()
+        try:
+            for broker in self.brokers.values():
+                broker.launch()
+            for broker in self.brokers.values():
+                broker.wait_until_ready()
+        except ServerFailedError:
+            # In good order: one that is killed has to wait for the end of its session the next time.
+            self.stop()
+            raise
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

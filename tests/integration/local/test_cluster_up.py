@@ -183,13 +183,14 @@ def test_it_ends_when_zookeeper_has(tmp_path: Path):
         assert cluster.said[-2:] == ["no ZooKeeper server is left: stopping", "stopped"]
 
 
-def test_one_that_does_not_start_ends_all_with_its_words(tmp_path: Path):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with up(tmp_path, "-o", f"draft.listener={address}", until=f"  muster: cannot listen on {address}") as cluster:
-            assert cluster.ended() == 1
-            assert cluster.said[0].startswith("muster: broker 1 ended with exit code 1; its last words:")
-    assert list(tmp_path.iterdir()) == [tmp_path / "home"]
+def test_one_that_does_not_start_ends_all_in_good_order_with_its_words(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    arguments = ("--brokers", "2", "--data-dir", str(tmp_path / "data"), "-o", f"draft.listener={address}")
+    with up(tmp_path, *arguments, until=f"  muster: cannot listen on {address}") as cluster:  # only one of them can
+        assert cluster.ended() == 1
+        assert re.match(r"muster: broker [12] ended with exit code 1; its last words:", cluster.said[0])
+    assert not any(LocalBroker(tmp_path / "data" / f"broker-{number}").was_killed for number in (1, 2))
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -215,6 +216,7 @@ def test_a_port_that_is_taken_is_told_in_one_sentence(tmp_path: Path):
             assert cluster.ended() == 1
             sentence = f"muster: port {port}, which broker 1 is to listen on, cannot be had: Address already in use"
             assert cluster.said == [sentence]
+    assert list(tmp_path.iterdir()) == [tmp_path / "home"], "the folder of the data is removed"
 
 
 def test_without_java_it_is_told_in_one_sentence(
