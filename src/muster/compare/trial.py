@@ -45,6 +45,7 @@ from muster.demo.processes import Process
 from muster.errors import ErrorCode, KafkaError, MusterError
 
 QUIET_MS = 400
+REST_MS = 30_000
 PATIENCE_S = 300
 AWAY_S = 3.0
 """For how long a broker or ZooKeeper is away at least."""
@@ -127,6 +128,8 @@ class Trial:
             async with asyncio.TaskGroup() as tasks:
                 readers = [tasks.create_task(self._read(host)) for host in self._hosts]
                 writing = tasks.create_task(self._load.run())
+                await self._until(lambda: bool(self._load.written()), "the first record is written")
+                await self._rest()
                 for step in self._steps:
                     await self._do(step)
                 self._load.stop()
@@ -140,6 +143,15 @@ class Trial:
                     await asyncio.gather(*readers)
         self._conclude(ends)
         return self._run
+
+    async def _rest(self) -> None:
+        """Wait until ZooKeeper has nothing to do: what servers do for a new topic and a first producer is no step's.
+        One that others use, too, may have no rest."""
+        give_up = monotonic_ms() + REST_MS
+        before, now = None, await self._servers.counters()
+        while before is None or (now[:3] != before[:3] and monotonic_ms() < give_up):
+            await asyncio.sleep(QUIET_MS / 1000)
+            before, now = now, await self._servers.counters()
 
     async def _start_hosts(self, stack: AsyncExitStack) -> None:
         arguments = ["--scheme", self.scheme.value, "--group", self.name, "--topic", self.name]
