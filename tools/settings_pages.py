@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 
+from muster.broker.beside import SETTINGS as OF_COORDINATOR
 from muster.broker.config import SETTINGS
 from muster.broker.settings import Setting, show
 from muster.broker.topic_settings import SETTINGS as TOPIC_SETTINGS
@@ -33,6 +34,11 @@ underscores (`MUSTER_NUM_PARTITIONS=3`); `-o num.partitions=3`; the flags of `mu
 
 """
 
+COORDINATOR = """
+`muster coordinator` ([server-assigned.md](server-assigned.md#beside-apache-kafka)) takes these of them, and refuses
+`-o` with others: {}. By default it assigns to all groups.
+"""
+
 TOPICS = """
 ## Topics
 
@@ -52,7 +58,9 @@ in bytes.
 
 def page() -> str:
     """The text of docs/settings.md."""
-    parts = [HEAD, *_table(("setting", "default", "meaning"), map(_broker, SETTINGS.values())), TOPICS]
+    parts = [HEAD, *_table(("setting", "default", "meaning"), map(_broker, SETTINGS.values()))]
+    of_coordinator = ", ".join(f"`{name}`" for name in SETTINGS if name in OF_COORDINATOR)
+    parts += [COORDINATOR.format(of_coordinator), TOPICS]
     parts += _table(("setting", "default", "meaning", "broker's setting"), map(_topic, TOPIC_SETTINGS.values()))
     parts.append(CLIENTS)
     seen = {field.name for field in fields(ClientConfig)}

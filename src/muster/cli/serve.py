@@ -197,7 +197,9 @@ async def until_stopped(shell: S, ready: Callable[[S], str]) -> int:
         loop.add_signal_handler(number, stopped.set)
     # A closed terminal, or an operator's wish to have settings read again: neither is a reason to stop.
     loop.add_signal_handler(signal.SIGHUP, _hung_up)
-    async with shell:
+    if not await _started(shell, stopped):
+        return 0
+    try:
         garbage = Garbage()
         garbage.take_over()
         shell.on_rest = garbage.look
@@ -208,6 +210,22 @@ async def until_stopped(shell: S, ready: Callable[[S], str]) -> int:
             end.cancel()
         logging.getLogger("muster.broker").info("stopping")
         return 1 if any(event.is_set() for event in shell.ends) else 0
+    finally:
+        await shell.stop()
+
+
+async def _started(shell: Shell, stopped: asyncio.Event) -> bool:
+    """Start it; False if a signal came first. A start may wait: for an id whose last session has yet to end, say."""
+    starting, stopping = asyncio.ensure_future(shell.start()), asyncio.ensure_future(stopped.wait())
+    await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if starting.done():
+        await starting
+        return True
+    logging.getLogger("muster.broker").info("stopping before it was ready")
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    return False
 
 
 def _hung_up() -> None:
