@@ -212,6 +212,8 @@ class KafkaBroker:
             # After a kill -9 the controller refuses the broker until its old session has ended.
             "broker.session.timeout.ms": "3000",
             "broker.heartbeat.interval.ms": "500",
+            # A cluster's controller is a JVM like the others, and may be the last to start: they wait a minute else.
+            "initial.broker.registration.timeout.ms": str(int(START_TIMEOUT_S * 1000)),
             # After five minutes it would move leaders and coordinators under a test that is running then.
             "auto.leader.rebalance.enable": "false",
             **self.settings,
