@@ -19,6 +19,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
 
+from muster.broker import follower
 from muster.broker.clock import now_ms
 from muster.broker.config import BrokerConfig
 from muster.broker.coordination import Coordination
@@ -85,6 +86,7 @@ class ZooKeeperCluster(Follower):
         self._led: dict[tuple[str, int], tuple[bytes, int]] = {}
         self._waiting: set[asyncio.Future[None]] = set()
         self._creating: set[str] = set()
+        self._disk_refused = False
         self._notes_are_read = False
         """Whether this broker has dealt with the deletions that were noted while it was away."""
         self._ids = range(0)
@@ -201,20 +203,25 @@ class ZooKeeperCluster(Follower):
     async def _follow(self) -> None:
         """Make this broker what the image says."""
         wanted = {name: topic for name, topic in self.image.topics.items() if _is_usable(name, topic)}
-        failed: OSError | None = None
         try:
             await self._remove(wanted)
             self._adopt(wanted)
-        except OSError as error:
-            failed = error  # a full disk takes no new topics; those that are there, and the groups, go on
+        except OSError as error:  # a full disk takes no new topics; those that are there, and the groups, go on
+            self._disk_refuses(error)
+        else:
+            self._disk_refused = False
         await self._lead(wanted)
         self._parts.changes.groups.topics_changed()
         self._parts.coordination.followed()
         self._changed()
-        if failed is not None:
-            raise failed
         if not self._next_ids:
             self._next_ids = await self.session.run(reserve_producer_ids(self.member.broker_id, now_ms()))
+
+    def _disk_refuses(self, error: OSError) -> None:
+        if not self._disk_refused:
+            log.error("topics have come or gone, and the disk does not take that; trying again: %s", error)
+        self._disk_refused = True
+        asyncio.get_running_loop().call_later(follower.PAUSE_S, self.wake)
 
     async def _remove(self, wanted: Mapping[str, TopicImage]) -> None:
         """Part with topics that are gone, or whose names belong to new ones."""

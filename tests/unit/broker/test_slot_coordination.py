@@ -152,6 +152,9 @@ async def test_groups_go_on_at_a_broker_whose_disk_is_full(cluster: SimCluster) 
             assert [await commit(cluster, two, name, 5) for name in theirs] == [0] * len(theirs)
         await cluster.until(lambda: serves(one, SLOT_COUNT))
         assert one.topics.get("t") is None
+    async with cluster.running(1, disk) as one:
+        await cluster.until(lambda: serves(one, SLOT_COUNT))
+        assert one.topics.get("t") is None
         disk.mend()
         await cluster.until(lambda: one.topics.get("t") is not None)
         assert [await committed(cluster, one, name) for name in theirs] == [(0, 5)] * len(theirs)
