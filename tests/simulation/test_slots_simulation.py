@@ -15,7 +15,7 @@ from muster.zookeeper import group_store
 from muster.zookeeper.operations import Check, Multi
 from muster.zookeeper.znodes import GROUPS, slot_epoch_path
 from tests.support.scale import fresh_seeds, seeds
-from tests.support.slot_world import SlotWorld, commit_request
+from tests.support.slot_world import SESSION_MS, SlotWorld, commit_request
 
 GIVEN_UP_MS = 1_500
 """How long a client waits for an answer."""
@@ -134,7 +134,10 @@ def act(world: SlotWorld, number: int) -> None:
         case 1 if not node:
             world.start(node_id)
         case 2 if node:
-            world.zookeeper.expire(node.session)
+            # It has not been heard of for the whole of its timeout, as is so of every session that ends: before, it
+            # may tell what it knows.
+            world.zookeeper.cut(node.session)
+            world.clock.call_later(2 * SESSION_MS, world.zookeeper.heal, node.session)
         case 3 | 4 if node and not node.session.is_frozen:
             node.freeze()
         case 5 | 6 if node and node.session.is_frozen:

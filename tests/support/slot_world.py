@@ -28,7 +28,7 @@ from muster.protocol.messages import (
 from muster.testing import VirtualClock
 from muster.testing.zookeeper import SimZooKeeper
 from muster.zookeeper.group_store import GroupStore
-from muster.zookeeper.slots import SlotKeeper
+from muster.zookeeper.slots import SlotKeeper, preferred
 from muster.zookeeper.znodes import CoordinatorRegistration
 from tests.support.group_harness import DEFAULT_PROTOCOLS, FakeTopics
 
@@ -189,10 +189,12 @@ class SlotWorld:
         assert self.clock.run_until(what, within_ms)
 
     def is_settled(self) -> bool:
-        """Whether every slot has one coordinator, which serves it, and all agree on which."""
+        """Whether every slot has one coordinator, which serves it, and should have it as all see it, who know each
+        other: so that no slot is about to move."""
         nodes = [node for node in self.nodes.values() if not node.session.is_frozen]
-        return all(
-            len({node.keeper.owner(slot) for node in nodes}) == 1
+        ids = {node.node_id for node in nodes}
+        return all(node.keeper.is_settled and ids <= node.keeper.live.keys() for node in nodes) and all(
+            {node.keeper.owner(slot) for node in nodes} == {preferred(slot, nodes[0].keeper.live)}
             and (owner := nodes[0].keeper.owner(slot)) in self.nodes
             and slot in self.nodes[owner].runtime._homes
             for slot in range(self.slots)
