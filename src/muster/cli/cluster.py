@@ -88,7 +88,8 @@ class Signals:
 
     def __enter__(self) -> None:
         for number in STOPPING:
-            signal.signal(number, self._ask)
+            if number is not signal.SIGHUP or self._before[number] is not signal.SIG_IGN:  # as nohup has it ignored
+                signal.signal(number, self._ask)
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():

@@ -26,3 +26,13 @@ def test_the_first_signal_interrupts_and_the_next_shortens_the_end(number: signa
             os.kill(os.getpid(), number)
         assert shortened == ["killed"]
     assert signal.getsignal(number) is before
+
+
+def test_behind_nohup_a_closed_terminal_ends_nothing():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Signals():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
