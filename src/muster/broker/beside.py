@@ -116,6 +116,25 @@ def _id(topic: TopicImage) -> bytes:
         return ZERO_UUID
 
 
+class LeadersView(ImageView):
+    """Kafka's partitions as the groups see them. When a broker dies, Kafka's controller has another replica lead that
+    is in sync, a moment later; to take the partition from its member for that moment would cost two rebalances."""
+
+    def leadership(self, topic: str, index: int) -> Leadership:
+        """As `ClusterView.leadership`, with the replica that is about to lead."""
+        found = super().leadership(topic, index)
+        if found.leader != NO_LEADER or self._was_given_up(topic, index):
+            return found
+        heirs = [replica for replica in found.in_sync if replica not in found.offline]
+        return found._replace(leader=heirs[0]) if heirs else found
+
+    def _was_given_up(self, topic: str, index: int) -> bool:
+        """Whether the controller has written that there is no leader, or nothing yet."""
+        image = self._image.topics.get(topic)
+        known = image.states.get(index) if image is not None else None
+        return known is None or known.state.leader < 0
+
+
 class CoordinatorsView(ImageView):
     """What those are told that look after groups: the nodes are the coordinators, and none of them leads a partition of
     Kafka's."""
@@ -266,7 +285,7 @@ class Coordinator(Shell):
         self.coordination = InZooKeeper(follower, self.cluster)
         keeper = self.coordination.keeper
         self.cluster.live = lambda: keeper.live
-        topics = GroupTopics(follower.topics, ImageView("", self.node, follower.image))
+        topics = GroupTopics(follower.topics, LeadersView("", self.node, follower.image))
         self.groups = Groups(self.config, self._clock, topics, self.coordination, lambda: None, self._listener)
         self.groups.start()
 

@@ -71,19 +71,21 @@ class World(SimCluster):
         """Its session ends."""
         self.zookeeper.expire(self.sessions[number])
 
-    def create(self, topic: str, topic_id: str | None = IDS[0]) -> None:
+    def create(self, topic: str, topic_id: str | None = IDS[0], replicas: int = 1) -> None:
         """Kafka creates a topic, and its controller gives the partitions leaders in turn."""
-        registration = TopicRegistration({number: [number % 2] for number in range(PARTITIONS)}, topic_id)
+        on = {number: [number % 2, 1 - number % 2][:replicas] for number in range(PARTITIONS)}
+        registration = TopicRegistration(on, topic_id)
         self.do(Create(topic_path(topic), registration.encode()))
         self.do(Create(f"{topic_path(topic)}/partitions"))
         for number in range(PARTITIONS):
             self.do(Create(f"{topic_path(topic)}/partitions/{number}"))
-            state = PartitionState(number % 2, 0, [number % 2], 1)
+            state = PartitionState(number % 2, 0, on[number], 1)
             self.do(Create(partition_state_path(topic, number), state.encode()))
 
-    def lead(self, topic: str, number: int, leader: int, epoch: int) -> None:
+    def lead(self, topic: str, number: int, leader: int, epoch: int, isr: list[int] | None = None) -> None:
         """Kafka's controller writes a leader."""
-        self.do(SetData(partition_state_path(topic, number), PartitionState(leader, epoch, [number % 2], 1).encode()))
+        state = PartitionState(leader, epoch, isr or [number % 2], 1)
+        self.do(SetData(partition_state_path(topic, number), state.encode()))
 
     def delete(self, topic: str) -> None:
         """Kafka's controller has deleted a topic."""
@@ -220,6 +222,30 @@ async def test_members_have_what_has_a_leader_and_get_the_rest_back(world: World
             pass
         world.comes(0)
         assert await member.rejoin() == [0, 2]
+
+
+async def test_a_leader_that_is_followed_by_another_replica_costs_no_rebalance(world: World) -> None:
+    world.kafka()
+    world.create("t", replicas=2)
+    async with world.coordinating(101) as coordinator:
+        await world.until(lambda: held(coordinator) == SLOT_COUNT)
+        member = Member(world, coordinator)
+        assert await member.join() == [0, 1, 2, 3]
+        world.dies(1)
+        await world.until(lambda: 1 not in coordinator._follower.image.brokers)
+        assert await member.beat() == 0, "Kafka's controller has yet to write"
+        for number in range(PARTITIONS):
+            world.lead("t", number, 0, 1, [0])
+        await world.until(lambda: coordinator._follower.image.topics["t"].states[3].state.leader == 0)
+        assert await member.beat() == 0
+        world.comes(1)
+        world.dies(0)  # and 1 is not in sync
+        assert await member.rejoin() == []
+        world.lead("t", 0, -1, 2, [0])
+        world.comes(0)
+        assert await member.rejoin() == [1, 2, 3]
+        world.lead("t", 0, 0, 3, [0])
+        assert await member.rejoin() == [0, 1, 2, 3]
 
 
 async def test_nothing_of_kafkas_is_written(world: World) -> None:
