@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -290,12 +290,16 @@ async def _enter(running: contextlib.ExitStack, server: contextlib.AbstractConte
     """Start a server, in a thread. A caller that is cancelled, and be it twice, goes on when the thread is through: a
     server that starts behind the end of `running` would not be ended with it."""
     entering = asyncio.ensure_future(asyncio.to_thread(running.enter_context, server))
+    kill: Callable[[], None] | None = getattr(server, "kill", None)
     try:
         return await asyncio.shield(entering)
     except asyncio.CancelledError:
         while not entering.done():
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([entering])
+                if kill is not None:
+                    await asyncio.to_thread(kill)  # it may be long until it serves
+                await asyncio.wait([entering], timeout=LOOK_EVERY_S)
+        entering.exception()  # that of a server that was killed is no news
         raise
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from contextlib import ExitStack
+from pathlib import Path
 from types import TracebackType
 
 import pytest
 
 from muster.compare.servers import _enter, removal, removal_of_group
+from muster.local.kept import Kept
 from muster.zookeeper.operations import Create, Plan
 from tests.support.watcher_world import Hand, World
 
@@ -55,6 +58,33 @@ async def test_a_server_that_starts_while_its_caller_is_cancelled_is_ended() -> 
     with pytest.raises(asyncio.CancelledError):
         await task
     assert server.story == ["started", "ended"]
+
+
+class StuckServer(Kept):
+    """Runs, and never serves."""
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-c", "import time; time.sleep(600)"]
+
+    def is_ready(self) -> bool:
+        return False
+
+
+async def test_a_server_that_may_never_serve_is_not_waited_for(tmp_path: Path) -> None:
+    server = StuckServer("stuck", tmp_path / "stuck")
+
+    async def run() -> None:
+        with ExitStack() as running:
+            await _enter(running, server)
+
+    task = asyncio.create_task(run())
+    async with asyncio.timeout(4 * PATIENCE_S):
+        while server.pid is None:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert server.pid is None
 
 
 def test_nothing_of_a_run_is_left_and_all_else_stays() -> None:
