@@ -61,6 +61,23 @@ def test_it_is_killed_and_started_again_and_its_log_goes_on(tmp_path: Path):
         assert program.log_file.read_text() == "ready\nready\n"
 
 
+def test_what_a_terminal_sends_does_not_reach_it(tmp_path: Path):
+    """Ctrl-C is for its starter, which ends it in good order."""
+    with Program(tmp_path / "a") as program:
+        assert program.pid is not None
+        assert len({os.getsid(0), os.getsid(keeper_of(program))}) == 2
+        assert os.getsid(program.pid) == os.getsid(keeper_of(program))
+
+
+def test_it_does_not_outlive_an_error_in_the_block(tmp_path: Path):
+    program = Program(tmp_path / "a", DEAF)
+    with pytest.raises(ValueError, match="of the block"), program:
+        raise ValueError("of the block")
+    program.wait_for_its_end()
+    assert program.pid is None
+    assert program.ending == "signal SIGKILL"
+
+
 class Slow(Program):
     """Its keeper stands still before it has written down the server's process id."""
 

@@ -1,0 +1,49 @@
+"""What goes to kazoo and comes from it, as values; and when a session is doubted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kazoo.protocol.states import ZnodeStat
+
+from muster.zookeeper import link, session
+from muster.zookeeper.link import Link
+from muster.zookeeper.operations import Check, Create, Delete, SetData, Stat
+
+
+def test_a_stat_has_each_number_in_its_place() -> None:
+    theirs = dict(zip(ZnodeStat._fields, range(1, len(ZnodeStat._fields) + 1), strict=True))
+    ours = Stat(
+        version=theirs["version"],
+        cversion=theirs["cversion"],
+        ephemeral_owner=theirs["ephemeralOwner"],
+        czxid=theirs["czxid"],
+        mzxid=theirs["mzxid"],
+        num_children=theirs["numChildren"],
+    )
+    assert link._stat(ZnodeStat(**theirs)) == ours
+
+
+@pytest.mark.parametrize(
+    ("ephemeral", "sequential", "flags"), [(False, False, 0), (True, False, 1), (False, True, 2), (True, True, 3)]
+)
+def test_an_ephemeral_znode_is_one_in_a_multi_too(ephemeral: bool, sequential: bool, flags: int) -> None:
+    part = link._part(Create("/a", b"x", ephemeral=ephemeral, sequential=sequential), "/kept")
+    assert (part.path, part.data, part.flags) == ("/kept/a", b"x", flags)
+
+
+def test_versions_go_with_the_parts_of_a_multi() -> None:
+    parts: list[Any] = [link._part(each, "") for each in (SetData("/a", b"x", 3), Delete("/a", 4), Check("/a", 5))]
+    assert [(type(part).__name__, part.path, part.version) for part in parts] == [
+        ("SetData", "/a", 3),
+        ("Delete", "/a", 4),
+        ("CheckVersion", "/a", 5),
+    ]
+
+
+def test_a_session_is_doubted_after_two_thirds_of_its_timeout() -> None:
+    """A third is left for those that hold something by it to let go before another session has it."""
+    of = Link.__new__(Link)
+    of.alive_at, of.timeout_ms = 100.0, 6_000
+    assert session._doubted_at(of) == 104.0
