@@ -1,9 +1,14 @@
-"""The tree of the simulated ZooKeeper, where it was once not looked at: as ZooKeeper 3.9 has it."""
+"""The tree of the simulated ZooKeeper and its sessions, as ZooKeeper 3.9 has them."""
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
+from muster.testing import VirtualClock
+from muster.testing.zookeeper import SimZooKeeper
+from muster.testing.zookeeper.server import TO_CLIENT
 from muster.testing.zookeeper.tree import CHILD, DATA, Removed, Tree, Trigger, triggers
 from muster.zookeeper.operations import (
     BadVersionError,
@@ -11,6 +16,7 @@ from muster.zookeeper.operations import (
     Check,
     Create,
     Delete,
+    Exists,
     NoChildrenForEphemeralsError,
     SetData,
 )
@@ -43,3 +49,17 @@ def test_both_kinds_of_watches_fire_when_a_znode_goes() -> None:
         Trigger((DATA, CHILD), "/a/b", Change.DELETED),
         Trigger((CHILD,), "/a", Change.CHILDREN),
     )
+
+
+def test_a_session_is_alive_since_what_was_answered_had_been_sent() -> None:
+    """The answer says nothing of the time since: the server may have stood still."""
+    zookeeper = SimZooKeeper(VirtualClock(), Random(1))
+    session = zookeeper.connect("one", timeout_ms=6_000)
+    zookeeper.settle()
+    zookeeper.cut(session, directions=(TO_CLIENT,))
+    sent = zookeeper.clock.now
+    session.ask(Exists("/"))
+    zookeeper.clock.advance(200)
+    zookeeper.heal(session)
+    zookeeper.clock.advance(20)
+    assert session.alive_at == sent
