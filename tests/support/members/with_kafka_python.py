@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 from kafka import KafkaConsumer
 from kafka.coordinator.assignors.range import RangePartitionAssignor
-from kafka.errors import CommitFailedError
+from kafka.errors import CommitFailedError, KafkaConnectionError
 
 told = SimpleNamespace(to_stop=False)
 signal.signal(signal.SIGTERM, lambda *_: setattr(told, "to_stop", True))
@@ -28,15 +28,17 @@ consumer = KafkaConsumer(
     heartbeat_interval_ms=1_000,
 )
 while not told.to_stop:
-    fetched = consumer.poll(timeout_ms=300)
-    for records in fetched.values():
-        for record in records:
-            line = {"partition": record.partition, "offset": record.offset, "value": record.value.decode()}
-            sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
-    if fetched:
-        try:
+    try:
+        fetched = consumer.poll(timeout_ms=300)
+        for records in fetched.values():
+            for record in records:
+                line = {"partition": record.partition, "offset": record.offset, "value": record.value.decode()}
+                sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()
+        if fetched:
             consumer.commit()
-        except CommitFailedError as error:  # a rebalance came in between: the records are repeated elsewhere
-            print(error, file=sys.stderr)
+    except CommitFailedError as error:  # a rebalance came in between: the records are repeated elsewhere
+        print(error, file=sys.stderr)
+    except KafkaConnectionError as error:  # the broker is being started again: the next commit is of these, too
+        print(error, file=sys.stderr)
 consumer.close()
