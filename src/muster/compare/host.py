@@ -1,6 +1,7 @@
 """A process with one or several members. It is told on standard input what to do, and prints what happens, as JSON.
 
 It ends when its standard input closes. Members that are to be killed or stopped still have a process for themselves.
+One that stands still when the comparison is killed sees nothing of its input: the system ends it, on Linux.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import argparse
 import asyncio
 import json
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -18,6 +20,7 @@ from muster.client.driver import monotonic_ms
 from muster.compare.formulas import Scheme
 from muster.compare.members import Member, make
 from muster.errors import ClosedError, MusterError
+from muster.local.keeper import die_with
 from muster.model import TopicPartition
 
 log = logging.getLogger("muster.compare")
@@ -32,6 +35,13 @@ RETRY_S = 0.2
 def say(event: str, **details: Any) -> None:
     """Print an event with its time."""
     print(json.dumps({"e": event, "t": monotonic_ms(), **details}, separators=(",", ":")), flush=True)
+
+
+def end_with_starter() -> None:
+    """From now on this process ends when the comparison does."""
+    arrange = die_with(os.getppid())
+    if arrange is not None:
+        arrange()
 
 
 class Seat:
@@ -148,6 +158,7 @@ class Host:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the members."""
+    end_with_starter()
     parser = argparse.ArgumentParser(prog="python -m muster.compare.host")
     for name in ("scheme", "zookeeper", "bootstrap", "coordinators", "group", "topic"):
         parser.add_argument(f"--{name}", required=True)

@@ -9,16 +9,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from muster.compare.host import say
+from muster.compare.host import end_with_starter, say
 from muster.compare.members import AUTO_COMMIT_MS, BACKOFF_MS, SESSION_MS, TRIES
 from muster.compare.peer_log import BEGAN, PeerLog
 from muster.local.jars import fetch
 from muster.local.java import cache_folder, find_java
+from muster.local.keeper import die_with
 
 VERSION = "0.8.2.2"
 POM = Path(__file__).with_name("kafka08-pom.xml")
@@ -103,6 +105,7 @@ class Peer:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
+            preexec_fn=die_with(os.getpid()),
         )
         self._tasks = [asyncio.create_task(self._hear()), asyncio.create_task(self._read())]
 
@@ -146,6 +149,7 @@ class Peer:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the consumer."""
+    end_with_starter()
     parser = argparse.ArgumentParser(prog="python -m muster.compare.peer")
     for name in ("zookeeper", "group", "topic", "folder"):
         parser.add_argument(f"--{name}", required=True)

@@ -39,7 +39,7 @@ def main() -> int:
     with users.open("a") as lock, pidfile.open("a") as running:
         fcntl.flock(running, fcntl.LOCK_EX)  # an earlier server may be about to end
         # The keeper has one thread: what runs between fork and exec is safe.
-        server = subprocess.Popen(sys.argv[3:], stdin=subprocess.DEVNULL, preexec_fn=_die_with(os.getpid()))
+        server = subprocess.Popen(sys.argv[3:], stdin=subprocess.DEVNULL, preexec_fn=die_with(os.getpid()))
         try:
             running.truncate(0)
             running.write(str(server.pid))
@@ -59,15 +59,16 @@ def main() -> int:
     return int(server.returncode)
 
 
-def _die_with(keeper: int) -> Callable[[], None] | None:
-    """What a server does before it begins: on Linux it has itself killed when its keeper is."""
+def die_with(parent: int) -> Callable[[], None] | None:
+    """What a process does before it begins: on Linux it has itself killed when its parent ends, also while it stands
+    still (SIGSTOP), when it would never learn of that by a pipe."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl
 
     def before() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != keeper:  # it was killed before that
+        if os.getppid() != parent:  # it ended before that
             os.kill(os.getpid(), signal.SIGKILL)
 
     return before
