@@ -312,7 +312,9 @@ async def test_offsets_go_with_their_topic(world: World, fresh: str | None) -> N
         assert await committed(world, coordinator, "kept") == 6
 
 
-async def test_offsets_are_kept_while_a_topic_cannot_be_understood(world: World) -> None:
+@contextlib.asynccontextmanager
+async def committed_to(world: World) -> AsyncIterator[tuple[Coordinator, Member]]:
+    """A coordinator, and a member of its own that has committed 5."""
     world.kafka()
     world.create("t")
     async with world.coordinating(101) as coordinator:
@@ -320,6 +322,11 @@ async def test_offsets_are_kept_while_a_topic_cannot_be_understood(world: World)
         member = Member(world, coordinator)
         await member.join()
         assert await member.commit(5) == 0
+        yield coordinator, member
+
+
+async def test_offsets_are_kept_while_a_topic_cannot_be_understood(world: World) -> None:
+    async with committed_to(world) as (coordinator, member):
         data, _ = world.do(GetData(topic_path("t")))
         world.do(SetData(topic_path("t"), b"{"))
         assert await member.rejoin() == []
@@ -329,13 +336,7 @@ async def test_offsets_are_kept_while_a_topic_cannot_be_understood(world: World)
 
 
 async def test_a_coordinator_stops_and_keeps_offsets_when_kafkas_znodes_are_lost(world: World) -> None:
-    world.kafka()
-    world.create("t")
-    async with world.coordinating(101) as coordinator:
-        await world.until(lambda: held(coordinator) == SLOT_COUNT)
-        member = Member(world, coordinator)
-        await member.join()
-        assert await member.commit(5) == 0
+    async with committed_to(world) as (coordinator, _):
         world.do(Delete(CLUSTER_ID))
         world.delete("t")
         await world.until(coordinator.ends[0].is_set)

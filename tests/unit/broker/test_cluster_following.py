@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from muster.broker import follower
 from muster.broker.broker import Broker
 from muster.errors import ErrorCode
 from muster.protocol import messages as m
@@ -25,12 +23,6 @@ from muster.zookeeper.znodes import (
 from tests.support.cluster_asks import coordinator, create, leaders, stored
 from tests.support.held_disk import Asked
 from tests.support.sim_cluster import SimCluster
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimCluster:
-    monkeypatch.setattr(follower, "PAUSE_S", 0.001)
-    return SimCluster(tmp_path)
 
 
 async def ask(cluster: SimCluster, broker: Broker, request: Any, version: int) -> Any:

@@ -7,19 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from muster.broker import follower
 from muster.errors import ConfigError
 from muster.zookeeper.data_dirs import DataDir, data_dir_path, next_start, refusal
 from muster.zookeeper.operations import Delete, GetData, SetData
 from tests.support.cluster_asks import create, ends, stored
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.sim_cluster import SimCluster, session_of
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimCluster:
-    monkeypatch.setattr(follower, "PAUSE_S", 0.001)
-    return SimCluster(tmp_path)
 
 
 @pytest.mark.parametrize("other", ["new", "used"])

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from muster.broker import follower
 from muster.broker.broker import Broker
 from muster.errors import ErrorCode
 from muster.model import GROUP_METADATA_TOPIC
@@ -29,12 +26,6 @@ from tests.support.cluster_asks import (
 )
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.sim_cluster import SimCluster, session_of
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimCluster:
-    monkeypatch.setattr(follower, "PAUSE_S", 0.001)
-    return SimCluster(tmp_path)
 
 
 async def test_a_topic_that_is_merely_missing_is_set_aside_and_taken_back(

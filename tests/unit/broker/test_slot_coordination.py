@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from muster.broker import follower, slot_coordination
 from muster.broker.broker import Broker
 from muster.broker.handlers.commit_short import short_commit
 from muster.broker.handlers.coordinators import fast_heartbeat
@@ -34,13 +32,6 @@ from tests.support.sim_cluster import SESSION_MS, SimCluster, session_of
 NOT_COORDINATOR = ErrorCode.NOT_COORDINATOR
 NAMES = [f"g{number}" for number in range(8)]
 NOWHERE = (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimCluster:
-    monkeypatch.setattr(follower, "PAUSE_S", 0.001)
-    monkeypatch.setattr(slot_coordination, "PAUSE_S", 0.001)
-    return SimCluster(tmp_path)
 
 
 async def create(cluster: SimCluster, broker: Broker, name: str) -> None:

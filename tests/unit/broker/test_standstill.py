@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
-from muster.broker import follower
 from muster.broker.broker import Broker
 from muster.broker.standstill import Standstill
 from muster.errors import ErrorCode
@@ -44,12 +39,6 @@ def test_doubt_begins_with_a_standstill_and_ends_with_an_answer_to_what_was_aske
     clock.now += 0.1
     assert not still.is_doubtful(), "ZooKeeper is away: served on"
     assert len(noticed) == 2
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimCluster:
-    monkeypatch.setattr(follower, "PAUSE_S", 0.001)
-    return SimCluster(tmp_path)
 
 
 async def refusal(broker: Broker) -> int:

@@ -8,7 +8,6 @@ import json
 import logging
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,12 +49,6 @@ from tests.support.faulty_disk import FaultyDisk
 from tests.support.held_disk import Asked
 from tests.support.said import said
 from tests.support.sim_cluster import SimCluster, session_of
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimCluster:
-    monkeypatch.setattr(follower, "PAUSE_S", 0.001)
-    return SimCluster(tmp_path)
 
 
 async def test_a_topic_is_spread_and_each_broker_has_its_part(cluster: SimCluster) -> None:

@@ -1,0 +1,18 @@
+"""What tests of brokers in a cluster have in common."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from muster.broker import follower, slot_coordination
+from tests.support.sim_cluster import SimCluster
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimCluster:
+    """A ZooKeeper in memory, and brokers that lose no time between two tries."""
+    monkeypatch.setattr(follower, "PAUSE_S", 0.001)
+    monkeypatch.setattr(slot_coordination, "PAUSE_S", 0.001)
+    return SimCluster(tmp_path)
