@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -39,6 +39,7 @@ from muster.zookeeper.cluster_scheme import (
     check_cluster,
     create_topic,
     join_cluster,
+    live_brokers,
     load_of,
     raise_epoch,
     request_deletion,
@@ -353,9 +354,9 @@ class ZooKeeperCluster(Follower):
     ) -> None:
         found: dict[str, bytes | KafkaError] = {}
         names: list[str] = []
-        load = load_of(self.image.topics.values())
+        load, brokers = load_of(self.image.topics.values()), await self._brokers()
         for new in wanted:
-            spread_over = assignments.get(new.name) or spread(new.partitions, self.image.brokers, load)
+            spread_over = assignments.get(new.name) or spread(new.partitions, brokers, load)
             for replicas in spread_over.values():
                 load[replicas[0]] = load.get(replicas[0], 0) + 1
             # The controller gives it an id that follows from its creation: it can give the same one again.
@@ -375,6 +376,12 @@ class ZooKeeperCluster(Follower):
             else:
                 found[name] = topic.topic_id
         done(found)
+
+    async def _brokers(self) -> Collection[int]:
+        try:
+            return await self.session.run(live_brokers(self.image.brokers)) or self.image.brokers
+        except ZooKeeperError:
+            return self.image.brokers  # to create the topic will fail as well, and say why
 
     def _is_led(self, name: str) -> bool:
         image, topic = self.image.topics.get(name), self._parts.topics.get(name)

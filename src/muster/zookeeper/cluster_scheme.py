@@ -22,7 +22,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any, NamedTuple
@@ -69,6 +69,7 @@ from muster.zookeeper.znodes import (
     TopicRegistration,
     broker_path,
     partition_state_path,
+    read_broker,
     read_controller_epoch,
     read_topic,
     topic_config_data,
@@ -259,6 +260,26 @@ def _first_free_id(data: bytes | None) -> int:
         return int(json.loads(data)["block_end"]) + 1
     except (ValueError, KeyError, TypeError):
         raise ConfigError(f"{PRODUCER_IDS} in ZooKeeper holds no block of producer ids: {data!r}") from None
+
+
+def live_brokers(known: Collection[int]) -> Plan[list[int]]:
+    """The brokers that are registered now; those that are `known` can be understood.
+
+    An image may not have a broker yet that has just said that it is ready: its user expects to find it among those that
+    lead the next topic. So they are read anew for each, as Kafka's controller does.
+    """
+    yield from ask(Sync(BROKER_IDS))
+    found = []
+    for name in (yield from ask(GetChildren(BROKER_IDS))):
+        if name.isdecimal() and int(name) in known:
+            found.append(int(name))
+            continue
+        with suppress(NoNodeError):
+            data, _ = yield from ask(GetData(f"{BROKER_IDS}/{name}"))
+            registration = read_broker(name, data)
+            if isinstance(registration, BrokerRegistration):
+                found.append(registration.broker_id)
+    return found
 
 
 def create_topic(name: str, registration: TopicRegistration, settings: Mapping[str, str]) -> Plan[None]:

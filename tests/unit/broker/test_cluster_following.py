@@ -10,10 +10,13 @@ from muster.broker.broker import Broker
 from muster.errors import ErrorCode
 from muster.protocol import messages as m
 from muster.protocol.subscription import Subscription, decode_assignment, encode_subscription
-from muster.zookeeper.operations import GetData, SetData
+from muster.zookeeper.operations import Create, GetData, SetData
 from muster.zookeeper.znodes import (
+    BrokerRegistration,
+    Endpoint,
     PartitionState,
     TopicRegistration,
+    broker_path,
     partition_state_path,
     read_topic,
     topic_config_data,
@@ -123,3 +126,14 @@ async def test_of_two_brokers_that_create_a_topic_at_once_one_is_told_that_it_ex
         asked = [Asked(broker, request, 7) for broker in (one, two)]
         answers = [await cluster.soon(each.answered()) for each in asked]
         assert sorted(answer.topics[0].error_code for answer in answers) == [0, ErrorCode.TOPIC_ALREADY_EXISTS]
+
+
+async def test_a_topic_is_spread_over_a_broker_that_has_just_registered(cluster: SimCluster) -> None:
+    """Its own line says that it is ready before the others have read of it."""
+    async with cluster.running(1) as broker:
+        listener = Endpoint("PLAINTEXT", "127.0.0.1", 9)
+        cluster.do(Create(broker_path(2), BrokerRegistration(2, (listener,), 0).encode(), ephemeral=True))
+        cluster.do(Create(broker_path(3), b"unreadable", ephemeral=True))
+        assert [node.node_id for node in broker.cluster.nodes] == [1], "it has not read of it yet"
+        await create(cluster, broker, "t", 4)
+        assert {leader for leader, _ in leaders(broker, "t").values()} == {1, 2}
