@@ -228,10 +228,12 @@ class Kept(RunsInBlock):
         """Ask it to end in good order; `wait_for_its_end` comes next. A frozen one is thawed."""
         try:
             self._signal(signal.SIGTERM)
-            self._signal(signal.SIGCONT)
-            self.is_frozen = False
         except ProcessLookupError:
             self._end_by_keeper()
+            return
+        with contextlib.suppress(ProcessLookupError):  # it has ended by now, and its keeper is about to
+            self._signal(signal.SIGCONT)
+        self.is_frozen = False
 
     def wait_for_its_end(self, patience_s: float = STOP_TIMEOUT_S) -> bool:
         """Return when it is gone: killed after `patience_s`, and the answer is false then."""

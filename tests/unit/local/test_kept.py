@@ -50,6 +50,24 @@ def test_it_runs_in_the_block_and_not_behind_it(tmp_path: Path):
     wait_until_gone(pid)
 
 
+class Quick(Program):
+    """It ends at once when it is asked to: before the signal that thaws one which is frozen."""
+
+    def _signal(self, how: signal.Signals) -> None:
+        if how == signal.SIGCONT:
+            raise ProcessLookupError
+        super()._signal(how)
+
+    def _end_by_keeper(self) -> None:
+        raise AssertionError("its keeper ends by itself, as it did")
+
+
+def test_one_that_ends_at_once_is_not_asked_twice(tmp_path: Path):
+    with Quick(tmp_path / "a") as program:
+        pass
+    assert program.ending == "signal SIGTERM"
+
+
 def test_it_is_killed_and_started_again_and_its_log_goes_on(tmp_path: Path):
     with Program(tmp_path / "a") as program:
         first = program.pid
