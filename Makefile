@@ -20,7 +20,7 @@ SEEDS ?= 20000
 KILLS ?= 20
 WORKERS ?= 2
 # Half of the time of `make test` goes by in waiting: for servers to start, for sessions to end.
-TEST_WORKERS ?= 4
+TEST_WORKERS ?= 3
 BIN := $(VENV)/bin
 # Hundreds of processes of tests import the same sources, and every worker the same tests: bytecode is kept.
 unexport PYTHONDONTWRITEBYTECODE
