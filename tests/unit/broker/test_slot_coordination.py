@@ -338,6 +338,7 @@ async def test_what_fits_into_a_znode(parts: Any) -> None:
     assert not made.record_fits(GroupMetadataRecord(key, value))
 
 
+@pytest.mark.interpreted  # it replaces a method, which compiled modules call all the same
 async def test_groups_are_asked_only_about_topics_that_have_changed(
     cluster: SimCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
