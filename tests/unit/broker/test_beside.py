@@ -200,12 +200,27 @@ async def committed(world: World, coordinator: Coordinator, topic: str = "t") ->
     return offset
 
 
-async def test_members_have_what_has_a_leader_and_get_the_rest_back(world: World) -> None:
+@contextlib.asynccontextmanager
+async def serving(world: World) -> AsyncIterator[tuple[Coordinator, Member]]:
+    """A coordinator beside Kafka with a topic, and a member that has yet to join."""
     world.kafka()
     world.create("t")
     async with world.coordinating(101) as coordinator:
         await world.until(lambda: held(coordinator) == SLOT_COUNT)
-        member = Member(world, coordinator)
+        yield coordinator, Member(world, coordinator)
+
+
+@contextlib.asynccontextmanager
+async def committed_to(world: World) -> AsyncIterator[tuple[Coordinator, Member]]:
+    """The same, when the member has joined and committed 5."""
+    async with serving(world) as (coordinator, member):
+        await member.join()
+        assert await member.commit(5) == 0
+        yield coordinator, member
+
+
+async def test_members_have_what_has_a_leader_and_get_the_rest_back(world: World) -> None:
+    async with serving(world) as (coordinator, member):
         assert await member.join() == [0, 1, 2, 3]
         world.dies(1)  # its controller has yet to write
         assert await member.rejoin() == [0, 2]
@@ -312,19 +327,6 @@ async def test_offsets_go_with_their_topic(world: World, fresh: str | None) -> N
         assert await committed(world, coordinator, "kept") == 6
 
 
-@contextlib.asynccontextmanager
-async def committed_to(world: World) -> AsyncIterator[tuple[Coordinator, Member]]:
-    """A coordinator, and a member of its own that has committed 5."""
-    world.kafka()
-    world.create("t")
-    async with world.coordinating(101) as coordinator:
-        await world.until(lambda: held(coordinator) == SLOT_COUNT)
-        member = Member(world, coordinator)
-        await member.join()
-        assert await member.commit(5) == 0
-        yield coordinator, member
-
-
 async def test_offsets_are_kept_while_a_topic_cannot_be_understood(world: World) -> None:
     async with committed_to(world) as (coordinator, member):
         data, _ = world.do(GetData(topic_path("t")))
@@ -416,11 +418,7 @@ async def test_a_coordinator_whose_id_was_taken_meanwhile_stops(
 
 
 async def test_a_coordinator_whose_session_has_expired_comes_back(world: World) -> None:
-    world.kafka()
-    world.create("t")
-    async with world.coordinating(101) as coordinator:
-        await world.until(lambda: held(coordinator) == SLOT_COUNT)
-        member = Member(world, coordinator)
+    async with serving(world) as (coordinator, member):
         assert await member.join() == [0, 1, 2, 3]
         assert await member.commit(5) == 0
         world.expire(session_of(coordinator))
