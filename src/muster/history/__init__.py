@@ -1,0 +1,1 @@
+"""The history of consumer groups, read from `__consumer_offsets`: generations, rebalances with their causes, lag."""
