@@ -205,7 +205,7 @@ class Rebalance:
     """When the new generation's record was appended."""
     duration_ms: int | None
     duration_is: str
-    """`exact` (the broker's own events; KIP-848), `at least` (the SyncGroup phase), `at most` (since the last commit)."""
+    """`exact` (the broker's own events; KIP-848), `at least` (its SyncGroup), `at most` (from a commit on)."""
     members_before: int
     members_after: int
     joined: tuple[Change, ...]
