@@ -6,13 +6,12 @@ under Kafka's own names; what the source decides itself is refused.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any
 
 from muster.arrow import COLUMNS, HEADERS
 from muster.client.config import ConsumerConfig
@@ -20,9 +19,7 @@ from muster.errors import ConfigError
 from muster.model import TopicPartition
 from muster.spark.claims import Replay, Resume
 from muster.spark.fetch import FetchSettings
-
-T = TypeVar("T")
-E = TypeVar("E", bound=Enum)
+from muster.spark.given import Given, Names, as_typed
 
 DEFAULT_MAX_ROWS = 2_000_000
 """Rows of a batch where `maxOffsetsPerTrigger` is not set: a drain has to wait for a batch, so none may be endless."""
@@ -79,6 +76,8 @@ _DECIDED_HERE = {
     "kafka.isolation.level": "use isolationLevel",
     "path": "name topics with subscribe, not with load()",
 }
+
+NAMES = Names("source", KNOWN, _DECIDED_HERE)
 
 
 class Offsets(Enum):
@@ -170,7 +169,7 @@ class SourceOptions:
                 isolation_level="read_committed" if self.read_committed else "read_uncommitted",
             )
         except ConfigError as error:
-            raise ConfigError(_as_typed(str(error), {name for name in settings if "_" in name})) from None
+            raise ConfigError(as_typed(str(error), ConsumerConfig, set(settings), _NAMED_HERE)) from None
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -179,7 +178,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
     Raises:
         ConfigError: something is unknown, missing, contradictory or no value of its kind. The message is for the user.
     """
-    options = _Given(given)
+    options = Given(given, NAMES)
     options.check_names()
     topics, pattern, partitions = _what_to_read(options)
     group_id = options.one_of("groupId", "group.id", "kafka.group.id") or None
@@ -188,7 +187,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
         _check_streaming(options, mode, group_id, bool(partitions))
     columns = _columns(options)
     parsed = SourceOptions(
-        bootstrap=_bootstrap(options),
+        bootstrap=options.bootstrap(),
         topics=topics,
         pattern=pattern,
         partitions=partitions,
@@ -218,7 +217,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
     return parsed
 
 
-def _check_streaming(options: _Given, mode: str, group_id: str | None, by_hand: bool) -> None:
+def _check_streaming(options: Given, mode: str, group_id: str | None, by_hand: bool) -> None:
     if mode == "group" and group_id is None:
         raise ConfigError('a streaming query is a member of a group: set groupId, or mode to "assign" to read alone')
     if mode == "group" and by_hand:
@@ -229,7 +228,7 @@ def _check_streaming(options: _Given, mode: str, group_id: str | None, by_hand: 
         raise ConfigError("endingOffsets is for batch reads; a streaming query has no end")
 
 
-def _what_to_read(options: _Given) -> tuple[tuple[str, ...], str | None, tuple[TopicPartition, ...]]:
+def _what_to_read(options: Given) -> tuple[tuple[str, ...], str | None, tuple[TopicPartition, ...]]:
     ways = [name for name in ("subscribe", "subscribePattern", "assign") if options.get(name) is not None]
     if len(ways) != 1:
         found = f"not {' and '.join(ways)} together" if ways else "none is set"
@@ -257,14 +256,7 @@ def _assigned(value: str) -> list[TopicPartition]:
         raise ConfigError(f'assign is {value!r}; it should look like {{"topic":[0,1]}}') from None
 
 
-def _bootstrap(options: _Given) -> tuple[str, ...]:
-    value = options.one_of("kafka.bootstrap.servers", "bootstrap")
-    if not value:
-        raise ConfigError("kafka.bootstrap.servers is not set: name a broker, for example localhost:9092")
-    return tuple(part.strip() for part in value.split(",") if part.strip())
-
-
-def _columns(options: _Given) -> tuple[str, ...]:
+def _columns(options: Given) -> tuple[str, ...]:
     known = {name.lower(): name for name in (*COLUMNS, HEADERS)}
     value = options.get("columns")
     headers = options.flag("includeHeaders", False)
@@ -280,7 +272,7 @@ def _columns(options: _Given) -> tuple[str, ...]:
     return (*found, HEADERS) if headers and HEADERS not in found else found
 
 
-def _offsets(options: _Given, name: str, *, ending: bool) -> OffsetChoice | None:
+def _offsets(options: Given, name: str, *, ending: bool) -> OffsetChoice | None:
     value = options.get(name)
     if value is None:
         return None
@@ -303,7 +295,7 @@ def _offsets(options: _Given, name: str, *, ending: bool) -> OffsetChoice | None
     return chosen
 
 
-def _consumer_settings(options: _Given) -> dict[str, str]:
+def _consumer_settings(options: Given) -> dict[str, str]:
     settings = {
         name.removeprefix("kafka."): value
         for name, value in options.all.items()
@@ -314,92 +306,3 @@ def _consumer_settings(options: _Given) -> dict[str, str]:
         settings["group.instance.id"] = instance
     settings["partition.assignment.strategy"] = options.get("assignor") or "cooperative-sticky"
     return settings
-
-
-def _as_typed(message: str, given: set[str]) -> str:
-    """A sentence of the consumer's about its settings, with the names that they have here: `kafka.` and dots."""
-    names = sorted({setting.name for setting in fields(ConsumerConfig) if "_" in setting.name} | given, key=len)
-    for name in reversed(names):
-        here = _NAMED_HERE.get(name, f"kafka.{name.replace('_', '.')}")
-        message = re.sub(rf"(?<![\w.]){name}(?!\w)", here, message)
-    return message.replace("is no setting of this client", "is no setting of the consumer")
-
-
-class _Given:
-    """Options as Spark hands them over: names in lower case."""
-
-    def __init__(self, given: Mapping[str, str]) -> None:
-        self.all = {name.lower(): str(value) for name, value in given.items()}
-        self.known = {name.lower(): name for name in KNOWN}
-
-    def check_names(self) -> None:
-        """Refuse what is not known, with the nearest that is."""
-        for name in self.all:
-            if name in _DECIDED_HERE:
-                raise ConfigError(f"{name} cannot be set: {_DECIDED_HERE[name]}")
-            if name in self.known or name.startswith("kafka."):
-                continue
-            near = difflib.get_close_matches(name, self.known, 1, 0.5)
-            hint = f"; did you mean {self.known[near[0]]}?" if near else f"; the options are {', '.join(KNOWN[:-1])}"
-            raise ConfigError(f"{name} is no option of the muster source{hint}")
-
-    def get(self, name: str) -> str | None:
-        """The text of an option, None if it is not set."""
-        return self.all.get(name.lower())
-
-    def one_of(self, *names: str) -> str | None:
-        """The value under one of several names of the same thing."""
-        found = {name: value for name in names if (value := self.get(name)) is not None}
-        if len(set(found.values())) > 1:
-            raise ConfigError(f"{' and '.join(found)} are the same option and have different values")
-        return next(iter(found.values()), None)
-
-    def choice(self, name: str, allowed: tuple[str, ...], default: str | None = None) -> str:
-        """One of a few words, whatever their case."""
-        value = self.get(name)
-        if value is None:
-            return allowed[0] if default is None else default
-        for word in allowed:
-            if value.strip().lower() == word.lower():
-                return word
-        raise ConfigError(f"{name} is {value!r}; it is one of {', '.join(allowed)}")
-
-    def member(self, name: str, kind: type[E], default: E) -> E:
-        """One of an enum's values."""
-        return kind(self.choice(name, tuple(item.value for item in kind), default.value))
-
-    def flag(self, name: str, default: bool) -> bool:
-        """true or false."""
-        return self.choice(name, ("true", "false"), "true" if default else "false") == "true"
-
-    def number(self, name: str, default: int | None, least: int) -> int | None:
-        """A whole number."""
-        return self._parsed(name, default, lambda text: _at_least(int(text), least), f"a number of at least {least}")
-
-    def duration(self, name: str, default_ms: int) -> int:
-        """Milliseconds, or a number with ms, s or m behind it."""
-        found = self._parsed(name, default_ms, _milliseconds, "a time such as 500ms, 30s or 2m")
-        assert found is not None
-        return found
-
-    def _parsed(self, name: str, default: int | None, parse: Callable[[str], int], expected: str) -> int | None:
-        value = self.get(name)
-        if value is None:
-            return default
-        try:
-            return parse(value)
-        except ValueError:
-            raise ConfigError(f"{name} is {value!r}; it should be {expected}") from None
-
-
-def _at_least(number: int, least: int) -> int:
-    if number < least:
-        raise ValueError(number)
-    return number
-
-
-def _milliseconds(text: str) -> int:
-    found = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|min)?\s*", text)
-    if found is None:
-        raise ValueError(text)
-    return int(found[1]) * {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000}[found[2]]

@@ -1,0 +1,129 @@
+"""Reading options as Spark hands them over: names in lower case, values as text, mistakes told by the names typed."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from enum import Enum
+from typing import NamedTuple, TypeVar
+
+from muster.client.config import ClientConfig
+from muster.errors import ConfigError
+
+E = TypeVar("E", bound=Enum)
+
+
+class Names(NamedTuple):
+    """Which options there are, but for the client's settings, which begin with `kafka.`."""
+
+    what: str
+    """Whose options they are, for a sentence."""
+    known: tuple[str, ...]
+    """As they are written in the documentation; the last one is not named when all are listed."""
+    decided: Mapping[str, str]
+    """Those that are refused, in lower case, with the reason."""
+
+
+def as_typed(message: str, config: type[ClientConfig], given: set[str], named_here: Mapping[str, str]) -> str:
+    """A client's sentence about its settings, with the names that they have as options: `kafka.` and dots, or
+    `named_here`. `given` has names beside those of `config`."""
+    among = {name for name in given if "_" in name} | {field.name for field in fields(config) if "_" in field.name}
+    for name in sorted(sorted(among), key=len, reverse=True):
+        here = named_here.get(name, f"kafka.{name.replace('_', '.')}")
+        message = re.sub(rf"(?<![\w.]){name}(?!\w)", here, message)
+    client = config.__name__.removesuffix("Config").lower()
+    return message.replace("is no setting of this client", f"is no setting of the {client}")
+
+
+class Given:
+    """The options of one reader or writer."""
+
+    def __init__(self, given: Mapping[str, str], names: Names) -> None:
+        self.all = {name.lower(): str(value) for name, value in given.items()}
+        self.known = {name.lower(): name for name in names.known}
+        self._names = names
+
+    def check_names(self) -> None:
+        """Refuse what is not known, with the nearest that is."""
+        for name in self.all:
+            if name in self._names.decided:
+                raise ConfigError(f"{name} cannot be set: {self._names.decided[name]}")
+            if name in self.known or name.startswith("kafka."):
+                continue
+            near = difflib.get_close_matches(name, self.known, 1, 0.5)
+            hint = (
+                f"; did you mean {self.known[near[0]]}?"
+                if near
+                else f"; the options are {', '.join(self._names.known[:-1])}"
+            )
+            raise ConfigError(f"{name} is no option of the muster {self._names.what}{hint}")
+
+    def get(self, name: str) -> str | None:
+        """The text of an option, None if it is not set."""
+        return self.all.get(name.lower())
+
+    def one_of(self, *names: str) -> str | None:
+        """The value under one of several names of the same thing."""
+        found = {name: value for name in names if (value := self.get(name)) is not None}
+        if len(set(found.values())) > 1:
+            raise ConfigError(f"{' and '.join(found)} are the same option and have different values")
+        return next(iter(found.values()), None)
+
+    def choice(self, name: str, allowed: tuple[str, ...], default: str | None = None) -> str:
+        """One of a few words, whatever their case."""
+        value = self.get(name)
+        if value is None:
+            return allowed[0] if default is None else default
+        for word in allowed:
+            if value.strip().lower() == word.lower():
+                return word
+        raise ConfigError(f"{name} is {value!r}; it is one of {', '.join(allowed)}")
+
+    def member(self, name: str, kind: type[E], default: E) -> E:
+        """One of an enum's values."""
+        return kind(self.choice(name, tuple(item.value for item in kind), default.value))
+
+    def flag(self, name: str, default: bool) -> bool:
+        """true or false."""
+        return self.choice(name, ("true", "false"), "true" if default else "false") == "true"
+
+    def number(self, name: str, default: int | None, least: int) -> int | None:
+        """A whole number."""
+        return self._parsed(name, default, lambda text: _at_least(int(text), least), f"a number of at least {least}")
+
+    def duration(self, name: str, default_ms: int) -> int:
+        """Milliseconds, or a number with ms, s or m behind it."""
+        found = self._parsed(name, default_ms, _milliseconds, "a time such as 500ms, 30s or 2m")
+        assert found is not None
+        return found
+
+    def bootstrap(self) -> tuple[str, ...]:
+        """The brokers to begin with."""
+        value = self.one_of("kafka.bootstrap.servers", "bootstrap")
+        if not value:
+            raise ConfigError("kafka.bootstrap.servers is not set: name a broker, for example localhost:9092")
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+
+    def _parsed(self, name: str, default: int | None, parse: Callable[[str], int], expected: str) -> int | None:
+        value = self.get(name)
+        if value is None:
+            return default
+        try:
+            return parse(value)
+        except ValueError:
+            raise ConfigError(f"{name} is {value!r}; it should be {expected}") from None
+
+
+def _at_least(number: int, least: int) -> int:
+    if number < least:
+        raise ValueError(number)
+    return number
+
+
+def _milliseconds(text: str) -> int:
+    found = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|min)?\s*", text)
+    if found is None:
+        raise ValueError(text)
+    return int(found[1]) * {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000}[found[2]]
