@@ -1,0 +1,49 @@
+"""How the history's sentences name things: members, lengths of time, lists, values for a settings file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from muster.history.model import Member
+
+_SHOWN = 3
+
+
+def named(member: Member) -> str:
+    """A member as an operator knows it: by its client id, instance id and host; ids that Kafka made say nothing."""
+    static = f", instance {member.instance_id}" if member.instance_id else ""
+    return f"{member.client_id!r} at {member.host.lstrip('/')}{static}"
+
+
+def listed(items: Iterable[str]) -> str:
+    """Distinct items in the order in which they come, how many times each, a few of them, and how many more."""
+    counts = Counter(items)
+    shown = [item if times == 1 else f"{item} ({times} times)" for item, times in list(counts.items())[:_SHOWN]]
+    if len(counts) > _SHOWN:
+        shown.append(f"{len(counts) - _SHOWN} more")
+    if len(shown) < 2:
+        return shown[0] if shown else "a member"
+    return f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 time`, `3 times`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def duration(milliseconds: int) -> str:
+    """A length of time for people: 850 ms, 12.4 s, 3.5 min, 2.0 h, 4.2 days."""
+    if milliseconds < 1_000:
+        return f"{milliseconds} ms"
+    for unit, size, below in (("s", 1_000, 120_000), ("min", 60_000, 7_200_000), ("h", 3_600_000, 172_800_000)):
+        if milliseconds < below:
+            return f"{milliseconds / size:.1f} {unit}"
+    return f"{milliseconds / 86_400_000:.1f} days"
+
+
+def settings_value(milliseconds: int) -> str:
+    """A time for a settings file: rounded up to two digits, so that it reads as a choice."""
+    digits = max(0, len(str(max(milliseconds, 1))) - 2)
+    step = 10**digits
+    return str(-(-milliseconds // step) * step)
