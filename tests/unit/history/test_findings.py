@@ -59,8 +59,8 @@ def generation(*members: Member, protocol: str = "range") -> Generation:
     return Generation("g", 2, kind, NOW_MS - DAY_MS, None, None, None, "consumer", protocol, None, members, at)
 
 
-def lag(partition: int = 0, **fields: int | bool | None) -> Lag:
-    usual: dict[str, int | bool | None] = {
+def lag(partition: int = 0, **fields: int | None) -> Lag:
+    usual: dict[str, Any] = {
         "at_ms": NOW_MS,
         "committed_offset": 50,
         "committed_ms": NOW_MS - 1_000,
