@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from muster.demo.charts import WIDTH, Scale, tag, text
+from muster.pages.charts import WIDTH, Scale, tag, text
 
 TOP, BOTTOM, LEFT, RIGHT = 24.0, 300.0, 92.0, WIDTH - 236.0
 SAMPLES = 60

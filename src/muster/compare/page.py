@@ -16,8 +16,8 @@ from muster.compare.formulas import TITLES, Curve, Scheme
 from muster.compare.recorder import Hold, Span
 from muster.compare.results import Results, Run, StepResult
 from muster.compare.workload import OF_SERVERS, Kind
-from muster.demo.charts import Band, Marker, Shade, clock, timeline
-from muster.demo.page import document, scroll, section, table, tiles
+from muster.pages.charts import Band, Marker, Shade, clock, timeline
+from muster.pages.document import document, scroll, section, table, tiles
 
 ON_PAPER = 1_000
 """To how many members the formulas are drawn."""

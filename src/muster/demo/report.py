@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 
-from muster.demo.charts import Band, Bar, Marker, Shade, bar_chart, clock, column_chart, timeline
-from muster.demo.page import document, scroll, section, table, tiles, value
+from muster.pages.charts import Band, Bar, Marker, Shade, bar_chart, clock, column_chart, timeline
+from muster.pages.document import document, scroll, section, table, tiles, value
 
 UNIT = "min"
 

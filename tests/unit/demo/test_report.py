@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from muster.demo.charts import WIDTH, Band, Bar, Marker, Shade, bar_chart, clock, column_chart, ticks, timeline
 from muster.demo.report import DelayRow, DemoReport, Figure, OwnershipSpan, Rebalance, render
+from muster.pages.charts import WIDTH, Band, Bar, Marker, Shade, bar_chart, clock, column_chart, ticks, timeline
 from tests.support.demo_report import sample
 from tests.support.pages import Nesting, shapes
 

@@ -9,7 +9,7 @@ from importlib.resources import files
 
 def document(title: str, *body: str) -> str:
     """The page. The body is markup."""
-    style = files("muster.demo").joinpath("report.css").read_text(encoding="utf-8")
+    style = files("muster.pages").joinpath("page.css").read_text(encoding="utf-8")
     return "".join(
         [
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',

@@ -1,0 +1,1 @@
+"""The HTML pages that muster writes: their style, their parts, charts as inline SVG. Pure text, no script."""
