@@ -41,3 +41,135 @@ _ENTRIES: list[pa.Field[Any]] = [
 ]
 ENTRIES = pa.schema(_ENTRIES)
 """What decode.py makes of them: one row for each record of a group, in log order within a partition of the topic."""
+
+
+# --- what people read ------------------------------------------------------------------------------------------------
+
+_AT = pa.timestamp("us", tz="UTC")
+
+
+def _list(of: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("element", of))  # as Spark and Parquet name it
+
+
+def _struct(**fields: pa.DataType) -> pa.DataType:
+    return pa.struct([pa.field(name, kind) for name, kind in fields.items()])
+
+
+_TEXT, _INT, _LONG = pa.string(), pa.int32(), pa.int64()
+_PARTITIONS = _list(_struct(topic=_TEXT, partition=_INT))
+_MEMBER = _struct(
+    member_id=_TEXT,
+    client_id=_TEXT,
+    host=_TEXT,
+    instance_id=_TEXT,
+    topics=_list(_TEXT),
+    topic_regex=_TEXT,
+    assignment=_PARTITIONS,
+    owned=_PARTITIONS,
+    session_timeout_ms=_INT,
+    rebalance_timeout_ms=_INT,
+    epoch=_INT,
+)
+_CHANGES = _list(_struct(member=_MEMBER, before=_MEMBER))
+
+
+def _schema(**fields: pa.DataType) -> pa.Schema:
+    return pa.schema([pa.field(name, kind) for name, kind in fields.items()])
+
+
+GENERATIONS = _schema(
+    day=pa.date32(),
+    group=_TEXT,
+    generation=_INT,
+    kind=_TEXT,
+    started=_AT,
+    started_ms=_LONG,
+    ended=_AT,
+    ended_ms=_LONG,
+    prepared=_AT,
+    prepared_ms=_LONG,
+    settled=_AT,
+    settled_ms=_LONG,
+    protocol_type=_TEXT,
+    protocol=_TEXT,
+    leader=_TEXT,
+    members=_list(_MEMBER),
+    log_partition=_INT,
+    log_offset=_LONG,
+    timestamp_ms=_LONG,
+    leader_epoch=_INT,
+)
+"""A row for each `Generation`; the last four say where its record stands."""
+
+REBALANCES = _schema(
+    day=pa.date32(),
+    group=_TEXT,
+    generation=_INT,
+    previous_generation=_INT,
+    at=_AT,
+    at_ms=_LONG,
+    duration_ms=_LONG,
+    duration_is=_TEXT,
+    cause=_TEXT,
+    confidence=pa.float64(),
+    phase=_INT,
+    source=_TEXT,
+    evidence=_list(_TEXT),
+    alternatives=_list(_struct(cause=_TEXT, told_apart_by=_TEXT)),
+    members_before=_INT,
+    members_after=_INT,
+    joined=_CHANGES,
+    left=_list(_MEMBER),
+    replaced=_CHANGES,
+    resubscribed=_CHANGES,
+    moved=_list(_struct(topic=_TEXT, partition=_INT, from_member=_TEXT, to_member=_TEXT, needless=pa.bool_())),
+    stopped_ms=_list(_struct(topic=_TEXT, partition=_INT, ms=_LONG)),
+)
+"""A row for each `Rebalance`."""
+
+NOTES = _schema(
+    day=pa.date32(),
+    group=_TEXT,
+    topic=_TEXT,
+    partition=_INT,
+    at=_AT,
+    at_ms=_LONG,
+    kind=_TEXT,
+    offset=_LONG,
+    previous_offset=_LONG,
+)
+"""A row for each `CommitNote`."""
+
+LAG = _schema(
+    day=pa.date32(),
+    group=_TEXT,
+    topic=_TEXT,
+    partition=_INT,
+    at=_AT,
+    at_ms=_LONG,
+    committed_offset=_LONG,
+    committed=_AT,
+    committed_ms=_LONG,
+    log_start_offset=_LONG,
+    log_end_offset=_LONG,
+    lag_records=_LONG,
+    is_exact=pa.bool_(),
+    lag_ms=_LONG,
+    lost_records=_LONG,
+    expires=_AT,
+    expires_ms=_LONG,
+)
+"""A row for each `Lag`."""
+
+FINDINGS = _schema(
+    day=pa.date32(),
+    group=_TEXT,
+    rule=_TEXT,
+    since=_AT,
+    since_ms=_LONG,
+    sentence=_TEXT,
+    cost=pa.float64(),
+    advice=_TEXT,
+)
+"""A row for each `Finding`."""

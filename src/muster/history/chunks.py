@@ -1,0 +1,98 @@
+"""Entries, sorted by group: what one stretch of the log says about each, for the rules to fold.
+
+A group lies in one partition of `__consumer_offsets`, and only the order of the log counts, so entries keep the order
+in which they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from muster.history.model import Chunk, Commits, Entry, Place, TopicPartition
+
+if TYPE_CHECKING:
+    from muster.history.model import Int64s
+
+
+def chunks(entries: pa.Table | pa.RecordBatch, now_ms: int | None) -> Iterator[Chunk]:
+    """A chunk for each group of a table of schema ENTRIES, in the order in which the groups first come.
+
+    `now_ms` is handed on in each of them.
+    """
+    if not entries.num_rows:
+        return
+    table = entries if isinstance(entries, pa.Table) else pa.Table.from_batches([entries])
+    table = table.combine_chunks()
+    groups = table.column("group").combine_chunks().dictionary_encode()
+    codes = _numbers(groups.indices)
+    names = [str(name) for name in groups.dictionary.to_pylist()]
+    is_commit = table.column("topic").is_valid().combine_chunks().to_numpy(zero_copy_only=False)
+    commits = _AllCommits(table, codes, is_commit)
+    others = _Others(table, codes, ~is_commit)
+    for code, name in enumerate(names):
+        yield Chunk(name, others.of(code), commits.of(code), now_ms)
+
+
+def _numbers(column: pa.Array[Any]) -> Int64s:
+    return pc.cast(column, pa.int64()).to_numpy(zero_copy_only=False)
+
+
+class _Part:
+    """The rows of a table with a mark, sorted by group, and where each group's begin."""
+
+    def __init__(self, codes: Int64s, marked: np.ndarray) -> None:
+        rows = np.flatnonzero(marked)
+        found = codes[rows]
+        order = np.argsort(found, kind="stable")
+        self.rows = rows[order]
+        self._sorted = found[order]
+
+    def span(self, code: int) -> slice:
+        first, last = np.searchsorted(self._sorted, (code, code + 1))
+        return slice(int(first), int(last))
+
+
+class _AllCommits:
+    """The commits of all groups, as columns sorted by group."""
+
+    def __init__(self, table: pa.Table, codes: Int64s, marked: np.ndarray) -> None:
+        self._part = _Part(codes, marked)
+        sorted_ = table.select(["topic", "partition", "log_offset", "timestamp_ms", "offset", "commit_ms"])
+        sorted_ = sorted_.take(self._part.rows).combine_chunks()
+        topics = sorted_.column("topic").combine_chunks().dictionary_encode()
+        self._topics = [str(name) for name in topics.dictionary.to_pylist()]
+        partitions = _numbers(sorted_.column("partition").combine_chunks())
+        self._places = (_numbers(topics.indices) << 32) | (partitions & 0xFFFFFFFF)
+        self._columns = {
+            name: _numbers(sorted_.column(name).combine_chunks())
+            for name in ("log_offset", "timestamp_ms", "offset", "commit_ms")
+        }
+
+    def of(self, code: int) -> Commits:
+        span = self._part.span(code)
+        places, partition = np.unique(self._places[span], return_inverse=True)
+        columns = {name: column[span] for name, column in self._columns.items()}
+        return Commits([self._name(int(place)) for place in places], partition=partition.astype(np.int64), **columns)
+
+    def _name(self, place: int) -> TopicPartition:
+        partition = place & 0xFFFFFFFF
+        return self._topics[place >> 32], partition - (partition >> 31 << 32)
+
+
+class _Others:
+    """The entries of all groups that are no commits, sorted by group."""
+
+    def __init__(self, table: pa.Table, codes: Int64s, marked: np.ndarray) -> None:
+        self._part = _Part(codes, marked)
+        names = ["log_partition", "log_offset", "timestamp_ms", "leader_epoch", "key", "value"]
+        self._table = table.select(names).take(self._part.rows).combine_chunks()
+
+    def of(self, code: int) -> list[Entry]:
+        span = self._part.span(code)
+        columns = [column.to_pylist() for column in self._table.slice(span.start, span.stop - span.start).columns]
+        return [Entry(Place(*place), key, value) for *place, key, value in zip(*columns, strict=True)]

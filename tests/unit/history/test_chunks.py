@@ -1,0 +1,70 @@
+"""Entries, sorted by group, in log order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from muster.history import tables
+from muster.history.chunks import chunks
+from muster.history.model import Entry, Place
+
+GROUPS = ("a", "b", "c")
+COMMITS = st.tuples(
+    st.sampled_from(GROUPS), st.sampled_from(["t", "u"]), st.sampled_from([-1, 0, 1, 2**31 - 1]), st.integers(-1, 9)
+)
+OTHERS = st.tuples(st.sampled_from(GROUPS), st.none() | st.binary(max_size=2))
+
+
+def row(at: int, given_entry: tuple[Any, ...]) -> dict[str, Any]:
+    found = dict.fromkeys(tables.ENTRIES.names) | {
+        "group": given_entry[0],
+        "log_partition": 7,
+        "log_offset": at,
+        "timestamp_ms": 1000 - at,  # a clock that steps back changes nothing
+        "leader_epoch": at // 3,
+    }
+    if len(given_entry) == 2:
+        return found | {"kind": 2, "key": b"key", "value": given_entry[1]}
+    _, topic, partition, offset = given_entry
+    return found | {"kind": 1, "topic": topic, "partition": partition, "offset": offset, "commit_ms": offset - 1}
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(COMMITS | OTHERS, max_size=30), st.integers(1, 30))
+def test_each_group_has_its_entries_in_the_order_of_the_log(entries: list[tuple[Any, ...]], piece: int):
+    rows = [row(at, entry) for at, entry in enumerate(entries)]
+    pieces = [pa.RecordBatch.from_pylist(rows[at : at + piece], tables.ENTRIES) for at in range(0, len(rows), piece)]
+    found = list(chunks(pa.Table.from_batches(pieces, tables.ENTRIES), 5))
+
+    assert [chunk.group for chunk in found] == list(dict.fromkeys(entry[0] for entry in entries))
+    for chunk in found:
+        assert chunk.now_ms == 5
+        own = [r for r in rows if r["group"] == chunk.group]
+        assert chunk.entries == [
+            Entry(Place(7, r["log_offset"], r["timestamp_ms"], r["leader_epoch"]), r["key"], r["value"])
+            for r in own
+            if r["topic"] is None
+        ]
+        commits = chunk.commits
+        columns = (commits.partition, commits.log_offset, commits.timestamp_ms, commits.offset, commits.commit_ms)
+        assert [
+            (*commits.names[place], *others)
+            for place, *others in zip(*(column.tolist() for column in columns), strict=True)
+        ] == [
+            (r["topic"], r["partition"], r["log_offset"], r["timestamp_ms"], r["offset"], r["commit_ms"])
+            for r in own
+            if r["topic"] is not None
+        ]
+
+
+def test_no_entries_are_no_chunks():
+    assert list(chunks(tables.ENTRIES.empty_table(), None)) == []
+
+
+def test_a_record_batch_does_as_well():
+    batch = pa.RecordBatch.from_pylist([row(0, ("a", None))], tables.ENTRIES)
+    assert [chunk.group for chunk in chunks(batch, None)] == ["a"]

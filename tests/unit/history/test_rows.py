@@ -1,0 +1,132 @@
+"""Rows become tables and come back as they were."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from muster.history import tables
+from muster.history.model import (
+    Alternative,
+    Cause,
+    Change,
+    CommitNote,
+    Finding,
+    Generation,
+    GroupKind,
+    Lag,
+    Member,
+    Moved,
+    Place,
+    Rebalance,
+)
+from muster.history.rows import from_table, schema_of, to_table
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=4)
+INT = st.integers(-(2**31), 2**31 - 1)
+LONG = st.integers(-(2**63), 2**63 - 1)
+MAYBE_LONG = st.none() | LONG
+PARTITIONS = st.lists(st.tuples(TEXT, INT), max_size=2).map(tuple)
+MEMBERS = st.builds(
+    Member,
+    member_id=TEXT,
+    client_id=TEXT,
+    host=TEXT,
+    instance_id=st.none() | TEXT,
+    topics=st.lists(TEXT, max_size=2).map(tuple),
+    topic_regex=st.none() | TEXT,
+    assignment=PARTITIONS,
+    owned=PARTITIONS,
+    session_timeout_ms=st.none() | INT,
+    rebalance_timeout_ms=st.none() | INT,
+    epoch=st.none() | INT,
+)
+CHANGES = st.lists(st.builds(Change, MEMBERS, st.none() | MEMBERS), max_size=2).map(tuple)
+GENERATIONS = st.builds(
+    Generation,
+    group=TEXT,
+    generation=INT,
+    kind=st.sampled_from(GroupKind),
+    started_ms=LONG,
+    ended_ms=MAYBE_LONG,
+    prepared_ms=MAYBE_LONG,
+    settled_ms=MAYBE_LONG,
+    protocol_type=TEXT,
+    protocol=st.none() | TEXT,
+    leader=st.none() | TEXT,
+    members=st.lists(MEMBERS, max_size=2).map(tuple),
+    at=st.builds(Place, INT, LONG, LONG, INT),
+)
+REBALANCES = st.builds(
+    Rebalance,
+    group=TEXT,
+    generation=INT,
+    previous_generation=st.none() | INT,
+    at_ms=LONG,
+    duration_ms=MAYBE_LONG,
+    duration_is=TEXT,
+    members_before=INT,
+    members_after=INT,
+    joined=CHANGES,
+    left=st.lists(MEMBERS, max_size=2).map(tuple),
+    replaced=CHANGES,
+    resubscribed=CHANGES,
+    moved=st.lists(st.builds(Moved, TEXT, INT, st.none() | TEXT, st.none() | TEXT, st.booleans()), max_size=2).map(
+        tuple
+    ),
+    stopped_ms=st.lists(st.tuples(TEXT, INT, LONG), max_size=2).map(tuple),
+    cause=st.sampled_from(Cause),
+    confidence=st.floats(0, 1),
+    evidence=st.lists(TEXT, max_size=2).map(tuple),
+    alternatives=st.lists(st.builds(Alternative, st.sampled_from(Cause), TEXT), max_size=2).map(tuple),
+    phase=st.integers(1, 2),
+    source=TEXT,
+)
+NOTES = st.builds(CommitNote, TEXT, TEXT, INT, LONG, TEXT, LONG, LONG)
+LAGS = st.builds(Lag, TEXT, TEXT, INT, LONG, LONG, LONG, LONG, LONG, LONG, st.booleans(), MAYBE_LONG, LONG, MAYBE_LONG)
+FINDINGS = st.builds(Finding, TEXT, TEXT, LONG, TEXT, st.floats(allow_nan=False), TEXT)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "schema"),
+    [
+        (Generation, GENERATIONS, tables.GENERATIONS),
+        (Rebalance, REBALANCES, tables.REBALANCES),
+        (CommitNote, NOTES, tables.NOTES),
+        (Lag, LAGS, tables.LAG),
+        (Finding, FINDINGS, tables.FINDINGS),
+    ],
+)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_rows_come_back_as_they_were(kind: type[Any], rows: st.SearchStrategy[Any], schema: pa.Schema, data: Any):
+    given_rows = data.draw(st.lists(rows, max_size=3))
+    table = to_table(kind, given_rows)
+    assert table.schema == schema == schema_of(kind)
+    assert from_table(kind, table) == given_rows
+
+
+def note(at_ms: int) -> CommitNote:
+    return CommitNote("g", "t", 0, at_ms, "rewind", 1, 2)
+
+
+def test_a_time_stands_beside_its_milliseconds_in_utc():
+    row = to_table(CommitNote, [note(1_700_000_000_123)]).to_pylist()[0]
+    assert row["at"] == datetime.datetime(2023, 11, 14, 22, 13, 20, 123_000, tzinfo=datetime.UTC)
+    assert row["day"] == datetime.date(2023, 11, 14)
+
+
+@pytest.mark.parametrize("at_ms", [-1, 253_402_300_800_000, 2**63 - 1])
+def test_a_time_that_no_calendar_has_is_null(at_ms: int):
+    row = to_table(CommitNote, [note(at_ms)]).to_pylist()[0]
+    assert (row["at"], row["day"], row["at_ms"]) == (None, None, at_ms)
+
+
+def test_the_last_day_of_the_calendar_is_told():
+    row = to_table(CommitNote, [note(253_402_300_799_999)]).to_pylist()[0]
+    assert row["day"] == datetime.date(9999, 12, 31)
