@@ -2,6 +2,6 @@
 
 from muster.arrow.decode import Decoder, Fetched
 from muster.arrow.engine import Engine, warm
-from muster.arrow.schema import COLUMNS, HEADERS, arrow_schema
+from muster.arrow.schema import COLUMNS, HEADERS, LEADER_EPOCH, arrow_schema
 
-__all__ = ["COLUMNS", "HEADERS", "Decoder", "Engine", "Fetched", "arrow_schema", "warm"]
+__all__ = ["COLUMNS", "HEADERS", "LEADER_EPOCH", "Decoder", "Engine", "Fetched", "arrow_schema", "warm"]

@@ -14,16 +14,18 @@ from muster.arrow.engine import Kernel
 from muster.arrow.layout import (
     FLUSH_BYTES,
     KEY,
+    LEADER_EPOCH_AT,
     MIN_RECORD_SIZE,
     NULL_TIMESTAMP,
     OK,
     REASONS,
     ROOM_BYTES,
+    ROWS_AT,
     SEGMENT_COLUMNS,
     SPAN_COLUMNS,
     VALUE,
 )
-from muster.arrow.schema import HEADERS, Array, arrow_schema
+from muster.arrow.schema import HEADERS, LEADER_EPOCH, Array, arrow_schema
 from muster.arrow.segments import Segment
 from muster.errors import CorruptRecordError
 from muster.protocol.compression import Buffer, Compression, decompress_into
@@ -142,7 +144,7 @@ def _row(begin: int, end: int, header: BatchHeader) -> tuple[int, ...]:
     if header.record_count * MIN_RECORD_SIZE > end - begin:
         raise CorruptRecordError(f"{header.record_count} records do not fit into {end - begin} bytes")
     times = (header.base_timestamp, header.timestamp_type, header.max_timestamp)
-    return (begin, end, header.record_count, header.base_offset, *times)
+    return (begin, end, header.record_count, header.base_offset, *times, header.partition_leader_epoch, 0)
 
 
 def _input(data: memoryview, rows: list[tuple[int, ...]]) -> _Input:
@@ -157,6 +159,7 @@ class _Records:
         room = piece.records
         self._kernel = kernel
         self._data = piece.data
+        self._segments = piece.segments
         self._offsets, self._timestamps = np.empty(room, np.int64), np.empty(room, np.int64)
         self._types = np.empty(room, np.int32)
         self._spans = np.empty((room + 1, SPAN_COLUMNS), np.int64)
@@ -177,6 +180,7 @@ class _Records:
             "timestamp": lambda: _timestamps(self._timestamps[:rows]),
             "timestampType": lambda: pa.array(self._types[:rows]),
             HEADERS: lambda: self._headers(rows),
+            LEADER_EPOCH: self._epochs,
         }
         return {name: make() for name, make in makers.items() if name in names}
 
@@ -185,6 +189,10 @@ class _Records:
         out = np.empty(self._kernel.measure(spans, field, rows, starts, valid), np.uint8)
         self._kernel.gather(self._data, spans, field, rows, starts, out)
         return pa.Array.from_buffers(column_type, rows, [_bitmap(valid), _buffer(starts), _buffer(out)])
+
+    def _epochs(self) -> Array:
+        epochs = np.repeat(self._segments[:, LEADER_EPOCH_AT].astype(np.int32), self._segments[:, ROWS_AT])
+        return pa.array(epochs, mask=epochs < 0)
 
     def _headers(self, rows: int) -> Array:
         starts, valid = np.empty(rows + 1, np.int32), np.empty(rows, np.uint8)

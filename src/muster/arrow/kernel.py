@@ -30,12 +30,14 @@ from muster.arrow.layout import (
     FARTHEST_OFFSET,
     HEADERS_AT,
     KEY,
+    LEADER_EPOCH_AT,
     LEFT_OVER,
     MAX_MS,
     MIN_RECORD_SIZE,
     NOT_PLAIN,
     NULL_TIMESTAMP,
     OK,
+    ROWS_AT,
     VALUE,
     WRONG_LENGTH,
 )
@@ -165,6 +167,7 @@ def walk(data: Bytes, start: int, end: int, segments: npt.NDArray[np.int64], crc
         segments[count, 4] = _big_endian(data, position + 27, 8)
         segments[count, 5] = attributes & TIMESTAMP_TYPE_FLAG != 0
         segments[count, 6] = _big_endian(data, position + 35, 8)
+        segments[count, LEADER_EPOCH_AT] = _big_endian(data, position + 12, 4)
         crcs[count] = _big_endian(data, position + 17, 4) & 0xFFFFFFFF
         position = behind
         count += 1
@@ -187,13 +190,14 @@ def parse(  # noqa: C901
     """Find the records with an offset in `[start, end)`: how many, the status, the segment that failed.
 
     A row of `segments` is: position, limit, record count, base offset, base timestamp, whether the batch has
-    LogAppendTime, max timestamp. A row of `spans` becomes: position and length of the key, of the value, position of
-    the headers. Timestamps are in microseconds.
+    LogAppendTime, max timestamp, the leader's epoch; and the number of its rows, which is written here. A row of
+    `spans` becomes: position and length of the key, of the value, position of the headers. Times are in microseconds.
     """
     # One function: with a call for each number and for each record it took ten times as long, 170 ns for a record.
     row = 0
     for index in range(segments.shape[0]):
-        position, limit, count, base_offset, base_timestamp, append_time, max_timestamp = segments[index]
+        position, limit, count, base_offset, base_timestamp, append_time, max_timestamp, _, _ = segments[index]
+        before = row
         for _ in range(count):
             stop = time_delta = offset_delta = 0
             for part in range(_NUMBERS):
@@ -240,6 +244,7 @@ def parse(  # noqa: C901
                 row += 1
         if position != limit:
             return row, LEFT_OVER, index
+        segments[index, ROWS_AT] = row - before
     return row, OK, -1
 
 

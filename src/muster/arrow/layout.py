@@ -42,8 +42,11 @@ SPAN_COLUMNS = 5
 FARTHEST_OFFSET = 2**62
 """Offsets up to here can be added to without a look at whether 64 bits hold the sum."""
 
-SEGMENT_COLUMNS = 7
+SEGMENT_COLUMNS = 9
 """Columns of a segment table; the kernel's `parse` says which."""
+
+LEADER_EPOCH_AT, ROWS_AT = 7, 8
+"""Two of them: the leader's epoch, and where `parse` writes how many rows it made of the segment."""
 
 MIN_RECORD_SIZE = 7
 

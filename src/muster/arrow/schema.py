@@ -13,6 +13,7 @@ else:
     Array = pa.Array
 
 HEADERS = "headers"
+LEADER_EPOCH = "leaderEpoch"
 
 _TYPES: dict[str, pa.DataType] = {
     "key": pa.binary(),
@@ -23,10 +24,12 @@ _TYPES: dict[str, pa.DataType] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "timestampType": pa.int32(),
     HEADERS: pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    LEADER_EPOCH: pa.int32(),
 }
 
-COLUMNS = tuple(name for name in _TYPES if name != HEADERS)
-"""All columns but the headers, which are decoded only where they are asked for."""
+COLUMNS = tuple(name for name in _TYPES if name not in (HEADERS, LEADER_EPOCH))
+"""What is decoded without being asked for: neither the headers nor the epoch of the leader that took the batch, which
+is null where the batch tells none."""
 
 
 def arrow_schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:

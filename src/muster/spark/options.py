@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from muster.arrow import COLUMNS, HEADERS
+from muster.arrow import COLUMNS, HEADERS, LEADER_EPOCH
 from muster.client.config import ConsumerConfig
 from muster.errors import ConfigError
 from muster.model import TopicPartition
@@ -257,7 +257,7 @@ def _assigned(value: str) -> list[TopicPartition]:
 
 
 def _columns(options: Given) -> tuple[str, ...]:
-    known = {name.lower(): name for name in (*COLUMNS, HEADERS)}
+    known = {name.lower(): name for name in (*COLUMNS, HEADERS, LEADER_EPOCH)}
     value = options.get("columns")
     headers = options.flag("includeHeaders", False)
     if value is None:

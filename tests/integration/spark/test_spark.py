@@ -49,7 +49,7 @@ def options(cluster, topic, **more):
 
 
 def test_the_columns_are_those_that_spark_wants():
-    for columns in (COLUMNS, (*COLUMNS, "headers")):
+    for columns in (COLUMNS, (*COLUMNS, "headers", "leaderEpoch")):
         assert to_arrow_schema(spark_schema(columns), timezone="UTC").equals(arrow_schema(columns))
 
 

@@ -23,7 +23,7 @@ from muster.protocol.record_batch import (
 )
 from tests.support.java_batches import BATCHES
 
-ALL = (*COLUMNS, "headers")
+ALL = (*COLUMNS, "headers", "leaderEpoch")
 ENGINES = [Engine.NUMBA, Engine.PYTHON]
 MAX_MS = (2**63 - 1) // 1000
 
@@ -54,11 +54,11 @@ def expected(buffer, start=0, end=2**63 - 1):
     found = []
     for position, header in iter_headers(buffer):
         wanted = [record for record in read_records(buffer, position, header) if start <= record.offset < end]
-        found += [row(record, header.timestamp_type) for record in wanted]
+        found += [row(record, header) for record in wanted]
     return found
 
 
-def row(record: Record, timestamp_type: int):
+def row(record: Record, header):
     possible = -MAX_MS <= record.timestamp <= MAX_MS
     return {
         "key": record.key,
@@ -67,8 +67,9 @@ def row(record: Record, timestamp_type: int):
         "partition": 3,
         "offset": record.offset,
         "timestamp": record.timestamp * 1000 if possible else None,
-        "timestampType": timestamp_type,
+        "timestampType": header.timestamp_type,
         "headers": [{"key": key, "value": value} for key, value in record.headers] or None,
+        "leaderEpoch": header.partition_leader_epoch if header.partition_leader_epoch >= 0 else None,
     }
 
 
@@ -97,7 +98,8 @@ def test_both_engines_read_what_the_protocol_reads(batches, data):
     next_offset = data.draw(st.integers(0, 2**40))
     first = next_offset
     for content, codec, append_time in batches:
-        built = batch(content, next_offset, codec)
+        epoch = data.draw(st.sampled_from([-1, 0, 3, 2**31 - 1]))
+        built = batch(content, next_offset, codec, leader_epoch=epoch)
         if append_time:
             set_log_append_time(built, 0, read_header(built), 1_700_000_000_000)
         next_offset = read_header(built).next_offset
@@ -363,7 +365,8 @@ def test_plain_batches_are_read_as_all_others_are(batches, data):
     buffer, offset = bytearray(), data.draw(st.integers(0, 2**40))
     first = offset
     for content, append_time, producer_id in batches:
-        built = batch(content, offset, producer_id=producer_id)
+        epoch = data.draw(st.sampled_from([-1, 0, 3, 2**31 - 1]))
+        built = batch(content, offset, producer_id=producer_id, leader_epoch=epoch)
         if append_time:
             set_log_append_time(built, 0, read_header(built), 1_700_000_000_000)
         offset = read_header(built).next_offset
