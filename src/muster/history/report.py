@@ -1,0 +1,122 @@
+"""What one look at the history gives: the rows of all groups, and what could not be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from muster.history.model import CommitNote, Counts, Finding, Generation, GroupKind, Lag, Rebalance
+
+Row = TypeVar("Row", Generation, Rebalance, Lag, Finding)
+
+
+@dataclass(slots=True)
+class Report:
+    """The rows of all groups, each list in the order of time within a group; findings ranked."""
+
+    source: str
+    """Where it was read, in words: `the cluster at localhost:9092`."""
+    from_ms: int | None
+    """The time of the first record that was read; None where there was none."""
+    until_ms: int
+    generations: list[Generation] = field(default_factory=list)
+    rebalances: list[Rebalance] = field(default_factory=list)
+    notes: list[CommitNote] = field(default_factory=list)
+    lag: list[Lag] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    counts: Counts = field(default_factory=dict)
+    kinds: dict[str, GroupKind] = field(default_factory=dict)
+    """Every group that was seen, with its protocol, also those that have no generation."""
+    warnings: list[str] = field(default_factory=list)
+    """What was not read or not decoded, and what that means for the rows."""
+
+    def of(self, group: str) -> Report:
+        """What it says about one group."""
+        return self.of_groups([group])
+
+    def of_groups(self, groups: Iterable[str]) -> Report:
+        """What it says about some groups."""
+        wanted = frozenset(groups)
+        return replace(
+            self,
+            generations=[each for each in self.generations if each.group in wanted],
+            rebalances=[each for each in self.rebalances if each.group in wanted],
+            notes=[each for each in self.notes if each.group in wanted],
+            lag=[each for each in self.lag if each.group in wanted],
+            findings=[each for each in self.findings if each.group in wanted],
+            kinds={group: kind for group, kind in self.kinds.items() if group in wanted},
+        )
+
+    def since(self, since_ms: int) -> Report:
+        """What happened from a time on: generations that had not ended by then, rebalances and notes after it."""
+        return replace(
+            self,
+            generations=[each for each in self.generations if each.ended_ms is None or each.ended_ms >= since_ms],
+            rebalances=[each for each in self.rebalances if each.at_ms >= since_ms],
+            notes=[each for each in self.notes if each.at_ms >= since_ms],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """One group at the end of what was read."""
+
+    group: str
+    kind: GroupKind
+    generation: int | None
+    members: int
+    rebalances: int
+    lag_records: int | None
+    """Over its partitions; None where no log's end is known."""
+    is_exact: bool
+    findings: int
+    last_rebalance_ms: int | None
+
+
+def summaries(report: Report) -> list[GroupSummary]:
+    """Every group: those with findings first, then those that rebalanced most."""
+    generations, rebalances = _by_group(report.generations), _by_group(report.rebalances)
+    lags, found = _by_group(report.lag), _by_group(report.findings)
+    rows = [
+        _summary(
+            group,
+            kind,
+            generations.get(group, []),
+            rebalances.get(group, []),
+            lags.get(group),
+            len(found.get(group, [])),
+        )
+        for group, kind in report.kinds.items()
+    ]
+    return sorted(rows, key=lambda row: (-row.findings, -row.rebalances, row.group))
+
+
+def _by_group(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.group, []).append(row)
+    return found
+
+
+def _summary(
+    group: str,
+    kind: GroupKind,
+    generations: Sequence[Generation],
+    rebalances: Sequence[Rebalance],
+    lag: Sequence[Lag] | None,
+    findings: int,
+) -> GroupSummary:
+    latest = generations[-1] if generations else None
+    now = {(each.topic, each.partition): each for each in lag or ()}.values()
+    return GroupSummary(
+        group=group,
+        kind=kind,
+        generation=latest.generation if latest else None,
+        members=len(latest.members) if latest and latest.ended_ms is None else 0,
+        rebalances=len(rebalances),
+        lag_records=sum(each.lag_records for each in now) if lag is not None else None,
+        is_exact=all(each.is_exact for each in now),
+        findings=findings,
+        last_rebalance_ms=rebalances[-1].at_ms if rebalances else None,
+    )
