@@ -28,7 +28,7 @@ Sources: KIP-848, KIP-345, KIP-429, KIP-800; GroupMetadataValue and its neighbou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -65,7 +65,7 @@ class Commits:
     """A group's commits in log order, as columns of equal length (numpy int64).
 
     `partition` counts in `names`. A tombstone (the offset expired, or was deleted) has the offset -1. `commit_ms` is
-    when the coordinator took the commit, -1 in a tombstone.
+    when the coordinator took the commit, -1 in a tombstone. `leader_epoch` is that of the batch, as in `Place`.
     """
 
     names: list[TopicPartition]
@@ -74,6 +74,7 @@ class Commits:
     partition: Int64s
     offset: Int64s
     commit_ms: Int64s
+    leader_epoch: Int64s
 
 
 @dataclass(slots=True)
@@ -311,12 +312,17 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Times that the rules go by."""
+    """What the rules go by and the log does not say."""
 
     pattern_ms: int = 600_000
     """How far apart the rebalances of one pattern (a rolling restart, a flapping member) may be."""
     offsets_retention_ms: int = 7 * 24 * 3_600_000
     """The cluster's offsets.retention.minutes."""
+    consumer_session_timeout_ms: int = 45_000
+    """group.consumer.session.timeout.ms: members of KIP-848's groups do not bring one of their own."""
+    topic_names: Mapping[str, str] = field(default_factory=dict)
+    """Topic ids, as 32 hexadecimal digits, and their names: KIP-848's records of assignments have ids alone. A name that
+    is missing here is inferred from subscriptions where that is possible; else the id stands for it."""
 
 
 Counts: TypeAlias = dict[tuple[str, int], int]
