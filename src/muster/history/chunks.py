@@ -57,21 +57,21 @@ class _Part:
         return slice(int(first), int(last))
 
 
+_COLUMNS = ["log_offset", "timestamp_ms", "offset", "commit_ms", "leader_epoch"]
+
+
 class _AllCommits:
     """The commits of all groups, as columns sorted by group."""
 
     def __init__(self, table: pa.Table, codes: Int64s, marked: np.ndarray) -> None:
         self._part = _Part(codes, marked)
-        sorted_ = table.select(["topic", "partition", "log_offset", "timestamp_ms", "offset", "commit_ms"])
+        sorted_ = table.select(["topic", "partition", *_COLUMNS])
         sorted_ = sorted_.take(self._part.rows).combine_chunks()
         topics = sorted_.column("topic").combine_chunks().dictionary_encode()
         self._topics = [str(name) for name in topics.dictionary.to_pylist()]
         partitions = _numbers(sorted_.column("partition").combine_chunks())
         self._places = (_numbers(topics.indices) << 32) | (partitions & 0xFFFFFFFF)
-        self._columns = {
-            name: _numbers(sorted_.column(name).combine_chunks())
-            for name in ("log_offset", "timestamp_ms", "offset", "commit_ms")
-        }
+        self._columns = {name: _numbers(sorted_.column(name).combine_chunks()) for name in _COLUMNS}
 
     def of(self, code: int) -> Commits:
         span = self._part.span(code)

@@ -321,8 +321,8 @@ class Limits:
     consumer_session_timeout_ms: int = 45_000
     """group.consumer.session.timeout.ms: members of KIP-848's groups do not bring one of their own."""
     topic_names: Mapping[str, str] = field(default_factory=dict)
-    """Topic ids, as 32 hexadecimal digits, and their names: KIP-848's records of assignments have ids alone. A name that
-    is missing here is inferred from subscriptions where that is possible; else the id stands for it."""
+    """Topic ids, as 32 hexadecimal digits, and their names: KIP-848's records of assignments have ids alone. A name
+    that is missing here is inferred from subscriptions where that is possible; else the id stands for it."""
 
 
 Counts: TypeAlias = dict[tuple[str, int], int]

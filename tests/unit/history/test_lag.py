@@ -25,6 +25,7 @@ def commits(*rows: tuple[int, int, int], names: list[tuple[str, int]] | None = N
         partition=columns[:, 0].copy(),
         offset=columns[:, 1].copy(),
         commit_ms=np.where(tombstone, -1, columns[:, 2]),
+        leader_epoch=np.zeros(len(rows), dtype=np.int64),
     )
 
 
