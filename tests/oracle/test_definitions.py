@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from muster.protocol import schema
+from muster.protocol.group_definitions import GROUP_MESSAGES
+from muster.protocol.record_kinds import RecordKind
 from muster.protocol.schema import Field, Struct, Versions
 from tests.support.peers import kafka_jar
 
@@ -41,10 +43,11 @@ def _default(value: Any) -> str | None:
 
 
 def _theirs(field: dict[str, Any]) -> Field:
+    """A tagged field that names no versions of its own has those in which it is tagged."""
     return Field(
         name=_snake(field["name"]),
         type=field["type"],
-        versions=Versions.parse(field["versions"]),
+        versions=Versions.parse(field.get("versions") or field["taggedVersions"]),
         nullable=Versions.parse(field.get("nullableVersions", "none")),
         default=_default(field.get("default")),
         tag=field.get("tag"),
@@ -68,7 +71,7 @@ def _compare(ours: Struct, fields: list[dict[str, Any]], common: dict[str, list[
             _compare(member.struct, inner, common, oldest)
 
 
-@pytest.mark.parametrize("name", schema.message_names())
+@pytest.mark.parametrize("name", [*schema.message_names(), *schema.message_names(GROUP_MESSAGES)])
 def test_table_says_what_kafka_says(name: str) -> None:
     ours, theirs = schema.message(name), _definition(name)
     assert ours.kind == theirs["type"]
@@ -77,3 +80,15 @@ def test_table_says_what_kafka_says(name: str) -> None:
     assert ours.flexible == Versions.parse(theirs.get("flexibleVersions", "none"))
     common = {struct["name"]: struct["fields"] for struct in theirs.get("commonStructs", [])}
     _compare(ours, theirs["fields"], common, ours.versions.first)
+
+
+def test_no_kind_of_record_is_missing() -> None:
+    """Of the first kind we read keys and values as of the second, in all its versions."""
+    with zipfile.ZipFile(Path(kafka_jar("kafka-group-coordinator"))) as jar:
+        names = {
+            Path(path).stem for path in jar.namelist() if path.startswith("common/message/") and path.endswith(".json")
+        }
+    kinds = {(_definition(name)["apiKey"], re.sub("(Key|Value)$", "", name)) for name in names}
+    assert kinds == {(int(kind), kind.kafka_name) for kind in RecordKind}
+    legacy, modern = _definition("LegacyOffsetCommitKey"), _definition("OffsetCommitKey")
+    assert legacy["fields"] == modern["fields"]

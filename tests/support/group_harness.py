@@ -17,7 +17,7 @@ from muster.coordinator.group import GroupState
 from muster.coordinator.kinds import Group
 from muster.coordinator.shard import GroupShard
 from muster.errors import ErrorCode
-from muster.protocol.group_records import GroupRecord, OffsetCommits, decode_record, encode_record
+from muster.protocol.group_records import CoordinatedRecord, OffsetCommits, decode_coordinated, encode_record
 from muster.protocol.messages import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
@@ -236,7 +236,7 @@ class GroupHarness:
         """A fresh shard that has read all that was written."""
         shard = GroupShard(self.config, self.topics)
         for key, value in self.log:
-            shard.apply(decode_record(key, value))
+            shard.apply(decode_coordinated(key, value))
         return shard
 
     def stable_with(self, *names: str, **fields: Any) -> Self:
@@ -309,8 +309,8 @@ class GroupHarness:
         return [event for event in self.events if isinstance(event, kind)]
 
     @property
-    def records(self) -> list[GroupRecord]:
-        return [decode_record(key, value) for key, value in self.log]
+    def records(self) -> list[CoordinatedRecord]:
+        return [decode_coordinated(key, value) for key, value in self.log]
 
     # --------------------------------------------------------------------------------------------------------- plumbing
 
@@ -326,7 +326,7 @@ class GroupHarness:
         for written in effects.records:
             for record in written.records() if isinstance(written, OffsetCommits) else [written]:
                 key, value = encode_record(record)
-                assert decode_record(key, value) == record
+                assert decode_coordinated(key, value) == record
                 self.log.append((key, value))
         self.events += effects.events
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 from hypothesis import strategies as st
 
-from muster.protocol import draft_messages, messages, schema
+from muster.protocol import draft_messages, group_messages, messages, schema
 from muster.protocol.schema import Field, Struct
 
 _BOUNDS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
@@ -17,17 +18,17 @@ def message(name: str, version: int, *, modest: bool = False) -> st.SearchStrate
 
     `modest` keeps numbers where other libraries can represent them as error codes, dates and spans of time.
     """
-    return _struct(schema.message(name), version, modest)
+    module = next(module for module in (messages, draft_messages, group_messages) if hasattr(module, name))
+    return _struct(module, schema.message(name), version, modest)
 
 
-def _struct(struct: Struct, version: int, modest: bool) -> st.SearchStrategy[Any]:
-    cls = getattr(messages, struct.name, None) or getattr(draft_messages, struct.name)
-    fields = {m.name: _field(m, version, modest) for m in struct.fields if version in m.versions}
-    return st.builds(cls, **fields)
+def _struct(module: ModuleType, struct: Struct, version: int, modest: bool) -> st.SearchStrategy[Any]:
+    fields = {m.name: _field(module, m, version, modest) for m in struct.fields if version in m.versions}
+    return st.builds(getattr(module, struct.name), **fields)
 
 
-def _field(member: Field, version: int, modest: bool) -> st.SearchStrategy[Any]:
-    values = _element(member, version, modest)
+def _field(module: ModuleType, member: Field, version: int, modest: bool) -> st.SearchStrategy[Any]:
+    values = _element(module, member, version, modest)
     if member.is_array:
         values = st.lists(values, max_size=3)
     optional = version in member.nullable or (
@@ -36,9 +37,9 @@ def _field(member: Field, version: int, modest: bool) -> st.SearchStrategy[Any]:
     return st.none() | values if optional else values
 
 
-def _element(member: Field, version: int, modest: bool) -> st.SearchStrategy[Any]:
+def _element(module: ModuleType, member: Field, version: int, modest: bool) -> st.SearchStrategy[Any]:
     if member.struct is not None:
-        return _struct(member.struct, version, modest)
+        return _struct(module, member.struct, version, modest)
     kind = member.element
     if kind == "string":
         return st.text(max_size=200 if member.name.endswith("metadata") else 12)

@@ -32,7 +32,7 @@ from muster.protocol.group_records import (
     OffsetCommits,
     Written,
     append_records,
-    decode_record,
+    decode_coordinated,
 )
 from muster.protocol.messages import (
     DeletableGroupResult,
@@ -279,7 +279,7 @@ class GroupShard:
 
     def replay(self, key: bytes | None, value: bytes | None, shift: int) -> None:
         """Apply a record of the log, its times moved by so many milliseconds."""
-        self.apply(shifted(decode_record(key, value), shift))
+        self.apply(shifted(decode_coordinated(key, value), shift))
 
     def write_down(self, records: list[Written], batch: BatchBuilder, timestamp: int, shift: int) -> None:
         """Put records into a batch, their times moved by so many milliseconds."""

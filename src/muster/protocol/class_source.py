@@ -10,6 +10,7 @@ import re
 from muster.protocol import schema
 from muster.protocol.definitions import MESSAGES
 from muster.protocol.draft_definitions import DRAFT_MESSAGES
+from muster.protocol.group_definitions import GROUP_MESSAGES
 from muster.protocol.schema import Field, Message, Struct
 
 PY_TYPES = {"string": "str", "bytes": "bytes", "uuid": "bytes", "bool": "bool", "float64": "float"}
@@ -49,6 +50,17 @@ def default_source(member: Field) -> str:
     return member.default.capitalize() if member.element == "bool" else member.default
 
 
+def absent_source(member: Field) -> str:
+    """What a tagged field is that was not sent, as Python source.
+
+    Kafka's table gives a structure that may be null a null as its default by a string "null". Where it has none, the
+    structure with its defaults is what need not be sent, and a null is: one byte, 0.
+    """
+    if member.struct is not None and not member.is_array and member.nullable != schema.NEVER and not member.default:
+        return f"{member.struct.name}()"
+    return default_source(member)
+
+
 def _class_source(struct: Struct, bases: str, class_lines: list[str]) -> list[str]:
     slots = "".join(f'"{member.name}", ' for member in struct.fields)
     lines = [f"class {struct.name}({bases}):", *class_lines]
@@ -82,7 +94,7 @@ def _message_bases(message: Message) -> tuple[str, list[str]]:
 
 
 IMPORTED = "EMPTY", "ZERO_UUID", "Message", "Records", "Request", "Response", "Struct"
-TABLES = {"messages.py": MESSAGES, "draft_messages.py": DRAFT_MESSAGES}
+TABLES = {"messages.py": MESSAGES, "draft_messages.py": DRAFT_MESSAGES, "group_messages.py": GROUP_MESSAGES}
 """What each of the files is made from."""
 
 

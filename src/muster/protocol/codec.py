@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import sys
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from importlib import import_module
@@ -11,7 +12,7 @@ from struct import pack, unpack_from
 from typing import Any, TypeVar
 
 from muster.errors import ProtocolError, UnsupportedVersionError
-from muster.protocol import draft_messages, messages, primitives
+from muster.protocol import primitives
 from muster.protocol.primitives import UNLIMITED, Buffer, Message
 
 M = TypeVar("M", bound=Message)
@@ -106,8 +107,6 @@ def _lost(message: str, version: int, field: str) -> UnsupportedVersionError:
 
 
 _NAMESPACE: dict[str, Any] = {
-    **{name: value for name, value in vars(messages).items() if not name.startswith("_")},
-    **{name: value for name, value in vars(draft_messages).items() if not name.startswith("_")},
     **{name: value for name, value in vars(primitives).items() if not name.startswith("_")},
     "pack": pack,
     "unpack_from": unpack_from,
@@ -126,7 +125,7 @@ def _compiled(
         known = f"{first} to {cls.MAX_VERSION}"
         raise UnsupportedVersionError(f"{cls.__name__} has versions {known}, not {version}")
     source, packers = codegen.codec_source(cls.__name__, version, sliced=sliced, of_bytes=of_bytes)
-    namespace = dict(_NAMESPACE)
+    namespace = vars(sys.modules[vars(cls)["__module__"]]) | _NAMESPACE
     for name, expression in packers.items():
         namespace[name] = eval(expression, namespace)
     kind = " sliced" if sliced else "" if of_bytes else " of any buffer"

@@ -1,9 +1,10 @@
-"""Python source for the messages and their codecs, made from the tables of `definitions.py` and `draft_definitions.py`.
+"""Python source for the messages and their codecs, made from the tables of `definitions.py`, `draft_definitions.py` and
+`group_definitions.py`.
 
-There are two products. `messages.py` and `draft_messages.py`, with the classes of the messages (`class_source.py`),
-are checked in: `python -m muster.protocol.codegen` writes them, `--check` tells whether they are fresh. The codecs, one
-pair of functions for each message and version, are compiled when first used (`codec.py`); `python -m
-muster.protocol.codegen JoinGroupRequest 9` prints them.
+There are two products. `messages.py`, `draft_messages.py` and `group_messages.py`, with the classes of the messages
+(`class_source.py`), are checked in: `python -m muster.protocol.codegen` writes them, `--check` tells whether they are
+fresh. The codecs, one pair of functions for each message and version, are compiled when first used (`codec.py`);
+`python -m muster.protocol.codegen JoinGroupRequest 9` prints them.
 
 The functions are straight-line code: no call for each field, runs of fixed-width fields fused into one `struct` call,
 nested arrays as nested loops. Encoding appends buffers to a list, so that record batches are never copied.
@@ -19,7 +20,7 @@ import sys
 from pathlib import Path
 
 from muster.protocol import schema
-from muster.protocol.class_source import TABLES, default_source, messages_source
+from muster.protocol.class_source import TABLES, absent_source, default_source, messages_source
 from muster.protocol.schema import FIXED, Field, Message, Struct
 
 # --- codecs ----------------------------------------------------------------------------------------------------------
@@ -194,8 +195,9 @@ class Encoder(_Writer):
             self.struct(member.struct, value)
             return
         self.flush()
+        null = b"\0" if self.is_tagged(member) else b"\xff"
         self.line(f"if {value} is None:")
-        self.line("    w(b'\\xff')")
+        self.line(f"    w({null!r})")
         self.line("else:")
         self.depth += 1
         self.line("w(b'\\x01')")
@@ -249,14 +251,14 @@ class Encoder(_Writer):
         self.line(f"    w(uvarint({number}) + uvarint(len({body})) + {body})")
 
     def tag(self, member: Field, value: str, tags: str) -> None:
-        default = default_source(member)
-        if default == "EMPTY":
-            self.line(f"if {value}:")
-        elif default == "None":
+        absent = absent_source(member)
+        if absent == "EMPTY":
+            self.line(f"if {value} is None or {value}:" if self.nullable(member) else f"if {value}:")
+        elif absent == "None":
             extra = f" and {value} != {member.struct.name}()" if member.struct and not self.nullable(member) else ""
             self.line(f"if {value} is not None{extra}:")
         else:
-            self.line(f"if {value} != {default}:")
+            self.line(f"if {value} != {absent}:")
         self.depth += 1
         body, outer = self.fresh("b"), self.fresh("w")
         self.line(f"{body} = []; {outer} = w; w = {body}.append")
@@ -370,8 +372,13 @@ class Decoder(_Writer):
             return self.struct(member.struct)
         self.flush()
         value = self.fresh("v")
-        self.line(f"{value} = None; pos += 1")
-        self.line("if buf[pos - 1] < 128:")
+        if self.is_tagged(member):
+            size = self.compact_length()
+            self.line(f"{value} = None")
+            self.line(f"if {size} >= 0:")
+        else:
+            self.line(f"{value} = None; pos += 1")
+            self.line("if buf[pos - 1] < 128:")
         self.depth += 1
         result = self.struct(member.struct)
         self.flush()
@@ -442,7 +449,7 @@ class Decoder(_Writer):
         self.flush()
         values = {member.name: self.fresh("v") for member in members}
         for member in members:
-            self.line(f"{values[member.name]} = {default_source(member)}")
+            self.line(f"{values[member.name]} = {absent_source(member)}")
         self.line("pos += 1")
         self.line("if buf[pos - 1]:")
         self.depth += 1
@@ -489,7 +496,7 @@ def _main(arguments: list[str]) -> int:
         print(codec_source(arguments[0], int(arguments[1]), of_bytes=True)[0])
         return 0
     folder = Path(__file__).parent
-    stale = [file for file in TABLES if (folder / file).read_text() != messages_source(file)]
+    stale = [f for f in TABLES if not (folder / f).exists() or (folder / f).read_text() != messages_source(f)]
     if arguments == ["--check"] and stale:
         print(f"{stale} are not what their tables say: run `python -m muster.protocol.codegen`", file=sys.stderr)
         return 1

@@ -4,8 +4,9 @@ A record's key begins with an int16, the kind of the record; the message behind 
 an offset commit (Kafka before 0.9 wrote 0), 2 is a group of the classic protocol. The value begins with its own
 version, an int16 too, or is null: a tombstone, which removes the key's state.
 
-There are more kinds (the next-generation, share and streams protocols), and there will be others. They become an
-`UnknownRecord`: a coordinator that replays the topic passes over them, as Kafka does.
+The other kinds (of consumer groups of KIP-848, share and streams groups) are in `record_kinds.py`. The coordinator
+does not look into them: to `decode_coordinated` they are an `UnknownRecord`, as is what a newer Kafka writes. Their
+bytes stay as they are, and broken ones stop nothing. Readers of the whole topic use `decode_record`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from muster.errors import ProtocolError, UnsupportedVersionError
 from muster.protocol import codec
@@ -21,6 +22,9 @@ from muster.protocol.messages import GroupMetadataKey, GroupMetadataValue, Offse
 from muster.protocol.primitives import ZERO_UUID, Buffer
 from muster.protocol.record_batch import BatchBuilder
 from muster.protocol.varints import varint
+
+if TYPE_CHECKING:
+    from muster.protocol.record_kinds import TypedRecord
 
 LEGACY_OFFSET_COMMIT = 0
 OFFSET_COMMIT = 1
@@ -87,8 +91,8 @@ class UnknownRecord(NamedTuple):
     value: bytes | None
 
 
-GroupRecord: TypeAlias = OffsetCommitRecord | GroupMetadataRecord | UnknownRecord
-Written: TypeAlias = GroupRecord | OffsetCommits
+CoordinatedRecord: TypeAlias = OffsetCommitRecord | GroupMetadataRecord | UnknownRecord
+Written: TypeAlias = CoordinatedRecord | OffsetCommits
 """Records that are written together and applied together."""
 
 
@@ -100,7 +104,7 @@ def append_records(batch: BatchBuilder, timestamp: int, written: Written) -> Non
         batch.append(timestamp, *encode_record(written))
 
 
-def encode_record(record: GroupRecord) -> tuple[bytes, bytes | None]:
+def encode_record(record: CoordinatedRecord) -> tuple[bytes, bytes | None]:
     """Key and value of a record."""
     if isinstance(record, UnknownRecord):
         return record.key, record.value
@@ -164,11 +168,25 @@ def _commit_start(group: str, topic: str) -> bytes:
     return varint(len(head) + _INT32.size) + head
 
 
-def decode_record(key: Buffer | None, value: Buffer | None) -> GroupRecord:
-    """The record of a key and a value.
+def decode_record(key: Buffer | None, value: Buffer | None) -> CoordinatedRecord | TypedRecord:
+    """The record of a key and a value, of any kind.
 
     Raises:
         ProtocolError: the bytes of a known kind are broken, or there is no key.
+    """
+    from muster.protocol.record_kinds import decode_typed  # imported here, so that a broker does not load it
+
+    record = decode_coordinated(key, value)
+    if type(record) is UnknownRecord:
+        return decode_typed(record.key_type, record.key, record.value) or record
+    return record
+
+
+def decode_coordinated(key: Buffer | None, value: Buffer | None) -> CoordinatedRecord:
+    """As `decode_record`, for a coordinator: records of kinds that it does not coordinate are not looked into.
+
+    Raises:
+        ProtocolError: the bytes of an offset commit or of a classic group are broken, or there is no key.
     """
     if key is None or len(key) < _INT16.size:
         raise ProtocolError("a record of __consumer_offsets has no key, or one without a kind")

@@ -21,6 +21,7 @@ from struct import calcsize
 
 from muster.protocol.definitions import MESSAGES
 from muster.protocol.draft_definitions import DRAFT_MESSAGES
+from muster.protocol.group_definitions import GROUP_MESSAGES
 
 FIXED = {
     "bool": "?",
@@ -34,6 +35,9 @@ FIXED = {
     "uuid": "16s",
 }
 """Types of fixed width, with the `struct` format of each."""
+
+TABLES = (MESSAGES, DRAFT_MESSAGES, GROUP_MESSAGES)
+"""The messages. Each table becomes a module, in which the names of structures are unique."""
 
 _NEVER = 1 << 15
 
@@ -163,7 +167,7 @@ def _parse_head(line: str) -> Message:
     )
 
 
-def _parse_message(block: str) -> Message:
+def _parse_message(table: str, block: str) -> Message:
     head, *lines = block.strip("\n").split("\n")
     message = _parse_head(head)
     open_structs: list[tuple[int, Struct]] = [(-1, message)]
@@ -174,7 +178,7 @@ def _parse_message(block: str) -> Message:
             open_structs.pop()
         words = line.split()
         if words[0] == "struct":
-            common = Struct(_unique(message.name, words[1]), words[1])
+            common = Struct(_unique(table, message.name, words[1]), words[1])
             message.common[words[1]] = common
             open_structs.append((depth, common))
             continue
@@ -182,7 +186,7 @@ def _parse_message(block: str) -> Message:
         open_structs[-1][1].fields.append(member)
         if member.element not in FIXED and member.element not in ("string", "bytes", "records"):
             pending.append(member)
-            member.struct = Struct(_unique(message.name, member.element), member.element)
+            member.struct = Struct(_unique(table, message.name, member.element), member.element)
             open_structs.append((depth, member.struct))
     for member in pending:
         if member.element in message.common:
@@ -191,28 +195,29 @@ def _parse_message(block: str) -> Message:
 
 
 @cache
-def _blocks(table: str = MESSAGES + DRAFT_MESSAGES) -> dict[str, str]:
+def _blocks(table: str) -> dict[str, str]:
     return {block.split(None, 2)[1]: block for block in re.split(r"\n\n+", table.strip("\n"))}
 
 
 @cache
-def _shared_names() -> frozenset[str]:
+def _shared_names(table: str) -> frozenset[str]:
     """Names of structures that occur in more than one message: their class names begin with the message's name."""
     owners: dict[str, set[str]] = {}
-    for name, block in _blocks().items():
+    for name, block in _blocks(table).items():
         for struct in re.findall(r"^ +(?:\w+ +(?:\[\])?|struct )([A-Z]\w+)", block, re.M):
             owners.setdefault(struct, set()).add(name)
     return frozenset(struct for struct, names in owners.items() if len(names) > 1)
 
 
-def _unique(message: str, struct: str) -> str:
-    return message + struct if struct in _shared_names() else struct
+def _unique(table: str, message: str, struct: str) -> str:
+    return message + struct if struct in _shared_names(table) else struct
 
 
 @cache
 def message(name: str) -> Message:
     """The definition of one message. Parsed when first asked for: a broker needs a dozen of them to start."""
-    return _parse_message(_blocks()[name])
+    table = next(table for table in TABLES if name in _blocks(table))
+    return _parse_message(table, _blocks(table)[name])
 
 
 def message_names(table: str = MESSAGES) -> list[str]:

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from struct import Struct, pack, unpack_from
 from struct import error as struct_error
-from struct import pack, unpack_from
 
 from muster.errors import ProtocolError
-from muster.model import UNKNOWN_GENERATION_ID, TopicPartition
+from muster.model import CONSUMER_PROTOCOL_TYPE, UNKNOWN_GENERATION_ID, TopicPartition
 from muster.protocol import codec
 from muster.protocol.messages import (
     ConsumerProtocolAssignment,
@@ -29,6 +29,8 @@ from muster.protocol.messages import (
 )
 
 NEWEST_VERSION = 3
+
+_INT32 = Struct(">i")
 
 
 @dataclass(slots=True)
@@ -83,6 +85,67 @@ def decode_subscription(data: bytes) -> Subscription:
         rack_id=message.rack_id or None,
         user_data=bytes(message.user_data or b""),
     )
+
+
+def subscription_of(protocol_type: str, data: bytes) -> Subscription | None:
+    """What a member of a group said, as the group's record has it: None if it is no consumer (Connect's workers, for
+    one, have bytes of their own), or if its bytes cannot be read."""
+    if protocol_type != CONSUMER_PROTOCOL_TYPE:
+        return None
+    try:
+        return decode_subscription(data)
+    except ProtocolError:
+        return None
+
+
+def assignment_of(protocol_type: str, data: bytes) -> Assignment | None:
+    """As `subscription_of`: what the leader assigned to a member."""
+    if protocol_type != CONSUMER_PROTOCOL_TYPE:
+        return None
+    try:
+        return decode_assignment(data)
+    except ProtocolError:
+        return None
+
+
+def owned_before(said: Subscription) -> tuple[list[TopicPartition], int]:
+    """What a member owned when it joined and in which generation (-1: unknown), wherever its subscription says it.
+
+    Versions 1 and 2 of the subscription have fields for that. Before, sticky assignors put it in the user data, and
+    still do: Java's cooperative one the generation alone, its eager one and those of librdkafka an array of
+    (topic, partitions) and, since version 1 of that, the generation.
+    """
+    owned, generation_id = said.owned_partitions, said.generation_id
+    if generation_id != UNKNOWN_GENERATION_ID or not said.user_data:
+        return owned, generation_id
+    if len(said.user_data) == _INT32.size:
+        return owned, int(_INT32.unpack(said.user_data)[0])
+    try:
+        previous, generation_id = _previous_assignment(said.user_data)
+    except (struct_error, ValueError):
+        return owned, UNKNOWN_GENERATION_ID  # of an assignor that is not known here
+    return owned or previous, generation_id
+
+
+def _previous_assignment(data: bytes) -> tuple[list[TopicPartition], int]:
+    (topics,) = _INT32.unpack_from(data)
+    if topics < 0:
+        raise ValueError("a negative number of topics")
+    found: list[TopicPartition] = []
+    at = _INT32.size
+    for _ in range(topics):
+        (size,) = unpack_from(">H", data, at)
+        topic = data[at + 2 : at + 2 + size].decode()
+        at += 2 + size
+        (count,) = _INT32.unpack_from(data, at)
+        at += _INT32.size
+        if not 0 <= count <= (len(data) - at) // _INT32.size:
+            raise ValueError("more partitions than there are bytes")
+        found += [TopicPartition(topic, number) for number in unpack_from(f">{count}i", data, at)]
+        at += _INT32.size * count
+    if len(data) - at not in (0, _INT32.size):
+        raise ValueError("something else is behind the topics")
+    return found, int(_INT32.unpack_from(data, at)[0]) if at < len(data) else UNKNOWN_GENERATION_ID
 
 
 def subscribed_topics(data: bytes) -> list[str]:

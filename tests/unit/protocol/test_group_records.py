@@ -12,6 +12,7 @@ from muster.protocol.group_records import (
     OffsetCommits,
     UnknownRecord,
     append_records,
+    decode_coordinated,
     decode_record,
     encode_record,
 )
@@ -130,7 +131,8 @@ def test_a_commit_that_expires_by_itself_is_written_in_version_1():
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        (b"\0\x03\0\1g", b"\0\0\0\0\0\7\0"),  # a group of the next-generation protocol
+        (b"\0\x09\0\1g", None),  # a kind that no Kafka has released
+        (b"\0\x03\0\1g", b"\0\x01\0\0\0\7\0"),  # a kind of others in a version that is yet to be invented
         (b"\x7f\xff", None),  # a kind that is yet to be invented
         (b"\0\2\0\1g", b"\0\x63whatever"),  # a known kind in a version that is yet to be invented
     ],
@@ -150,10 +152,10 @@ def test_broken_records(key, value):
 @given(st.binary(max_size=64), st.none() | st.binary(max_size=64))
 def test_any_bytes_are_a_record_or_broken(key, value):
     try:
-        record = decode_record(b"\0" + key, value)
+        record = decode_coordinated(b"\0" + key, value)
     except ProtocolError:
         return
-    assert decode_record(*encode_record(record)) is not None
+    assert decode_coordinated(*encode_record(record)) is not None
 
 
 OFFSETS = st.builds(

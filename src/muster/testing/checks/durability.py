@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from muster.model import TopicPartition
-from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord, decode_record
+from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord, decode_coordinated
 from muster.protocol.messages import DescribedGroup, GroupMetadataValue, SyncGroupRequest, SyncGroupResponse
 from muster.protocol.record_batch import iter_headers, read_tuples
 from muster.protocol.subscription import decode_subscription
@@ -81,7 +81,7 @@ class Durable:
                 read = log.read(offset, 1 << 20)
                 for position, header in iter_headers(read.data):  # type: ignore[attr-defined]
                     for _, _, key, value, _ in read_tuples(read.data, position, header):  # type: ignore[attr-defined]
-                        self._take(decode_record(key, value), now)
+                        self._take(decode_coordinated(key, value), now)
                 offset = read.next_offset  # type: ignore[attr-defined]
             self._read_to[number] = offset
 
