@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from muster.client.plain.fetch import RangeReader
 from muster.model import TopicPartition
-from muster.spark.fetch import RangeReader
 from muster.spark.member import Member
 from muster.spark.offsets import INITIAL, Claim, from_json, to_json
 from muster.spark.options import parse_options

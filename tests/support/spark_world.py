@@ -20,6 +20,7 @@ import pytest
 
 from muster.client.core.sends import AnySend, Channel
 from muster.client.driver import CoreLoop
+from muster.client.plain.fetch import data_loss
 from muster.coordinator.config import GroupConfig
 from muster.coordinator.runtime import Client
 from muster.model import TopicPartition
@@ -28,7 +29,6 @@ from muster.protocol.messages import OffsetCommitRequest
 from muster.protocol.messages import OffsetCommitRequestPartition as CommitPartition
 from muster.protocol.messages import OffsetCommitRequestTopic as CommitTopic
 from muster.protocol.primitives import ZERO_UUID
-from muster.spark.fetch import data_loss
 from muster.spark.offsets import Claim, from_json
 from muster.testing import Habits, SimCluster, SimMember
 from muster.testing.checks import Limits

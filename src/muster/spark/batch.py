@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from muster.client.plain.cluster import Cluster
 from muster.errors import ConfigError
 from muster.model import TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from muster.spark.cluster import Cluster
 from muster.spark.offsets import Claim, Claims
 from muster.spark.options import OffsetChoice, Offsets, SourceOptions
 

@@ -21,13 +21,13 @@ from muster.client.config import ConsumerConfig
 from muster.client.core.events import WARNING
 from muster.client.driver import CoreLoop, Driver
 from muster.client.loop import LoopThread
+from muster.client.plain.cluster import connect
 from muster.errors import ConfigError, KafkaConnectionError, KafkaTimeoutError, MusterError
 from muster.model import TopicPartition
 from muster.protocol.api import LATEST_TIMESTAMP
 from muster.spark.batch import find_partitions
 from muster.spark.checkpoint import Checkpoint
 from muster.spark.claims import BatchState, QueryClaims
-from muster.spark.cluster import connect
 from muster.spark.offsets import Claims
 from muster.spark.options import Offsets, SourceOptions
 from muster.spark.query_core import QueryCore

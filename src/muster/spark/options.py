@@ -15,10 +15,10 @@ from typing import Any
 
 from muster.arrow import COLUMNS, HEADERS, LEADER_EPOCH
 from muster.client.config import ConsumerConfig
+from muster.client.plain.fetch import FetchSettings
 from muster.errors import ConfigError
 from muster.model import TopicPartition
 from muster.spark.claims import Replay, Resume
-from muster.spark.fetch import FetchSettings
 from muster.spark.given import Given, Names, as_typed
 
 DEFAULT_MAX_ROWS = 2_000_000

@@ -36,13 +36,13 @@ from muster.client.core.events import (
 )
 from muster.client.core.group.member_state import MemberState, Step
 from muster.client.core.sends import AnySend
+from muster.client.plain.fetch import data_loss
 from muster.errors import ConfigError, ErrorCode, KafkaError, MusterError
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from muster.protocol.primitives import ZERO_UUID
 from muster.spark.bounds import Bounds, Lookup
 from muster.spark.claims import QueryClaims
-from muster.spark.fetch import data_loss
 from muster.spark.offsets import Topic
 from muster.spark.options import Offsets, SourceOptions
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
+from muster.client.plain.fetch import FetchSettings, RangeReader
 from muster.model import TopicPartition
-from muster.spark.fetch import FetchSettings, RangeReader
 from muster.spark.offsets import Claim
 from muster.spark.shares import pack
 

@@ -23,9 +23,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from muster.client.plain.cluster import connect
 from muster.errors import ConfigError
 from muster.spark.batch import plan
-from muster.spark.cluster import connect
 from muster.spark.options import SourceOptions, parse_options
 from muster.spark.ranges import read_range, tasks
 from muster.spark.shares import split

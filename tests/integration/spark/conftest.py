@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.spark.cluster import disconnect
+from muster.client.plain.cluster import disconnect
 from tests.support.faces import Cluster
 from tests.support.queries import Query
 

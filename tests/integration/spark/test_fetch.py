@@ -11,12 +11,12 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 
+from muster.client.plain import cluster as clusters
+from muster.client.plain.cluster import connect, disconnect
+from muster.client.plain.fetch import DataLossError, FetchSettings, RangeReader
 from muster.errors import KafkaConnectionError, KafkaError
 from muster.model import OffsetAndMetadata, TopicPartition
-from muster.spark import cluster as clusters
 from muster.spark.batch import plan
-from muster.spark.cluster import connect, disconnect
-from muster.spark.fetch import DataLossError, FetchSettings, RangeReader
 from muster.spark.offsets import Claim
 from muster.spark.options import parse_options
 from muster.spark.ranges import OffsetRange, ReadTask, read_range

@@ -8,8 +8,8 @@ import threading
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from muster.client.plain.cluster import disconnect
 from muster.model import TopicPartition
-from muster.spark.cluster import disconnect
 from muster.spark.offsets import Claim
 from tests.support.faces import PATIENCE_S, Cluster, until, until_known
 from tests.support.peers import KafkaCluster

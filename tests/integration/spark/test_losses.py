@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 
+from muster.client.plain.fetch import DataLossError
 from muster.errors import ConfigError, KafkaConnectionError, KafkaError
 from muster.model import OffsetAndMetadata, TopicPartition
-from muster.spark.fetch import DataLossError
 from tests.support.faces import rest, until
 from tests.support.queries import audit, grid
 

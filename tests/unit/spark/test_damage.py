@@ -5,11 +5,11 @@ import struct
 import pyarrow as pa
 import pytest
 
+from muster.client.plain.fetch import FetchSettings, RangeReader
 from muster.errors import CorruptRecordError
 from muster.model import TopicPartition
 from muster.protocol.messages import PartitionData
 from muster.protocol.record_batch import BatchBuilder
-from muster.spark.fetch import FetchSettings, RangeReader
 from tests.support.message_sets import message
 
 

@@ -6,11 +6,11 @@ import logging
 
 import pytest
 
+from muster.client.plain.fetch import DataLossError
 from muster.errors import ConfigError, ErrorCode, KafkaError
 from muster.model import TopicPartition
 from muster.protocol.messages import ListOffsetsRequest
 from muster.spark.bounds import HELD_UP_MS
-from muster.spark.fetch import DataLossError
 from muster.spark.member import COMMIT_WAIT_MS
 from muster.spark.query_core import MISSING_TOPIC_MS
 from tests.support.queries import audit, grid

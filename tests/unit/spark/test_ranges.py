@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from muster.client.plain import cluster as clusters
+from muster.client.plain.cluster import RetriableError
+from muster.client.plain.fetch import FetchSettings, RangeReader
 from muster.errors import ConfigError, KafkaConnectionError
 from muster.model import TopicPartition
 from muster.protocol.messages import PartitionData
 from muster.protocol.record_batch import BatchBuilder
-from muster.spark import cluster as clusters
 from muster.spark import ranges
-from muster.spark.cluster import RetriableError
-from muster.spark.fetch import FetchSettings, RangeReader
 from muster.spark.offsets import INITIAL, Claim, QueryOffset, Topic, to_json
 from muster.spark.options import parse_options
 from muster.spark.ranges import OffsetRange, ReadTask, read_range, tasks

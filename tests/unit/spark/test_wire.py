@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
+from muster.client.plain.wire import Connection
 from muster.errors import ErrorCode, ProtocolError
 from muster.protocol.framing import decode_request_header, encode_response
 from muster.protocol.messages import ApiVersion, ApiVersionsRequest, ApiVersionsResponse, MetadataRequest
-from muster.spark.wire import Connection
 
 KEY = ApiVersionsRequest.API_KEY
 SPOKEN = [ApiVersion(MetadataRequest.API_KEY, 0, 4)]

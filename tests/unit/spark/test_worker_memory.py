@@ -11,7 +11,7 @@ import pytest
 READ = """
 import gc, sys
 from muster.spark import ranges
-from muster.spark.fetch import FetchSettings
+from muster.client.plain.fetch import FetchSettings
 
 class Reader:  # what it reads does not matter here
     def __init__(self, *arguments): pass
@@ -50,7 +50,7 @@ def test_a_worker_freezes_what_was_imported(in_a_worker: bool, expected: str) ->
 GARBAGE = """
 import gc, sys, weakref
 from muster.spark import ranges
-from muster.spark.fetch import FetchSettings
+from muster.client.plain.fetch import FetchSettings
 from pyspark import TaskContext
 
 class Knot:  # what only the garbage collector finds
@@ -90,7 +90,7 @@ def test_no_garbage_is_frozen_for_ever() -> None:
 KEEPS = """
 import resource
 from muster.spark import ranges
-from muster.spark.fetch import FetchSettings
+from muster.client.plain.fetch import FetchSettings
 if {in_a_worker}:
     from pyspark import TaskContext
     TaskContext._getOrCreate()

@@ -17,6 +17,7 @@ from typing import TypeVar
 from muster.client.config import parse_address
 from muster.client.core.offset_requests import fetch_answers, fetch_request, list_answers, list_request
 from muster.client.core.refusals import passes
+from muster.client.plain.wire import Connection
 from muster.errors import ErrorCode, KafkaConnectionError, KafkaError, MusterError, ProtocolError, error_code
 from muster.model import TopicPartition
 from muster.protocol.messages import (
@@ -27,7 +28,6 @@ from muster.protocol.messages import (
     OffsetFetchRequest,
 )
 from muster.protocol.primitives import ZERO_UUID
-from muster.spark.wire import Connection
 
 T = TypeVar("T")
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from muster.arrow import COLUMNS, Decoder, Fetched
+from muster.client.plain.cluster import Cluster, Leader, RetriableError, Retry, connect
+from muster.client.plain.wire import Connection
 from muster.errors import (
     CorruptRecordError,
     ErrorCode,
@@ -32,8 +34,6 @@ from muster.protocol.message_set import to_batches
 from muster.protocol.messages import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from muster.protocol.primitives import ZERO_UUID
 from muster.protocol.record_batch import BatchHeader, UnsupportedMagicError, iter_headers
-from muster.spark.cluster import Cluster, Leader, RetriableError, Retry, connect
-from muster.spark.wire import Connection
 
 log = logging.getLogger("muster.spark")
 
