@@ -121,9 +121,9 @@ def java_command(options: Sequence[str], *, heap: str = "256m") -> list[str]:
     return [java, f"-Xmx{heap}", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *options]
 
 
-def kafka_command(cls: str, *arguments: str, heap: str = "256m") -> list[str]:
+def kafka_command(cls: str, *arguments: str, heap: str = "256m", more: Sequence[str] = ()) -> list[str]:
     """The command line that runs one class of Kafka's jars, such as org.apache.kafka.tools.VerifiableConsumer."""
-    options = [f"-Dlog4j2.configurationFile={PEERS / 'kafka' / 'log4j2.xml'}", "-cp", kafka_classpath()]
+    options = [*more, f"-Dlog4j2.configurationFile={PEERS / 'kafka' / 'log4j2.xml'}", "-cp", kafka_classpath()]
     return [*java_command(options, heap=heap), cls, *arguments]
 
 
@@ -149,6 +149,7 @@ class KafkaBroker:
     heap: str = "512m"
     users: Path = Path("users")
     """The file whose shared lock keeps it running (muster/local/keeper.py); in its folder unless it is absolute."""
+    java_options: Sequence[str] = ()
 
     @property
     def bootstrap(self) -> str:
@@ -178,7 +179,7 @@ class KafkaBroker:
         if not configuration.exists():
             self._configure(configuration)
         (self.folder / "kafka.log").unlink(missing_ok=True)
-        command = kafka_command("kafka.Kafka", str(configuration), heap=self.heap)
+        command = kafka_command("kafka.Kafka", str(configuration), heap=self.heap, more=self.java_options)
         return keep(command, self.folder / self.users, self.folder / "pid", self.folder / "kafka.log")
 
     def wait_until_started(self, process: subprocess.Popen[bytes]) -> None:
@@ -266,6 +267,7 @@ class KafkaCluster:
     settings: Mapping[str, str] = field(default_factory=dict)
     ports: list[int] = field(default_factory=list)
     """Those of the brokers, and the controller's behind them."""
+    java_options: Sequence[str] = ()
 
     @property
     def bootstrap(self) -> str:
@@ -295,7 +297,7 @@ class KafkaCluster:
             **self.settings,
         }
         users = self.folder.resolve() / "users"
-        return KafkaBroker(self.folder / f"node-{node_id}", settings, port, heap="256m", users=users)
+        return KafkaBroker(self.folder / f"node-{node_id}", settings, port, "256m", users, self.java_options)
 
     def start(self) -> None:
         """Start every node that does not run, and return when all of them serve."""

@@ -1,0 +1,175 @@
+"""Record what consumer groups leave in `__consumer_offsets` while scripted things happen to them.
+
+    python -m tests.history.record [--cluster kafka|muster|cluster3] [--at-once N] [--list] [NAME…]
+
+plays the scenarios whose names match (`crash-*`), with real clients on a cluster of its own, and writes each to
+tests/history/corpus/NAME.json.gz (on muster NAME.muster.json.gz). The file has the rows of the topic, the ends of the
+consumed topics, what was done when and the cause that this is (`truth`), times in which nothing was to happen
+(`quiet`), and what the brokers logged about the group at that time (`broker_log`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fnmatch
+import gzip
+import json
+import shutil
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.history.scenarios import offset_plays as offset_plays  # its scripts are in PLAYS then
+from tests.history.scenarios.cluster_plays import Nodes
+from tests.history.scenarios.operator_client import Operator
+from tests.history.scenarios.plays import PLAYS, Play
+from tests.history.scenarios.stage import Stage
+from tests.history.scenarios.witnesses import as_json, rows_of, said_of
+from tests.support.brokers import BrokerProcess
+from tests.support.peers import KafkaBroker, KafkaCluster
+
+CORPUS = Path(__file__).parent / "corpus"
+
+TIMES = {
+    "group.initial.rebalance.delay.ms": "2000",
+    "group.min.session.timeout.ms": "1000",
+    "offsets.topic.num.partitions": "2",
+}
+OF_KAFKA = {
+    **TIMES,
+    "group.consumer.min.session.timeout.ms": "6000",
+    "group.consumer.session.timeout.ms": "6000",
+    "group.consumer.min.heartbeat.interval.ms": "1000",
+    "group.consumer.heartbeat.interval.ms": "1000",
+    "offsets.retention.minutes": "1",
+    "offsets.retention.check.interval.ms": "5000",
+    "auto.create.topics.enable": "false",
+    "log.cleaner.enable": "false",
+}
+LOUD = ["-Dgroups.log=INFO"]
+
+
+@dataclass
+class Running:
+    """A cluster, its data folder to read from, and what its brokers have logged."""
+
+    kind: str
+    bootstrap: str
+    operator: Operator
+    data: Path
+    """One to read `__consumer_offsets` from; of several brokers that of the one that is never killed."""
+    logs: Callable[[], list[str]]
+    nodes: Nodes | None = None
+
+
+@contextlib.contextmanager
+def running(kind: str, folder: Path) -> Iterator[Running]:
+    """Start a cluster of this kind, and an operator for it."""
+    if kind == "kafka":
+        with (
+            KafkaBroker(folder / "kafka", OF_KAFKA, java_options=LOUD) as broker,
+            Operator(broker.bootstrap) as operator,
+        ):
+            yield Running(kind, broker.bootstrap, operator, broker.folder / "data", lambda: [broker.log])
+    elif kind == "cluster3":
+        cluster = KafkaCluster(folder / "kafka", 3, OF_KAFKA, java_options=LOUD)
+        with cluster, Operator(cluster.bootstrap) as operator:
+            nodes = Nodes(cluster, operator, int(TIMES["offsets.topic.num.partitions"]))
+            yield Running(kind, cluster.bootstrap, operator, cluster.node(1).folder / "data", nodes.logs, nodes)
+    else:
+        settings = {**TIMES, "auto.create.topics.enable": "false"}
+        with BrokerProcess(folder / "muster", settings) as process, Operator(process.bootstrap) as operator:
+            yield Running(kind, process.bootstrap, operator, process.folder, list)
+
+
+def record(played: Play, where: Running, folder: Path) -> dict[str, Any]:
+    """Play a scenario, and what is to be kept of it."""
+    stage = Stage(played.name, where.bootstrap, where.operator, folder, where.nodes)
+    try:
+        played.script(stage, played.flavour)
+        topics = stage.ends()
+    finally:
+        stage.close()
+    prefix = f"{played.name}."
+    kept = {
+        "scenario": played.name,
+        "cluster": where.kind,
+        "about": (played.script.__doc__ or "").strip(),
+        "topics": topics,
+        "records": [as_json(row) for row in rows_of(where.data, prefix)],
+        "truth": stage.truth,
+        "quiet": stage.calm,
+        "broker_log": said_of(where.logs(), prefix),
+    }
+    if where.kind == "muster":
+        kept["events"] = []
+    return kept
+
+
+def write(kept: dict[str, Any]) -> Path:
+    """Write a file of the corpus, always the same for the same content."""
+    CORPUS.mkdir(exist_ok=True)
+    suffix = "" if kept["cluster"] != "muster" else ".muster"
+    path = CORPUS / f"{kept['scenario']}{suffix}.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(kept, separators=(",", ":")).encode(), mtime=0))
+    return path
+
+
+def doubts(kept: dict[str, Any]) -> list[str]:
+    """What the brokers' log says of rebalances outside the scripted windows: the machine was too busy, or a script is
+    not exact."""
+    windows = [(told["at_ms"] - 50, told["until_ms"] + 50) for told in kept["truth"]]
+    return [
+        f"{said['at_ms']} {said['text']}"
+        for said in kept["broker_log"]
+        if "reparing to rebalance" in said["text"] and not any(begin <= said["at_ms"] <= end for begin, end in windows)
+    ]
+
+
+def main() -> int:
+    """Play what was asked for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="scenarios, `crash-*` for several; all by default")
+    parser.add_argument("--cluster", choices=("kafka", "muster", "cluster3"), default="kafka")
+    parser.add_argument("--at-once", type=int, default=2, help="scenarios that are played at the same time")
+    parser.add_argument("--list", action="store_true", help="say what there is")
+    asked = parser.parse_args()
+    patterns = asked.names or ["*"]
+    plays = [
+        each
+        for each in PLAYS
+        if asked.cluster in each.clusters and any(fnmatch.fnmatch(each.name, pattern) for pattern in patterns)
+    ]
+    if asked.list:
+        print("\n".join(each.name for each in plays))
+        return 0
+    folder = Path(tempfile.mkdtemp(prefix="scenes-"))
+    failed: list[str] = []
+    with running(asked.cluster, folder) as where:
+
+        def one(each: Play) -> None:
+            try:
+                kept = record(each, where, folder)
+            except Exception:
+                failed.append(each.name)
+                print(f"FAILED {each.name}\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+                return
+            path = write(kept)
+            told = f"{path.name}: {len(kept['records'])} records, {path.stat().st_size} bytes"
+            print("\n  ".join([told, *doubts(kept)]), flush=True)
+
+        with ThreadPoolExecutor(1 if asked.cluster == "cluster3" else asked.at_once) as pool:
+            list(pool.map(one, plays))
+    if not failed:
+        shutil.rmtree(folder)
+    return len(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

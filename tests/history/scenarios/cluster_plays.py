@@ -1,0 +1,133 @@
+"""Scripts on three brokers, in which a group's coordinator goes from one to another."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from tests.history.scenarios.clients import Flavour
+from tests.history.scenarios.operator_client import Operator
+from tests.history.scenarios.plays import CONFLUENT, JAVA, MAIN, play
+from tests.history.scenarios.stage import Group, Stage, until
+from tests.support.peers import KafkaCluster
+
+OFFSETS = "__consumer_offsets"
+THREE = ("cluster3",)
+
+
+@dataclass
+class Nodes:
+    """The brokers of a cluster, and which of them coordinates what."""
+
+    cluster: KafkaCluster
+    operator: Operator
+    partitions: int
+    earlier_logs: list[str] = field(default_factory=list)
+    """What nodes had logged before they were started again, which begins a new log."""
+
+    def partition_of(self, group: Group) -> int:
+        """The partition of `__consumer_offsets` that has the group's records, as Kafka computes it."""
+        code = 0
+        for character in group.name:
+            code = (31 * code + ord(character)) & 0xFFFFFFFF
+        signed = code - (1 << 32) if code >= 1 << 31 else code
+        return (0 if signed == -(1 << 31) else abs(signed)) % self.partitions
+
+    def coordinator(self, group: Group) -> int:
+        """The node that coordinates the group."""
+        found = self.operator.ask("leader", topic=OFFSETS, partition=self.partition_of(group))
+        return int(found["leader"])
+
+    def move(self, group: Group, node: int) -> None:
+        """Have another node coordinate the group, as an orderly change of leaders."""
+        group.seen()  # the topic is there from the first look for a coordinator on
+        self.operator.ask("lead", topic=OFFSETS, partition=self.partition_of(group), node=node)
+        until(lambda: self.coordinator(group) == node, f"node {node} coordinates {group.name}")
+
+    def kill(self, node: int) -> None:
+        """SIGKILL a broker, and wait until its partitions are led by others."""
+        self.earlier_logs.append(self.cluster.node(node).log)
+        self.cluster.node(node).kill()
+
+    def restart(self, node: int) -> None:
+        """Start a broker again, and wait until it has what the others have."""
+        self.cluster.node(node).start()
+        until(self._in_sync, f"node {node} is in sync")
+
+    def _in_sync(self) -> bool:
+        told = [self.operator.ask("leader", topic=OFFSETS, partition=at) for at in range(self.partitions)]
+        return all(each["in_sync"] == self.cluster.size for each in told)
+
+    def logs(self) -> list[str]:
+        """What all nodes have logged."""
+        return [*self.earlier_logs, *(self.cluster.node(node).log for node in range(1, self.cluster.size + 1))]
+
+
+def _nodes(stage: Stage) -> Nodes:
+    assert isinstance(stage.cluster, Nodes)
+    return stage.cluster
+
+
+def _three(stage: Stage, flavour: Flavour, config: dict[str, str] | None = None) -> Group:
+    """A group of three that node 2 coordinates."""
+    topic = stage.topic("t")
+    group = stage.group(flavour, config)
+    _nodes(stage).move(group, 2)
+    stage.started(group, group.several(3), topic)
+    stage.go_on(3)
+    return group
+
+
+@play(MAIN, clusters=THREE)
+def coordinator_killed(stage: Stage, flavour: Flavour) -> None:
+    """The coordinator's broker is killed; the members find the new one in time, and nothing rebalances."""
+    nodes = _nodes(stage)
+    group = _three(stage, flavour, {} if flavour.next_generation else {"session.timeout.ms": "20000"})
+    try:
+        with stage.quiet(group, "node 2, which coordinates the group, gets SIGKILL"):
+            nodes.kill(2)
+            until(lambda: nodes.coordinator(group) not in (2, -1), "another node coordinates")
+            stage.go_on(8)
+    finally:
+        nodes.restart(2)
+
+
+@play(MAIN, clusters=THREE)
+def coordinator_led_elsewhere(stage: Stage, flavour: Flavour) -> None:
+    """The leadership of the group's partition is given to another broker, and nothing rebalances; then m3 leaves."""
+    nodes = _nodes(stage)
+    group = _three(stage, flavour)
+    with stage.quiet(group, "node 3 becomes the leader of the group's partition by a preferred election"):
+        nodes.move(group, 3)
+        stage.go_on(6)
+    with stage.happens(group, "left", "m3 closes its consumer, long after the coordinator moved"):
+        group.members[-1].leave()
+
+
+@play([*JAVA[:2], *CONFLUENT[:2]], clusters=THREE)
+def coordinator_moved(stage: Stage, flavour: Flavour) -> None:
+    """The coordinator moves, and the members take longer than their session timeout to find it."""
+    nodes = _nodes(stage)
+    group = _three(stage, flavour, {"retry.backoff.ms": "12000", "retry.backoff.max.ms": "12000"})
+    with stage.happens(group, "coordinator_moved", "node 3 coordinates, and members look for it after 12 s, not 6"):
+        nodes.move(group, 3)
+        stage.go_on(20)
+
+
+@play([JAVA[0], JAVA[1], CONFLUENT[0]], clusters=THREE)
+def coordinator_moved_while_joining(stage: Stage, flavour: Flavour) -> None:
+    """The coordinator moves while a rebalance waits for a member that handles a record."""
+    nodes = _nodes(stage)
+    group = _three(stage, flavour, {"max.poll.interval.ms": "20000"})
+    late = group.member("m4")
+    with stage.happens(
+        group,
+        "joined",
+        "m4 joins, m1 is busy for 8 s, meanwhile node 3 becomes the coordinator",
+        also=["coordinator_moved"],
+    ):
+        group.members[0].tell("sleep", ms=8_000)
+        time.sleep(0.5)
+        late.subscribe(*group.members[0].topics)
+        time.sleep(2)
+        nodes.move(group, 3)

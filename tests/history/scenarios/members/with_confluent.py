@@ -1,0 +1,64 @@
+"""A scripted member that uses confluent-kafka, so librdkafka (see told.py)."""
+
+from __future__ import annotations
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from tests.history.scenarios.members.told import MANUAL, SPEC, begin, command, handle, tell
+
+config = {
+    name.replace("metadata.max.age.ms", "topic.metadata.refresh.interval.ms"): value
+    for name, value in SPEC["config"].items()
+}
+consumer = Consumer(config)
+begin()
+polling = closed = False
+
+
+def listen(event):
+    return lambda _, partitions: tell(event, [(p.topic, p.partition) for p in partitions])
+
+
+def obey(told):
+    global polling, closed
+    match told["do"]:
+        case "subscribe":
+            topics = ["^" + told["pattern"]] if "pattern" in told else told["topics"]
+            consumer.subscribe(
+                topics, on_assign=listen("assigned"), on_revoke=listen("revoked"), on_lost=listen("lost")
+            )
+            polling = True
+        case "assign":
+            consumer.assign([TopicPartition(topic, partition) for topic, partition in told["partitions"]])
+            polling = True
+        case "unsubscribe":
+            consumer.unsubscribe()
+        case "close":
+            consumer.close()
+            tell("closed")
+            closed = True
+        case _:
+            raise ValueError(told)
+
+
+while not closed:
+    told = command(wait=not polling)
+    if told is not None:
+        obey(told)
+        continue
+    messages = consumer.consume(200, timeout=0.1)
+    handled = 0
+    for message in messages:
+        if message.error() is None:
+            handled += 1
+        else:
+            tell("error", message.error())
+            if message.error().code() == KafkaError.FENCED_INSTANCE_ID or message.error().fatal():
+                tell("fenced", message.error())
+                raise SystemExit(3)
+    handle(handled)
+    if MANUAL and handled:
+        try:
+            consumer.commit(asynchronous=False)
+        except KafkaException as error:
+            tell("error", error)

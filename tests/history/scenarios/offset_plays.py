@@ -1,0 +1,241 @@
+"""Scripts about committed offsets, operators, and groups that are not of the usual kind."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+from tests.history.scenarios.clients import Flavour
+from tests.history.scenarios.plays import BOTH, CLASSIC, CONFLUENT, JAVA, play
+from tests.history.scenarios.stage import Group, Stage, until
+from tests.support.peers import kafka_command
+
+RANGE, COOPERATIVE, CONSUMER = JAVA
+
+
+@play([RANGE, CONSUMER, CONFLUENT[0]], clusters=BOTH)
+def rewound(stage: Stage, flavour: Flavour) -> None:
+    """A group is stopped, an operator sets its offsets back, and it is started again."""
+    topic = stage.topic("t")
+    group = stage.group(flavour)
+    members = group.several(2)
+    stage.started(group, members, topic)
+    stage.go_on(4)
+    with stage.happens(group, "left", "both close their consumers"):
+        for member in members:
+            member.leave()
+    with stage.quiet(group, "an operator sets the offset of each partition to 3"):
+        for partition in range(stage.topics[topic]):
+            stage.operator.ask("set_offset", group=group.name, topic=topic, partition=partition, offset=3)
+    stage.started(group, group.several(2), topic)
+
+
+@play([RANGE, CONFLUENT[0]], clusters=BOTH)
+def simple(stage: Stage, flavour: Flavour) -> None:
+    """A consumer assigns partitions to itself and commits under a group's name: there are no members."""
+    topic = stage.topic("t")
+    group = stage.group(flavour, name="simple")
+    member = group.member("m1")
+    with stage.quiet(group, "a consumer without subscription commits for four partitions"):
+        member.tell("assign", partitions=[[topic, at] for at in range(4)])
+        stage.go_on(6)
+        member.leave()
+
+
+@play([RANGE, CONSUMER, CONFLUENT[1]], clusters=BOTH)
+def without_commits(stage: Stage, flavour: Flavour) -> None:
+    """A group that never commits: one of three is killed, another leaves."""
+    topic = stage.topic("t")
+    group = stage.group(flavour, commit="none")
+    members = group.several(3)
+    stage.started(group, members, topic)
+    stage.go_on(6)
+    with stage.happens(group, "session_expired", "m2 gets SIGKILL"):
+        members[1].crash()
+    stage.go_on(6)
+    with stage.happens(group, "left", "m3 closes its consumer"):
+        members[2].leave()
+
+
+@play([RANGE, COOPERATIVE, CONSUMER, CONFLUENT[0]], clusters=BOTH)
+def commits_by_hand(stage: Stage, flavour: Flavour) -> None:
+    """Members that commit after each poll; one is killed, another leaves."""
+    topic = stage.topic("t")
+    group = stage.group(flavour, commit="manual")
+    members = group.several(3)
+    stage.started(group, members, topic)
+    stage.go_on(4)
+    with stage.happens(group, "session_expired", "m2 gets SIGKILL"):
+        members[1].crash()
+    stage.go_on(4)
+    with stage.happens(group, "left", "m3 closes its consumer"):
+        members[2].leave()
+
+
+@play([RANGE, COOPERATIVE, CONSUMER, CONFLUENT[0]], clusters=BOTH)
+def idle_topic(stage: Stage, flavour: Flavour) -> None:
+    """Nothing is written to the topic, so nothing is committed: one of three is killed, another leaves."""
+    topic = stage.topic("t", idle=True)
+    group = stage.group(flavour)
+    members = group.several(3)
+    stage.started(group, members, topic)
+    stage.go_on(4)
+    with stage.happens(group, "session_expired", "m2 gets SIGKILL"):
+        members[1].crash()
+    stage.go_on(4)
+    with stage.happens(group, "left", "m3 closes its consumer"):
+        members[2].leave()
+
+
+@play([RANGE, COOPERATIVE, CONFLUENT[0]])
+def proportions(stage: Stage, flavour: Flavour) -> None:
+    """A session of 9 s and a poll interval of 60 s, as 45 s and 5 minutes by default: a crash, and a slow handler."""
+    topic = stage.topic("t", 6)
+    group = stage.group(
+        flavour, {"session.timeout.ms": "9000", "max.poll.interval.ms": "60000", "auto.commit.interval.ms": "2000"}
+    )
+    members = group.several(3)
+    stage.started(group, members, topic)
+    stage.go_on(10)
+    with stage.happens(group, "session_expired", "m2 gets SIGKILL"):
+        members[1].crash()
+    stage.go_on(6)
+    with stage.happens(group, "poll_interval_exceeded", "m3 handles a record for 85 s"):
+        members[2].oversleep(85_000)
+    with stage.happens(group, "joined", "m3 polls again"):
+        group.members.append(members[2])
+
+
+@play([*CLASSIC, CONSUMER], clusters=BOTH)
+def removed_by_an_operator(stage: Stage, flavour: Flavour) -> None:
+    """An operator removes a static member that is gone for good; then one that lives, which comes back at once."""
+    topic = stage.topic("t")
+    timeout = {} if flavour.next_generation else {"session.timeout.ms": "60000", "max.poll.interval.ms": "60000"}
+    group = stage.group(flavour, timeout)
+    members = group.several(3, static=True)
+    stage.started(group, members, topic)
+    members[2].leave()
+    stage.go_on(1)
+    with stage.happens(group, "left", "an operator removes m3, whose process has ended, by its instance id"):
+        stage.operator.ask("remove_members", group=group.name, instances=["m3"], reason="scaled down")
+    stage.go_on(3)
+
+
+@play([RANGE, CONSUMER], clusters=BOTH)
+def deleted(stage: Stage, flavour: Flavour) -> None:
+    """A group is stopped and deleted, and another one of the same name is started."""
+    topic = stage.topic("t")
+    group = stage.group(flavour)
+    members = group.several(2)
+    stage.started(group, members, topic)
+    with stage.happens(group, "left", "both close their consumers"):
+        for member in members:
+            member.leave()
+    with stage.quiet(group, "an operator deletes the group"):
+        stage.operator.ask("delete_group", group=group.name)
+    stage.started(group, group.several(2), topic)
+
+
+@play([RANGE, CONSUMER])
+def expired(stage: Stage, flavour: Flavour) -> None:
+    """A group is stopped for longer than offsets are kept (a minute here), and started again."""
+    topic = stage.topic("t")
+    group = stage.group(flavour)
+    members = group.several(2)
+    stage.started(group, members, topic)
+    with stage.happens(group, "left", "both close their consumers"):
+        for member in members:
+            member.leave()
+    with stage.quiet(group, "its offsets expire"):
+        stage.go_on(75)
+    stage.started(group, group.several(2), topic)
+
+
+@play([RANGE, COOPERATIVE, CONSUMER, CONFLUENT[0]], clusters=BOTH)
+def topics_come_and_go(stage: Stage, flavour: Flavour) -> None:
+    """Of two topics one is there from the beginning; the other is created later, and deleted in the end."""
+    first, name = stage.topic("t"), f"{stage.name}.u"
+    group = stage.group(flavour)
+    members = group.several(2)
+    with stage.happens(group, "started", "2 members subscribe at once, one topic is not there yet", also=["joined"]):
+        for member in members:
+            member.subscribe(first)
+            member.tell("subscribe", topics=[first, name])
+    with stage.happens(group, "partitions_added", "the second topic is created"):
+        for member in members:
+            member.topics = [first, name]
+        stage.topic("u")
+    stage.go_on(3)
+
+
+def _with_another_protocol(stage: Stage, group: Group, flavour: Flavour, about: str) -> None:
+    topics = group.members[0].topics
+    with stage.happens(group, "rolling_restart", about):
+        for member in list(group.members):
+            member.leave()
+            time.sleep(2)
+            group.member(member.label, flavour=flavour).subscribe(*topics)
+            until(lambda: len(group.seen()[1]) == len(group.members), "the member is back")
+            stage.go_on(4)
+
+
+@play([RANGE, CONFLUENT[0]])
+def upgraded(stage: Stage, flavour: Flavour) -> None:
+    """Three classic members are replaced one after another by members of KIP-848's protocol."""
+    topic = stage.topic("t", 6)
+    group = stage.group(flavour)
+    stage.started(group, group.several(3), topic)
+    about = "m1, m2 and m3 are replaced by members with group.protocol=consumer"
+    _with_another_protocol(stage, group, Flavour(flavour.client, "consumer"), about)
+
+
+@play([RANGE])
+def connect(stage: Stage, flavour: Flavour) -> None:
+    """Two workers of Kafka Connect, whose group is of another protocol type; the second is killed."""
+    group = stage.group(flavour, name="workers")
+    folder = stage.folder
+    with stage.happens(group, "started", "a worker starts"):
+        first = _worker(stage, group, folder, "w1")
+        until(lambda: group.seen_members() == 1, "one worker is there")
+    with stage.happens(group, "joined", "a second worker starts"):
+        second = _worker(stage, group, folder, "w2")
+        until(lambda: group.seen_members() == 2, "two workers are there")
+    with stage.happens(group, "session_expired", "the second worker gets SIGKILL"):
+        second.kill()
+        until(lambda: group.seen_members() == 1, "one worker is left")
+    first.kill()
+
+
+def _worker(stage: Stage, group: Group, folder: Path, name: str) -> subprocess.Popen[bytes]:
+    converter = "org.apache.kafka.connect.json.JsonConverter"
+    settings = {
+        "bootstrap.servers": stage.bootstrap,
+        "group.id": group.name,
+        "client.id": name,
+        "session.timeout.ms": "6000",
+        "heartbeat.interval.ms": "1000",
+        "key.converter": converter,
+        "value.converter": converter,
+        "offset.storage.topic": f"{group.name}.offsets",
+        "config.storage.topic": f"{group.name}.configs",
+        "status.storage.topic": f"{group.name}.status",
+        "offset.storage.replication.factor": "1",
+        "config.storage.replication.factor": "1",
+        "status.storage.replication.factor": "1",
+        "offset.storage.partitions": "1",
+        "status.storage.partitions": "1",
+        "listeners": "http://127.0.0.1:0",
+        "plugin.discovery": "service_load",
+    }
+    path = folder / f"{group.name}-{name}.properties"
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    with (folder / f"{group.name}-{name}.err").open("w") as errors:
+        process = subprocess.Popen(
+            kafka_command("org.apache.kafka.connect.cli.ConnectDistributed", str(path)),
+            stdin=subprocess.DEVNULL,
+            stdout=errors,
+            stderr=errors,
+        )
+    stage.processes.append(process)
+    return process

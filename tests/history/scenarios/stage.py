@@ -1,0 +1,344 @@
+"""Where a scripted scenario is played: topics with a trickle of records, members as processes, and what was done when.
+
+A script does something to a group inside `stage.happens(group, cause, about)`, which notes the time, has it done, and
+waits until the group is at rest with just the members that the script left alive. Those windows are the truth that
+inferred causes are measured by. `stage.quiet(about)` notes a time in which no rebalance is expected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import KafkaException, Producer
+
+from tests.history.scenarios.clients import Flavour, command
+from tests.history.scenarios.operator_client import Operator, OperatorError
+
+ROOT = Path(__file__).resolve().parents[3]
+
+PATIENCE_S = 120.0
+"""Against hanging only."""
+
+STILL_S = 1.5
+"""How long a group has to look the same to be at rest: a second phase of a cooperative rebalance begins sooner."""
+
+
+def now_ms() -> int:
+    """The time of day, as brokers write it."""
+    return time.time_ns() // 1_000_000
+
+
+class StageError(Exception):
+    """What a script waited for did not come, or a member ended by itself."""
+
+
+class Member:
+    """One process that is, or was, a member; `label` is its client id."""
+
+    def __init__(self, group: Group, label: str, flavour: Flavour, spec: dict[str, Any], errors: Path) -> None:
+        self.group = group
+        self.label = label
+        self.flavour = flavour
+        self.topics: list[str] = []
+        self.events: list[dict[str, str]] = []
+        self._errors = errors
+        with errors.open("w") as sink:
+            self.process = subprocess.Popen(
+                command(flavour, spec), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sink, text=True, cwd=ROOT
+            )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                with contextlib.suppress(ValueError):  # the last line of a process that was killed may be torn
+                    self.events.append(json.loads(line))
+
+    def tell(self, do: str, **what: Any) -> None:
+        """Give a command."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"do": do, **what}) + "\n")
+        self.process.stdin.flush()
+
+    def wait_for(self, event: str, count: int = 1) -> None:
+        """Wait until the member has told of this so many times."""
+
+        def told() -> bool:
+            if self.process.poll() is not None and event not in ("closed", "fenced"):
+                raise StageError(f"{self.label} ended by itself: {self.events[-3:]} {self._errors.read_text()[-2000:]}")
+            return sum(told["event"] == event for told in self.events) >= count
+
+        until(told, f"{self.label} tells of {event}")
+
+    def subscribe(self, *topics: str) -> None:
+        """Subscribe to just these topics, and be a member from now on."""
+        self.topics = list(topics)
+        self.tell("subscribe", topics=self.topics)
+        if self not in self.group.members:
+            self.group.members.append(self)
+
+    def leave(self, how: str = "default") -> None:
+        """Close the consumer, and wait for the end of the process."""
+        self.group.remove(self)
+        self.tell("close", how=how)
+        self.process.wait(PATIENCE_S)
+
+    def crash(self) -> None:
+        """SIGKILL."""
+        self.group.remove(self)
+        self.process.kill()
+        self.process.wait(PATIENCE_S)
+
+    def freeze(self) -> None:
+        """SIGSTOP: the process and its connections stay, and say nothing. The group is without it after a while."""
+        self.group.remove(self)
+        os.kill(self.process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT; it is expected back."""
+        os.kill(self.process.pid, signal.SIGCONT)
+        self.group.members.append(self)
+
+    def oversleep(self, ms: int) -> None:
+        """Handle a record for so long, which is expected to cost the membership for that time."""
+        self.group.remove(self)
+        self.tell("sleep", ms=ms)
+
+    def end(self) -> None:
+        """However it stands."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.send_signal(signal.SIGCONT)
+        self.process.wait()
+        self._reader.join(PATIENCE_S)
+        if self.process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.close()
+
+
+@dataclass
+class Group:
+    """A group, and the members it is to have according to the script."""
+
+    stage: Stage
+    name: str
+    flavour: Flavour
+    config: dict[str, str] = field(default_factory=dict)
+    members: list[Member] = field(default_factory=list)
+    commit: str = "auto"
+
+    def remove(self, member: Member) -> None:
+        """One less is expected."""
+        if member in self.members:
+            self.members.remove(member)
+
+    def member(
+        self,
+        label: str,
+        config: Mapping[str, str] | None = None,
+        *,
+        flavour: Flavour | None = None,
+        instance: str | None = None,
+    ) -> Member:
+        """Start a process that can be a member; it is none before it subscribes."""
+        changes = {**self.config, **(config or {})}
+        if instance is not None:
+            changes["group.instance.id"] = instance
+        if self.commit != "auto":
+            changes["enable.auto.commit"] = "false"
+        return self.stage.start(self, label, flavour or self.flavour, changes)
+
+    def several(self, count: int, *, static: bool = False) -> list[Member]:
+        """Start the processes of some members, m1 and so on, static ones with instance ids of the same names."""
+        labels = [f"m{at}" for at in range(1, count + 1)]
+        return [self.member(label, instance=label if static else None) for label in labels]
+
+    def expected(self) -> tuple[list[str], list[list[Any]]]:
+        """The client ids of the members, and all partitions of what they subscribe to."""
+        topics = sorted({topic for member in self.members for topic in member.topics})
+        partitions = [[topic, at] for topic in topics for at in range(self.stage.topics[topic])]
+        return sorted(member.label for member in self.members), partitions
+
+    def seen(self) -> tuple[Any, ...]:
+        """What the broker tells of it: state, client ids, owned partitions, who owns what."""
+        try:
+            told = self.stage.operator.ask("describe", group=self.name)
+        except OperatorError as error:
+            if "GroupIdNotFound" not in str(error):
+                raise
+            return "Dead", [], [], []
+        members = told["members"]
+        owned = sorted(partition for member in members for partition in member["partitions"])
+        who = sorted((member["member_id"], sorted(member["partitions"])) for member in members)
+        return told["state"], sorted(member["client_id"] for member in members), owned, who
+
+    def seen_members(self) -> int:
+        """How many members the broker tells of while the group is stable; 0 while it is not."""
+        state, labels, _, _ = self.seen()
+        return len(labels) if state == "Stable" else 0
+
+    def at_rest(self) -> bool:
+        """Whether it is stable with just the expected members and all partitions owned, or empty without members."""
+        labels, partitions = self.expected()
+        state, seen, owned, _ = self.seen()
+        if not labels:
+            return state in ("Empty", "Dead") or (bool(self.stage.processes) and state == "Stable")
+        return bool(state == "Stable" and seen == labels and owned == partitions)
+
+    def settle(self) -> None:
+        """Wait until it is at rest and has been so, unchanged, for a while."""
+        since, last = time.monotonic(), None
+
+        def still() -> bool:
+            nonlocal since, last
+            seen = self.seen() if self.at_rest() else None
+            if seen is None or seen != last:
+                since, last = time.monotonic(), seen
+            return seen is not None and time.monotonic() - since > STILL_S
+
+        until(still, lambda: f"{self.name} is at rest as {self.expected()}; it is {self.seen()}")
+
+
+class Stage:
+    """One scenario's topics, groups and notes, on a cluster that it may share: all its names begin with its own."""
+
+    def __init__(self, name: str, bootstrap: str, operator: Operator, folder: Path, cluster: Any = None) -> None:
+        self.name = name
+        self.bootstrap = bootstrap
+        self.operator = operator
+        self.cluster = cluster
+        self.topics: dict[str, int] = {}
+        self.truth: list[dict[str, Any]] = []
+        self.calm: list[dict[str, Any]] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
+        """Others than members, ended with the stage."""
+        self.folder = folder
+        self._members: list[Member] = []
+        self._ended = threading.Event()
+        self._fed: list[str] = []
+        self._feeder = threading.Thread(target=self._feed, daemon=True)
+        self._feeder.start()
+
+    # --- what there is
+
+    def topic(self, name: str, partitions: int = 4, *, idle: bool = False) -> str:
+        """Create a topic; records trickle into it unless it is idle."""
+        full = f"{self.name}.{name}"
+        self.operator.ask("create", topic=full, partitions=partitions)
+        self.topics[full] = partitions
+        if not idle:
+            self._fed.append(full)
+        return full
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """Have more partitions."""
+        self.operator.ask("add_partitions", topic=topic, partitions=partitions)
+        self.topics[topic] = partitions
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete it."""
+        if topic in self._fed:
+            self._fed.remove(topic)
+            time.sleep(0.3)
+        self.operator.ask("delete_topic", topic=topic)
+        del self.topics[topic]
+
+    def group(
+        self, flavour: Flavour, config: Mapping[str, str] | None = None, *, name: str = "g", commit: str = "auto"
+    ) -> Group:
+        """A group, and what its members have for settings besides `clients.QUICK`."""
+        return Group(self, f"{self.name}.{name}", flavour, dict(config or {}), commit=commit)
+
+    def start(self, group: Group, label: str, flavour: Flavour, changes: dict[str, str]) -> Member:
+        """Start a member's process and wait until it takes commands."""
+        config = flavour.config(self.bootstrap, group.name, label, changes)
+        spec = {"kind": "consumer", "commit": group.commit, "config": config}
+        errors = self.folder / f"{self.name}-{label}-{len(self._members)}.err"
+        member = Member(group, label, flavour, spec, errors)
+        self._members.append(member)
+        member.wait_for("ready")
+        return member
+
+    def _feed(self) -> None:
+        producer = Producer({"bootstrap.servers": self.bootstrap, "topic.metadata.refresh.interval.ms": 1_000})
+        count = 0
+        while not self._ended.wait(0.1):
+            for topic in list(self._fed):
+                with contextlib.suppress(KafkaException):  # a new partition that it has not heard of
+                    producer.produce(topic, str(count), partition=count % self.topics.get(topic, 1))
+            count += 1
+            producer.poll(0)
+        producer.flush(PATIENCE_S)
+
+    # --- what happens
+
+    @contextlib.contextmanager
+    def happens(self, group: Group, cause: str, about: str, *, also: Iterable[str] = ()) -> Iterator[None]:
+        """What is done in here has this cause, of which every row of the window that follows is a consequence.
+
+        `also`: causes that rows of the window may have besides, such as further members that join while one group
+        starts.
+        """
+        at_ms = now_ms()
+        yield
+        group.settle()
+        entry: dict[str, Any] = {"group": group.name, "cause": cause, "at_ms": at_ms, "until_ms": now_ms()}
+        self.truth.append({**entry, "about": about, **({"also": list(also)} if also else {})})
+        self.go_on()
+
+    @contextlib.contextmanager
+    def quiet(self, group: Group, about: str) -> Iterator[None]:
+        """What is done in here is expected to cause no rebalance."""
+        at_ms = now_ms()
+        yield
+        group.settle()
+        self.calm.append({"group": group.name, "at_ms": at_ms, "until_ms": now_ms(), "about": about})
+        self.go_on()
+
+    def go_on(self, seconds: float = 2.0) -> None:
+        """Let the members consume and commit for a while."""
+        time.sleep(seconds)
+
+    def started(self, group: Group, members: list[Member], *topics: str) -> None:
+        """Have all these subscribe at once, as the group's start."""
+        also = ("joined",) if len(members) > 1 else ()
+        with self.happens(group, "started", f"{len(members)} members subscribe at once", also=also):
+            for member in members:
+                member.subscribe(*topics)
+
+    # --- the end
+
+    def ends(self) -> dict[str, list[list[int]]]:
+        """Start and end of each partition's log."""
+        return {topic: self.operator.ask("ends", topic=topic) for topic in self.topics}
+
+    def close(self) -> None:
+        """End whatever still runs, and stop feeding."""
+        self._ended.set()
+        for member in self._members:
+            member.end()
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        self._feeder.join(PATIENCE_S)
+
+
+def until(condition: Callable[[], bool], what: str | Callable[[], str]) -> None:
+    """Wait for something that comes in its own time."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise StageError(f"not within {PATIENCE_S:.0f} s: {what if isinstance(what, str) else what()}")
+        time.sleep(0.25)

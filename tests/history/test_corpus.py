@@ -1,0 +1,95 @@
+"""The recorded scenarios are what tests/history/record.py says, and the brokers' own words fit the scripts.
+
+Rules that infer why groups rebalance are measured by these files; so what is checked here needs none of those rules.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.history.scenarios.witnesses import group_of
+
+CORPUS = Path(__file__).parent / "corpus"
+FILES = sorted(path.name for path in CORPUS.glob("*.json.gz"))
+CAUSES = frozenset(
+    (
+        "started",
+        "joined",
+        "left",
+        "session_expired",
+        "poll_interval_exceeded",
+        "rolling_restart",
+        "subscription_changed",
+        "partitions_added",
+        "static_member_replaced",
+        "leader_rejoined",
+        "flapping",
+        "coordinator_moved",
+    )
+)
+SAID = {
+    "session_expired": ("heartbeat expiration", "session expired"),
+    "left": ("LeaveGroup", "left the consumer group"),
+    "joined": ("Adding new member", "joins the consumer group", "joins group"),
+    "started": ("Adding new member", "joins the consumer group", "joins group"),
+}
+"""What Kafka's coordinator logs in a window of this cause, one of these: a witness that knows nothing of scripts."""
+
+
+@cache
+def load(name: str) -> dict[str, Any]:
+    """A file of the corpus."""
+    loaded: dict[str, Any] = json.loads(gzip.decompress((CORPUS / name).read_bytes()))
+    return loaded
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_is_small_and_whole(name):
+    kept = load(name)
+    assert (CORPUS / name).stat().st_size < 100_000
+    assert kept["about"]
+    assert kept["truth"] or kept["quiet"]
+    places = [(partition, offset) for partition, offset, *_ in kept["records"]]
+    assert places == sorted(set(places))
+    groups = {group_of(base64.b64decode(key)) for *_, key, _ in kept["records"]}
+    assert {told["group"] for told in kept["truth"] + kept["quiet"]} <= groups
+    assert all(group.startswith(f"{kept['scenario']}.") for group in groups)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_truth_is_told_in_order_and_in_known_words(name):
+    kept = load(name)
+    for told in kept["truth"]:
+        assert {told["cause"], *told.get("also", ())} <= CAUSES
+        assert told["at_ms"] < told["until_ms"]
+    for group in {told["group"] for told in kept["truth"]}:
+        times = [
+            moment
+            for told in sorted(kept["truth"] + kept["quiet"], key=lambda told: int(told["at_ms"]))
+            if told["group"] == group
+            for moment in (told["at_ms"], told["until_ms"])
+        ]
+        assert times == sorted(times)
+
+
+def _within(said: dict[str, Any], told: dict[str, Any]) -> bool:
+    return bool(said["group"] == told["group"] and told["at_ms"] - 50 <= said["at_ms"] <= told["until_ms"] + 50)
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if load(name)["broker_log"]])
+def test_the_brokers_log_bears_the_truth_out(name):
+    """Every rebalance that the coordinator logged is in a window of the script, and it gave a reason that fits."""
+    kept = load(name)
+    rebalances = [said for said in kept["broker_log"] if "Preparing to rebalance" in said["text"]]
+    assert [said for said in rebalances if not any(_within(said, told) for told in kept["truth"])] == []
+    for told in kept["truth"]:
+        texts = [said["text"] for said in kept["broker_log"] if _within(said, told)]
+        words = SAID.get(told["cause"], ("",))
+        assert any(word in text for text in texts for word in words), told
