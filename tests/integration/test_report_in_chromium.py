@@ -11,7 +11,8 @@ import pytest
 from muster.compare import page as comparison
 from muster.compare.checks import judge
 from muster.demo.report import render
-from tests.support import compare_results
+from muster.history import page as doctor
+from tests.support import compare_results, history_report
 from tests.support.demo_report import MEMBERS, sample
 from tests.support.peers import Chromium
 
@@ -53,6 +54,16 @@ def test_chromium_shows_all_charts_and_labels_of_a_comparison(chromium: Chromium
     assert 'data-wide="false"' in dom
 
 
+def test_chromium_shows_all_charts_and_labels_of_the_doctors_page(chromium: Chromium, tmp_path: Path) -> None:
+    page = tmp_path / "doctor.html"
+    page.write_text(doctor.render(history_report.sample()) + MEASURE, encoding="utf-8")
+    dom = chromium.dom(page)
+    assert dom.count("<svg") == 3  # two timelines, one lag
+    assert 'data-outside=""' in dom
+    assert 'data-wide="false"' in dom
+    assert len(re.findall(r'class="marker"', dom)) == len(history_report.CAUSES)
+
+
 NARROW = """<body><script>
 const frame = document.createElement("iframe");
 frame.style.width = "400px"; frame.style.height = "3000px";
@@ -68,8 +79,8 @@ document.body.append(frame);
 </script></body>"""
 
 
-def test_a_phone_shows_every_cell_of_its_tables(chromium: Chromium, tmp_path: Path) -> None:
-    text = render(sample())
+@pytest.mark.parametrize("text", [render(sample()), doctor.render(history_report.sample())], ids=["demo", "doctor"])
+def test_a_phone_shows_every_cell_of_its_tables(chromium: Chromium, tmp_path: Path, text: str) -> None:
     page = tmp_path / "narrow.html"
     page.write_text(NARROW.format(page=json.dumps(text).replace("</", "<\\/")), encoding="utf-8")
     dom = chromium.dom(page)

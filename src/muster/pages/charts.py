@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from html import escape
 
 Scale = Callable[[float], float]
@@ -101,6 +102,23 @@ def ticks(low: float, high: float, about: int) -> list[float]:
     return [index * step for index in range(math.floor(low / step), math.ceil(high / step) + 1)]
 
 
+def _seconds(end_ms: float) -> list[tuple[float, str]]:
+    return [(tick * 1_000, f"{_number(tick)} s") for tick in ticks(0, end_ms / 1_000, 10) if tick * 1_000 <= end_ms]
+
+
+_STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400)
+
+
+def times_of_day(origin_ms: int, length_ms: float, about: int) -> list[tuple[float, str]]:
+    """Round times in UTC after an origin, in about so many steps: milliseconds behind the origin, and the name."""
+    days = max(1, math.ceil(length_ms / 86_400_000 / about))
+    step_ms = next((step * 1_000 for step in _STEPS_S if step * 1_000 * about >= length_ms), days * 86_400_000)
+    shown = "%H:%M:%S" if step_ms < 60_000 else "%H:%M" if step_ms < 86_400_000 else "%d %b"
+    first = -(-origin_ms // step_ms) * step_ms
+    found = [(at - origin_ms, at) for at in range(first, origin_ms + math.floor(length_ms) + 1, step_ms)]
+    return [(behind, datetime.fromtimestamp(at / 1_000, UTC).strftime(shown)) for behind, at in found]
+
+
 def bar_chart(title: str, bars: Sequence[Bar], unit: str) -> str:
     """Horizontal bars with a name on the left and the value at their end; values may be negative."""
     row, top, left = 27, 8, 12 + CHARACTER * max((len(bar.label) for bar in bars), default=0)
@@ -121,7 +139,7 @@ def bar_chart(title: str, bars: Sequence[Bar], unit: str) -> str:
         shape = tag("rect", _title(bar, unit), x=start, y=y + 4, width=max(end - start, 1), height=row - 8, rx=3)
         shapes.append(tag("g", shape, class_="bar"))
         x, anchor = (end + 7, "start") if bar.value >= 0 else (start - 7, "end")
-        shapes.append(text(x, y + 17, f"{bar.value:.1f}", "value", text_anchor=anchor))
+        shapes.append(text(x, y + 17, _shown(bar.value), "value", text_anchor=anchor))
     shapes.append(tag("line", x1=scale(0), x2=scale(0), y1=top, y2=top + row * len(bars), class_="axis"))
     return _svg(title, _spoken(bars, unit), height, shapes)
 
@@ -164,10 +182,12 @@ def timeline(
     markers: Sequence[Marker],
     shades: Sequence[Shade],
     until_ms: int = 1,
+    origin_ms: int | None = None,
 ) -> str:
     """Rows of coloured bands over time, with numbered markers through all of them and stretches that all rows share.
 
-    The axis goes to `until_ms` at least, so that several of them can be compared.
+    The axis goes to `until_ms` at least, so that several of them can be compared. It counts seconds from zero; with an
+    origin, the time since the epoch at its zero, it shows the time of day in UTC.
     """
     bands = list(bands)
     left, row = 12 + CHARACTER * max((len(name) for name in rows), default=0), 30
@@ -189,10 +209,10 @@ def timeline(
         )
         shapes.append(_shade(shade, at, upper, lower))
     shapes += [_marker(marker, lane, at, top, bottom) for marker, lane in zip(markers, lanes, strict=True)]
-    for tick in [tick for tick in ticks(0, end_ms / 1_000, 10) if tick * 1_000 <= end_ms]:
-        x = at(tick * 1_000)
+    for tick_ms, name in _seconds(end_ms) if origin_ms is None else times_of_day(origin_ms, end_ms, 9):
+        x = at(tick_ms)
         shapes.append(tag("line", x1=x, x2=x, y1=bottom + 2, y2=bottom + 7, class_="axis"))
-        shapes.append(text(x, bottom + 22, f"{_number(tick)} s", "muted", text_anchor="middle"))
+        shapes.append(text(x, bottom + 22, name, "muted", text_anchor="middle"))
     spoken = f"{len(rows)} rows over {clock(end_ms)}, {len(markers)} markers; the table below lists them."
     return _svg(title, spoken, bottom + 30, shapes)
 
@@ -267,11 +287,18 @@ def _vertical_grid(axis: Sequence[float], scale: Scale, top: float, bottom: floa
 
 def _title(bar: Bar, unit: str) -> str:
     note = f", {bar.note}" if bar.note else ""
-    return tag("title", escape(f"{bar.label}: {bar.value:.2f} {unit}{note}"))
+    value = f"{bar.value:,}" if isinstance(bar.value, int) else f"{bar.value or 0:.2f}"
+    return tag("title", escape(f"{bar.label}: {value} {unit}{note}"))
 
 
 def _spoken(bars: Sequence[Bar], unit: str) -> str:
-    return "; ".join(f"{bar.label} {'no value' if bar.value is None else f'{bar.value:.1f} {unit}'}" for bar in bars)
+    said = ("no value" if bar.value is None else f"{_shown(bar.value)} {unit}" for bar in bars)
+    return "; ".join(f"{bar.label} {value}" for bar, value in zip(bars, said, strict=True))
+
+
+def _shown(value: float) -> str:
+    """A count as it is, a measure to a tenth."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:.1f}"
 
 
 def _svg(title: str, description: str, height: float, shapes: Iterable[str]) -> str:

@@ -1,0 +1,287 @@
+"""The doctor's page: one HTML file with the findings, the timeline of each group, its rebalances and its lag.
+
+It needs nothing but itself: no script, no font, no address. A history may be long and a cluster may have thousands of
+groups: the page shows those with something to say first, a bounded number of each thing, and says how many it left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from html import escape
+
+from muster.history.lanes import Lane, lanes
+from muster.history.model import Generation, Lag, Rebalance
+from muster.history.report import GroupSummary, Report, summaries
+from muster.history.wording import count, duration, listed, named
+from muster.pages.charts import Band, Bar, Marker, bar_chart, timeline
+from muster.pages.document import document, scroll, section, table, tiles
+
+GROUPS = 12
+"""How many groups have a section of their own."""
+REBALANCES = 40
+"""How many rebalances of a group are shown, the latest; its timeline begins at the first of them."""
+FINDINGS = 50
+SUMMARIES = 200
+PARTITIONS = 20
+LANES = 24
+
+
+def render(report: Report) -> str:
+    """Return the page as HTML text."""
+    groups = summaries(report)
+    shown = [group for group in groups if group.generation is not None or group.lag_records is not None][:GROUPS]
+    parts = [_header(report, groups), _findings(report), _groups(groups)]
+    parts += [_group(report.of(group.group), group) for group in shown]
+    footer = f"<footer>{escape(_reach(report))}</footer>"
+    return document("Consumer groups: their rebalances and lag", *parts, _notes(report), footer)
+
+
+# -------------------------------------------------------------------------------------------------------- all groups
+
+
+def _header(report: Report, groups: Sequence[GroupSummary]) -> str:
+    title = f"{count(len(groups), 'consumer group')} of {report.source}"
+    if report.findings:
+        verdict = f'<p class="verdict bad">✗ {count(len(report.findings), "finding")}; the most costly first.</p>'
+    else:
+        verdict = '<p class="verdict good">✓ Nothing to complain of.</p>'
+    lag = [group.lag_records for group in groups if group.lag_records is not None]
+    stopped = sum(gap for each in report.rebalances for _, _, gap in each.stopped_ms)
+    shown = tiles(
+        [
+            ("rebalances", len(report.rebalances)),
+            ("partition-time stopped, at most", duration(stopped)),
+            ("members now", sum(group.members for group in groups)),
+            ("records behind", sum(lag) if lag else "not known"),
+        ]
+    )
+    lead = escape(_reach(report))
+    return f'<header><h1>{escape(title)}</h1><p class="lead">{lead}</p>{verdict}{shown}</header>'
+
+
+def _reach(report: Report) -> str:
+    if report.from_ms is None:
+        return f"Nothing was read from {report.source}."
+    return f"Read from {report.source}: what was written from {moment(report.from_ms)} to {moment(report.until_ms)}."
+
+
+def _findings(report: Report) -> str:
+    if not report.findings:
+        return ""
+    rows = [
+        (
+            f'<span class="badge">{number}</span>',
+            escape(each.group),
+            duration(round(each.cost * 1_000)) if each.cost else "",
+            moment(each.since_ms),
+            f"<b>{escape(each.sentence)}</b><br>{escape(each.advice)}",
+        )
+        for number, each in enumerate(report.findings[:FINDINGS], 1)
+    ]
+    head = [("", False), ("group", False), ("a day", True), ("since", False), ("what, and what to change", False)]
+    hint = (
+        "A day: the time for which partitions stand still because of it, summed over partitions, at most."
+        + _left_out(report.findings, FINDINGS)
+    )
+    return section("Findings", hint, table(head, rows))
+
+
+def _groups(groups: Sequence[GroupSummary]) -> str:
+    rows = [
+        (
+            escape(each.group),
+            escape(each.kind.value),
+            "" if each.generation is None else str(each.generation),
+            str(each.members),
+            str(each.rebalances),
+            "" if each.lag_records is None else f"{'' if each.is_exact else '≤ '}{each.lag_records:,}",
+            "" if each.last_rebalance_ms is None else moment(each.last_rebalance_ms),
+        )
+        for each in groups[:SUMMARIES]
+    ]
+    head = [
+        ("group", False),
+        ("protocol", False),
+        ("generation", True),
+        ("members", True),
+        ("rebalances", True),
+        ("behind", True),
+        ("last rebalance", False),
+    ]
+    hint = "Those with findings first, then those that rebalanced most." + _left_out(groups, SUMMARIES)
+    return section("Groups", hint, table(head, rows))
+
+
+def _notes(report: Report) -> str:
+    lines = [*report.warnings]
+    if report.counts:
+        kinds: dict[str, int] = {}
+        for (kind, version), number in report.counts.items():
+            name = f"{kind}, not decoded" if version == _NOT_DECODED else kind
+            kinds[name] = kinds.get(name, 0) + number
+        read = ", ".join(f"{number:,} {name}" for name, number in sorted(kinds.items()))
+        lines.append(f"Records read: {read}.")
+    if not lines:
+        return ""
+    return section("What this rests on", "", "".join(f"<p>{escape(line)}</p>" for line in lines))
+
+
+_NOT_DECODED = -2
+
+
+# --------------------------------------------------------------------------------------------------------- one group
+
+
+def _group(report: Report, summary: GroupSummary) -> str:
+    latest = report.rebalances[-REBALANCES:]
+    lag = _lag(summary.group, report.lag)
+    if not report.generations:
+        return section(
+            f"Group {summary.group}", "No client has joined it: its offsets are committed from outside.", lag
+        )
+    hint = "A row is a member, a bar the partitions it had; numbered lines are rebalances, told below."
+    if len(latest) < len(report.rebalances):
+        hint += f" The latest {REBALANCES} of {len(report.rebalances)} rebalances."
+    chart = _timeline(summary.group, report.generations, latest, report.until_ms)
+    return section(f"Group {summary.group}", hint, chart, _rebalances(latest), lag)
+
+
+def _timeline(group: str, generations: Sequence[Generation], rebalances: Sequence[Rebalance], until_ms: int) -> str:
+    first_ms = rebalances[0].at_ms if rebalances else generations[0].started_ms
+    seen = [each for each in generations if each.ended_ms is None or each.ended_ms >= first_ms]
+    origin = min(first_ms, seen[0].started_ms) if len(seen) < len(generations) else seen[0].started_ms
+    origin = max(origin, first_ms - (until_ms - first_ms) // 8)
+    found = lanes(seen, until_ms)
+    bands = [_generation_band(index, each, origin, until_ms) for index, each in enumerate(seen)]
+    for row, lane in enumerate(found[:LANES], 1):
+        bands += [_span_band(row, lane, index, origin) for index in range(len(lane.spans))]
+    markers = [
+        Marker(number, each.at_ms - origin, each.at_ms - origin, _told(each))
+        for number, each in enumerate(rebalances, 1)
+        if each.at_ms >= origin
+    ]
+    rows = ["generation", *(lane.name for lane in found[:LANES])]
+    title = f"Members of {group} and their generations over time"
+    more = len(found) - LANES
+    left_out = f'<p class="hint">{count(more, "more member")} are not drawn.</p>' if more > 0 else ""
+    return scroll(timeline(title, rows, bands, markers, (), max(1, until_ms - origin), origin)) + left_out
+
+
+def _generation_band(index: int, each: Generation, origin: int, until_ms: int) -> Band:
+    end = until_ms if each.ended_ms is None else each.ended_ms
+    label = f"{each.generation}" if each.members else f"{each.generation}: empty"
+    return Band(0, 6 + index % 2, label, max(0, each.started_ms - origin), max(0, end - origin))
+
+
+def _span_band(row: int, lane: Lane, index: int, origin: int) -> Band:
+    span = lane.spans[index]
+    label = count(span.partitions, "partition")
+    return Band(row, (row - 1) % 6, label, max(0, span.start_ms - origin), max(0, span.end_ms - origin))
+
+
+def _told(each: Rebalance) -> str:
+    return f"generation {each.generation}, {each.cause.value}: {count(len(each.moved), 'partition')} moved"
+
+
+def _rebalances(rebalances: Sequence[Rebalance]) -> str:
+    if not rebalances:
+        return ""
+    rows = [
+        (
+            f'<span class="badge">{number}</span>',
+            moment(each.at_ms),
+            _cause(each),
+            _took(each),
+            f"{each.members_before} → {each.members_after}",
+            _moves(each),
+            _stopped(each),
+            _why(each),
+        )
+        for number, each in enumerate(rebalances, 1)
+    ]
+    head = [
+        ("", False),
+        ("at", False),
+        ("cause", False),
+        ("took", False),
+        ("members", False),
+        ("moved", False),
+        ("stopped", False),
+        ("evidence", False),
+    ]
+    return table(head, rows)
+
+
+def _cause(each: Rebalance) -> str:
+    sure = "written by the broker" if each.source == "events" else f"{each.confidence:.0%} sure"
+    phase = ", phase 2" if each.phase == 2 else ""
+    return f"<b>{escape(each.cause.value)}</b>{phase}<br><small>{sure}</small>"
+
+
+_SIGNS = {"at least": "≥ ", "at most": "≤ "}
+
+
+def _took(each: Rebalance) -> str:
+    return "" if each.duration_ms is None else _SIGNS.get(each.duration_is, "") + duration(each.duration_ms)
+
+
+def _moves(each: Rebalance) -> str:
+    needless = sum(move.needless for move in each.moved)
+    return f"{len(each.moved)}" + (f" ({needless} needlessly)" if needless else "")
+
+
+def _stopped(each: Rebalance) -> str:
+    if not each.stopped_ms:
+        return ""
+    longest = max(gap for _, _, gap in each.stopped_ms)
+    return f"{count(len(each.stopped_ms), 'partition')}, the longest ≤ {duration(longest)}"
+
+
+def _why(each: Rebalance) -> str:
+    lines = [_changes(each), *each.evidence]
+    lines += [f"Or {other.cause.value}: {other.told_apart_by}" for other in each.alternatives]
+    return "<br>".join(escape(line) for line in lines if line)
+
+
+def _changes(each: Rebalance) -> str:
+    parts = [
+        ("joined", [named(change.member) for change in each.joined]),
+        ("gone", [named(member) for member in each.left]),
+        ("replaced", [named(change.member) for change in each.replaced]),
+        ("subscribed anew", [named(change.member) for change in each.resubscribed]),
+    ]
+    return "; ".join(f"{what}: {listed(who)}" for what, who in parts if who)
+
+
+def _lag(group: str, lag: Sequence[Lag]) -> str:
+    now = {(each.topic, each.partition): each for each in lag}.values()
+    behind = sorted((each for each in now if each.lag_records), key=lambda each: -each.lag_records)
+    if not now:
+        return ""
+    if not behind:
+        return f'<p class="good">✓ {count(len(now), "partition")} read to the end.</p>'
+    bars = [Bar(f"{each.topic}-{each.partition}", each.lag_records, _aged(each)) for each in behind[:PARTITIONS]]
+    more = f'<p class="hint">{_left_out(behind, PARTITIONS)}</p>' if len(behind) > PARTITIONS else ""
+    chart = scroll(bar_chart(f"Records that {group} has not handled", bars, "records"))
+    return f"<h3>Behind, by partition</h3>{chart}{more}"
+
+
+def _aged(each: Lag) -> str:
+    exact = "counted" if each.is_exact else "at most: markers and gaps are not taken off"
+    return exact if each.lag_ms is None else f"{exact}; the oldest has waited {duration(each.lag_ms)}"
+
+
+# ------------------------------------------------------------------------------------------------------------- words
+
+
+def moment(at_ms: int) -> str:
+    """A time in UTC, to the second."""
+    try:
+        return datetime.fromtimestamp(at_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, OSError, ValueError):
+        return f"{at_ms} ms"
+
+
+def _left_out(items: Sequence[object], shown: int) -> str:
+    return f" {len(items) - shown:,} more are not shown." if len(items) > shown else ""
