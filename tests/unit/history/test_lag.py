@@ -44,10 +44,10 @@ def test_what_was_committed_at_a_time(at_ms: int, expected: Committed | None) ->
 
 
 def test_the_log_s_order_counts_where_clocks_step_back() -> None:
-    series = CommitSeries(commits((0, 3, 100), (0, 5, 300), (0, 9, 200)))
+    series = CommitSeries(commits((0, 3, 100), (0, 5, 300), (0, 9, 200), (0, 11, 400)))
     assert series.at(ORDERS, 250) == Committed(3, 100)  # the last one came after 300, whatever its clock says
     assert series.at(ORDERS, 300) == Committed(9, 200)
-    assert series.latest() == {ORDERS: Committed(9, 200)}
+    assert series.latest() == {ORDERS: Committed(11, 400)}
 
 
 def test_earlier_commits_count_until_there_are_later_ones() -> None:
