@@ -4,8 +4,8 @@
 
 plays the scenarios whose names match (`crash-*`), with real clients on a cluster of its own, and writes each to
 tests/history/corpus/NAME.json.gz (on muster NAME.muster.json.gz). The file has the rows of the topic, the ends of the
-consumed topics, what was done when and the cause that this is (`truth`), times in which nothing was to happen
-(`quiet`), and what the brokers logged about the group at that time (`broker_log`).
+consumed topics and their ids, the brokers' settings of groups, what was done when and the cause that this is (`truth`),
+times in which nothing was to happen (`quiet`), and what the brokers logged about the group at that time (`broker_log`).
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ class Running:
     data: Path
     """One to read `__consumer_offsets` from; of several brokers that of the one that is never killed."""
     logs: Callable[[], list[str]]
+    settings: dict[str, str]
     nodes: Nodes | None = None
 
 
@@ -76,16 +77,18 @@ def running(kind: str, folder: Path) -> Iterator[Running]:
             KafkaBroker(folder / "kafka", OF_KAFKA, java_options=LOUD) as broker,
             Operator(broker.bootstrap) as operator,
         ):
-            yield Running(kind, broker.bootstrap, operator, broker.folder / "data", lambda: [broker.log])
+            yield Running(kind, broker.bootstrap, operator, broker.folder / "data", lambda: [broker.log], OF_KAFKA)
     elif kind == "cluster3":
         cluster = KafkaCluster(folder / "kafka", 3, OF_KAFKA, java_options=LOUD)
         with cluster, Operator(cluster.bootstrap) as operator:
             nodes = Nodes(cluster, operator, int(TIMES["offsets.topic.num.partitions"]))
-            yield Running(kind, cluster.bootstrap, operator, cluster.node(1).folder / "data", nodes.logs, nodes)
+            yield Running(
+                kind, cluster.bootstrap, operator, cluster.node(1).folder / "data", nodes.logs, OF_KAFKA, nodes
+            )
     else:
         settings = {**TIMES, "auto.create.topics.enable": "false"}
         with BrokerProcess(folder / "muster", settings) as process, Operator(process.bootstrap) as operator:
-            yield Running(kind, process.bootstrap, operator, process.folder, list)
+            yield Running(kind, process.bootstrap, operator, process.folder, list, TIMES)
 
 
 def record(played: Play, where: Running, folder: Path) -> dict[str, Any]:
@@ -101,7 +104,9 @@ def record(played: Play, where: Running, folder: Path) -> dict[str, Any]:
         "scenario": played.name,
         "cluster": where.kind,
         "about": (played.script.__doc__ or "").strip(),
+        "settings": {name: value for name, value in where.settings.items() if name.startswith(("group.", "offsets."))},
         "topics": topics,
+        "topic_ids": stage.topic_ids,
         "records": [as_json(row) for row in rows_of(where.data, prefix)],
         "truth": stage.truth,
         "quiet": stage.calm,

@@ -38,7 +38,8 @@ SETTLED_BY_THE_BROKER = ("session.timeout.ms", "heartbeat.interval.ms", "partiti
 
 @dataclass(frozen=True)
 class Flavour:
-    """A client and how it takes part: protocol `range`, `cooperative`, or `consumer` (KIP-848)."""
+    """A client and how it takes part: protocol `range`, `cooperative`, `consumer` (KIP-848) or `share`
+    (KIP-932, Java only)."""
 
     client: str
     protocol: str
@@ -54,7 +55,9 @@ class Flavour:
     def config(self, bootstrap: str, group: str, client_id: str, changes: Mapping[str, str]) -> dict[str, str]:
         """A member's settings by Kafka's names."""
         config = {"bootstrap.servers": bootstrap, "group.id": group, "client.id": client_id, **QUICK}
-        if self.next_generation:
+        if self.protocol == "share":
+            config = {name: value for name, value in config.items() if name not in QUICK}
+        elif self.next_generation:
             config = {name: value for name, value in config.items() if name not in SETTLED_BY_THE_BROKER}
             config["group.protocol"] = "consumer"
         else:

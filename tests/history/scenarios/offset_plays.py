@@ -239,3 +239,29 @@ def _worker(stage: Stage, group: Group, folder: Path, name: str) -> subprocess.P
         )
     stage.processes.append(process)
     return process
+
+
+@play([Flavour("java", "share")])
+def queue(stage: Stage, flavour: Flavour) -> None:
+    """A share group of two; without rules here, but its records are counted."""
+    topic = stage.topic("t")
+    group = stage.group(flavour)
+    with stage.quiet(group, "two members of a share group come, and one leaves"):
+        members = group.several(2)
+        for member in members:
+            member.tell("subscribe", topics=[topic])
+        stage.go_on(6)
+        members[0].leave()
+
+
+@play([Flavour("java", "streams")])
+def streams(stage: Stage, flavour: Flavour) -> None:
+    """A streams group (KIP-1071), as far as heartbeats go; without rules here, but its records are counted."""
+    topic = stage.topic("t")
+    group = stage.group(flavour)
+    port = int(stage.bootstrap.rpartition(":")[2])
+    with stage.quiet(group, "two members of a streams group come and leave"):
+        for member, epoch in (("first", 0), ("second", 0), ("first", -1), ("second", -1)):
+            heartbeat = {"group": group.name, "topic": topic, "member": member, "epoch": epoch, "port": port}
+            stage.operator.ask("streams_heartbeat", **heartbeat)
+            stage.go_on(1)

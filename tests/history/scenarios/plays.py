@@ -223,7 +223,7 @@ def deploy_static_late(stage: Stage, flavour: Flavour) -> None:
             group.settle()
 
 
-@play(CLASSIC, clusters=BOTH)
+@play([JAVA[0], JAVA[1], CONFLUENT[0]], clusters=BOTH)
 def static_replaced(stage: Stage, flavour: Flavour) -> None:
     """A static member is replaced by one that supports another assignor only; before, one takes its id over."""
     topic = stage.topic("t", 6)
@@ -243,14 +243,13 @@ def static_replaced(stage: Stage, flavour: Flavour) -> None:
 
 
 def _both_assignors(flavour: Flavour) -> list[str]:
-    if flavour.client != "java":
-        return ["range", "roundrobin"] if flavour.protocol == "range" else ["cooperative-sticky"] * 2
+    if flavour.client == "confluent":
+        return ["range", "roundrobin"]
     package = "org.apache.kafka.clients.consumer."
-    second = "RoundRobinAssignor" if flavour.protocol == "range" else "RangeAssignor"
-    return [
-        package + ("RangeAssignor" if flavour.protocol == "range" else "CooperativeStickyAssignor"),
-        package + second,
-    ]
+    first, second = "RangeAssignor", "RoundRobinAssignor"
+    if flavour.protocol == "cooperative":
+        first, second = "CooperativeStickyAssignor", "RangeAssignor"
+    return [package + first, package + second]
 
 
 # ------------------------------------------------------------------------------------------ what is subscribed to

@@ -220,6 +220,8 @@ class Stage:
         self.operator = operator
         self.cluster = cluster
         self.topics: dict[str, int] = {}
+        self.topic_ids: dict[str, str] = {}
+        """Also those of topics that were deleted since: KIP-848's records name topics by these alone."""
         self.truth: list[dict[str, Any]] = []
         self.calm: list[dict[str, Any]] = []
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -236,7 +238,8 @@ class Stage:
     def topic(self, name: str, partitions: int = 4, *, idle: bool = False) -> str:
         """Create a topic; records trickle into it unless it is idle."""
         full = f"{self.name}.{name}"
-        self.operator.ask("create", topic=full, partitions=partitions)
+        told = self.operator.ask("create", topic=full, partitions=partitions)
+        self.topic_ids[full] = told["topic_id"]
         self.topics[full] = partitions
         if not idle:
             self._fed.append(full)
@@ -264,7 +267,8 @@ class Stage:
     def start(self, group: Group, label: str, flavour: Flavour, changes: dict[str, str]) -> Member:
         """Start a member's process and wait until it takes commands."""
         config = flavour.config(self.bootstrap, group.name, label, changes)
-        spec = {"kind": "consumer", "commit": group.commit, "config": config}
+        kind = "share" if flavour.protocol == "share" else "consumer"
+        spec = {"kind": kind, "commit": group.commit, "config": config}
         errors = self.folder / f"{self.name}-{label}-{len(self._members)}.err"
         member = Member(group, label, flavour, spec, errors)
         self._members.append(member)

@@ -3,9 +3,14 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.BufferedReader;
+import java.io.DataInputStream;
+import java.io.DataOutputStream;
 import java.io.InputStreamReader;
+import java.net.Socket;
+import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.HexFormat;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -23,6 +28,15 @@ import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.common.ElectionType;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.TopicPartitionInfo;
+import org.apache.kafka.common.Uuid;
+import org.apache.kafka.common.message.StreamsGroupHeartbeatRequestData;
+import org.apache.kafka.common.message.StreamsGroupHeartbeatRequestData.Subtopology;
+import org.apache.kafka.common.message.StreamsGroupHeartbeatRequestData.Topology;
+import org.apache.kafka.common.message.StreamsGroupHeartbeatResponseData;
+import org.apache.kafka.common.protocol.ApiKeys;
+import org.apache.kafka.common.protocol.ByteBufferAccessor;
+import org.apache.kafka.common.requests.RequestHeader;
+import org.apache.kafka.common.requests.StreamsGroupHeartbeatRequest;
 
 /**
  * An operator with Kafka's own admin client: `Operator BOOTSTRAP`, a command as a line of JSON on standard input, its
@@ -56,9 +70,16 @@ public class Operator {
             case "describe" -> {
                 return described(admin.describeConsumerGroups(List.of(group)).describedGroups().get(group).get());
             }
-            case "create" -> admin.createTopics(List.of(
-                    new NewTopic(topic, Optional.of(command.get("partitions").asInt()), Optional.empty())
-            )).all().get();
+            case "create" -> {
+                NewTopic wanted = new NewTopic(topic, Optional.of(command.get("partitions").asInt()), Optional.empty());
+                Uuid id = admin.createTopics(List.of(wanted)).topicId(topic).get();
+                byte[] bytes = ByteBuffer.allocate(16).putLong(id.getMostSignificantBits())
+                        .putLong(id.getLeastSignificantBits()).array();
+                return JSON.createObjectNode().put("topic_id", HexFormat.of().formatHex(bytes));
+            }
+            case "streams_heartbeat" -> {
+                return streamsHeartbeat(command);
+            }
             case "delete_topic" -> admin.deleteTopics(List.of(topic)).all().get();
             case "add_partitions" -> admin.createPartitions(
                     Map.of(topic, NewPartitions.increaseTo(command.get("partitions").asInt()))).all().get();
@@ -88,6 +109,37 @@ public class Operator {
             default -> throw new IllegalArgumentException(command.toString());
         }
         return JSON.createObjectNode();
+    }
+
+    /** What an application of Kafka Streams with one subtopology says to the coordinator: epoch 0 joins, -1 leaves. */
+    private static JsonNode streamsHeartbeat(JsonNode command) throws Exception {
+        int epoch = command.get("epoch").asInt();
+        StreamsGroupHeartbeatRequestData data = new StreamsGroupHeartbeatRequestData()
+                .setGroupId(command.get("group").asText()).setMemberId(command.get("member").asText())
+                .setMemberEpoch(epoch);
+        if (epoch == 0) {
+            Subtopology subtopology = new Subtopology().setSubtopologyId("0")
+                    .setSourceTopics(List.of(command.get("topic").asText()));
+            data.setRebalanceTimeoutMs(10_000).setProcessId("p").setTopology(
+                    new Topology().setEpoch(0).setSubtopologies(List.of(subtopology)));
+            data.setActiveTasks(List.of()).setStandbyTasks(List.of()).setWarmupTasks(List.of());
+        }
+        RequestHeader header = new RequestHeader(ApiKeys.STREAMS_GROUP_HEARTBEAT, (short) 0, "streams", 1);
+        ByteBuffer request = new StreamsGroupHeartbeatRequest.Builder(data).build((short) 0).serializeWithHeader(header);
+        try (Socket socket = new Socket("127.0.0.1", command.get("port").asInt())) {
+            DataOutputStream sink = new DataOutputStream(socket.getOutputStream());
+            sink.writeInt(request.remaining());
+            sink.write(request.array(), request.arrayOffset() + request.position(), request.remaining());
+            DataInputStream source = new DataInputStream(socket.getInputStream());
+            ByteBuffer answer = ByteBuffer.wrap(source.readNBytes(source.readInt()));
+            answer.position(5);  // the correlation id, and no tags
+            StreamsGroupHeartbeatResponseData told =
+                    new StreamsGroupHeartbeatResponseData(new ByteBufferAccessor(answer), (short) 0);
+            if (told.errorCode() != 0) {
+                throw new IllegalStateException(told.errorCode() + " " + told.errorMessage());
+            }
+            return JSON.createObjectNode().put("epoch", told.memberEpoch());
+        }
     }
 
     private static JsonNode described(ConsumerGroupDescription group) {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from tests.history.scenarios.members.told import MANUAL, SPEC, begin, command, handle, tell
@@ -10,7 +12,16 @@ config = {
     name.replace("metadata.max.age.ms", "topic.metadata.refresh.interval.ms"): value
     for name, value in SPEC["config"].items()
 }
-consumer = Consumer(config)
+
+
+def failed(error):
+    """librdkafka tells of what it cannot mend, such as a fenced instance id, here alone."""
+    if error.fatal() or error.code() == KafkaError._FATAL:
+        tell("fenced", error)
+        os._exit(3)
+
+
+consumer = Consumer({**config, "error_cb": failed})
 begin()
 polling = closed = False
 
@@ -53,9 +64,6 @@ while not closed:
             handled += 1
         else:
             tell("error", message.error())
-            if message.error().code() == KafkaError.FENCED_INSTANCE_ID or message.error().fatal():
-                tell("fenced", message.error())
-                raise SystemExit(3)
     handle(handled)
     if MANUAL and handled:
         try:
