@@ -53,8 +53,8 @@ KIND_NAMES: Final[dict[int, str]] = {int(kind): kind.kafka_name for kind in Reco
 
 
 def kind_name(kind: int) -> str:
-    """The name of a kind; of one that is not known, its number."""
-    return KIND_NAMES.get(kind) or str(kind)
+    """The name of a kind; `kind 42` for one that is not known."""
+    return KIND_NAMES.get(kind) or f"kind {kind}"
 
 
 ConsumerGroupKey: TypeAlias = (

@@ -113,7 +113,7 @@ def test_a_tagged_array_that_may_be_null(tags: str, epochs: list[int] | None) ->
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [(0, "LegacyOffsetCommit"), (1, "OffsetCommit"), (3, "ConsumerGroupMetadata"), (9, "9"), (-1, "-1")],
+    [(0, "LegacyOffsetCommit"), (1, "OffsetCommit"), (3, "ConsumerGroupMetadata"), (9, "kind 9"), (-1, "kind -1")],
 )
 def test_names_of_kinds(kind: int, name: str) -> None:
     assert kind_name(kind) == name
