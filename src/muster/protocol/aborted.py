@@ -33,13 +33,14 @@ class AbortedTransactions:
         while self._waiting and self._waiting[-1][1] <= header.last_offset:
             self._open.add(self._waiting.pop()[0])
         if header.is_control:
-            if _is_abort_marker(buffer, position, header):
+            if is_abort_marker(buffer, position, header):
                 self._open.discard(header.producer_id)
             return True
         return header.is_transactional and header.producer_id in self._open
 
 
-def _is_abort_marker(buffer: Buffer, position: int, header: BatchHeader) -> bool:
+def is_abort_marker(buffer: Buffer, position: int, header: BatchHeader) -> bool:
+    """Whether a control batch ends its producer's transaction without a commit. Raises CorruptRecordError."""
     records = read_tuples(buffer, position, header)
     key = records[0][2] if records else None
     return key is not None and len(key) >= _CONTROL_KEY.size and _CONTROL_KEY.unpack_from(key)[1] == _ABORT

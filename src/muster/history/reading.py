@@ -1,0 +1,115 @@
+"""Reads the partitions of a source side by side, ahead of the caller, with bounded memory."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from typing import Protocol
+
+import pyarrow as pa
+
+_WIDTH = 4
+"""How many partitions are read at a time."""
+_AHEAD = 2
+"""How many batches of a partition may wait for the caller."""
+
+
+class Topic(Protocol):
+    """One topic of a cluster or of a folder."""
+
+    @property
+    def records(self) -> dict[int, int]:
+        """About how many records there are, by partition; those with none may be left out."""
+
+    def read(self, partition: int) -> Iterator[pa.RecordBatch]:
+        """One partition's records, in order of offset, as batches of schema RAW."""
+
+
+Part = tuple[int, Iterator[pa.RecordBatch]]
+
+
+def side_by_side(topic: Topic, partitions: Sequence[int]) -> Generator[Part, None, None]:
+    """Each of the partitions with its batches, in the order given. The batches of one have to be taken before the next
+    is asked for; meanwhile threads read the next ones. What a reader raises is raised where its batches are taken."""
+    pipes = {partition: _Pipe() for partition in partitions}
+    waiting = deque(partitions)
+
+    def work() -> None:
+        while True:
+            try:
+                partition = waiting.popleft()
+            except IndexError:
+                return
+            if not _fill(pipes[partition], lambda: topic.read(partition)):  # noqa: B023 - called at once
+                return
+
+    width = min(_WIDTH, len(partitions))
+    threads = [threading.Thread(target=work, name="muster-history", daemon=True) for _ in range(width)]
+    for thread in threads:
+        thread.start()
+    try:
+        for partition in partitions:
+            yield partition, pipes[partition].batches()
+    finally:
+        waiting.clear()
+        for pipe in pipes.values():
+            pipe.close()
+
+
+def _fill(pipe: _Pipe, read: Callable[[], Iterator[pa.RecordBatch]]) -> bool:
+    """Read into a pipe; False if it was closed at its other end."""
+    failed: BaseException | None = None
+    try:
+        batches = read()
+        with closing(batches):  # type: ignore[type-var]
+            for batch in batches:
+                if not pipe.put(batch):
+                    return False
+    except BaseException as error:  # raised again in the thread that takes the batches
+        failed = error
+    pipe.end(failed)
+    return True
+
+
+class _Pipe:
+    """Batches on their way from one thread to another: `put` waits while _AHEAD of them wait."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._batches: deque[pa.RecordBatch] = deque()
+        self._ended = self._closed = False
+        self._failed: BaseException | None = None
+
+    def put(self, batch: pa.RecordBatch) -> bool:
+        """False: the pipe was closed by the thread that takes."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or len(self._batches) < _AHEAD)
+            if not self._closed:
+                self._batches.append(batch)
+                self._changed.notify_all()
+            return not self._closed
+
+    def end(self, failed: BaseException | None) -> None:
+        with self._changed:
+            self._ended, self._failed = True, failed
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._batches.clear()
+            self._changed.notify_all()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._batches or self._ended)
+                if not self._batches:
+                    break
+                batch = self._batches.popleft()
+                self._changed.notify_all()
+            yield batch
+        if self._failed is not None:
+            raise self._failed
