@@ -13,6 +13,7 @@ from tests.support.peers import KafkaCluster
 
 OFFSETS = "__consumer_offsets"
 THREE = ("cluster3",)
+LONG_SESSION = {"session.timeout.ms": "20000", "max.poll.interval.ms": "20000"}
 
 
 @dataclass
@@ -82,7 +83,7 @@ def _three(stage: Stage, flavour: Flavour, config: dict[str, str] | None = None)
 def coordinator_killed(stage: Stage, flavour: Flavour) -> None:
     """The coordinator's broker is killed; the members find the new one in time, and nothing rebalances."""
     nodes = _nodes(stage)
-    group = _three(stage, flavour, {} if flavour.next_generation else {"session.timeout.ms": "20000"})
+    group = _three(stage, flavour, {} if flavour.next_generation else LONG_SESSION)
     try:
         with stage.quiet(group, "node 2, which coordinates the group, gets SIGKILL"):
             nodes.kill(2)

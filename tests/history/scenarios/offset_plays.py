@@ -153,8 +153,8 @@ def expired(stage: Stage, flavour: Flavour) -> None:
 
 
 @play([RANGE, COOPERATIVE, CONSUMER, CONFLUENT[0]], clusters=BOTH)
-def topics_come_and_go(stage: Stage, flavour: Flavour) -> None:
-    """Of two topics one is there from the beginning; the other is created later, and deleted in the end."""
+def topic_created(stage: Stage, flavour: Flavour) -> None:
+    """Of two topics that a group subscribes to, one is there from the beginning; the other is created later."""
     first, name = stage.topic("t"), f"{stage.name}.u"
     group = stage.group(flavour)
     members = group.several(2)
@@ -194,6 +194,7 @@ def upgraded(stage: Stage, flavour: Flavour) -> None:
 def connect(stage: Stage, flavour: Flavour) -> None:
     """Two workers of Kafka Connect, whose group is of another protocol type; the second is killed."""
     group = stage.group(flavour, name="workers")
+    group.protocol_type = "connect"
     folder = stage.folder
     with stage.happens(group, "started", "a worker starts"):
         first = _worker(stage, group, folder, "w1")

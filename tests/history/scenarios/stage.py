@@ -138,6 +138,8 @@ class Group:
     config: dict[str, str] = field(default_factory=dict)
     members: list[Member] = field(default_factory=list)
     commit: str = "auto"
+    protocol_type: str = ""
+    """Of a group that is not one of consumers."""
 
     def remove(self, member: Member) -> None:
         """One less is expected."""
@@ -174,7 +176,7 @@ class Group:
     def seen(self) -> tuple[Any, ...]:
         """What the broker tells of it: state, client ids, owned partitions, who owns what."""
         try:
-            told = self.stage.operator.ask("describe", group=self.name)
+            told = self.stage.operator.ask("describe", group=self.name, type=self.protocol_type)
         except OperatorError as error:
             if "GroupIdNotFound" not in str(error):
                 raise
@@ -194,7 +196,7 @@ class Group:
         labels, partitions = self.expected()
         state, seen, owned, _ = self.seen()
         if not labels:
-            return state in ("Empty", "Dead") or (bool(self.stage.processes) and state == "Stable")
+            return state in ("Empty", "Dead") or (bool(self.protocol_type) and state == "Stable")
         return bool(state == "Stable" and seen == labels and owned == partitions)
 
     def settle(self) -> None:

@@ -68,7 +68,17 @@ public class Operator {
         int partition = command.path("partition").asInt();
         switch (command.get("do").asText()) {
             case "describe" -> {
-                return described(admin.describeConsumerGroups(List.of(group)).describedGroups().get(group).get());
+                if (command.path("type").asText().isEmpty()) {
+                    return described(admin.describeConsumerGroups(List.of(group)).describedGroups().get(group).get());
+                }
+                var other = admin.describeClassicGroups(List.of(group)).describedGroups().get(group).get();
+                ObjectNode told = JSON.createObjectNode().put("state", other.state().toString());
+                ArrayNode members = told.putArray("members");
+                for (MemberDescription member : other.members()) {
+                    members.addObject().put("member_id", member.consumerId()).put("client_id", member.clientId())
+                            .putArray("partitions");
+                }
+                return told;
             }
             case "create" -> {
                 NewTopic wanted = new NewTopic(topic, Optional.of(command.get("partitions").asInt()), Optional.empty());
