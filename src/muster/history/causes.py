@@ -1,0 +1,383 @@
+"""Why a group rebalanced: rules, as a table from the strongest evidence to the weakest. The first that fits says it.
+
+A rule looks at a `Case`, one rebalance with all that is known of it, and returns a `Verdict` or None. A confidence
+says in how many of a hundred such cases the cause is right, as far as recorded scenarios tell; what else fits is
+named beside it, with what would tell the two apart. Patterns over several rebalances (patterns.py) come later, and
+may overrule.
+
+What a group's leader does shows less than what members do. A leader of Java's client joins again when the topics of the
+group got partitions, which the next assignment has; when its application calls enforceRebalance, and when its metadata
+changed in another way (its rack), which nothing shows. A follower that joins again with what the coordinator knows is
+simply answered, so when nothing at all differs it was the leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import TypeAlias
+
+from muster.history.departures import BROKER_LOG, Departure
+from muster.history.model import Alternative, Cause, Generation, Member, TopicPartition
+from muster.history.rebalances import Difference
+from muster.history.wording import count, duration, listed, named
+
+JOIN_LOG = "the coordinator's log: 'Preparing to rebalance group … (reason: …)' names the first of them"
+ADMIN_LOG = "when the topic's partitions were created, in the controller's log or by `kafka-topics --describe`"
+MOVE_LOG = "the brokers' logs: 'Elected as the group coordinator' (or 'Loading group metadata') at that time"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A cause, how sure it is, why, and what else it could be."""
+
+    cause: Cause
+    confidence: float
+    evidence: tuple[str, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
+
+    def but(self, *more: str, sure: float = 1.0, also: Iterable[Alternative] = ()) -> Verdict:
+        """The same with more to say; `sure` scales the confidence."""
+        known = {each.cause for each in self.alternatives} | {self.cause}
+        added = tuple(each for each in also if each.cause not in known)
+        confidence = round(min(0.99, self.confidence * sure), 2)
+        return replace(
+            self,
+            confidence=confidence,
+            evidence=(*self.evidence, *more),
+            alternatives=(*self.alternatives, *added),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorMove:
+    """Since the generation before, another broker (or the same, started anew) took the group over."""
+
+    before_ms: int
+    """When the former one was last seen to write."""
+    after_ms: int
+    """When the new one was first seen to."""
+
+
+@dataclass(slots=True)
+class Case:
+    """One rebalance, and what is known of it. Times are of the group's clock."""
+
+    after: Generation
+    before: Generation | None
+    differs: Difference
+    at_ms: int
+    departures: list[Departure] = field(default_factory=list)
+    ended: str = ""
+    """Why there is no generation before: `deleted`, `fell`, or nothing."""
+    has_earlier_records: bool = False
+    """The log has something of the group before this."""
+    missed: int = 0
+    """Generations between the two of which there is no record."""
+    grown: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Topics of the same subscription that have more partitions than were known before."""
+    gone_topics: tuple[str, ...] = ()
+    handed_out: frozenset[TopicPartition] = frozenset()
+    """Partitions that the generation before took from their owners, and this one gives away."""
+    is_second_phase: bool = False
+    second_of: str = ""
+    """Why it is one, if not by partitions handed out."""
+    move: CoordinatorMove | None = None
+    metadata_changed: bool = False
+    """KIP-848: the hash of the topics' metadata, or what a regular expression matches, is another."""
+    regex_grew: tuple[str, ...] = ()
+    returned: dict[str, tuple[Cause, int]] = field(default_factory=dict)
+    """Of members that came: why the one that they were before was gone, and for how long."""
+
+    @property
+    def stayed(self) -> int:
+        return len(self.differs.stayed)
+
+    @property
+    def is_modern(self) -> bool:
+        return self.after.leader is None and bool(self.after.kind == "consumer")
+
+
+Rule: TypeAlias = Callable[[Case], Verdict | None]
+
+
+def verdict(case: Case) -> Verdict:
+    """Why a group rebalanced, by one rebalance alone."""
+    found = next(chain((each for rule in RULES if (each := rule(case)) is not None), [_unknown(case)]))
+    if case.missed:
+        found = found.but(_missed(case), sure=0.8)
+    former, now = case.before.protocol if case.before is not None else None, case.after.protocol
+    if former and now and former != now:
+        found = found.but(f"The assignor changed from {former} to {now}.")
+    return found
+
+
+def _missed(case: Case) -> str:
+    numbers = count(case.missed, "generation")
+    return (
+        f"{numbers} between {_number(case.before)} and {case.after.generation} left no record: rebalances that did not "
+        "come to an end, or compaction removed them."
+    )
+
+
+def _number(generation: Generation | None) -> str:
+    return "-" if generation is None else str(generation.generation)
+
+
+# ---------------------------------------------------------------------------------------------------- where it begins
+
+
+def _no_longer_known(case: Case) -> Verdict | None:
+    """The first record of a group that is there."""
+    if case.before is not None or case.ended == "deleted":
+        return None
+    if case.ended == "fell":
+        evidence = (
+            f"Generation {case.after.generation} follows a higher one: the group was deleted and created again, and "
+            "the records between were removed by compaction."
+        )
+        return Verdict(Cause.STARTED, 0.6, (evidence,), (Alternative(Cause.NOT_KNOWN, "the brokers' logs"),))
+    if not case.after.members:
+        return Verdict(Cause.NOT_KNOWN, 0.0, (f"The group has no members as of generation {case.after.generation}.",))
+    if case.after.generation <= 1:
+        return Verdict(Cause.STARTED, 0.97, (f"The group is new: {_who(case.after.members)}.",))
+    if not case.has_earlier_records and case.after.generation <= 3:
+        evidence = f"Nothing of the group is in the log before generation {case.after.generation}."
+        return Verdict(Cause.STARTED, 0.6, (evidence,), (Alternative(Cause.JOINED, "older records of the log"),))
+    evidence = f"The log, as it is, begins with generation {case.after.generation}; what was before is not known."
+    return Verdict(Cause.NOT_KNOWN, 0.0, (evidence,))
+
+
+def _started(case: Case) -> Verdict | None:
+    if case.ended == "deleted" and case.after.members:
+        return Verdict(Cause.STARTED, 0.97, (f"The group had been removed, and is new: {_who(case.after.members)}.",))
+    if case.before is None or case.before.members or not case.after.members:
+        return None
+    if case.before.generation == 0:
+        return Verdict(Cause.STARTED, 0.97, (f"The group is new: {_who(case.after.members)}.",))
+    empty = duration(max(0, case.after.started_ms - case.before.started_ms))
+    return Verdict(Cause.STARTED, 0.97, (f"The group had been empty for {empty}: {_who(case.after.members)}.",))
+
+
+def _who(members: Iterable[Member]) -> str:
+    return f"{listed(map(named, members))} joined"
+
+
+# ------------------------------------------------------------------------------------------------------ the coordinator
+
+
+def _moved(case: Case) -> Verdict | None:
+    """Members that lost their membership as another broker took over."""
+    move = case.move
+    if move is None or case.before is None or not case.before.members:
+        return None
+    gone = case.differs.gone
+    before = duration(max(0, case.at_ms - move.before_ms))
+    told = (
+        f"The leader epoch of the group's partition grew in the {before} before: another broker coordinates it, "
+        "or the same one was started anew."
+    )
+    if gone:
+        silent = all(case.at_ms - each.silent_ms <= move.after_ms + 1_000 for each in case.departures)
+        came_back = len(case.differs.replaced) == len(gone)
+        if not (silent and (not case.stayed or came_back)) or case.differs.joined:
+            return None
+        evidence = f"{count(len(gone), 'member')} lost the membership with it: {listed(map(named, gone))}."
+        others = [Alternative(each.cause, MOVE_LOG) for each in case.departures if each.cause is not Cause.LEFT]
+        return Verdict(Cause.COORDINATOR_MOVED, 0.8 if len(gone) > 1 else 0.6, (told, evidence)).but(also=others)
+    if case.differs.same_members and not case.differs.resubscribed and not case.grown and not case.is_second_phase:
+        recent = case.at_ms - move.before_ms <= _patience_ms(case)
+        if recent:
+            evidence = "Members and subscriptions are the same."
+            other = Alternative(Cause.LEADER_REJOINED, MOVE_LOG)
+            return Verdict(Cause.COORDINATOR_MOVED, 0.7, (told, evidence), (other,))
+    return None
+
+
+def _patience_ms(case: Case) -> int:
+    """How long after a move a rebalance may be its consequence."""
+    timeouts = [each.rebalance_timeout_ms or each.session_timeout_ms or 0 for each in case.after.members]
+    return min(max([60_000, *timeouts]), 300_000)
+
+
+def _back_after_move(case: Case) -> Verdict | None:
+    """All that join had lost their membership as the coordinator moved."""
+    came = case.differs.came
+    why = [case.returned.get(member.member_id) for member in came]
+    if not came or case.differs.gone or any(each is None or each[0] is not Cause.COORDINATOR_MOVED for each in why):
+        return None
+    evidence = f"{listed(map(named, came))} lost the membership as the coordinator moved, and is back."
+    return Verdict(Cause.COORDINATOR_MOVED, 0.75, (evidence,), (Alternative(Cause.JOINED, MOVE_LOG),))
+
+
+# -------------------------------------------------------------------------------------------------- members come and go
+
+
+def _static_replaced(case: Case) -> Verdict | None:
+    replaced = [change for change in case.differs.replaced if change.member.instance_id]
+    if not replaced or len(replaced) < len(case.differs.replaced) or case.differs.left or case.differs.joined:
+        return None
+    who = listed(named(change.member) for change in replaced)
+    evidence = f"{who} came back under a new member id, with the same instance id."
+    if case.before is not None and case.before.generation == case.after.generation:
+        return Verdict(
+            Cause.STATIC_MEMBER_REPLACED, 0.98, (evidence, "The group did not rebalance: the generation stayed.")
+        )
+    why = "What it brings is another assignor or subscription." if _brings_more(case) else ""
+    return Verdict(Cause.STATIC_MEMBER_REPLACED, 0.9, tuple(filter(None, (evidence, why))))
+
+
+def _brings_more(case: Case) -> bool:
+    return bool(case.differs.resubscribed) or (case.before is not None and case.before.protocol != case.after.protocol)
+
+
+def _departed(case: Case) -> Verdict | None:
+    if not case.departures:
+        return None
+    first = min(case.departures, key=lambda each: each.triggered_ms)
+    same = [each for each in case.departures if each.cause is first.cause]
+    others = [each for each in case.departures if each.cause is not first.cause]
+    confidence = max(each.confidence for each in same)
+    evidence = (*(each.evidence for each in (*same, *others)[:4]), *_back_at_once(case))
+    found = Verdict(first.cause, confidence, evidence, first.alternatives)
+    if others:
+        also = [Alternative(each.cause, JOIN_LOG) for each in others]
+        found = found.but("It is taken as the cause that came first.", sure=0.8, also=also)
+    if case.differs.joined and first.cause is Cause.LEFT:
+        return _left_or_joined(case, found)
+    if case.differs.joined:
+        found = found.but(_joined_besides(case), sure=0.85, also=[Alternative(Cause.JOINED, JOIN_LOG)])
+    if not case.after.members:
+        found = found.but("No member is left.")
+    return found
+
+
+def _left_or_joined(case: Case, found: Verdict) -> Verdict:
+    """One came and one left in the same rebalance: nothing says which was first."""
+    return found.but(_joined_besides(case), sure=0.6, also=[Alternative(Cause.JOINED, JOIN_LOG)])
+
+
+def _joined_besides(case: Case) -> str:
+    return f"In the same rebalance {_who(change.member for change in case.differs.joined)}."
+
+
+def _back_at_once(case: Case) -> list[str]:
+    back = [change.member for change in case.differs.replaced if not change.member.instance_id]
+    return [f"It was back in the same rebalance under a new member id: {listed(map(named, back))}."] if back else []
+
+
+def _joined(case: Case) -> Verdict | None:
+    joined = [change.member for change in case.differs.joined]
+    if not joined:
+        return None
+    evidence = [f"{_who(joined)}: {count(len(joined), 'new member id')}."]
+    for member in joined:
+        if member.member_id in case.returned:
+            why, ms = case.returned[member.member_id]
+            gone = str(why).replace("_", " ")
+            evidence.append(f"{named(member)} was a member until {duration(ms)} before ({gone}), and is back.")
+    return Verdict(Cause.JOINED, 0.97, tuple(evidence))
+
+
+# ------------------------------------------------------------------------------------------ what is subscribed to
+
+
+def _second_phase(case: Case) -> Verdict | None:
+    """Nothing but the second half of the rebalance before. The cause is put in by that one's row."""
+    if not case.is_second_phase:
+        return None
+    if case.second_of:
+        return Verdict(Cause.NOT_KNOWN, 0.9, (case.second_of,))
+    given = len(case.handed_out)
+    evidence = (
+        f"Second phase: {count(given, 'partition')} that the members had given up {'was' if given == 1 else 'were'} "
+    )
+    return Verdict(Cause.NOT_KNOWN, 0.97, (evidence + "handed out.",))
+
+
+def _subscription_changed(case: Case) -> Verdict | None:
+    changed = case.differs.resubscribed
+    if not changed:
+        return None
+    evidence = []
+    for change in changed[:3]:
+        assert change.before is not None
+        added = sorted(set(change.member.topics) - set(change.before.topics))
+        dropped = sorted(set(change.before.topics) - set(change.member.topics))
+        evidence.append(f"{named(change.member)} subscribes to other topics: {_topics(added, dropped, change.member)}.")
+    same = len(changed) == case.stayed > 1 and len({_added(change) for change in changed}) == 1
+    if same and _added(changed[0]):
+        told = "whether the members subscribe by pattern; when the topic was created"
+        other = Alternative(Cause.PARTITIONS_ADDED, told)
+        return Verdict(Cause.SUBSCRIPTION_CHANGED, 0.6, tuple(evidence), (other,))
+    return Verdict(Cause.SUBSCRIPTION_CHANGED, 0.93, tuple(evidence))
+
+
+def _added(change: object) -> tuple[str, ...]:
+    before, member = change.before, change.member  # type: ignore[attr-defined]
+    return tuple(sorted(set(member.topics) - set(before.topics)))
+
+
+def _topics(added: list[str], dropped: list[str], member: Member) -> str:
+    parts = [f"{listed(added)} more" if added else "", f"{listed(dropped)} no more" if dropped else ""]
+    return ", ".join(filter(None, parts)) or f"the pattern is now {member.topic_regex!r}"
+
+
+def _partitions_added(case: Case) -> Verdict | None:
+    if case.grown:
+        evidence = [f"{topic} has {now} partitions, {had} before." for topic, (had, now) in sorted(case.grown.items())]
+        if case.regex_grew:
+            evidence.append(f"The members' regular expression matches {listed(case.regex_grew)} now.")
+        return Verdict(Cause.PARTITIONS_ADDED, 0.95, tuple(evidence))
+    if case.regex_grew:
+        evidence = [f"The members' regular expression matches {listed(case.regex_grew)} now."]
+        return Verdict(Cause.PARTITIONS_ADDED, 0.8, tuple(evidence))
+    return None
+
+
+def _metadata_changed(case: Case) -> Verdict | None:
+    if not case.metadata_changed:
+        return None
+    if case.gone_topics:
+        evidence = f"Of {listed(case.gone_topics)} no partition is assigned any more: it was deleted."
+        return Verdict(Cause.NOT_KNOWN, 0.5, (evidence,))
+    evidence = (
+        "The metadata of the topics changed, but not how many partitions are assigned: replicas moved racks, perhaps."
+    )
+    return Verdict(Cause.NOT_KNOWN, 0.3, (evidence,), (Alternative(Cause.PARTITIONS_ADDED, ADMIN_LOG),))
+
+
+def _leader_rejoined(case: Case) -> Verdict | None:
+    if case.before is None or not case.differs.same_members or not case.after.members or case.is_modern:
+        return None
+    leader = next((each for each in case.after.members if each.member_id == case.after.leader), None)
+    who = named(leader) if leader is not None else "the leader"
+    evidence = [f"Members, subscriptions and partitions are the same: {who}, the leader, joined again."]
+    if case.gone_topics:
+        evidence = [
+            f"Of {listed(case.gone_topics)} no partition is assigned any more: it was deleted, and {who} joined again."
+        ]
+    told = "the coordinator's log: 'Preparing to rebalance group … (reason: …)'"
+    return Verdict(Cause.LEADER_REJOINED, 0.8, tuple(evidence), (Alternative(Cause.NOT_KNOWN, told),))
+
+
+def _unknown(case: Case) -> Verdict:
+    evidence = "Members and subscriptions are the same, and nothing in the records explains it."
+    return Verdict(Cause.NOT_KNOWN, 0.0, (evidence,), (Alternative(Cause.PARTITIONS_ADDED, BROKER_LOG),))
+
+
+RULES: tuple[Rule, ...] = (
+    _no_longer_known,
+    _back_after_move,
+    _started,
+    _moved,
+    _static_replaced,
+    _departed,
+    _joined,
+    _subscription_changed,
+    _partitions_added,
+    _second_phase,
+    _metadata_changed,
+    _leader_rejoined,
+)

@@ -1,0 +1,137 @@
+"""The classic protocol's records, folded: each is a generation, the one before again, or the group's end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from muster.history.causes import Case
+from muster.history.departures import Circumstances, Departure, departure
+from muster.history.generations import classic_generation
+from muster.history.group_state import GroupState, add, before_tombstone, ended, others, remember, silences
+from muster.history.model import Generation, GroupKind, Member, Place, Rows
+from muster.history.pending import look_at_partitions
+from muster.history.rebalances import Difference, difference, owners, withheld
+from muster.protocol.messages import GroupMetadataValue
+
+
+def classic_record(state: GroupState, value: GroupMetadataValue | None, at: Place, at_ms: int, rows: Rows) -> None:
+    before = state.current
+    if value is None:
+        if before is not None:
+            ended(state, before, at, at_ms, rows)
+        state.current = None
+        return
+    state.kind = GroupKind.CLASSIC
+    after = classic_generation(state.group, value, at)
+    if before is not None and _same_generation(state, before, after, at_ms):
+        return
+    if before is not None:
+        rows.generations.append(replace(before, ended_ms=at.timestamp_ms))
+    case = Case(after, before, Difference(), at_ms, has_earlier_records=state.first is not None and state.first != at)
+    if before is None:
+        case.before, case.ended = before_tombstone(state, after, at_ms, GroupKind.CONSUMER)
+        state.resettling = (
+            "" if case.before is None else ("The group went back to the classic protocol, and its members joined anew.")
+        )
+    elif after.generation <= before.generation and (after.members or after.generation < before.generation):
+        case.before, case.ended = None, "fell"
+    else:
+        case.missed = max(0, after.generation - before.generation - 1)
+    if case.before is not None or after.members or case.ended == "fell":
+        _classic_rebalance(state, case)
+    else:
+        _without_members(state, after, at_ms)
+    state.current, state.current_ms = after, at_ms
+
+
+def _without_members(state: GroupState, after: Generation, at_ms: int) -> None:
+    """Where the log begins, or a group does: Kafka 4 writes a generation 0 when it makes one."""
+    state.times.own({}, at_ms)
+    state.resettling = ""
+
+
+def _same_generation(state: GroupState, before: Generation, after: Generation, at_ms: int) -> bool:
+    """Whether a record only writes the generation again, as when a static member's id is taken over."""
+    if after.generation != before.generation:
+        return False
+    found = difference(before.members, after.members)
+    if found.left or found.joined or any(not change.member.instance_id for change in found.replaced):
+        return False
+    row = replace(after, started_ms=before.started_ms, prepared_ms=before.prepared_ms, at=before.at)
+    if found.replaced:
+        _taken_over(state, before, after, found, at_ms)
+    state.current = row
+    return True
+
+
+def _taken_over(state: GroupState, before: Generation, after: Generation, found: Difference, at_ms: int) -> None:
+    """A static member came back under a new id, and the group goes on as it was."""
+    for change in found.replaced:
+        if change.before is not None:
+            state.times.rename(change.before.member_id, change.member.member_id)
+    case = Case(after, before, found, at_ms)
+    add(state, case, 0, "exact", {})
+
+
+def _classic_rebalance(state: GroupState, case: Case) -> None:
+    after, before, at_ms = case.after, case.before, case.at_ms
+    case.differs = difference(before.members if before is not None else (), after.members)
+    look_at_partitions(case, state.counts)
+    _look_at_phase(state, case)
+    case.departures = [_classic_departure(state, case, member) for member in case.differs.gone]
+    duration_ms, duration_is = _classic_duration(state, case)
+    silent = silences(state, before, at_ms)
+    add(state, case, duration_ms, duration_is, silent)
+    state.withheld = withheld(before, after)
+    remember(state, after)
+    state.times.own(owners(after.members), at_ms)
+    if after.protocol_type != "consumer" and after.members:
+        state.times.disown()
+
+
+def _look_at_phase(state: GroupState, case: Case) -> None:
+    assigned = {place for member in case.after.members for place in member.assignment}
+    case.handed_out = state.withheld & assigned
+    same = case.differs.same_members and bool(case.after.members) and case.before is not None
+    case.is_second_phase = same and bool(case.handed_out)
+    if same and state.resettling and case.after.kind is GroupKind.CLASSIC and case.before is state.current:
+        case.is_second_phase, case.second_of = True, state.resettling
+    if case.before is state.current or case.before is None:
+        state.resettling = ""
+
+
+def _began_by(case: Case) -> int:
+    """When all had joined, by the group's clock."""
+    after = case.after
+    if after.prepared_ms is None:
+        return case.at_ms
+    return case.at_ms - min(max(0, after.started_ms - after.prepared_ms), 3_600_000)
+
+
+def _classic_departure(state: GroupState, case: Case, member: Member) -> Departure:
+    until, gap = others(state, [change.before or change.member for change in case.differs.stayed])
+    return departure(
+        Circumstances(
+            member=member,
+            signs=state.times.signs(member.assignment),
+            joined_ms=state.current_ms,
+            began_by_ms=_began_by(case),
+            others_until_ms=until,
+            others_gap_ms=gap,
+            session_ms=member.session_timeout_ms,
+            poll_ms=member.rebalance_timeout_ms,
+        )
+    )
+
+
+def _classic_duration(state: GroupState, case: Case) -> tuple[int | None, str]:
+    """From when the first of those that stayed stopped to commit; else how long the leader took to assign."""
+    before = case.before
+    if before is not None and case.differs.stayed and "cooperative" not in (case.after.protocol or ""):
+        signs = [state.times.signs(change.before.assignment) for change in case.differs.stayed if change.before]
+        shown = [
+            each.last_ms for each in signs if each.commits and case.at_ms - each.last_ms <= state.limits.pattern_ms
+        ]
+        if shown:
+            return case.at_ms - min(shown), "at most"
+    return case.at_ms - _began_by(case), "at least"

@@ -1,0 +1,262 @@
+"""When a group's partitions were last committed, as columns: what the rules ask of commits, at the price of numpy.
+
+A topic holds thousands of commits for each generation, so nothing here looks at one commit at a time. A chunk's commits
+are compared with the ones before them once (`Commits` sorted by partition); between two records of the group a stretch
+of them is taken in with a handful of array operations.
+
+**Time.** Records are in the order of the log; their times are the brokers' clocks. `Clock` makes of them a time that
+never falls: it stands still where clocks differ by a little, and goes on from where it was when a clock was set back by
+more. All rules compare these times; rows show the records' own.
+
+**Tenure.** A commit says nothing of its member. It is taken as that of the partition's owner, from when the owner got
+the partition on: the member's tenure, which a rebalance that leaves it the partition does not end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from muster.history.model import CommitNote, Commits, TopicPartition
+
+if TYPE_CHECKING:
+    from muster.history.model import Int64s
+
+SET_BACK_MS = 60_000
+"""A clock that falls by less is one of several that differ; by more, it was set."""
+NEVER = -1
+
+
+@dataclass(slots=True)
+class Clock:
+    """A time that never falls, from the times of records in the order of the log."""
+
+    high_ms: int | None = None
+    offset_ms: int = 0
+
+    def times(self, raw: Int64s) -> Int64s:
+        """The times of the records that come next."""
+        if not len(raw):
+            return raw
+        high = int(raw[0]) if self.high_ms is None else self.high_ms
+        risen = np.maximum.accumulate(np.maximum(raw, high))
+        if int((risen - raw).max()) <= SET_BACK_MS:
+            self.high_ms = int(risen[-1])
+            return risen + self.offset_ms
+        found = []
+        for time in raw.tolist():
+            if time < high - SET_BACK_MS:
+                self.offset_ms += high - time
+                high = time
+            high = max(high, time)
+            found.append(high + self.offset_ms)
+        self.high_ms = high
+        return np.array(found, dtype=np.int64)
+
+    def at(self, time_ms: int) -> int:
+        """The same time for a clock that goes with the latest record's."""
+        return time_ms + self.offset_ms
+
+    @property
+    def now(self) -> int:
+        return (self.high_ms or 0) + self.offset_ms
+
+
+class Signs(NamedTuple):
+    """What the commits of some partitions say of their owner in its tenure: times of the group's clock."""
+
+    commits: int
+    last_ms: int
+    moved_on_ms: int
+    """When an offset last changed; both are -1 where there is none."""
+    longest_gap_ms: int
+    """Between two commits of the same partition: how regular they are. -1 with fewer than two."""
+
+
+NO_SIGNS = Signs(0, NEVER, NEVER, NEVER)
+
+_LAST, _OFFSET, _MOVED_ON, _COUNT, _LONGEST, _SINCE, _OWNED, _NOTED = range(8)
+_EMPTY = (NEVER, NEVER, NEVER, 0, NEVER, NEVER, 1, 0)
+
+
+def _blank(size: int) -> Int64s:
+    return np.repeat(np.array(_EMPTY, dtype=np.int64)[:, None], size, axis=1)
+
+
+@dataclass(slots=True)
+class CommitTimes:
+    """The latest commits of each partition of a group, and the member that owns it."""
+
+    index: dict[TopicPartition, int] = field(default_factory=dict)
+    owners: dict[TopicPartition, str] = field(default_factory=dict)
+    owners_known: bool = False
+    columns: Int64s = field(default_factory=lambda: _blank(8))
+
+    def number(self, place: TopicPartition) -> int:
+        """The column of a partition."""
+        found = self.index.get(place)
+        if found is None:
+            found = self.index[place] = len(self.index)
+            if found >= self.columns.shape[1]:
+                self.columns = np.concatenate([self.columns, _blank(max(8, found))], axis=1)
+            self.columns[_OWNED, found] = not self.owners_known
+        return found
+
+    def own(self, owners: dict[TopicPartition, str], now_ms: int) -> None:
+        """Say which member owns what from now on."""
+        changed = [
+            self.number(place)
+            for place in owners.keys() | self.owners.keys()
+            if owners.get(place) != self.owners.get(place)
+        ]
+        if changed:
+            self.columns[_SINCE, changed] = now_ms
+            self.columns[_COUNT, changed] = 0
+            self.columns[_LONGEST, changed] = NEVER
+        self.owners = owners
+        self._mark_owned()
+
+    def _mark_owned(self) -> None:
+        self.owners_known = True
+        self.columns[_OWNED] = 0
+        self.columns[_OWNED, [self.index[place] for place in self.owners]] = 1
+        self.columns[_NOTED] = 0
+
+    def disown(self) -> None:
+        """The owners are not known from now on: nothing can be said of commits by strangers."""
+        self.owners = {}
+        self.owners_known = False
+
+    def rename(self, before: str, after: str) -> None:
+        """A member goes on under another id."""
+        self.owners = {place: after if owner == before else owner for place, owner in self.owners.items()}
+
+    def signs(self, places: Iterable[TopicPartition]) -> Signs:
+        """What the commits of these partitions say of the member that owns them all."""
+        numbers = [self.index[place] for place in places if place in self.index]
+        if not numbers:
+            return NO_SIGNS
+        found = self.columns[:, numbers]
+        found = found[:, found[_COUNT] > 0]
+        if not found.shape[1]:
+            return NO_SIGNS
+        return Signs(
+            int(found[_COUNT].max()), int(found[_LAST].max()), int(found[_MOVED_ON].max()), int(found[_LONGEST].max())
+        )
+
+    def last(self, place: TopicPartition) -> int:
+        """When a partition was last committed, or -1."""
+        number = self.index.get(place)
+        return NEVER if number is None else int(self.columns[_LAST, number])
+
+    def forget_expired(self) -> None:
+        """Drop partitions of which there is neither an offset nor an owner, once they are the most."""
+        kept = [
+            place
+            for place, number in self.index.items()
+            if self.columns[_OFFSET, number] != NEVER or self.columns[_LAST, number] == NEVER or place in self.owners
+        ]
+        if len(self.index) < 64 or 2 * len(kept) > len(self.index):
+            return
+        columns = _blank(max(8, len(kept)))
+        columns[:, : len(kept)] = self.columns[:, [self.index[place] for place in kept]]
+        self.columns, self.index = columns, {place: number for number, place in enumerate(kept)}
+
+
+class Stretches:
+    """A chunk's commits beside what was known before, to be taken in one stretch after another."""
+
+    def __init__(self, known: CommitTimes, group: str, commits: Commits, times: Int64s) -> None:
+        self._known, self._group, self._commits = known, group, commits
+        self.times = times
+        numbers = np.array([known.number(place) for place in commits.names], dtype=np.int64)
+        self.numbers = numbers[commits.partition] if len(times) else commits.partition
+        self._places = commits.names
+        self._compare()
+        self.notes: list[tuple[int, CommitNote]] = []
+
+    def _compare(self) -> None:
+        """Set beside each commit the one before it of the same partition."""
+        offsets, numbers = self._commits.offset, self.numbers
+        size = len(offsets)
+        self._live = offsets >= 0
+        self._all_live = bool(self._live.all()) if size else True
+        self._previous = np.empty(size, dtype=np.int64)
+        previous_times = np.empty(size, dtype=np.int64)
+        if not size:
+            self._gap = previous_times
+            return
+        order = np.argsort(numbers, kind="stable")
+        by_partition = numbers[order]
+        is_first = np.empty(size, dtype=bool)
+        is_first[0] = True
+        np.not_equal(by_partition[1:], by_partition[:-1], out=is_first[1:])
+        before_offset, before_time = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
+        before_offset[1:], before_time[1:] = offsets[order][:-1], self.times[order][:-1]
+        firsts = by_partition[is_first]
+        columns = self._known.columns
+        before_offset[is_first], before_time[is_first] = columns[_OFFSET, firsts], columns[_LAST, firsts]
+        self._previous[order], previous_times[order] = before_offset, before_time
+        known = (self._previous >= 0) & (previous_times >= 0)
+        self._gap = np.where(known, self.times - previous_times, NEVER)
+
+    def take(self, first: int, end: int) -> None:
+        """Take in the commits [first, end)."""
+        known, span = self._known, slice(first, end)
+        numbers, times, offsets = self.numbers[span], self.times[span], self._commits.offset[span]
+        self._note(first, end)
+        known.columns[_OFFSET, numbers] = offsets  # of several for one partition, numpy keeps the last
+        if not self._all_live:
+            live = self._live[span]
+            if not live.any():
+                return
+            numbers, times, offsets = numbers[live], times[live], offsets[live]
+            gap, previous = self._gap[span][live], self._previous[span][live]
+        else:
+            gap, previous = self._gap[span], self._previous[span]
+        columns = known.columns
+        columns[_LAST, numbers] = times
+        moved_on = offsets != previous
+        columns[_MOVED_ON, numbers[moved_on]] = times[moved_on]
+        within = (gap >= 0) & (times - gap >= columns[_SINCE, numbers])
+        np.maximum.at(columns[_LONGEST], numbers[within], gap[within])
+        np.add.at(columns[_COUNT], numbers, 1)
+
+    def _note(self, first: int, end: int) -> None:
+        offsets, previous = self._commits.offset[first:end], self._previous[first:end]
+        odd = np.flatnonzero((offsets < previous) & (previous >= 0) | (offsets < 0))
+        for at in (odd + first).tolist():
+            kind = "deleted" if self._commits.offset[at] < 0 else "rewind"
+            self.notes.append((at, self._row(at, kind)))
+        known = self._known
+        if not known.owners_known:
+            return
+        columns, numbers = known.columns, self.numbers[first:end]
+        strange = (columns[_OWNED, numbers] == 0) & (columns[_NOTED, numbers] == 0) & (offsets >= 0)
+        if strange.any():
+            found = np.flatnonzero(strange)
+            for at in (found[np.unique(numbers[found], return_index=True)[1]] + first).tolist():
+                self.notes.append((at, self._row(at, "non_member")))
+            columns[_NOTED, numbers[found]] = 1
+
+    def _row(self, at: int, kind: str) -> CommitNote:
+        topic, partition = self._places[int(self._commits.partition[at])]
+        time, offset = int(self._commits.timestamp_ms[at]), int(self._commits.offset[at])
+        return CommitNote(self._group, topic, partition, time, kind, offset, int(self._previous[at]))
+
+    def firsts(self, first: int, end: int, until_ms: int, awaited: Iterable[int]) -> list[tuple[int, int]]:
+        """Of these partitions' columns: the first commit of each in [first, end), unless it is later than that."""
+        span = slice(first, end)
+        numbers, times = self.numbers[span], self.times[span]
+        if not self._all_live:
+            numbers, times = numbers[self._live[span]], times[self._live[span]]
+        found = np.full(self._known.columns.shape[1], NEVER, dtype=np.int64)
+        found[numbers[::-1]] = times[::-1]
+        return [(number, time) for number in awaited if 0 <= (time := int(found[number])) <= until_ms]
+
+    def ordered_notes(self) -> list[CommitNote]:
+        """What is to be noted of the commits that were taken in, in the log's order."""
+        return [note for _, note in sorted(self.notes, key=lambda found: found[0])]

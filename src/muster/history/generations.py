@@ -1,0 +1,324 @@
+"""What the log says a group is: a classic group's generations, a KIP-848 group's epochs, as rows.
+
+**Classic.** One record (GroupMetadata) holds all of a generation. It is written when the leader has sent the
+assignment, when the last member is gone (generation + 1, without members), and again under the same generation when a
+static member comes back under a new id. Its `currentStateTimestamp` is when all had joined.
+
+**KIP-848.** A group is spread over records that are written as things change, several in one batch: members (5), the
+epoch (3) when something demands a new assignment, the target of each member (7) and its epoch (6), where each member
+is on its way to it (8), what a regular expression matches (16), partitions of topics (4, before Kafka 4.1; then a
+hash of them in 3). A tombstone takes its key's state away. `ConsumerTable` is that state; an epoch's row has the
+target assignment.
+
+Assignments name topics by id. Names come from the cluster (`Limits.topic_names`), from kind 4, or by elimination: an id
+that is assigned to members stands for a topic that all of them subscribe to.
+
+A group is converted between the two by records in one batch: tombstones of the one kind and the records of the other,
+with the same number as generation and epoch.
+
+What cannot be read (broken bytes, a version of tomorrow) is passed over; members of other protocol types than
+`consumer` have no topics, as their bytes mean something else.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from muster.errors import ProtocolError
+from muster.history.model import Entry, Generation, GroupKind, Member, Place, TopicPartition
+from muster.protocol.group_records import GroupMetadataRecord, decode_record
+from muster.protocol.messages import GroupMetadataValue
+from muster.protocol.record_kinds import RecordKind, TypedRecord
+from muster.protocol.subscription import decode_assignment, decode_subscription, subscribed_topics
+
+CONSUMER = "consumer"
+STABLE = 0
+LEFT_FOR_A_WHILE = -2
+"""The epoch of a static member that left and may come back."""
+
+
+def read(entry: Entry) -> GroupMetadataRecord | TypedRecord | None:
+    """The record of an entry; None if it cannot be read, or is of no kind that is known."""
+    try:
+        record = decode_record(entry.key, entry.value)
+    except ProtocolError:
+        return None
+    return record if isinstance(record, GroupMetadataRecord | TypedRecord) else None
+
+
+# ------------------------------------------------------------------------------------------------------------ classic
+
+
+def classic_generation(group: str, value: GroupMetadataValue, at: Place) -> Generation:
+    """The row of a GroupMetadata record."""
+    is_consumer = value.protocol_type == CONSUMER
+    prepared = value.current_state_timestamp
+    return Generation(
+        group=group,
+        generation=value.generation,
+        kind=GroupKind.CLASSIC,
+        started_ms=at.timestamp_ms,
+        ended_ms=None,
+        prepared_ms=prepared if prepared >= 0 else None,
+        settled_ms=None,
+        protocol_type=value.protocol_type,
+        protocol=value.protocol,
+        leader=value.leader,
+        members=tuple(_classic_member(member, is_consumer) for member in value.members),
+        at=at,
+    )
+
+
+def _classic_member(member: Any, is_consumer: bool) -> Member:
+    topics, owned = _subscription(bytes(member.subscription)) if is_consumer else ((), ())
+    return Member(
+        member_id=member.member_id,
+        client_id=member.client_id,
+        host=member.client_host,
+        instance_id=member.group_instance_id,
+        topics=topics,
+        assignment=_assignment(bytes(member.assignment)) if is_consumer else (),
+        owned=owned,
+        session_timeout_ms=member.session_timeout,
+        rebalance_timeout_ms=member.rebalance_timeout if member.rebalance_timeout >= 0 else None,
+    )
+
+
+@lru_cache(maxsize=1 << 14)
+def _subscription(data: bytes) -> tuple[tuple[str, ...], tuple[TopicPartition, ...]]:
+    """Topics, and partitions owned."""
+    try:
+        found = decode_subscription(data)
+    except ProtocolError:
+        return _topics(data), ()
+    return tuple(sorted(set(found.topics))), _places(found.owned_partitions)
+
+
+def _topics(data: bytes) -> tuple[str, ...]:
+    try:
+        return tuple(sorted(set(subscribed_topics(data))))
+    except ProtocolError:
+        return ()
+
+
+@lru_cache(maxsize=1 << 14)
+def _assignment(data: bytes) -> tuple[TopicPartition, ...]:
+    try:
+        return _places(decode_assignment(data).partitions)
+    except ProtocolError:
+        return ()
+
+
+def _places(found: Iterable[tuple[str, int]]) -> tuple[TopicPartition, ...]:
+    return tuple(sorted({(topic, partition) for topic, partition in found}))
+
+
+# ------------------------------------------------------------------------------------------------------------ KIP-848
+
+Ids: TypeAlias = tuple[TopicPartition, ...]
+"""Partitions by the topic's id in hexadecimal digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a member is on its way to its target."""
+
+    epoch: int
+    state: int
+    assigned: Ids
+    pending: Ids
+
+    @property
+    def held(self) -> Ids:
+        return (*self.assigned, *self.pending)
+
+
+class Step(Enum):
+    """What a record made of a group."""
+
+    EPOCH = auto()
+    GONE = auto()
+    MEMBER = auto()
+    STANDING = auto()
+    OTHER = auto()
+
+
+@dataclass(slots=True)
+class ConsumerTable:
+    """A KIP-848 group as its records leave it."""
+
+    epoch: int | None = None
+    metadata_hash: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    """Partitions by topic, of kind 4."""
+    members: dict[str, Member] = field(default_factory=dict)
+    target_epoch: int | None = None
+    targets: dict[str, Ids] = field(default_factory=dict)
+    standings: dict[str, Standing] = field(default_factory=dict)
+    regexes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    assignors: dict[str, str] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    candidates: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def apply(self, record: TypedRecord) -> Step:
+        """Take in a record of kinds 3 to 8 and 16."""
+        return _APPLY[record.kind](self, record.key, record.value)
+
+    def _group(self, _key: Any, value: Any) -> Step:
+        if value is None:
+            self.epoch = None
+            return Step.GONE
+        self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
+        return Step.EPOCH
+
+    def _partitions(self, _key: Any, value: Any) -> Step:
+        self.counts = {} if value is None else {topic.topic_name: topic.num_partitions for topic in value.topics}
+        if value is not None:
+            self.names.update({topic.topic_id.hex(): topic.topic_name for topic in value.topics})
+        return Step.OTHER
+
+    def _member(self, key: Any, value: Any) -> Step:
+        if value is None:
+            self.members.pop(key.member_id, None)
+            self.assignors.pop(key.member_id, None)
+            return Step.MEMBER
+        classic = value.classic_member_metadata
+        self.members[key.member_id] = Member(
+            member_id=key.member_id,
+            client_id=value.client_id,
+            host=value.client_host,
+            instance_id=value.instance_id,
+            topics=tuple(sorted(set(value.subscribed_topic_names))),
+            topic_regex=value.subscribed_topic_regex or None,
+            session_timeout_ms=None if classic is None else classic.session_timeout_ms,
+            rebalance_timeout_ms=value.rebalance_timeout_ms if value.rebalance_timeout_ms >= 0 else None,
+        )
+        self.assignors.pop(key.member_id, None)
+        if value.server_assignor:
+            self.assignors[key.member_id] = value.server_assignor
+        return Step.MEMBER
+
+    def _target_epoch(self, _key: Any, value: Any) -> Step:
+        self.target_epoch = None if value is None else value.assignment_epoch
+        return Step.OTHER
+
+    def _target(self, key: Any, value: Any) -> Step:
+        if value is None:
+            self.targets.pop(key.member_id, None)
+        else:
+            self.targets[key.member_id] = found = _ids(value.topic_partitions)
+            self._narrow(key.member_id, found)
+        return Step.OTHER
+
+    def _standing(self, key: Any, value: Any) -> Step:
+        if value is None:
+            self.standings.pop(key.member_id, None)
+            return Step.OTHER
+        assigned, pending = _ids(value.assigned_partitions), _ids(value.partitions_pending_revocation)
+        self.standings[key.member_id] = Standing(value.member_epoch, value.state, assigned, pending)
+        return Step.STANDING
+
+    def _regex(self, key: Any, value: Any) -> Step:
+        if value is None:
+            self.regexes.pop(key.regular_expression, None)
+        else:
+            self.regexes[key.regular_expression] = tuple(sorted(value.topics))
+        return Step.OTHER
+
+    # --- names of topics
+
+    def subscribed(self, member: Member) -> frozenset[str]:
+        """The topics that a member is known to be subscribed to."""
+        return frozenset(member.topics) | frozenset(self.regexes.get(member.topic_regex or "", ()))
+
+    def _narrow(self, member_id: str, places: Ids) -> None:
+        """Learn from what a member is assigned which topics these can be."""
+        member = self.members.get(member_id)
+        topics = frozenset() if member is None else self.subscribed(member)
+        if not topics:
+            return
+        for topic_id in {topic for topic, _ in places} - self.names.keys():
+            possible = self.candidates.get(topic_id)
+            self.candidates[topic_id] = (possible & topics if possible else topics) or topics
+        self._settle_names()
+
+    def _settle_names(self) -> None:
+        settled = True
+        while settled:
+            taken = set(self.names.values())
+            settled = False
+            for topic_id, possible in sorted(self.candidates.items()):
+                left = possible - taken or possible  # a topic that was made anew has the name of an id that is gone
+                if len(left) == 1:
+                    self.names[topic_id] = next(iter(left))
+                    del self.candidates[topic_id]
+                    settled = True
+                    break
+
+    def named(self, places: Ids, given: Mapping[str, str]) -> tuple[TopicPartition, ...]:
+        """Partitions by name; by the id as Kafka prints it where no name is known."""
+        return tuple(sorted({(self._name(topic, given), partition) for topic, partition in places}))
+
+    def _name(self, topic_id: str, given: Mapping[str, str]) -> str:
+        return given.get(topic_id) or self.names.get(topic_id) or _printed(topic_id)
+
+    def is_settled(self) -> bool:
+        """Whether every member has what this epoch gives it."""
+        standings = [self.standings.get(member_id) for member_id in self.members]
+        return self.target_epoch == self.epoch and all(
+            each is not None and ((each.epoch == self.epoch and each.state == STABLE) or each.epoch == LEFT_FOR_A_WHILE)
+            for each in standings
+        )
+
+    def owners(self, given: Mapping[str, str]) -> dict[TopicPartition, str]:
+        """Which member may commit what: members have their target, and hold what they have not given up."""
+        found = {
+            place: member_id
+            for member_id, ids in self.targets.items()
+            if member_id in self.members
+            for place in self.named(ids, given)
+        }
+        for member_id, standing in self.standings.items():
+            if member_id in self.members:
+                found.update(dict.fromkeys(self.named(standing.held, given), member_id))
+        return found
+
+
+def _ids(found: Iterable[Any]) -> Ids:
+    return tuple((topic.topic_id.hex(), partition) for topic in found for partition in topic.partitions)
+
+
+@lru_cache(maxsize=4096)
+def _printed(topic_id: str) -> str:
+    return urlsafe_b64encode(bytes.fromhex(topic_id)).rstrip(b"=").decode()
+
+
+_APPLY = {
+    RecordKind.CONSUMER_GROUP_METADATA: ConsumerTable._group,
+    RecordKind.CONSUMER_GROUP_PARTITION_METADATA: ConsumerTable._partitions,
+    RecordKind.CONSUMER_GROUP_MEMBER_METADATA: ConsumerTable._member,
+    RecordKind.CONSUMER_GROUP_TARGET_ASSIGNMENT_METADATA: ConsumerTable._target_epoch,
+    RecordKind.CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER: ConsumerTable._target,
+    RecordKind.CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT: ConsumerTable._standing,
+    RecordKind.CONSUMER_GROUP_REGULAR_EXPRESSION: ConsumerTable._regex,
+}
+CONSUMER_KINDS = frozenset(_APPLY)
+OTHER_EPOCHS = {
+    RecordKind.SHARE_GROUP_METADATA: GroupKind.SHARE,
+    RecordKind.STREAMS_GROUP_METADATA: GroupKind.STREAMS,
+}
+
+
+def other_kind(kind: RecordKind) -> GroupKind:
+    """Share or streams, of a record that is of neither a classic nor a consumer group."""
+    return GroupKind.SHARE if kind < RecordKind.CONSUMER_GROUP_REGULAR_EXPRESSION else GroupKind.STREAMS
+
+
+def other_generation(group: str, kind: GroupKind, epoch: int, at: Place) -> Generation:
+    """The row of an epoch of a share or streams group: its kind and number, nothing else."""
+    return Generation(group, epoch, kind, at.timestamp_ms, None, None, None, str(kind), None, None, (), at)

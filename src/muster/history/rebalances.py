@@ -1,0 +1,158 @@
+"""What differs between two generations of a group: members, subscriptions, partitions.
+
+**Members.** An id that is in both generations is one member. Of the others, two are one member that was replaced when
+they have the same instance id (static, KIP-345), or the same client id and host: a process that was started anew, or a
+member that lost its membership and joined again, within one rebalance. Members on one host often share a client id;
+then any two of them are paired, which counts right.
+
+**Needless moves.** Members that stay and subscribe to the same topics can keep what they had, up to their share. The
+new shares, given to the members so that the greatest go to those that had most, say how many partitions had to move;
+what moved beyond that was needless. Where members subscribe to different topics no move is called needless.
+
+**Cooperative rebalances** (KIP-429) come in two generations: in the first, partitions that are to move are taken from
+their owners and given to no member (`withheld`); the second hands them out. A member says with its subscription what it
+owned as it joined.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from muster.history.model import Change, Generation, Member, Moved, TopicPartition
+
+
+@dataclass(slots=True)
+class Difference:
+    """How the members of two generations differ."""
+
+    joined: list[Change] = field(default_factory=list)
+    left: list[Member] = field(default_factory=list)
+    replaced: list[Change] = field(default_factory=list)
+    resubscribed: list[Change] = field(default_factory=list)
+    stayed: list[Change] = field(default_factory=list)
+
+    @property
+    def same_members(self) -> bool:
+        return not (self.joined or self.left or self.replaced)
+
+    @property
+    def gone(self) -> list[Member]:
+        """Member ids that are gone, their members replaced or not."""
+        return [*self.left, *(change.before for change in self.replaced if change.before is not None)]
+
+    @property
+    def came(self) -> list[Member]:
+        """Member ids that are new."""
+        return [change.member for change in (*self.joined, *self.replaced)]
+
+
+def difference(before: Iterable[Member], after: Iterable[Member]) -> Difference:
+    """Compare the members of two generations."""
+    former = {member.member_id: member for member in before}
+    found = Difference()
+    came = []
+    for member in after:
+        earlier = former.pop(member.member_id, None)
+        if earlier is None:
+            came.append(member)
+        else:
+            found.stayed.append(Change(member, earlier))
+    gone = list(former.values())
+    for member in came:
+        earlier = _predecessor(member, gone)
+        if earlier is None:
+            found.joined.append(Change(member))
+        else:
+            gone.remove(earlier)
+            found.replaced.append(Change(member, earlier))
+    found.left = gone
+    found.resubscribed = [change for change in (*found.stayed, *found.replaced) if _resubscribed(change)]
+    return found
+
+
+def identity(member: Member) -> tuple[str, ...]:
+    """What a member keeps when it comes back under a new id."""
+    return (member.instance_id,) if member.instance_id else (member.client_id, member.host)
+
+
+def _predecessor(member: Member, gone: Iterable[Member]) -> Member | None:
+    return next((each for each in gone if identity(each) == identity(member)), None)
+
+
+def _resubscribed(change: Change) -> bool:
+    before, after = change.before, change.member
+    return before is not None and (before.topics, before.topic_regex) != (after.topics, after.topic_regex)
+
+
+# --------------------------------------------------------------------------------------------------------- partitions
+
+
+def owners(members: Iterable[Member]) -> dict[TopicPartition, str]:
+    """Which member has which partition."""
+    return {place: member.member_id for member in members for place in member.assignment}
+
+
+def moved(before: Generation | None, after: Generation, found: Difference) -> tuple[Moved, ...]:
+    """The partitions that have another owner than before; a member that was replaced is another."""
+    former = owners(before.members) if before is not None else {}
+    if not former:
+        return ()
+    now = owners(after.members)
+    changed = sorted(place for place in former.keys() | now.keys() if former.get(place) != now.get(place))
+    needless = _needless(found, changed, former, now)
+    return tuple(Moved(*place, former.get(place), now.get(place), place in needless) for place in changed)
+
+
+def _needless(
+    found: Difference, changed: list[TopicPartition], former: dict[TopicPartition, str], now: dict[TopicPartition, str]
+) -> frozenset[TopicPartition]:
+    stayed = {change.member.member_id for change in found.stayed}
+    lost = [place for place in changed if former.get(place) in stayed and place in now]
+    if not lost or found.resubscribed or len({change.member.topics for change in found.stayed}) > 1:
+        return frozenset()
+    had, has = _sizes(former, now), _sizes(now, now)
+    old = sorted(((had[member], member) for member in stayed), reverse=True)
+    shares = sorted(has.values(), reverse=True)
+    shares += [0] * (len(old) - len(shares))
+    forced = {member: max(0, size - share) for (size, member), share in zip(old, shares, strict=False)}
+    beyond = len(lost) - sum(forced.values())
+    flagged = set()
+    for place in reversed(lost):
+        owner = former[place]
+        if beyond <= 0:
+            break
+        if forced[owner] > 0 and sum(former[each] == owner for each in lost) <= forced[owner]:
+            continue
+        flagged.add(place)
+        beyond -= 1
+    return frozenset(flagged)
+
+
+def _sizes(owner: Mapping[TopicPartition, str], still: Mapping[TopicPartition, str]) -> dict[str, int]:
+    """How many partitions each member has, of those that are still assigned."""
+    sizes: dict[str, int] = defaultdict(int)
+    for place, member_id in owner.items():
+        sizes[member_id] += place in still
+    return sizes
+
+
+def withheld(before: Generation | None, after: Generation) -> frozenset[TopicPartition]:
+    """Partitions that members of a generation owned as they joined and that it gives to no member: a first phase."""
+    assigned = {place for member in after.members for place in member.assignment}
+    owned = {place for member in after.members for place in member.owned}
+    if before is not None and "cooperative" in (after.protocol or ""):
+        staying = {member.member_id for member in after.members}
+        owned |= {place for each in before.members if each.member_id in staying for place in each.assignment}
+    topics = {topic for member in after.members for topic in member.topics}
+    return frozenset(place for place in owned - assigned if place[0] in topics)
+
+
+def counts(members: Iterable[Member]) -> dict[str, int]:
+    """How many partitions each topic is known to have, from assignments and what members own."""
+    found: dict[str, int] = defaultdict(int)
+    for member in members:
+        for topic, partition in (*member.assignment, *member.owned):
+            found[topic] = max(found[topic], partition + 1)
+    return found
