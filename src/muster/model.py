@@ -20,7 +20,10 @@ CONSUMER_PROTOCOL_TYPE = "consumer"
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 """The internal topic in which coordinators keep groups and their offsets."""
 
-INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, "__transaction_state", "__share_group_state"})
+GROUP_EVENTS_TOPIC = "__group_events"
+"""The internal topic in which muster's brokers keep what happened to groups, and why."""
+
+INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, "__transaction_state", "__share_group_state", GROUP_EVENTS_TOPIC})
 """Topics of the brokers' own: listed only when asked for, and written by no client."""
 
 

@@ -286,7 +286,7 @@ class Coordinator(Shell):
         keeper = self.coordination.keeper
         self.cluster.live = lambda: keeper.live
         topics = GroupTopics(follower.topics, LeadersView("", self.node, follower.image))
-        self.groups = Groups(self.config, self._clock, topics, self.coordination, lambda: None, self._listener)
+        self.groups = Groups(self.config, self._clock, topics, self.coordination, lambda: None, self._listeners)
         self.groups.start()
 
     async def _join(self) -> None:

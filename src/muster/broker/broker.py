@@ -22,6 +22,7 @@ from muster.broker.cluster_view import ClusterView
 from muster.broker.config import BrokerConfig
 from muster.broker.coordination import Alone, ByLeaders, Coordination
 from muster.broker.durability import Durability
+from muster.broker.event_topic import EventTopic
 from muster.broker.fetch_sessions import FetchSessions
 from muster.broker.fetches import ParkedFetches
 from muster.broker.groups import Groups, GroupTopics
@@ -77,6 +78,7 @@ class Broker(Shell):
         self._among = among
         self._fsync = FsyncPolicy(config.text("fsync"))
         self._store: LogStore
+        self._events: EventTopic | None = None
         self._turn_done: Callable[[], None]
         self.broken = asyncio.Event()
         """Set when a sync has failed: records not synced before are never acknowledged. The owner stops the broker."""
@@ -139,6 +141,8 @@ class Broker(Shell):
             return
         self.side_thread.stop()
         self.groups.stop()
+        if self._events is not None:
+            self._events.stop()
         await self.durability.stop()
         self.groups.runtime.release_durable()
         self.groups.runtime.close()
@@ -229,10 +233,18 @@ class Broker(Shell):
             GroupTopics(self.topics, self.cluster),
             self.coordination,
             written,
-            self._listener,
+            self._listeners,
         )
         self.changes.groups = self.groups
+        if self.config.flag("group.events.enable"):
+            self._keep_events(written)
         self.groups.start()
+
+    def _keep_events(self, written: Callable[[], None]) -> None:
+        parts = (self.config, self.topics, self.changes, self.partitions, self.fetches, written, self._among)
+        self._events = self.changes.events = EventTopic(*parts)
+        self._listeners.append(self._events)
+        self._events.start()
 
     def _check_store(self) -> None:
         store = self.config["group.coordinator.store"]

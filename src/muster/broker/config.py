@@ -112,6 +112,11 @@ _SETTINGS = (
     S("group.min.session.timeout.ms", K.INT, 6_000, "The shortest session timeout a member may ask for.", 0),
     S("group.max.session.timeout.ms", K.INT, 1_800_000, "The longest session timeout a member may ask for.", 0),
     S("group.max.size", K.INT, INT_MAX, "Members that a group may have.", 1),
+    S("group.events.enable", K.BOOLEAN, True,
+      "Whether this broker writes what happens to groups, and why, to the internal topic __group_events."),
+    S("group.events.retention.ms", K.LONG, 604_800_000,
+      "How long __group_events keeps an event at least; -1 is for ever. In a cluster the topic keeps what it was "
+      "created with.", -1),
     S("server.assigned.groups", K.STRING, None,
       "A regular expression: groups whose whole id matches are assigned their partitions by the coordinator, not by a "
       "member that leads. By default none."),

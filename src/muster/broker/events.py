@@ -38,6 +38,9 @@ class GroupLines:
             else:
                 self._moves(event).count(event)
             return
+        if isinstance(event, effects.GroupLoaded):  # after a start there may be thousands
+            log.debug("group %s: %s", event.group_id, _text(event))
+            return
         if isinstance(event, _SAID_BEFORE):
             moves = self._unsaid.pop(event.group_id, None)
             if moves is not None:
@@ -84,6 +87,8 @@ def _text(event: effects.GroupEvent) -> str:
             protocol = f", {event.protocol_name}" if event.protocol_name else ""
             done = f"rebalance done in {event.duration_ms} ms: generation {event.generation_id}"
             return f"{done}, {event.members} member(s){protocol}{leader}"
+        case effects.GroupLoaded():
+            return f"read by broker {event.broker_id}: generation {event.generation_id}, {event.members} member(s)"
         case effects.JoinRefused():
             who = f"client {event.client_id!r} at {event.client_host.lstrip('/')}"
             return f"{who} cannot join: {event.reason}"

@@ -62,7 +62,8 @@ class GroupTopics:
 
 
 class Groups:
-    """Coordinates groups on the running loop. `on_written` is called when records of the groups are in their logs."""
+    """Coordinates groups on the running loop. `on_written` is called when records of the groups are in their logs,
+    `listeners` with each event of a group."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class Groups:
         topics: GroupTopics,
         coordination: Coordination,
         on_written: Callable[[], None],
-        on_event: Callable[[GroupEvent], None] | None,
+        listeners: Sequence[Callable[[GroupEvent], None]] = (),
     ) -> None:
         self.serving = False
         """Whether the coordinator serves: what groups need is there."""
@@ -83,7 +84,7 @@ class Groups:
         self._coordination = coordination
         self._on_written = on_written
         self._lines = GroupLines()
-        self._listener = on_event
+        self._listeners = listeners
         self._deadline: asyncio.TimerHandle | None = None
         self._deadline_at: int | None = None
         self._arming = False
@@ -183,8 +184,8 @@ class Groups:
 
     def _on_event(self, event: GroupEvent) -> None:
         self._lines(event)
-        if self._listener is not None:
-            self._listener(event)
+        for listener in self._listeners:
+            listener(event)
 
     def _load_later(self, load: Callable[[], None]) -> None:
         """Read a piece of the groups' store in the next turn of the loop, so that requests are served in between."""
@@ -245,6 +246,7 @@ def _group_config(config: BrokerConfig) -> GroupConfig:
         server_assigned_groups=config.text_or_none("server.assigned.groups"),
         offset_metadata_max_bytes=config.integer("offset.metadata.max.bytes"),
         offsets_topic_num_partitions=config.integer("offsets.topic.num.partitions"),
+        node_id=config.integer("node.id"),
     )
 
 

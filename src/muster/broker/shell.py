@@ -42,7 +42,7 @@ class Shell:
         self.loop: asyncio.AbstractEventLoop
         self.on_rest: Callable[[], None] = lambda: None
         """Called now and then while no large request is under way."""
-        self._listener = on_event
+        self._listeners = [on_event] if on_event is not None else []
         self._clock = SteadyClock()
         self._server: Server
         self._ticking: asyncio.TimerHandle | None = None

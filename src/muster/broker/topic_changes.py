@@ -13,7 +13,7 @@ from muster.broker.fetches import ParkedFetches
 from muster.broker.partitions import Partitions
 from muster.broker.topics import NewTopic, Topic, TopicCatalogue
 from muster.errors import MusterError
-from muster.model import GROUP_METADATA_TOPIC, TopicPartition
+from muster.model import GROUP_EVENTS_TOPIC, GROUP_METADATA_TOPIC, TopicPartition
 
 log = logging.getLogger("muster.broker")
 
@@ -40,6 +40,13 @@ class GroupsOfTopics(Protocol):
         """Topics were deleted: forget their committed offsets, a slice at a time."""
 
 
+class EventsTopic(Protocol):
+    """What keeps events of groups in a topic (event_topic.py)."""
+
+    def ensure(self) -> None:
+        """Have the topic."""
+
+
 class TopicPendingError(MusterError):
     """A topic is being created, and will be there in a moment."""
 
@@ -60,6 +67,8 @@ class TopicChanges:
     ) -> None:
         self.groups: GroupsOfTopics
         self.elsewhere: Elsewhere | None = None
+        self.events: EventsTopic | None = None
+        """Where events of groups are kept; None if they are not."""
         self._config = config
         self._topics = topics
         self._partitions = partitions
@@ -125,6 +134,9 @@ class TopicChanges:
         for name in names:
             if name == GROUP_METADATA_TOPIC:
                 self.groups.ensure()
+            elif name == GROUP_EVENTS_TOPIC:
+                if self.events is not None:
+                    self.events.ensure()
             elif (len(wanted) + 1) * partitions <= MOST_CREATED_PARTITIONS and not self._taken(name):
                 wanted.setdefault(name.replace(".", "_"), NewTopic(name, partitions, {}))
         if not wanted:

@@ -17,13 +17,15 @@ from typing import Any, NamedTuple
 from muster.broker.identity import random_uuid, uuid_bytes, uuid_text
 from muster.errors import ConfigError
 from muster.log import DISK, Files, write_whole
-from muster.model import INTERNAL_TOPICS, TopicPartition
+from muster.model import GROUP_EVENTS_TOPIC, INTERNAL_TOPICS, TopicPartition
 from muster.protocol.primitives import ZERO_UUID
 
 FILE = "muster-topics.json"
 MAX_NAME_LENGTH = 249
 _PARTITION = re.compile(r".+-\d+\Z")
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
+EVENTS_MARK = {"cleanup.policy": "delete", "compression.type": "producer", "message.timestamp.type": "CreateTime"}
+"""Settings by which the topic of events is known that brokers have made. They are the defaults; no user sets all."""
 
 
 def invalid_name(name: str) -> str | None:
@@ -75,7 +77,9 @@ class Topic:
 
     @property
     def internal(self) -> bool:
-        """Whether it is a topic of the broker's own."""
+        """Whether it is a topic of the broker's own. One that a user made before muster had events is the user's."""
+        if self.name == GROUP_EVENTS_TOPIC:
+            return self.settings.items() >= EVENTS_MARK.items()
         return self.name in INTERNAL_TOPICS
 
 

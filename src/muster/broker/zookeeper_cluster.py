@@ -50,6 +50,7 @@ from muster.zookeeper.data_dirs import DataDir, next_start, refusal, registered_
 from muster.zookeeper.deletions import deletions_for, forget_deletions
 from muster.zookeeper.image import TopicImage
 from muster.zookeeper.operations import Exists, NodeExistsError, SessionEvent, Watched, ZooKeeperError, ask
+from muster.zookeeper.own_partition import own_partition
 from muster.zookeeper.slots import agree_on_store
 from muster.zookeeper.znodes import BrokerRegistration, Endpoint, TopicRegistration, broker_path
 
@@ -428,6 +429,21 @@ class ZooKeeperCluster(Follower):
                     log.error("%s could not be created: %s", name, result.message)
 
         self.create([NewTopic(name, partitions, dict(settings)) for name in names], {}, 30_000, done)
+
+    def own_partition(self, topic: str, exists: bool, settings: Mapping[str, str]) -> None:
+        """Have this broker lead a partition of a topic, soon: a new one, of a new topic if it does not exist."""
+        if topic in self._creating or not self.member.is_registered:
+            return
+        self._creating.add(topic)
+        self._spawn(self._own_partition(topic, exists, settings))
+
+    async def _own_partition(self, topic: str, exists: bool, settings: Mapping[str, str]) -> None:
+        try:
+            await self.session.run(own_partition(topic, self.node_id, exists, settings))
+        except ZooKeeperError as error:  # it is asked for again
+            log.debug("no partition of %s yet: %s", topic, error)
+        finally:
+            self._creating.discard(topic)
 
     async def _until(self, timeout_ms: int, left: Callable[[], list[str]]) -> list[str]:
         """Wait until nothing is left; what is when the time is over."""

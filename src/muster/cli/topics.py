@@ -102,11 +102,11 @@ def description(topic: TopicDescription, configs: str) -> list[str]:
 def _delete(admin: Admin, arguments: argparse.Namespace) -> int:
     """Delete all or none: a mistake in the last name must not cost the topics before it."""
     names = list(dict.fromkeys(arguments.names))
-    internal = sorted(INTERNAL_TOPICS.intersection(names))
+    known = {topic.name: topic.is_internal for topic in admin.list_topics(include_internal=True)}
+    internal = [name for name in names if known.get(name, name in INTERNAL_TOPICS)]
     if internal:
         own = f"{internal[0]} is the brokers' own: all that it keeps, such as groups, would be gone"
         raise MusterError(f"{own}. Nothing was deleted.")
-    known = {topic.name for topic in admin.list_topics()}
     missing = [name for name in names if name not in known]
     if missing and not arguments.if_exists:
         raise MusterError(f"topic {missing[0]} does not exist. Nothing was deleted; --if-exists passes over it.")

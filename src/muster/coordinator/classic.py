@@ -459,8 +459,8 @@ def prepare_rebalance(
     group.is_initial_rebalance = group.state is EMPTY
     if group.rebalance_started_at is None:
         group.rebalance_started_at = now
-    group.transition_to(PREPARING_REBALANCE, now)
     effects.events.append(_rebalance_started(group, cause, reason, who))
+    group.transition_to(PREPARING_REBALANCE, now)
     if group.is_initial_rebalance:
         delay = group.config.group_initial_rebalance_delay_ms
         group.new_member_added = False
@@ -571,10 +571,11 @@ def _set_join_deadline(group: ClassicGroupBase, deadline: int) -> None:
 def _rebalance_started(
     group: ClassicGroupBase, cause: Cause, reason: str, who: ClassicMember | None
 ) -> RebalanceStarted:
-    if who is None:
-        return RebalanceStarted(group.group_id, group.generation_id, cause, reason, UNKNOWN_MEMBER_ID, "")
-    identity = (who.member_id, who.client_id, who.group_instance_id)
-    return RebalanceStarted(group.group_id, group.generation_id, cause, reason, *identity)
+    """The event, before the group changes its state."""
+    identity = (
+        (who.member_id, who.client_id, who.group_instance_id) if who is not None else (UNKNOWN_MEMBER_ID, "", None)
+    )
+    return RebalanceStarted(group.group_id, group.generation_id, cause, reason, *identity, group.state.value)
 
 
 def _rebalance_completed(group: ClassicGroupBase, now: int, effects: Effects) -> None:

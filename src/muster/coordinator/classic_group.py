@@ -5,7 +5,7 @@ from __future__ import annotations
 from muster.coordinator import classic
 from muster.coordinator.classic import COMMIT_BY_MEMBER, COMMIT_WITHOUT_GROUP, DELETE_GROUP, check_generation
 from muster.coordinator.clocks import NO_TIMESTAMP
-from muster.coordinator.effects import Cause, Effects
+from muster.coordinator.effects import Cause, Effects, GroupLoaded
 from muster.coordinator.group import ClassicGroupBase, GroupState
 from muster.coordinator.server_assignment import COORDINATOR_LEADS, STRATEGIES
 from muster.errors import NONE, ErrorCode
@@ -88,6 +88,10 @@ class ClassicGroup(ClassicGroupBase):
         effects = Effects()
         for member in self.members.values():
             self.renew_session(member, now)
+        self.note_partitions()
+        if self.members:
+            broker_id, generation_id = self.config.node_id, self.generation_id
+            effects.events.append(GroupLoaded(self.group_id, generation_id, len(self.members), broker_id))
         size, limit = len(self.members), self.config.group_max_size
         if self.state is not GroupState.STABLE:
             return effects

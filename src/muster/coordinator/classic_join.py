@@ -35,6 +35,7 @@ from muster.coordinator.group import (
     Protocols,
     protocols_of,
 )
+from muster.coordinator.rejoining import why_again
 from muster.coordinator.server_assignment import ServerAssignment
 from muster.errors import NONE, ErrorCode, KafkaError
 from muster.model import UNKNOWN_MEMBER_ID
@@ -206,14 +207,16 @@ def _join_again(attempt: _Join) -> None:
 
 def _update_and_rebalance(attempt: _Join, member: ClassicMember) -> None:
     group, state = attempt.group, attempt.group.state
-    _update(attempt, member)
     if state is PREPARING_REBALANCE:
+        _update(attempt, member)
         maybe_complete_join(group, attempt.now, attempt.effects)
         return
+    cause = why_again(group, member, attempt.protocols)
+    _update(attempt, member)
     if state is STABLE and member.member_id == group.leader_id:
-        cause, what = Cause.LEADER_REJOINED, f"Leader {member.member_id} re-joining group during {state}"
+        what = f"Leader {member.member_id} re-joining group during {state}"
     else:
-        cause, what = Cause.MEMBER_REJOINED, f"Updating metadata for member {member.member_id} during {state}"
+        what = f"Updating metadata for member {member.member_id} during {state}"
     reason = f"{what}; client reason: {attempt.reason}"
     prepare_rebalance(group, cause, reason, member, attempt.now, attempt.effects)
 

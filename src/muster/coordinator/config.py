@@ -41,6 +41,9 @@ class GroupConfig:
     offsets_topic_num_partitions: int = 50
     """Partitions of `__consumer_offsets`. With another number, groups in an existing data folder are not found."""
 
+    node_id: int = 0
+    """The broker's id, for events."""
+
     record_fits: Callable[[GroupMetadataRecord], bool] = lambda record: True
     """Whether the store takes a group as large as this; one that it does not loses its members, with
     GROUP_MAX_SIZE_REACHED."""

@@ -37,6 +37,9 @@ class Cause(StrEnum):
     MEMBER_JOINED = "member joined"
     MEMBER_REJOINED = "member rejoined with other metadata"
     LEADER_REJOINED = "leader rejoined"
+    SUBSCRIPTION_CHANGED = "member rejoined with other topics"
+    PARTITIONS_REVOKED = "member gave partitions up and rejoined"
+    PARTITIONS_CHANGED = "leader rejoined after its topics' partitions changed"
     MEMBER_LEFT = "member left"
     MEMBER_EXPIRED = "member's session expired"
     MEMBER_DID_NOT_SYNC = "member did not sync in time"
@@ -68,7 +71,9 @@ class GroupEvent:
 
 @dataclass(slots=True)
 class RebalanceStarted(GroupEvent):
-    """The members have to join again. `generation_id` is the one that ends; the member `member_id` caused it."""
+    """The members have to join again. `generation_id` is the one that ends; the member `member_id` caused it. `state`
+    is the one that the group was in: `Empty` if these are its first members, `CompletingRebalance` if the rebalance
+    before is not done."""
 
     generation_id: int
     cause: Cause
@@ -76,6 +81,7 @@ class RebalanceStarted(GroupEvent):
     member_id: str
     client_id: str
     group_instance_id: str | None = None
+    state: str = ""
 
 
 @dataclass(slots=True)
@@ -87,6 +93,16 @@ class RebalanceCompleted(GroupEvent):
     duration_ms: int
     protocol_name: str | None
     leader: str | None
+
+
+@dataclass(slots=True)
+class GroupLoaded(GroupEvent):
+    """A coordinator, the broker `broker_id`, has read a group with members from its store: after a start, or because
+    it has the group from another one."""
+
+    generation_id: int
+    members: int
+    broker_id: int
 
 
 @dataclass(slots=True)

@@ -130,6 +130,8 @@ class ClassicGroupBase:
         "leader_id",
         "members",
         "new_member_added",
+        "partition_count",
+        "partition_counts",
         "pending_members",
         "pending_sync",
         "protocol_name",
@@ -146,10 +148,19 @@ class ClassicGroupBase:
     )
 
     def __init__(
-        self, group_id: str, config: GroupConfig, now: int = NO_TIMESTAMP, assigner: ServerAssignment | None = None
+        self,
+        group_id: str,
+        config: GroupConfig,
+        now: int = NO_TIMESTAMP,
+        assigner: ServerAssignment | None = None,
+        partition_count: Callable[[str], int] | None = None,
     ) -> None:
         self.group_id = group_id
         self.config = config
+        self.partition_count = partition_count
+        """Partitions of a topic now, as this broker knows it."""
+        self.partition_counts: dict[str, int] = {}
+        """The partitions that the members' topics had when the generation began: an event tells if that has changed."""
         self.assigner = assigner
         """What brings the assignment in place of a leader; None if a member leads."""
         self.state = EMPTY
@@ -354,9 +365,16 @@ class ClassicGroupBase:
         self.generation_id += 1
         self.protocol_name = self.select_protocol() if self.members else None
         self.subscribed_topics = self._subscriptions()
+        self.note_partitions()
         self.pending_sync.clear()
         self.sync_deadline = NEVER
         self.transition_to(COMPLETING_REBALANCE if self.members else EMPTY, now)
+
+    def note_partitions(self) -> None:
+        """Keep how many partitions the members' topics have now."""
+        count = self.partition_count
+        if count is not None:
+            self.partition_counts = {topic: count(topic) for topic in self.subscribed_topics or ()}
 
     def _count_protocols(self, member: ClassicMember, change: int) -> None:
         for name in dict(member.protocols):

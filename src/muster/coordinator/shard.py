@@ -105,7 +105,7 @@ class GroupShard:
 
     def _new_group(self, group_id: str, now: int = NO_TIMESTAMP) -> ClassicGroup:
         assigner = self._assignment if self._assigned_groups.matches(group_id) else None
-        return ClassicGroup(group_id, self.config, now, assigner)
+        return ClassicGroup(group_id, self.config, now, assigner, self.topics.partition_count)
 
     def _check_join(self, request: JoinGroupRequest, origin: Origin) -> ErrorCode:
         if not 0 < len(request.group_id) <= MAX_NAME_LENGTH:

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 import muster
-from muster.broker import connection_core
+from muster.broker import connection_core, event_topic
 from muster.broker.broker import Broker
 from muster.broker.calls import encode_answer
 from muster.broker.connection import WRITE_EVERY, Connection
@@ -41,7 +41,8 @@ MOST_CALLS = {
     "a heartbeat alone": 41,
     "each of 64 heartbeats at once": 30,
     "a join that is told its id": 96,
-    "joins and syncs for each of 50 members of a group": 254,
+    "joins and syncs for each of 50 members of a group": 260,
+    "each of 156 events of groups": 17,
     "a commit of one partition": 138,
     "a commit of ten partitions": 160,
     "a look-up of one offset": 93,
@@ -56,7 +57,7 @@ MOST_CALLS = {
 
 MOST_BYTES = {
     "a heartbeat": 64,
-    "a join that waits": 1_040,
+    "a join that waits": 1_136,
     "a commit of ten partitions": 1_573,
 }
 """Memory for each of MANY requests at the peak, in CPython 3.11; in others it may be a tenth more."""
@@ -152,6 +153,7 @@ class Counted:
 @pytest.fixture
 async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
     monkeypatch.setattr(connection_core, "SLICE_S", 60)  # frames of one read are handled in one turn, however slowly
+    monkeypatch.setattr(event_topic, "DELAY_S", 60)  # events are written when a test says so
     async with running(tmp_path, {"group.initial.rebalance.delay.ms": "0"}) as broker:
         broker.changes.create_topic("t", 10, {})
         assert broker.groups.ensure()
@@ -210,6 +212,11 @@ async def test_calls_of_a_group(broker: Broker) -> None:
         ids, some = await form(group_id, [Peer(broker) for _ in range(MEMBERS)])
         calls.append(some // MEMBERS)
     check("joins and syncs for each of 50 members of a group", min(calls))
+    assert broker._events is not None
+    broker._events.ensure()
+    with Counted() as counted:
+        broker._events._write()
+    check("each of 156 events of groups", counted.calls // 156)
     check("a join that is told its id", min(asked(Peer(broker), join(""), 9) for _ in range(RUNS)))
     heartbeat = m.HeartbeatRequest(group_id, 1, ids[0])
     check("a heartbeat alone", min(asked(Peer(broker), heartbeat, 4) for _ in range(RUNS)))

@@ -235,13 +235,18 @@ def _accept(
     except KafkaError as error:
         result.error_code, result.error_message = error.code, error.message
         return result
-    if name in INTERNAL_TOPICS and call.client_id != ADMIN_CLIENT_ID:
+    if name in INTERNAL_TOPICS and call.client_id != ADMIN_CLIENT_ID and _is_internal(here, name):
         result.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
         return result
     # Bytes behind the batch that are not a batch are left out, as in Kafka.
     batch = asked.records if size == len(asked.records) else memoryview(asked.records)[:size]
     appends.append(Append(found, batch, result))
     return result
+
+
+def _is_internal(here: Needs, name: str) -> bool:
+    topic = here.topics.get(name)
+    return topic is not None and topic.internal
 
 
 def _append(here: Needs, append: Append, request: ProduceRequest, waits: list[Wait], now: int) -> None:
