@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pytest
 
 from muster.client.plain.fetch import RangeReader
 from muster.model import TopicPartition
@@ -171,3 +173,15 @@ def audit(produced: Iterable[Read], *readers: Iterable[Read]) -> tuple[set[Read]
 def grid(count: int, partitions: int) -> set[Read]:
     """What `Cluster.produce` wrote to a new topic."""
     return {(number % partitions, number // partitions) for number in range(count)}
+
+
+def committed(cluster: Any, topic: str, partitions: int) -> dict[int, int | None]:
+    """What the group has committed, as the broker tells."""
+    with cluster.consumer("sync", enable_auto_commit=False) as consumer:
+        found = consumer.committed([TopicPartition(topic, number) for number in range(partitions)])
+        return {place.partition: offset and offset.offset for place, offset in found.items()}
+
+
+def told(caplog: pytest.LogCaptureFixture, level: int = logging.WARNING) -> list[str]:
+    """What the source has said."""
+    return [r.getMessage() for r in caplog.records if r.name == "muster.spark" and r.levelno >= level]

@@ -8,7 +8,6 @@ is checked beside: a commit of what no finished batch has read is an error at on
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import selectors
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -34,7 +33,9 @@ from muster.testing import Habits, SimCluster, SimMember
 from muster.testing.checks import Limits
 from muster.testing.clock import VirtualClock
 from muster.testing.driver import SimDriver
-from tests.support.queries import Query
+from tests.support.queries import Query, told
+
+__all__ = ["PATIENCE_MS", "SimQuery", "SparkWorld", "begin_batch", "drive", "read_all", "told"]
 
 T = TypeVar("T")
 
@@ -304,11 +305,6 @@ class SparkWorld:
             p: logs[p].log_start_offset if when == EARLIEST_TIMESTAMP else logs[p].log_end_offset
             for p, when in times.items()
         }
-
-
-def told(caplog: pytest.LogCaptureFixture, level: int = logging.WARNING) -> list[str]:
-    """What the source has said."""
-    return [r.getMessage() for r in caplog.records if r.name == "muster.spark" and r.levelno >= level]
 
 
 def begin_batch(world, *queries):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Mapping
 
 from muster.client.plain.cluster import Cluster
 from muster.errors import ConfigError
 from muster.model import TopicPartition
-from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from muster.protocol.api import LATEST_TIMESTAMP
+from muster.spark.choices import Choice, Spot
 from muster.spark.offsets import Claim, Claims
-from muster.spark.options import OffsetChoice, Offsets, SourceOptions
+from muster.spark.options import SourceOptions
+
+log = logging.getLogger("muster.spark")
 
 
 def find_partitions(cluster: Cluster, options: SourceOptions) -> list[TopicPartition]:
@@ -34,33 +38,51 @@ def find_partitions(cluster: Cluster, options: SourceOptions) -> list[TopicParti
 
 
 def plan(cluster: Cluster, options: SourceOptions) -> Claims:
-    """What a batch read reads."""
+    """What a batch read reads.
+
+    Raises:
+        ConfigError: the read would end before it begins, or options name partitions that are not read.
+    """
     partitions = find_partitions(cluster, options)
-    starting = _choose(options.starting or Offsets.EARLIEST, partitions, "startingOffsets")
-    if options.starting is Offsets.COMMITTED:
+    starting = _spots(options.starting, partitions)
+    if options.starting.committed:
         assert options.group_id is not None
-        starting |= cluster.committed(options.group_id, partitions)
-    ending = _choose(options.ending or Offsets.LATEST, partitions, "endingOffsets")
-    starts = _resolve(cluster, starting, options)
-    ends = _resolve(cluster, ending, options)
+        committed = cluster.committed(options.group_id, partitions)
+        starting |= {partition: Spot(offset) for partition, offset in committed.items()}
+    starts = _resolve(cluster, starting, options, options.starting)
+    ends = _resolve(cluster, _spots(options.ending, partitions), options, options.ending)
+    for partition in partitions:
+        if starts[partition] > ends[partition]:
+            _refuse(partition, starts[partition], ends[partition], options)
     return {partition: Claim(starts[partition], max(starts[partition], ends[partition])) for partition in partitions}
 
 
-def _choose(choice: OffsetChoice, partitions: Iterable[TopicPartition], name: str) -> dict[TopicPartition, int]:
-    """An offset, EARLIEST_TIMESTAMP or LATEST_TIMESTAMP for each partition."""
-    if not isinstance(choice, dict):
-        offset = LATEST_TIMESTAMP if choice is Offsets.LATEST else EARLIEST_TIMESTAMP
-        return dict.fromkeys(partitions, offset)
-    wanted = set(partitions)
-    if strangers := set(choice) - wanted:
-        raise ConfigError(f"{name} names {min(strangers)}, which is not among the partitions to be read")
-    if forgotten := wanted - set(choice):
-        raise ConfigError(f"{name} does not name {min(forgotten)}; as JSON it has to name every partition that is read")
-    return dict(choice)
+def _refuse(partition: TopicPartition, start: int, end: int, options: SourceOptions) -> None:
+    told = (
+        f"{partition} would be read from offset {start} ({options.starting.option}) "
+        f"to {end} ({options.ending.option}), which lies before"
+    )
+    if options.fail_on_data_loss:
+        raise ConfigError(told)
+    log.warning("%s; nothing of it is read, since failOnDataLoss is false", told)
+
+
+def _spots(choice: Choice, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Spot]:
+    partitions = list(partitions)
+    choice.check_strangers(partitions)
+    if told := choice.tell_left_out(partitions):
+        log.warning(told)
+    return {partition: choice.spot(partition) for partition in partitions}
 
 
 def _resolve(
-    cluster: Cluster, chosen: Mapping[TopicPartition, int], options: SourceOptions
+    cluster: Cluster, spots: Mapping[TopicPartition, Spot], options: SourceOptions, choice: Choice
 ) -> dict[TopicPartition, int]:
-    times = {partition: offset for partition, offset in chosen.items() if offset < 0}
-    return {**chosen, **cluster.list_offsets(times, 1 if options.read_committed else 0)}
+    isolation_level = 1 if options.read_committed else 0
+    times = {partition: spot.time for partition, spot in spots.items() if spot.offset is None}
+    found = cluster.list_offsets(times, isolation_level)
+    none = sorted(partition for partition, offset in found.items() if offset < 0)
+    if none and not choice.latest_if_none:
+        raise choice.no_record(none[0])
+    found |= cluster.list_offsets(dict.fromkeys(none, LATEST_TIMESTAMP), isolation_level)
+    return {partition: found[partition] if spot.offset is None else spot.offset for partition, spot in spots.items()}

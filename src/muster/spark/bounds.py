@@ -51,6 +51,8 @@ class Lookup:
         self._queries: list[OffsetQuery] = []
         self._asked: dict[TopicPartition, tuple[int | None, int]] = {}
         self.error: MusterError | None = None
+        self.without_record: set[TopicPartition] = set()
+        """Partitions that have no record of the time asked for, or later. The caller clears it."""
 
     def ask(self, timestamps: Mapping[TopicPartition, int], now: int) -> None:
         """Look these up, except partitions that are being looked up already."""
@@ -80,7 +82,11 @@ class Lookup:
                 self._asked.pop(partition, None)
             for partition, answer in query.results.items():
                 epoch, asked_at = self._asked.pop(partition, (None, 0))
-                if answer is not None and epoch is not None and epoch == self._claims.epoch(partition):
+                if epoch is None or epoch != self._claims.epoch(partition):
+                    continue
+                if answer is None:
+                    self.without_record.add(partition)
+                else:
                     found[partition] = Answer(answer.offset, epoch, asked_at)
             query.results.clear()
             if query.done:

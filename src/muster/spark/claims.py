@@ -396,12 +396,7 @@ class QueryClaims:
             self._unclaim()
         if self.draining or self._batch is not None:
             return start
-        available = {
-            partition: ends[partition] - position
-            for partition, position in self.positions().items()
-            if ends.get(partition, 0) > position and self._may_read(self._owned[partition])
-        }
-        shares = share_rows(available, limit, self._seq)
+        shares = share_rows(self._available(ends), limit, self._seq)
         if not shares and not self._unrecorded:
             return start
         self._unrecorded = False
@@ -411,6 +406,17 @@ class QueryClaims:
         epochs = {partition: self._owned[partition].epoch for partition in claims}
         self._batch = _Batch(offset, BatchState.CLAIMED, epochs)
         return to_json(offset)
+
+    def waiting(self, ends: Mapping[TopicPartition, int]) -> int:
+        """How many records there are to read, up to `ends`."""
+        return sum(self._available(ends).values())
+
+    def _available(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return {
+            partition: ends[partition] - position
+            for partition, position in self.positions().items()
+            if ends.get(partition, 0) > position and self._may_read(self._owned[partition])
+        }
 
     def begin_from(self, start: dict[str, Any]) -> None:
         """Everything up to `start` is done, since Spark asks what comes after it (rules 2 and 3)."""

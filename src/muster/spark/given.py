@@ -94,7 +94,7 @@ class Given:
         return self._parsed(name, default, lambda text: _at_least(int(text), least), f"a number of at least {least}")
 
     def duration(self, name: str, default_ms: int) -> int:
-        """Milliseconds, or a number with ms, s or m behind it."""
+        """Milliseconds, or a number with ms, s, m, h or d behind it."""
         found = self._parsed(name, default_ms, _milliseconds, "a time such as 500ms, 30s or 2m")
         assert found is not None
         return found
@@ -123,7 +123,8 @@ def _at_least(number: int, least: int) -> int:
 
 
 def _milliseconds(text: str) -> int:
-    found = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|min)?\s*", text)
+    found = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|min|h|d)?\s*", text)
     if found is None:
         raise ValueError(text)
-    return int(found[1]) * {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000}[found[2]]
+    units = {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+    return int(found[1]) * units[found[2]]

@@ -29,7 +29,8 @@ from muster.spark.batch import find_partitions
 from muster.spark.checkpoint import Checkpoint
 from muster.spark.claims import BatchState, QueryClaims
 from muster.spark.offsets import Claims
-from muster.spark.options import Offsets, SourceOptions
+from muster.spark.options import SourceOptions
+from muster.spark.pace import Pace
 from muster.spark.query_core import QueryCore
 from muster.spark.word import Ear, digest
 
@@ -64,19 +65,19 @@ CHECKPOINT_EVERY_MS = 200
 class Member:
     """One query's member. Nothing happens before the first call; the calls are Spark's, from one thread."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, name: str = "") -> None:
         self._options = options
         self._checkpoint = Checkpoint(options.checkpoint)
         self._config = _named(options, self._checkpoint)
-        query = self._checkpoint.query_id()
+        self._pace = Pace(options.min_rows, options.max_trigger_delay_ms)
         self._claims = QueryClaims(
             options.resume,
             options.replay,
-            query or uuid.uuid4().hex[:16],
+            name or query_name(options),
             keeps_all=not options.commits,
             notes_first=options.grouped,
             fails_on_loss=options.fail_on_data_loss,
-            records_first=options.starting in (None, Offsets.LATEST),
+            records_first=options.starting.moves,
         )
         self._core = QueryCore(options, self._config, self._claims)
         self._driver = Driver(self._config, self._core.consumer.metadata)
@@ -176,6 +177,8 @@ class Member:
         if self._targets is not None:
             ends = {p: min(end, self._targets[p]) for p, end in ends.items() if p in self._targets}
         # No await from here on: the ownership that the claims state must hold for the claim that is made.
+        if not last and self._pace.holds_back(self._claims.waiting(ends), self._now()):
+            max_rows = 0
         return self._claims.latest(start, ends, max_rows, self._core.generation)
 
     async def _commit_what_is_done(self) -> None:
@@ -283,6 +286,11 @@ class Member:
             return False
         self._claims.finished(end)
         return True
+
+
+def query_name(options: SourceOptions) -> str:
+    """A name for a query that begins; if its checkpoint is known, always the same."""
+    return Checkpoint(options.checkpoint).query_id() or uuid.uuid4().hex[:16]
 
 
 def _nested(offsets: dict[TopicPartition, int]) -> dict[str, dict[str, int]]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import dataclass, replace
 from typing import Any
 
 from muster.arrow import COLUMNS, HEADERS, LEADER_EPOCH
@@ -18,11 +17,14 @@ from muster.client.config import ConsumerConfig
 from muster.client.plain.fetch import FetchSettings
 from muster.errors import ConfigError
 from muster.model import TopicPartition
+from muster.spark.choices import ENDING, Choice, ending, overruled, starting
 from muster.spark.claims import Replay, Resume
 from muster.spark.given import Given, Names, as_typed
 
 DEFAULT_MAX_ROWS = 2_000_000
 """Rows of a batch where `maxOffsetsPerTrigger` is not set: a drain has to wait for a batch, so none may be endless."""
+
+DEFAULT_MAX_TRIGGER_DELAY_MS = 15 * 60_000
 
 _NAMED_HERE = {
     "partition_assignment_strategy": "assignor",
@@ -47,12 +49,21 @@ KNOWN = (
     "group.instance.id",
     "kafka.group.instance.id",
     "assignor",
+    "groupIdPrefix",
     "startingOffsets",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "startingTimestamp",
     "endingOffsets",
+    "endingOffsetsByTimestamp",
+    "endingTimestamp",
     "failOnDataLoss",
+    "minOffsetsPerTrigger",
     "maxOffsetsPerTrigger",
+    "maxTriggerDelay",
     "minPartitions",
     "maxPartitions",
+    "maxRecordsPerPartition",
     "includeHeaders",
     "columns",
     "isolationLevel",
@@ -74,22 +85,14 @@ _DECIDED_HERE = {
     "kafka.max.poll.records": "use maxOffsetsPerTrigger",
     "kafka.partition.assignment.strategy": "use assignor",
     "kafka.isolation.level": "use isolationLevel",
+    "kafka.interceptor.classes": "interceptors are Java's, and records are read without Java",
+    "fetchoffset.numretries": "offsets are asked for again until join.timeout has passed",
+    "fetchoffset.retryintervalms": "offsets are asked for again until join.timeout has passed",
+    "topic": "it is for writing; say what to read with subscribe",
     "path": "name topics with subscribe, not with load()",
 }
 
 NAMES = Names("source", KNOWN, _DECIDED_HERE)
-
-
-class Offsets(Enum):
-    """Where reading begins or ends in partitions that nothing else is known of."""
-
-    EARLIEST = "earliest"
-    LATEST = "latest"
-    COMMITTED = "committed"
-
-
-OffsetChoice = Offsets | dict[TopicPartition, int]
-"""One for all, or one for each: an offset, -2 for the earliest, -1 for the latest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +106,18 @@ class SourceOptions:
     grouped: bool
     """Whether the query is a member of its group; if not, it reads all partitions by itself."""
     group_id: str | None
-    starting: OffsetChoice | None
-    ending: OffsetChoice | None
+    group_prefix: str | None
+    """Where no group is named: what the name of the query's own group begins with."""
+    starting: Choice
+    ending: Choice
     fail_on_data_loss: bool
+    min_rows: int | None
     max_rows: int | None
+    max_trigger_delay_ms: int
     min_partitions: int | None
     max_partitions: int | None
+    max_records: int | None
+    """Of one task."""
     columns: tuple[str, ...]
     read_committed: bool
     resume: Resume
@@ -118,6 +127,14 @@ class SourceOptions:
     poll_timeout_ms: int
     checkpoint: str | None
     consumer: dict[str, str]
+    notes: tuple[str, ...] = ()
+    """What the user is to be told: options that do not count."""
+
+    def in_group_of(self, query: str) -> SourceOptions:
+        """The options of a query that has a group of its own, named after it; of any other, as they are."""
+        if self.group_prefix is None or self.group_id is not None:
+            return self
+        return replace(self, group_id=f"{self.group_prefix}-{query}")
 
     @property
     def named_topics(self) -> tuple[str, ...]:
@@ -172,8 +189,8 @@ class SourceOptions:
             raise ConfigError(as_typed(str(error), ConsumerConfig, set(settings), _NAMED_HERE)) from None
 
 
-def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """Read a reader's options.
+def parse_options(given: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
+    """Read a reader's options. None for `streaming` checks what holds for streams and batch reads alike.
 
     Raises:
         ConfigError: something is unknown, missing, contradictory or no value of its kind. The message is for the user.
@@ -183,22 +200,27 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
     topics, pattern, partitions = _what_to_read(options)
     group_id = options.one_of("groupId", "group.id", "kafka.group.id") or None
     mode = options.choice("mode", ("group", "assign"), "assign" if partitions or not streaming else "group")
+    prefix = options.get("groupIdPrefix") or None
     if streaming:
-        _check_streaming(options, mode, group_id, bool(partitions))
+        _check_streaming(options, mode, group_id or prefix, bool(partitions))
     columns = _columns(options)
     parsed = SourceOptions(
         bootstrap=options.bootstrap(),
         topics=topics,
         pattern=pattern,
         partitions=partitions,
-        grouped=streaming and mode == "group",
+        grouped=bool(streaming) and mode == "group",
         group_id=group_id,
-        starting=_offsets(options, "startingOffsets", ending=False),
-        ending=None if streaming else _offsets(options, "endingOffsets", ending=True),
+        group_prefix=prefix if streaming else None,
+        starting=starting(options, streaming),
+        ending=ending(options),
         fail_on_data_loss=options.flag("failOnDataLoss", True),
-        max_rows=options.number("maxOffsetsPerTrigger", DEFAULT_MAX_ROWS, 1),
+        min_rows=options.number("minOffsetsPerTrigger", None, 1),
+        max_rows=_max_rows(options),
+        max_trigger_delay_ms=options.duration("maxTriggerDelay", DEFAULT_MAX_TRIGGER_DELAY_MS),
         min_partitions=options.number("minPartitions", None, 1),
         max_partitions=options.number("maxPartitions", None, 1),
+        max_records=options.number("maxRecordsPerPartition", None, 1),
         columns=columns,
         read_committed=options.choice("isolationLevel", ("read_uncommitted", "read_committed")) == "read_committed",
         resume=options.member("resume", Resume, Resume.MAX),
@@ -208,11 +230,14 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
         poll_timeout_ms=options.number("kafkaConsumer.pollTimeoutMs", 120_000, 1) or 1,
         checkpoint=options.get("checkpointLocation"),
         consumer=_consumer_settings(options),
+        notes=tuple(_notes(options, streaming, group_id)),
     )
     parsed.consumer_config()
     if parsed.max_partitions is not None and parsed.max_partitions < (parsed.min_partitions or 1):
         raise ConfigError("maxPartitions is less than minPartitions: a batch cannot have fewer tasks than its least")
-    if parsed.starting is Offsets.COMMITTED and group_id is None:
+    if parsed.max_partitions is not None and parsed.max_records is not None:
+        raise ConfigError("maxPartitions and maxRecordsPerPartition contradict each other: set one of them")
+    if parsed.starting.committed and group_id is None:
         raise ConfigError('startingOffsets is "committed", but no groupId says whose commits are meant')
     return parsed
 
@@ -224,8 +249,26 @@ def _check_streaming(options: Given, mode: str, group_id: str | None, by_hand: b
         raise ConfigError(
             "assign names partitions, but in a group the group assigns them: use subscribe, or leave mode out"
         )
-    if options.get("endingOffsets") is not None:
-        raise ConfigError("endingOffsets is for batch reads; a streaming query has no end")
+    for name in ENDING:
+        if options.get(name) is not None:
+            raise ConfigError(f"{name} is for batch reads; a streaming query has no end")
+
+
+def _max_rows(options: Given) -> int | None:
+    least = options.number("minOffsetsPerTrigger", None, 1) or 1
+    most = options.number("maxOffsetsPerTrigger", None, 1)
+    if most is not None and most < least:
+        raise ConfigError(f"minOffsetsPerTrigger ({least}) is more than maxOffsetsPerTrigger ({most})")
+    return max(DEFAULT_MAX_ROWS, least) if most is None else most
+
+
+def _notes(options: Given, streaming: bool | None, group_id: str | None) -> list[str]:
+    """Sentences about options that are set and do not count."""
+    told = overruled(options)
+    if group_id is not None and options.get("groupIdPrefix") is not None:
+        told.append("groupIdPrefix is not looked at, since a group is named")
+    of_triggers = ("minOffsetsPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay") if streaming is False else ()
+    return told + [f"{name} is not looked at in a batch read" for name in of_triggers if options.get(name) is not None]
 
 
 def _what_to_read(options: Given) -> tuple[tuple[str, ...], str | None, tuple[TopicPartition, ...]]:
@@ -270,29 +313,6 @@ def _columns(options: Given) -> tuple[str, ...]:
     if not found:
         raise ConfigError("columns is empty; name at least one, for example value")
     return (*found, HEADERS) if headers and HEADERS not in found else found
-
-
-def _offsets(options: Given, name: str, *, ending: bool) -> OffsetChoice | None:
-    value = options.get(name)
-    if value is None:
-        return None
-    if not value.lstrip().startswith("{"):
-        allowed = ("latest",) if ending else tuple(choice.value for choice in Offsets)
-        return Offsets(options.choice(name, allowed))
-    try:
-        chosen = {
-            TopicPartition(topic, int(index)): int(offset)
-            for topic, partitions in json.loads(value).items()
-            for index, offset in partitions.items()
-        }
-    except (ValueError, TypeError, AttributeError):
-        raise ConfigError(f'{name} is {value!r}; it should look like {{"topic":{{"0":23,"1":-2}}}}') from None
-    for partition, offset in chosen.items():
-        if offset < -2 or (ending and offset == -2):
-            raise ConfigError(
-                f"{name} has {offset} for {partition}: an offset, -1 for latest{'' if ending else ', -2 for earliest'}"
-            )
-    return chosen
 
 
 def _consumer_settings(options: Given) -> dict[str, str]:

@@ -42,9 +42,10 @@ from muster.model import OffsetAndMetadata, TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from muster.protocol.primitives import ZERO_UUID
 from muster.spark.bounds import Bounds, Lookup
+from muster.spark.choices import Spot
 from muster.spark.claims import QueryClaims
 from muster.spark.offsets import Topic
-from muster.spark.options import Offsets, SourceOptions
+from muster.spark.options import SourceOptions
 
 COMMIT_RETRY_MS, COMMIT_RETRY_MAX_MS = 200, 5_000
 LOOKUP_RETRY_MS = 500
@@ -87,6 +88,8 @@ class QueryCore:
         self._fetching: set[TopicPartition] = set()
         self._fetch_at = 0
         self._fetches_apart = False
+        self._without_record: set[TopicPartition] = set()
+        self._left_out: set[TopicPartition] = set()
         self._resets = Lookup(self.consumer.offsets, claims)
         self._metadata_version = -1
         self._missing: dict[str, int] = {}
@@ -102,6 +105,7 @@ class QueryCore:
             return
         self._began_at = now
         options = self.options
+        self.events += [Note(WARNING, told) for told in options.notes]
         if options.feeds_itself:
             endless = (
                 "each commit of this query is a new record of __consumer_offsets: it will never have read everything"
@@ -294,7 +298,7 @@ class QueryCore:
             {name: Topic(_id_text(metadata.topic_id(name)), len(metadata.partitions(name))) for name in found}
         )
         if not self.options.grouped and not self.options.partitions:
-            self._take_all([TopicPartition(name, index) for name in found for index in metadata.partitions(name)])
+            self._take_all(self._all_partitions())
 
     def _all_answered(self) -> bool:
         """Whether the metadata has an answer for all topics that the query reads."""
@@ -391,26 +395,50 @@ class QueryCore:
     def _apply_reset(self, now: int) -> None:
         for partition, found in self._resets.take().items():
             self.claims.reset(partition, found.offset)
+        waiting = self.claims.without_start()
+        if not waiting:
+            return
+        self._check_choice(waiting)
         times: dict[TopicPartition, int] = {}
-        for partition in self.claims.without_start():
-            offset = self._starting_offset(partition)
-            if offset >= 0:
-                self.claims.reset(partition, offset)
+        for partition in waiting:
+            spot = self._starting_spot(partition)
+            if spot.offset is not None:
+                self.claims.reset(partition, spot.offset)
                 continue
-            times[partition] = offset
-            if offset == LATEST_TIMESTAMP and self.claims.restarted and not self._resets.under_way(partition):
+            times[partition] = spot.time
+            if spot.time == LATEST_TIMESTAMP and self.claims.restarted and not self._resets.under_way(partition):
                 told = f"the group has no committed offset for {partition}, which is begun at its end (startingOffsets)"
                 self.events.append(Note(WARNING, told))
         self._resets.ask(times, now)
 
-    def _starting_offset(self, partition: TopicPartition) -> int:
-        """An offset, or the timestamp that ListOffsets knows for the earliest or latest."""
-        starting = self.options.starting or Offsets.LATEST
+    def _starting_spot(self, partition: TopicPartition) -> Spot:
         if self.claims.is_new(partition):
-            return EARLIEST_TIMESTAMP
-        if isinstance(starting, dict):
-            return starting.get(partition, EARLIEST_TIMESTAMP)
-        return LATEST_TIMESTAMP if starting is Offsets.LATEST else EARLIEST_TIMESTAMP
+            return Spot(None, EARLIEST_TIMESTAMP)
+        if partition in self._without_record:
+            return Spot(None, LATEST_TIMESTAMP)
+        return self.options.starting.spot(partition)
+
+    def _check_choice(self, waiting: Iterable[TopicPartition]) -> None:
+        """Whether what the options say of the start fits what there is, and what they leave open."""
+        choice = self.options.starting
+        if self._resets.without_record and choice.latest_if_none:
+            self._without_record |= self._resets.without_record
+        elif self._resets.without_record:
+            self.fatal = self.fatal or choice.no_record(min(self._resets.without_record))
+        self._resets.without_record.clear()
+        old = {partition for partition in waiting if not self.claims.is_new(partition)} - self._left_out
+        if told := choice.tell_left_out(old):
+            self._left_out |= old
+            self.events.append(Note(WARNING, told))
+        if self._beginning and not self.claims.restarted and not self._missing:
+            try:
+                choice.check_strangers(self.options.partitions or self._all_partitions())
+            except ConfigError as error:
+                self.fatal = self.fatal or error
+
+    def _all_partitions(self) -> list[TopicPartition]:
+        metadata = self.consumer.metadata
+        return [TopicPartition(name, index) for name in self._topics() for index in metadata.partitions(name)]
 
     # --- commits -----------------------------------------------------------------------------------------------------
 

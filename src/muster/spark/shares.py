@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 from muster.model import TopicPartition
@@ -32,21 +33,31 @@ def share_rows(available: Mapping[TopicPartition, int], limit: int | None, turn:
     return {partition: rows for partition, rows in shares.items() if rows > 0}
 
 
-def split(claims: Claims, min_partitions: int | None) -> list[tuple[TopicPartition, Claim]]:
-    """The tasks of a batch: a claim each, or claims cut into about equal pieces so that there are at least
-    `min_partitions` (as far as there are records). Deterministic: a batch is planned more than once."""
-    whole = [(partition, claims[partition]) for partition in sorted(claims) if claims[partition].size]
+def split(
+    claims: Claims, min_partitions: int | None, max_records: int | None = None
+) -> list[tuple[TopicPartition, Claim]]:
+    """The tasks of a batch: a claim each, or claims cut into about equal pieces of at most `max_records`, so that there
+    are at least `min_partitions` (as far as there are records). Deterministic: a batch is planned more than once."""
+    whole = [
+        (partition, piece)
+        for partition in sorted(claims)
+        if claims[partition].size
+        for piece in _cut(claims[partition], -(-claims[partition].size // max_records) if max_records else 1)
+    ]
     if min_partitions is None or len(whole) >= min_partitions:
         return whole
     total = sum(claim.size for _, claim in whole)
     pieces: list[tuple[TopicPartition, Claim]] = []
     for partition, claim in whole:
         count = min(claim.size, max(1, -(-claim.size * min_partitions // total)))
-        for index in range(count):
-            start = claim.start + claim.size * index // count
-            end = claim.start + claim.size * (index + 1) // count
-            pieces.append((partition, Claim(start, end)))
+        pieces += [(partition, piece) for piece in _cut(claim, count)]
     return pieces
+
+
+def _cut(claim: Claim, count: int) -> list[Claim]:
+    """A claim in so many pieces of about one size."""
+    edges = [claim.start + claim.size * index // count for index in range(count + 1)]
+    return [Claim(start, end) for start, end in pairwise(edges)]
 
 
 def pack(pieces: Sequence[T], most: int | None, size: Callable[[T], int]) -> list[list[T]]:

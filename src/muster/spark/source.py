@@ -6,6 +6,7 @@ joins no group, and the sockets and the member of a process are never pickled.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -29,6 +30,8 @@ from muster.spark.batch import plan
 from muster.spark.options import SourceOptions, parse_options
 from muster.spark.ranges import read_range, tasks
 from muster.spark.shares import split
+
+log = logging.getLogger("muster.spark")
 
 NAME = "muster"
 
@@ -58,8 +61,8 @@ class MusterDataSource(DataSource):  # type: ignore[misc]
         return NAME
 
     def schema(self) -> StructType:
-        # Spark does not say what the schema is for. A batch allows more options than a stream; the readers check again.
-        return spark_schema(parse_options(self.options, streaming=False).columns)
+        # Spark does not say what the schema is for; the readers check again.
+        return spark_schema(parse_options(self.options, streaming=None).columns)
 
     def reader(self, schema: StructType) -> BatchReader:
         return BatchReader(_with_schema(parse_options(self.options, streaming=False), schema))
@@ -89,8 +92,10 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
+        for note in options.notes:
+            log.warning(note)
         cluster = connect(options.bootstrap, self._settings.client_id, self._settings.request_timeout_s)
-        pieces = split(plan(cluster, options), options.min_partitions)
+        pieces = split(plan(cluster, options), options.min_partitions, options.max_records)
         return tasks(pieces, lambda topic: cluster.topic_id(topic).hex(), options.max_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

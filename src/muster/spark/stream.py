@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from muster.spark.member import Member
+from muster.spark.member import Member, query_name
 from muster.spark.offsets import INITIAL, from_json, to_json
 from muster.spark.options import SourceOptions
 from muster.spark.ranges import read_range, tasks
@@ -40,15 +40,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._options = options
         self._settings = options.fetch_settings()
         self._member: Member | None = None
+        self._available_now = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_member": None}
 
-    @property
-    def _active(self) -> Member:
+    def _active(self, offset: dict[str, Any] | None = None) -> Member:
+        """The query's member. Where its group is named after the query (`groupIdPrefix`), the first offset that Spark
+        hands over tells the query's name."""
         if self._member is None:
-            self._member = Member(self._options)
+            name = str((offset or {}).get("query", "")) or query_name(self._options)
+            self._member = Member(self._options.in_group_of(name), name)
             say_goodbye_at_the_end(self._member.close)
+            if self._available_now:
+                self._member.prepare_available_now()
         return self._member
 
     # --- Spark's names -----------------------------------------------------------------------------------------------
@@ -60,10 +65,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return to_json(INITIAL)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._active.prepare_available_now()
+        self._available_now = True
+        if self._member is not None:
+            self._member.prepare_available_now()
+        elif self._options.in_group_of("") is self._options:
+            self._active()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        return self._active.latest(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        return self._active(start).latest(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         return self._member.progress() if self._member is not None else None
@@ -71,7 +80,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start == end:
             return []
-        pieces = split(self._active.planned(end), self._options.min_partitions)
+        pieces = split(self._active(end).planned(end), self._options.min_partitions, self._options.max_records)
         ids = {name: topic.id for name, topic in from_json(end).topics.items()}
         return tasks(pieces, lambda topic: ids.get(topic, ""), self._options.max_partitions)
 
@@ -79,7 +88,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return read_range(self._settings, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        self._active.finished(end)
+        self._active(end).finished(end)
 
     def stop(self) -> None:
         if self._member is not None:

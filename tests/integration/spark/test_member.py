@@ -10,15 +10,9 @@ from muster.errors import KafkaTimeoutError
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.spark.word import tell
 from tests.support.faces import flat, rest, until
-from tests.support.queries import audit, grid
+from tests.support.queries import audit, committed, grid
 
 pytestmark = pytest.mark.slow
-
-
-def committed(cluster, topic, partitions):
-    with cluster.consumer("sync", enable_auto_commit=False) as consumer:
-        found = consumer.committed([TopicPartition(topic, number) for number in range(partitions)])
-        return {place.partition: offset and offset.offset for place, offset in found.items()}
 
 
 class Other:

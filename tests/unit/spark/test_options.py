@@ -6,7 +6,7 @@ from muster.arrow import COLUMNS
 from muster.errors import ConfigError
 from muster.model import TopicPartition
 from muster.spark.claims import Replay, Resume
-from muster.spark.options import DEFAULT_MAX_ROWS, Offsets, parse_options
+from muster.spark.options import DEFAULT_MAX_ROWS, parse_options
 
 BASE = {"kafka.bootstrap.servers": "a:9092, b:9092", "subscribe": "t1, t2"}
 GROUP = BASE | {"groupId": "g"}
@@ -41,10 +41,6 @@ def test_what_is_read():
     by_hand = parse_options({"bootstrap": "a:1", "assign": json}, streaming=False)
     assert by_hand.partitions == (TopicPartition("t", 0), TopicPartition("t", 1))
     assert parse_options({"bootstrap": "a:1", "subscribePattern": "t.*"}, streaming=False).pattern == "t.*"
-    chosen = stream(startingOffsets='{"t1":{"0":23,"1":-2}}').starting
-    assert chosen == {TopicPartition("t1", 0): 23, TopicPartition("t1", 1): -2}
-    assert stream(startingOffsets="Earliest").starting is Offsets.EARLIEST
-    assert parse_options(BASE | {"endingOffsets": '{"t1":{"0":-1}}'}, streaming=False).ending is not None
     assert not parse_options({"bootstrap": "a:1", "assign": json}, streaming=True).grouped
 
 

@@ -48,6 +48,24 @@ def test_pieces_cover_each_claim_in_order(ranges, minimum):
     ]
 
 
+@given(
+    st.dictionaries(partitions, st.tuples(st.integers(0, 10**12), st.integers(0, 500)), max_size=8),
+    st.none() | st.integers(1, 40),
+    st.integers(1, 60),
+)
+def test_no_piece_has_more_than_it_may(ranges, minimum, most):
+    claims = {partition: Claim(start, start + size) for partition, (start, size) in ranges.items()}
+    pieces = split(claims, minimum, most)
+    assert all(0 < piece.size <= most for _, piece in pieces)
+    read = [(partition, offset) for partition, piece in pieces for offset in range(*piece)]
+    assert read == [(partition, offset) for partition in sorted(claims) for offset in range(*claims[partition])]
+    assert len(pieces) >= min(minimum or 0, len(read))
+    least = sum(-(-claim.size // most) for claim in claims.values())
+    assert len(pieces) >= least
+    if minimum is None or least >= minimum:
+        assert len(pieces) == least
+
+
 @given(st.lists(st.integers(1, 10**9), max_size=30), st.integers(1, 12))
 def test_pieces_are_packed_into_few_tasks_of_about_one_size(sizes, most):
     pieces = list(enumerate(sizes))

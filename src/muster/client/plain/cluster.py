@@ -227,7 +227,9 @@ class Cluster:
                 self.forget_leader(partition)
             raise RetriableError(f"broker {node_id}: {error}") from error
         for partition, answer in list_answers(response, asked).items():
-            if isinstance(answer, KafkaError):
+            if isinstance(answer, KafkaError) and answer.code is ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT:
+                found[partition] = -1  # records from before Kafka 0.10 have no timestamps
+            elif isinstance(answer, KafkaError):
                 self.forget_leader(partition)
                 _refuse(answer.code, f"the offsets of {partition} cannot be had")
             else:

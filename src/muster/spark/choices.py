@@ -1,0 +1,192 @@
+"""Where reading begins and ends, as the options say it, in the order in which Spark's own Kafka source obeys them.
+
+`startingTimestamp` goes before `startingOffsetsByTimestamp`, and that before `startingOffsets`; likewise for the end of
+a batch read. A time means the first record of that time or later. Where there is none, a read ends at the end of the
+log, and `startingOffsetsByTimestampStrategy` says whether it begins there or fails.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from muster.errors import ConfigError
+from muster.model import TopicPartition
+from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from muster.spark.given import Given
+
+EARLIEST, LATEST, COMMITTED = "earliest", "latest", "committed"
+
+STRATEGY = "startingOffsetsByTimestampStrategy"
+STARTING = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
+ENDING = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+"""The options, in the order of their precedence."""
+
+_LISTED = 5
+"""So many partitions are named in a sentence, of more only their number."""
+
+
+class Spot(NamedTuple):
+    """A place in one partition: an offset, or if that is None, what ListOffsets is asked for: a time in milliseconds,
+    EARLIEST_TIMESTAMP or LATEST_TIMESTAMP."""
+
+    offset: int | None
+    time: int = LATEST_TIMESTAMP
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Where to begin, or to end, in partitions of which nothing else is known."""
+
+    option: str
+    """The option that says so."""
+    everywhere: int
+    """What ListOffsets is asked for in partitions that are not named: a time, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP."""
+    named: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """The partitions that JSON names: each with an offset (-2 earliest, -1 latest) or, `by_time`, with a time."""
+    by_time: bool = False
+    committed: bool = False
+    """Whether a batch read begins where the group stands."""
+    latest_if_none: bool = True
+    """What no record of that time or later means: the end of the log, or an error."""
+
+    def spot(self, partition: TopicPartition) -> Spot:
+        """The place in a partition."""
+        found = self.named.get(partition)
+        if found is None:
+            return Spot(None, self.everywhere)
+        return Spot(None, found) if self.by_time or found < 0 else Spot(found)
+
+    def left_out(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Partitions that JSON does not name though it names others."""
+        return sorted(set(partitions) - self.named.keys()) if self.named else []
+
+    def tell_left_out(self, partitions: Iterable[TopicPartition]) -> str | None:
+        """A sentence about them, without a full stop; None if there are none."""
+        found = self.left_out(partitions)
+        if not found:
+            return None
+        names = f"{listed(found)}: reading {'begins' if self.everywhere == EARLIEST_TIMESTAMP else 'ends'}"
+        where = "their logs begin" if self.everywhere == EARLIEST_TIMESTAMP else "their logs end"
+        return f"{self.option} does not name {names} where {where}"
+
+    def check_strangers(self, partitions: Iterable[TopicPartition]) -> None:
+        """Refuse partitions that are not among those that are read.
+
+        Raises:
+            ConfigError: JSON names one.
+        """
+        if strangers := self.named.keys() - set(partitions):
+            raise ConfigError(f"{self.option} names {min(strangers)}, which is not among the partitions to be read")
+
+    def no_record(self, partition: TopicPartition) -> ConfigError:
+        """The error for a partition that has no record of its time or later."""
+        return ConfigError(
+            f"{self.option} is {self.spot(partition).time} for {partition}, which has no record of that time or later; "
+            f"set {STRATEGY} to latest to begin such partitions at their end"
+        )
+
+    @property
+    def moves(self) -> bool:
+        """Whether it can mean another place when it is looked up later, since logs have grown."""
+        return LATEST_TIMESTAMP in (self.everywhere, *self.named.values()) or (self.uses_times and self.latest_if_none)
+
+    @property
+    def uses_times(self) -> bool:
+        """Whether it looks for records of some time."""
+        return self.by_time or self.everywhere >= 0
+
+
+def starting(options: Given, streaming: bool | None) -> Choice:
+    """Where reading begins; None for `streaming` checks only what holds for both kinds.
+
+    Raises:
+        ConfigError: an option is no offset or time.
+    """
+    latest_if_none = options.choice(STRATEGY, ("error", "latest")) == "latest"
+    found = _by_time(options, STARTING, EARLIEST_TIMESTAMP, latest_if_none)
+    if found is not None:
+        return found
+    name = STARTING[-1]
+    value = options.get(name)
+    if value is None:
+        return Choice(name, LATEST_TIMESTAMP if streaming else EARLIEST_TIMESTAMP)
+    if value.lstrip().startswith("{"):
+        named = _partitions(name, value, least=-2)
+        if streaming is False and LATEST_TIMESTAMP in named.values():
+            raise ConfigError(f"{name} has -1 (latest) for a partition: a batch read would have nothing to read")
+        return Choice(name, EARLIEST_TIMESTAMP, named)
+    word = options.choice(name, (EARLIEST, LATEST, COMMITTED))
+    if streaming is False and word == LATEST:
+        raise ConfigError(f"{name} is latest: a batch read would have nothing to read")
+    return Choice(name, LATEST_TIMESTAMP if word == LATEST else EARLIEST_TIMESTAMP, committed=word == COMMITTED)
+
+
+def ending(options: Given) -> Choice:
+    """Where a batch read ends.
+
+    Raises:
+        ConfigError: an option is no offset or time.
+    """
+    found = _by_time(options, ENDING, LATEST_TIMESTAMP, True)
+    if found is not None:
+        return found
+    name = ENDING[-1]
+    value = options.get(name)
+    if value is not None and value.lstrip().startswith("{"):
+        return Choice(name, LATEST_TIMESTAMP, _partitions(name, value, least=-1))
+    options.choice(name, (LATEST,))
+    return Choice(name, LATEST_TIMESTAMP)
+
+
+def overruled(options: Given) -> list[str]:
+    """Sentences about options that are set but do not count, since another one goes before them."""
+    told = []
+    for names in (STARTING, ENDING):
+        given = [name for name in names if options.get(name) is not None]
+        told += [f"{name} is not looked at, since {given[0]} is set" for name in given[1:]]
+    return told
+
+
+def _by_time(options: Given, names: tuple[str, ...], rest: int, latest_if_none: bool) -> Choice | None:
+    """The choice of the first two options."""
+    time = options.number(names[0], None, 0)
+    if time is not None:
+        return Choice(names[0], time, latest_if_none=latest_if_none)
+    value = options.get(names[1])
+    if value is None:
+        return None
+    return Choice(names[1], rest, _partitions(names[1], value, least=0), True, latest_if_none=latest_if_none)
+
+
+def _partitions(name: str, value: str, least: int) -> dict[TopicPartition, int]:
+    """What JSON says of partitions."""
+    try:
+        found = {
+            TopicPartition(topic, int(index)): _whole(number)
+            for topic, partitions in json.loads(value).items()
+            for index, number in partitions.items()
+        }
+    except (ValueError, TypeError, AttributeError):
+        raise ConfigError(f'{name} is {value!r}; it should look like {{"topic":{{"0":23,"1":42}}}}') from None
+    for partition, number in found.items():
+        if number < least:
+            what = "a time in milliseconds"
+            if least < 0:
+                what = f"an offset, -1 for latest{', -2 for earliest' if least == -2 else ''}"
+            raise ConfigError(f"{name} has {number} for {partition}: it should be {what}")
+    return found
+
+
+def _whole(number: Any) -> int:
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise TypeError(number)
+    return number
+
+
+def listed(partitions: list[TopicPartition]) -> str:
+    """Names for a sentence."""
+    names = ", ".join(map(str, partitions[:_LISTED]))
+    return names if len(partitions) <= _LISTED else f"{names} and {len(partitions) - _LISTED} more"
