@@ -6,18 +6,14 @@ Rules that infer why groups rebalance are measured by these files; so what is ch
 from __future__ import annotations
 
 import base64
-import gzip
-import json
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.history.scenarios.witnesses import group_of
+from tests.history.verdicts import CORPUS, files, load
 
-CORPUS = Path(__file__).parent / "corpus"
-FILES = sorted(path.name for path in CORPUS.glob("*.json.gz"))
+FILES = files()
 CAUSES = frozenset(
     (
         "started",
@@ -41,13 +37,6 @@ SAID = {
     "started": ("Adding new member", "joins the consumer group", "joins group"),
 }
 """What Kafka's coordinator logs in a window of this cause, one of these: a witness that knows nothing of scripts."""
-
-
-@cache
-def load(name: str) -> dict[str, Any]:
-    """A file of the corpus."""
-    loaded: dict[str, Any] = json.loads(gzip.decompress((CORPUS / name).read_bytes()))
-    return loaded
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from dataclasses import dataclass, field
 
@@ -25,6 +27,7 @@ class Nodes:
     partitions: int
     earlier_logs: list[str] = field(default_factory=list)
     """What nodes had logged before they were started again, which begins a new log."""
+    frozen: int = 0
 
     def partition_of(self, group: Group) -> int:
         """The partition of `__consumer_offsets` that has the group's records, as Kafka computes it."""
@@ -55,6 +58,18 @@ class Nodes:
         self.cluster.node(node).start()
         until(self._in_sync, f"node {node} is in sync")
 
+    def freeze(self, node: int) -> None:
+        """SIGSTOP a broker."""
+        pid = self.cluster.node(node).pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        self.frozen = pid
+
+    def thaw(self, node: int) -> None:
+        """SIGCONT, and wait until it has what the others have."""
+        os.kill(self.frozen, signal.SIGCONT)
+        until(self._in_sync, f"node {node} is in sync")
+
     def _in_sync(self) -> bool:
         told = [self.operator.ask("leader", topic=OFFSETS, partition=at) for at in range(self.partitions)]
         return all(each["in_sync"] == self.cluster.size for each in told)
@@ -69,11 +84,11 @@ def _nodes(stage: Stage) -> Nodes:
     return stage.cluster
 
 
-def _three(stage: Stage, flavour: Flavour, config: dict[str, str] | None = None) -> Group:
-    """A group of three that node 2 coordinates."""
+def _three(stage: Stage, flavour: Flavour, config: dict[str, str] | None = None, *, node: int = 2) -> Group:
+    """A group of three that this node coordinates."""
     topic = stage.topic("t")
     group = stage.group(flavour, config)
-    _nodes(stage).move(group, 2)
+    _nodes(stage).move(group, node)
     stage.started(group, group.several(3), topic)
     stage.go_on(3)
     return group
@@ -105,14 +120,29 @@ def coordinator_led_elsewhere(stage: Stage, flavour: Flavour) -> None:
         group.members[-1].leave()
 
 
-@play([*JAVA[:2], *CONFLUENT[:2]], clusters=THREE)
-def coordinator_moved(stage: Stage, flavour: Flavour) -> None:
-    """The coordinator moves, and the members take longer than their session timeout to find it."""
+@play(MAIN, clusters=THREE)
+def coordinator_frozen(stage: Stage, flavour: Flavour) -> None:
+    """The coordinator's broker stands still, as in a long collection of garbage, and another one takes over."""
     nodes = _nodes(stage)
-    group = _three(stage, flavour, {"retry.backoff.ms": "12000", "retry.backoff.max.ms": "12000"})
-    with stage.happens(group, "coordinator_moved", "node 3 coordinates, and members look for it after 12 s, not 6"):
-        nodes.move(group, 3)
-        stage.go_on(20)
+    group = _three(stage, flavour)
+    try:
+        with stage.happens(group, "coordinator_moved", "node 2, which coordinates the group, gets SIGSTOP"):
+            nodes.freeze(2)
+            stage.go_on(20)
+    finally:
+        nodes.thaw(2)
+
+
+@play(MAIN, clusters=THREE)
+def coordinator_restarted(stage: Stage, flavour: Flavour) -> None:
+    """The coordinator's broker, which is the controller besides, is down for 15 s; nobody takes over."""
+    nodes = _nodes(stage)
+    group = _three(stage, flavour, node=1)
+    with stage.happens(group, "coordinator_moved", "node 1 gets SIGKILL, and is started again 15 s later"):
+        nodes.kill(1)
+        stage.go_on(15)
+        nodes.restart(1)
+        stage.go_on(10)
 
 
 @play([JAVA[0], JAVA[1], CONFLUENT[0]], clusters=THREE)

@@ -319,7 +319,9 @@ class Stage:
 
     def started(self, group: Group, members: list[Member], *topics: str) -> None:
         """Have all these subscribe at once, as the group's start."""
-        also = ("joined",) if len(members) > 1 else ()
+        also = ["joined"] if len(members) > 1 else []
+        if group.flavour.client == "kafka-python":
+            also.append("leader_rejoined")  # its leader learns of the topics' partitions when it has assigned already
         with self.happens(group, "started", f"{len(members)} members subscribe at once", also=also):
             for member in members:
                 member.subscribe(*topics)

@@ -1,0 +1,19 @@
+"""The cause that the rules find is the one that was scripted, in every recorded scenario."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.history.verdicts import files, history_of, load, verdicts
+
+
+@pytest.mark.parametrize("name", files())
+def test_the_scripted_cause_is_found(name):
+    kept = load(name)
+    wrong = [each for each in verdicts(kept, history_of(kept).rebalances) if not each.right]
+    told = [
+        f"{each.about}: {each.cause} was scripted, found "
+        + str([(row.generation, str(row.cause), row.evidence) for row in each.found])
+        for each in wrong
+    ]
+    assert not wrong, "\n".join(told)

@@ -1,0 +1,111 @@
+"""What the rules say of a recorded scenario, held against what was scripted."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from muster.history import fold as rules
+from muster.history.chunks import chunks
+from muster.history.decode import decode
+from muster.history.model import Limits, Rebalance, Rows
+from muster.history.tables import RAW
+
+CORPUS = Path(__file__).parent / "corpus"
+NONE = "no rebalance"
+SLACK_MS = 50
+"""A window's ends and a record's time were read at different moments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One thing that was scripted, and which causes the rules found for it."""
+
+    about: str
+    cause: str
+    """The scripted one; `no rebalance` where there is to be none."""
+    allowed: frozenset[str]
+    """Causes that rows of this window may have."""
+    found: tuple[Rebalance, ...]
+
+    @property
+    def right(self) -> bool:
+        """Whether each row has a cause that it may have, and the scripted one is among what they name."""
+        causes = {str(row.cause) for row in self.found}
+        named = causes | {str(other.cause) for row in self.found for other in row.alternatives}
+        return causes <= self.allowed and (self.cause in named or self.cause == NONE)
+
+
+def files() -> list[str]:
+    """The corpus."""
+    return sorted(path.name for path in CORPUS.glob("*.json.gz"))
+
+
+@cache
+def load(name: str) -> dict[str, Any]:
+    """A file of the corpus."""
+    loaded: dict[str, Any] = json.loads(gzip.decompress((CORPUS / name).read_bytes()))
+    return loaded
+
+
+def limits_of(kept: Mapping[str, Any]) -> Limits:
+    """What the rules are told of the brokers' settings and of topics' ids."""
+    settings = kept.get("settings", {})
+    names = {topic_id: topic for topic, topic_id in kept.get("topic_ids", {}).items()}
+    return Limits(
+        offsets_retention_ms=int(settings.get("offsets.retention.minutes", 10_080)) * 60_000,
+        consumer_session_timeout_ms=int(settings.get("group.consumer.session.timeout.ms", 6_000)),
+        topic_names=names,
+    )
+
+
+def history_of(kept: Mapping[str, Any]) -> Rows:
+    """All rows that the rules make of a file's records."""
+    rows = Rows()
+    limits = limits_of(kept)
+    for partition in sorted({record[0] for record in kept["records"]}):
+        entries = decode(_raw([record for record in kept["records"] if record[0] == partition])).entries
+        end_ms = max(record[2] for record in kept["records"])
+        for chunk in chunks(entries, end_ms):
+            state = rules.start(chunk.group, limits)
+            rows.extend(rules.fold(state, chunk))
+            rows.extend(rules.finish(state, end_ms))
+    return rows
+
+
+def _raw(records: Sequence[Sequence[Any]]) -> pa.Table:
+    columns = [list(column) for column in zip(*records, strict=True)]
+    columns[4] = [base64.b64decode(key) for key in columns[4]]
+    columns[5] = [None if value is None else base64.b64decode(value) for value in columns[5]]
+    return pa.table([pa.array(column, field.type) for column, field in zip(columns, RAW, strict=True)], schema=RAW)
+
+
+def verdicts(kept: Mapping[str, Any], rebalances: Sequence[Rebalance]) -> Iterator[Verdict]:
+    """One for each thing that was scripted, in the order of time, and one for rebalances that nothing explains.
+
+    A rebalance belongs to what had begun latest when its generation was written.
+    """
+    scripted = sorted([*kept["truth"], *kept["quiet"]], key=lambda told: int(told["at_ms"]))
+    theirs: dict[int, list[Rebalance]] = {at: [] for at in range(-1, len(scripted))}
+    for row in rebalances:
+        begun = [
+            at
+            for at, told in enumerate(scripted)
+            if told["group"] == row.group and told["at_ms"] - SLACK_MS <= row.at_ms <= told["until_ms"] + SLACK_MS
+        ]
+        if row.generation != row.previous_generation:  # a static member that takes its place again: none
+            theirs[begun[-1] if begun else -1].append(row)
+    for at, told in enumerate(scripted):
+        cause = told.get("cause", NONE)
+        allowed = frozenset() if cause == NONE else frozenset((cause, *told.get("also", ())))
+        yield Verdict(told["about"], cause, allowed, tuple(theirs[at]))
+    if theirs[-1]:
+        yield Verdict("outside of what was scripted", NONE, frozenset(), tuple(theirs[-1]))
