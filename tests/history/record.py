@@ -19,7 +19,7 @@ import shutil
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,9 +91,10 @@ def running(kind: str, folder: Path) -> Iterator[Running]:
             yield Running(kind, process.bootstrap, operator, process.folder, list, TIMES)
 
 
-def record(played: Play, where: Running, folder: Path) -> dict[str, Any]:
-    """Play a scenario, and what is to be kept of it."""
+def record(played: Play, where: Running, folder: Path, config: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Play a scenario, and what is to be kept of it. `config`: members' settings besides those of the script."""
     stage = Stage(played.name, where.bootstrap, where.operator, folder, where.nodes)
+    stage.config.update(config or {})
     try:
         played.script(stage, played.flavour)
         topics = stage.ends()

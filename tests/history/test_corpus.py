@@ -30,6 +30,7 @@ CAUSES = frozenset(
         "coordinator_moved",
     )
 )
+REBALANCES = ("Preparing to rebalance", "Bumped group epoch")
 SAID = {
     "session_expired": ("heartbeat expiration", "session expired"),
     "left": ("LeaveGroup", "left the consumer group"),
@@ -68,16 +69,21 @@ def test_the_truth_is_told_in_order_and_in_known_words(name):
         assert times == sorted(times)
 
 
+SPEAKS_OF_WHAT_IT_LOST = "coordinator-frozen"
+"""A coordinator that wakes removes members from a group that another one has by then."""
+
+
 def _within(said: dict[str, Any], told: dict[str, Any]) -> bool:
     return bool(said["group"] == told["group"] and told["at_ms"] - 50 <= said["at_ms"] <= told["until_ms"] + 50)
 
 
-@pytest.mark.parametrize("name", [name for name in FILES if load(name)["broker_log"]])
+@pytest.mark.parametrize("name", [name for name in FILES if load(name)["broker_log"] and load(name)["truth"]])
 def test_the_brokers_log_bears_the_truth_out(name):
     """Every rebalance that the coordinator logged is in a window of the script, and it gave a reason that fits."""
     kept = load(name)
-    rebalances = [said for said in kept["broker_log"] if "Preparing to rebalance" in said["text"]]
-    assert [said for said in rebalances if not any(_within(said, told) for told in kept["truth"])] == []
+    rebalances = [said for said in kept["broker_log"] if any(word in said["text"] for word in REBALANCES)]
+    stray = [said for said in rebalances if not any(_within(said, told) for told in kept["truth"])]
+    assert stray == [] or name.startswith(SPEAKS_OF_WHAT_IT_LOST)
     for told in kept["truth"]:
         texts = [said["text"] for said in kept["broker_log"] if _within(said, told)]
         words = SAID.get(told["cause"], ("",))

@@ -22,6 +22,8 @@ MUSTER_COOPERATIVE = Flavour("muster", "cooperative")
 CLASSIC = [flavour for flavour in (*JAVA, *CONFLUENT) if not flavour.next_generation]
 MAIN = [*JAVA, *CONFLUENT]
 
+LONG_SESSION = {"session.timeout.ms": "30000", "max.poll.interval.ms": "30000"}
+
 
 @dataclass(frozen=True)
 class Play:
@@ -197,8 +199,9 @@ def deploy(stage: Stage, flavour: Flavour) -> None:
 def deploy_static(stage: Stage, flavour: Flavour) -> None:
     """Three static members are replaced within their session timeout: no rebalance."""
     topic = stage.topic("t", 6)
-    timeout = {} if flavour.next_generation else {"session.timeout.ms": "30000", "max.poll.interval.ms": "30000"}
-    group = stage.group(flavour, timeout)
+    group = stage.group(flavour, {} if flavour.next_generation else LONG_SESSION)
+    if flavour.next_generation:
+        stage.operator.ask("group_config", group=group.name, name="consumer.session.timeout.ms", value="30000")
     members = group.several(3, static=True)
     stage.started(group, members, topic)
     with stage.quiet(group, "m1, m2 and m3 are replaced one after another, each within its session timeout"):

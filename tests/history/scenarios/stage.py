@@ -221,6 +221,8 @@ class Stage:
         self.bootstrap = bootstrap
         self.operator = operator
         self.cluster = cluster
+        self.config: dict[str, str] = {}
+        """Settings of all members, unless a script has others."""
         self.topics: dict[str, int] = {}
         self.topic_ids: dict[str, str] = {}
         """Also those of topics that were deleted since: KIP-848's records name topics by these alone."""
@@ -264,7 +266,7 @@ class Stage:
         self, flavour: Flavour, config: Mapping[str, str] | None = None, *, name: str = "g", commit: str = "auto"
     ) -> Group:
         """A group, and what its members have for settings besides `clients.QUICK`."""
-        return Group(self, f"{self.name}.{name}", flavour, dict(config or {}), commit=commit)
+        return Group(self, f"{self.name}.{name}", flavour, {**self.config, **(config or {})}, commit=commit)
 
     def start(self, group: Group, label: str, flavour: Flavour, changes: dict[str, str]) -> Member:
         """Start a member's process and wait until it takes commands."""

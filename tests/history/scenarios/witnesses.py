@@ -51,7 +51,7 @@ def as_json(row: Row) -> list[Any]:
 
 def said_of(logs: Iterable[str], prefix: str) -> list[dict[str, Any]]:
     """What brokers' coordinators have logged about groups whose names begin so, in the order of time."""
-    named = re.compile(rf"({re.escape(prefix)}[\w.-]+)")
+    named = re.compile(rf"(?<![\w-])({re.escape(prefix)}[\w.-]+)")
     found = []
     for log in logs:
         for line in log.splitlines():

@@ -14,12 +14,12 @@ import pytest
 from muster.history.chunks import chunks
 from muster.history.decode import decode
 from muster.history.fold import finish, fold, start
-from muster.history.model import Limits, Rebalance, Rows
+from muster.history.model import Rebalance, Rows
 from muster.history.tables import RAW
+from tests.history.verdicts import limits_of
 
 CORPUS = Path(__file__).parents[2] / "history" / "corpus"
 FILES = sorted(path.name for path in CORPUS.glob("*.json.gz"))
-LIMITS = Limits(consumer_session_timeout_ms=6_000)
 NEAR_MS = 100
 """The script's clock and the broker's are one, but a record is written a little after what it tells of."""
 
@@ -44,7 +44,7 @@ def histories(kept: dict[str, Any]) -> dict[str, Rows]:
     now_ms = max(row[2] for row in kept["records"])
     found = {}
     for chunk in chunks(decode(raw_table(kept)).entries, now_ms):
-        state = start(chunk.group, LIMITS)
+        state = start(chunk.group, limits_of(kept))
         rows = fold(state, chunk)
         rows.extend(finish(state, now_ms))
         found[chunk.group] = rows

@@ -16,6 +16,8 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.AlterConfigOp;
+import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.ConsumerGroupDescription;
 import org.apache.kafka.clients.admin.MemberDescription;
 import org.apache.kafka.clients.admin.MemberToRemove;
@@ -29,6 +31,7 @@ import org.apache.kafka.common.ElectionType;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.TopicPartitionInfo;
 import org.apache.kafka.common.Uuid;
+import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.message.StreamsGroupHeartbeatRequestData;
 import org.apache.kafka.common.message.StreamsGroupHeartbeatRequestData.Subtopology;
 import org.apache.kafka.common.message.StreamsGroupHeartbeatRequestData.Topology;
@@ -110,6 +113,12 @@ public class Operator {
             }
             case "delete_offset" -> admin.deleteConsumerGroupOffsets(
                     group, Set.of(new TopicPartition(topic, partition))).all().get();
+            case "group_config" -> {
+                ConfigResource resource = new ConfigResource(ConfigResource.Type.GROUP, group);
+                ConfigEntry entry = new ConfigEntry(command.get("name").asText(), command.get("value").asText());
+                AlterConfigOp set = new AlterConfigOp(entry, AlterConfigOp.OpType.SET);
+                admin.incrementalAlterConfigs(Map.of(resource, List.of(set))).all().get();
+            }
             case "delete_group" -> admin.deleteConsumerGroups(List.of(group)).all().get();
             case "leader" -> {
                 TopicPartitionInfo info = described(admin, topic).get(partition);

@@ -1,0 +1,40 @@
+"""The recorder and the rules on a real Kafka: members come and go, and the causes that are found are the scripted ones."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.history.record import Running, record
+from tests.history.scenarios.clients import Flavour
+from tests.history.scenarios.operator_client import Operator
+from tests.history.scenarios.plays import Play, life
+from tests.history.verdicts import history_of, verdicts
+from tests.support.peers import KafkaBroker
+
+pytestmark = pytest.mark.slow
+
+FLAVOURS = [Flavour("java", "consumer"), Flavour("confluent", "cooperative")]
+UNHURRIED = {"session.timeout.ms": "60000", "max.poll.interval.ms": "120000"}
+"""Nobody is to expire on a busy machine."""
+
+
+def settings(played: Play) -> dict[str, str]:
+    return {} if played.flavour.next_generation else UNHURRIED
+
+
+def test_members_that_come_and_go_are_told_of(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+    """Members of both protocols, at the same time."""
+    with Operator(kafka_broker.bootstrap) as operator:
+        where = Running(
+            "kafka", kafka_broker.bootstrap, operator, kafka_broker.folder / "data", lambda: [kafka_broker.log], {}
+        )
+        plays = [Play(f"live-{flavour}", life, flavour, ("kafka",)) for flavour in FLAVOURS]
+        with ThreadPoolExecutor(len(plays)) as pool:
+            recorded = list(pool.map(lambda each: record(each, where, tmp_path, settings(each)), plays))
+    for kept in recorded:
+        found = list(verdicts(kept, history_of(kept).rebalances))
+        assert [each.cause for each in found if each.found] == ["started", "joined", "left"]
+        assert [each for each in found if not each.right] == []
