@@ -1,4 +1,4 @@
-"""The recorder and the rules on a real Kafka: members come and go, and the causes that are found are the scripted ones."""
+"""The recorder and the rules on a real Kafka: members come and go, and the causes found are the scripted ones."""
 
 from __future__ import annotations
 

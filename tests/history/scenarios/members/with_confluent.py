@@ -57,15 +57,14 @@ while not closed:
     if told is not None:
         obey(told)
         continue
-    messages = consumer.consume(200, timeout=0.1)
-    handled = 0
-    for message in messages:
-        if message.error() is None:
-            handled += 1
-        else:
-            tell("error", message.error())
-    handle(handled)
-    if MANUAL and handled:
+    message = consumer.poll(0.1)
+    if message is None:
+        continue
+    if message.error() is not None:
+        tell("error", message.error())
+        continue
+    handle(1)
+    if MANUAL:
         try:
             consumer.commit(asynchronous=False)
         except KafkaException as error:
