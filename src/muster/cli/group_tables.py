@@ -104,10 +104,10 @@ def members_table(group: GroupDescription, *, verbose: bool = False) -> list[str
             member.host,
             member.client_id,
             str(len(member.assignment)),
-            MISSING,
+            _text(member.epoch),
             assignment_text(member.assignment),
-            MISSING,
-            MISSING,
+            _text(group.target_epoch if member.target is not None else None),
+            MISSING if member.target is None else assignment_text(member.target),
         ]
         for member in members
     ]
@@ -131,7 +131,8 @@ def state_table(group: GroupDescription, *, verbose: bool = False) -> list[str]:
     node = group.coordinator
     coordinator = f"{node.host}:{node.port}  ({node.node_id})"
     heads = ["GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "GROUP-EPOCH", "TARGET-ASSIGNMENT-EPOCH"]
-    row = [group.group_id, coordinator, group.assignor or MISSING, spoken_state(group.state), MISSING, MISSING]
+    row = [group.group_id, coordinator, group.assignor or MISSING, spoken_state(group.state)]
+    row += [_text(group.epoch), _text(group.target_epoch)]
     widths = [max(15, len(group.group_id)), max(25, len(coordinator)), 20, 20, 15, 25]
     columns = range(6) if verbose else range(4)
     return [

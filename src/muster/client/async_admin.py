@@ -31,7 +31,7 @@ from muster.client.core.admin import (
 )
 from muster.client.core.refusals import GROUPS_AGAIN, LIST_OFFSETS_AGAIN, OFFSETS_AGAIN, TOPICS_AGAIN
 from muster.client.core.sends import LEAST_LOADED
-from muster.errors import ErrorCode, KafkaError
+from muster.errors import ErrorCode, KafkaError, UnsupportedVersionError
 from muster.model import Node, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 from muster.protocol.api import READ_COMMITTED, READ_UNCOMMITTED
 from muster.protocol.messages import (
@@ -220,13 +220,29 @@ class AsyncAdmin(forks.StaysHere):
         return [found[group_id] for group_id in sorted(found)]
 
     async def describe_consumer_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription | KafkaError]:
-        """State and members of groups (O1). One that does not exist is GROUP_ID_NOT_FOUND."""
+        """State and members of groups (O1), of the classic protocol or KIP-848. One that does not exist, or is of
+        another kind, is GROUP_ID_NOT_FOUND."""
 
         async def ask(node: Node, group_ids: list[str]) -> dict[str, GroupDescription | KafkaError]:
             answer = await self._calls.ask(node.node_id, DescribeGroupsRequest(group_ids))
-            return {group.group_id: rules.group_description(group, node) for group in answer.groups}
+            found = {group.group_id: rules.group_description(group, node) for group in answer.groups}
+            missing = [group_id for group_id, said in found.items() if _is_missing(said)]
+            return found | (await self._describe_other_groups(node, missing) if missing else {})
 
         return await self._calls.for_groups(group_ids, ask, GROUPS_AGAIN)
+
+    async def _describe_other_groups(
+        self, node: Node, group_ids: list[str]
+    ) -> dict[str, GroupDescription | KafkaError]:
+        """Groups of KIP-848, for which there is another request."""
+        from muster.protocol.group_messages import ConsumerGroupDescribeRequest  # few brokers have such groups
+
+        try:
+            answer = await self._calls.ask(node.node_id, ConsumerGroupDescribeRequest(group_ids))
+        except UnsupportedVersionError:
+            return {}
+        found = {group.group_id: rules.consumer_group_description(group, node) for group in answer.groups}
+        return {group_id: said for group_id, said in found.items() if not _is_missing(said)}
 
     async def delete_consumer_groups(self, group_ids: Iterable[str]) -> dict[str, KafkaError | None]:
         """Delete groups and their offsets. A group with members is NON_EMPTY_GROUP."""
@@ -289,3 +305,7 @@ class AsyncAdmin(forks.StaysHere):
             return {place: rules.failure(code, f"group {group_id}") for place, code in answers.items()}
 
         return await self._calls.settle(positions, attempt, OFFSETS_AGAIN)
+
+
+def _is_missing(answer: object) -> bool:
+    return isinstance(answer, KafkaError) and answer.code is ErrorCode.GROUP_ID_NOT_FOUND

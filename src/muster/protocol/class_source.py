@@ -22,6 +22,11 @@ def _optional(member: Field) -> bool:
     return member.nullable != schema.NEVER or (member.struct is not None and not member.is_array and _tagged(member))
 
 
+def _is_always_there(member: Field) -> bool:
+    """Whether it is a structure that cannot be null."""
+    return member.struct is not None and not member.is_array and not _optional(member)
+
+
 def _tagged(member: Field) -> bool:
     return member.tagged != schema.NEVER
 
@@ -36,7 +41,7 @@ def annotation(member: Field) -> str:
 
 
 def default_source(member: Field) -> str:
-    """The default of a field as Python source. A structure that is neither null nor an array has none: `None`."""
+    """The default of a field as Python source. `None` for a structure that cannot be null: one with its defaults."""
     if member.default == "null" or member.type == "records":
         return "None"
     if member.is_array:
@@ -67,12 +72,16 @@ def _class_source(struct: Struct, bases: str, class_lines: list[str]) -> list[st
     lines += [f"    FIELDS: ClassVar = ({slots.rstrip()})", "    __slots__ = FIELDS", ""]
     lines.append("    def __init__(")
     lines.append("        self,")
-    lines += [f"        {member.name}: {annotation(member)} = {default_source(member)}," for member in struct.fields]
+    for member in struct.fields:
+        stand_in = " | None" if _is_always_there(member) else ""
+        lines.append(f"        {member.name}: {annotation(member)}{stand_in} = {default_source(member)},")
     lines.append("    ) -> None:")
     for member in struct.fields:
         value = member.name
         if default_source(member) == "EMPTY":
             value = f"[] if {member.name} is EMPTY else {member.name}"
+        elif _is_always_there(member):
+            value = f"{annotation(member)}() if {member.name} is None else {member.name}"
         lines.append(f"        self.{member.name} = {value}")
     return [*lines, "", ""]
 

@@ -1,4 +1,5 @@
 """Records of `__consumer_offsets` that muster's coordinator passes over: of groups of other kinds than the classic.
+And what an admin client asks about groups of KIP-848, which muster's broker does not serve.
 
 Keys and values of the consumer groups of KIP-848 (kinds 3 to 8, and 16), of share groups (10 to 15, KIP-932) and of
 streams groups (17 to 23, KIP-1071), as Apache Kafka 4.2 defines them; `key=` is the kind. Offset commits and groups of
@@ -237,4 +238,38 @@ coordinator-value StreamsGroupTopologyValue key=23 versions=0 flexible=0+
         partitions int32
         replication_factor int16
         topic_configs []TopicConfig
+
+request ConsumerGroupDescribeRequest key=69 versions=0-1 flexible=0+
+    group_ids []string
+    include_authorized_operations bool
+
+response ConsumerGroupDescribeResponse key=69 versions=0-1 flexible=0+
+    throttle_time_ms int32
+    groups []DescribedGroup
+        error_code int16
+        error_message string null=0+ default=null
+        group_id string
+        group_state string
+        group_epoch int32
+        assignment_epoch int32
+        assignor_name string
+        members []Member
+            member_id string
+            instance_id string null=0+ default=null
+            rack_id string null=0+ default=null
+            member_epoch int32
+            client_id string
+            client_host string
+            subscribed_topic_names []string
+            subscribed_topic_regex string null=0+ default=null
+            assignment Assignment
+            target_assignment Assignment
+            member_type int8 1+ default=-1 ignorable
+        authorized_operations int32 default=-2147483648
+    struct Assignment
+        topic_partitions []TopicPartitions
+    struct TopicPartitions
+        topic_id uuid
+        topic_name string
+        partitions []int32
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from muster.protocol.primitives import EMPTY, ZERO_UUID, Message, Struct
+from muster.protocol.primitives import EMPTY, ZERO_UUID, Message, Request, Response, Struct
 
 
 class ConsumerGroupMetadataKey(Message):
@@ -924,3 +924,122 @@ class StreamsGroupTopologyValue(Message):
     ) -> None:
         self.epoch = epoch
         self.subtopologies = [] if subtopologies is EMPTY else subtopologies
+
+
+class ConsumerGroupDescribeResponseTopicPartitions(Struct):
+    FIELDS: ClassVar = ("topic_id", "topic_name", "partitions",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        topic_id: bytes = ZERO_UUID,
+        topic_name: str = "",
+        partitions: list[int] = EMPTY,
+    ) -> None:
+        self.topic_id = topic_id
+        self.topic_name = topic_name
+        self.partitions = [] if partitions is EMPTY else partitions
+
+
+class Assignment(Struct):
+    FIELDS: ClassVar = ("topic_partitions",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        topic_partitions: list[ConsumerGroupDescribeResponseTopicPartitions] = EMPTY,
+    ) -> None:
+        self.topic_partitions = [] if topic_partitions is EMPTY else topic_partitions
+
+
+class Member(Struct):
+    FIELDS: ClassVar = ("member_id", "instance_id", "rack_id", "member_epoch", "client_id", "client_host", "subscribed_topic_names", "subscribed_topic_regex", "assignment", "target_assignment", "member_type",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        member_id: str = "",
+        instance_id: str | None = None,
+        rack_id: str | None = None,
+        member_epoch: int = 0,
+        client_id: str = "",
+        client_host: str = "",
+        subscribed_topic_names: list[str] = EMPTY,
+        subscribed_topic_regex: str | None = None,
+        assignment: Assignment | None = None,
+        target_assignment: Assignment | None = None,
+        member_type: int = -1,
+    ) -> None:
+        self.member_id = member_id
+        self.instance_id = instance_id
+        self.rack_id = rack_id
+        self.member_epoch = member_epoch
+        self.client_id = client_id
+        self.client_host = client_host
+        self.subscribed_topic_names = [] if subscribed_topic_names is EMPTY else subscribed_topic_names
+        self.subscribed_topic_regex = subscribed_topic_regex
+        self.assignment = Assignment() if assignment is None else assignment
+        self.target_assignment = Assignment() if target_assignment is None else target_assignment
+        self.member_type = member_type
+
+
+class DescribedGroup(Struct):
+    FIELDS: ClassVar = ("error_code", "error_message", "group_id", "group_state", "group_epoch", "assignment_epoch", "assignor_name", "members", "authorized_operations",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        error_code: int = 0,
+        error_message: str | None = None,
+        group_id: str = "",
+        group_state: str = "",
+        group_epoch: int = 0,
+        assignment_epoch: int = 0,
+        assignor_name: str = "",
+        members: list[Member] = EMPTY,
+        authorized_operations: int = -2147483648,
+    ) -> None:
+        self.error_code = error_code
+        self.error_message = error_message
+        self.group_id = group_id
+        self.group_state = group_state
+        self.group_epoch = group_epoch
+        self.assignment_epoch = assignment_epoch
+        self.assignor_name = assignor_name
+        self.members = [] if members is EMPTY else members
+        self.authorized_operations = authorized_operations
+
+
+class ConsumerGroupDescribeResponse(Response):
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 1
+    FIRST_FLEXIBLE_VERSION: ClassVar = 0
+    API_KEY: ClassVar = 69
+    FIELDS: ClassVar = ("throttle_time_ms", "groups",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        groups: list[DescribedGroup] = EMPTY,
+    ) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.groups = [] if groups is EMPTY else groups
+
+
+class ConsumerGroupDescribeRequest(Request["ConsumerGroupDescribeResponse"]):
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 1
+    FIRST_FLEXIBLE_VERSION: ClassVar = 0
+    API_KEY: ClassVar = 69
+    RESPONSE: ClassVar = ConsumerGroupDescribeResponse
+    FIELDS: ClassVar = ("group_ids", "include_authorized_operations",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        group_ids: list[str] = EMPTY,
+        include_authorized_operations: bool = False,
+    ) -> None:
+        self.group_ids = [] if group_ids is EMPTY else group_ids
+        self.include_authorized_operations = include_authorized_operations

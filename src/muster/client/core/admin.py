@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import chain
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from muster.client.core.checks import MAX_INT, check_number, check_text
 from muster.client.core.offset_requests import fetch_answers
@@ -25,6 +25,10 @@ from muster.protocol.messages import (
     OffsetFetchResponse,
 )
 from muster.protocol.subscription import decode_assignment, decode_subscription
+
+if TYPE_CHECKING:
+    from muster.protocol.group_messages import Assignment
+    from muster.protocol.group_messages import DescribedGroup as ConsumerGroup
 
 _MAX_SHORT = 2**15 - 1
 
@@ -141,11 +145,16 @@ class MemberDescription:
     assignment: list[TopicPartition]
     topics: list[str] = field(default_factory=list)
     owned: list[TopicPartition] = field(default_factory=list)
+    epoch: int | None = None
+    target: list[TopicPartition] | None = None
+    """What the member is to have, in a group of KIP-848."""
+    topic_regex: str | None = None
 
 
 @dataclass(slots=True)
 class GroupDescription:
-    """A group, its members sorted by id. `assignor` is the chosen protocol, empty while there is none."""
+    """A group, its members sorted by id. `assignor` is the chosen protocol, empty while there is none. The epochs are
+    those of a group of KIP-848, None in one of the classic protocol."""
 
     group_id: str
     state: str
@@ -153,6 +162,8 @@ class GroupDescription:
     assignor: str
     coordinator: Node
     members: list[MemberDescription]
+    epoch: int | None = None
+    target_epoch: int | None = None
 
 
 # --- building requests -----------------------------------------------------------------------------------------------
@@ -237,6 +248,44 @@ def group_description(answer: DescribedGroup, coordinator: Node) -> GroupDescrip
     members.sort(key=lambda member: member.member_id)
     return GroupDescription(
         answer.group_id, answer.group_state, answer.protocol_type, answer.protocol_data, coordinator, members
+    )
+
+
+def consumer_group_description(answer: ConsumerGroup, coordinator: Node) -> GroupDescription | KafkaError:
+    """A group of KIP-848 with its members."""
+    if answer.error_code != ErrorCode.NONE:
+        return KafkaError(answer.error_code, answer.error_message or f"group {answer.group_id}")
+    members = [
+        MemberDescription(
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.client_host,
+            _assigned(member.assignment),
+            sorted(member.subscribed_topic_names),
+            epoch=member.member_epoch,
+            target=_assigned(member.target_assignment),
+            topic_regex=member.subscribed_topic_regex,
+        )
+        for member in sorted(answer.members, key=lambda member: member.member_id)
+    ]
+    return GroupDescription(
+        answer.group_id,
+        answer.group_state,
+        CONSUMER_PROTOCOL_TYPE,
+        answer.assignor_name,
+        coordinator,
+        members,
+        answer.group_epoch,
+        answer.assignment_epoch,
+    )
+
+
+def _assigned(assignment: Assignment) -> list[TopicPartition]:
+    return sorted(
+        TopicPartition(topic.topic_name, partition)
+        for topic in assignment.topic_partitions
+        for partition in topic.partitions
     )
 
 

@@ -1,0 +1,232 @@
+"""The small engine: one pass over each log partition in this process, with Arrow; the same rules as Spark's.
+
+A partition is read in pieces. Each is decoded, sorted by group and folded; what stays in between is the groups' states
+and the rows. So memory is bounded by a piece, by what the groups have now, and by what there is to tell.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from muster.history import fold as rules
+from muster.history.chunks import chunks
+from muster.history.decode import BROKEN, decode
+from muster.history.findings import View, findings
+from muster.history.group_state import GroupState
+from muster.history.labels import by_group
+from muster.history.lag import CommitSeries, Committed, lag_rows, standing
+from muster.history.model import (
+    Commits,
+    Counts,
+    Generation,
+    GroupKind,
+    Lag,
+    LagSample,
+    Limits,
+    Rows,
+    TopicPartition,
+)
+from muster.history.reading import Topic, side_by_side
+from muster.history.report import Report
+from muster.history.told import explained
+from muster.protocol.record_kinds import KIND_NAMES
+
+PIECE_ROWS = 1 << 19
+PIECE_BYTES = 64 << 20
+
+CommittedOf = dict[str, dict[TopicPartition, Committed]]
+"""What each group has committed at the end."""
+
+
+@dataclass(slots=True)
+class History:
+    """What the log of `__consumer_offsets` says."""
+
+    rows: Rows = field(default_factory=Rows)
+    committed: CommittedOf = field(default_factory=dict)
+    kinds: dict[str, GroupKind] = field(default_factory=dict)
+    counts: Counts = field(default_factory=dict)
+    from_ms: int | None = None
+    until_ms: int | None = None
+    """The time of the first record and of the latest."""
+
+
+def read_history(topic: Topic, limits: Limits, groups: Collection[str] | None, now_ms: int | None) -> History:
+    """Read all partitions of a source, and close what is open at the end.
+
+    `now_ms` is when the log was read, where it goes on to be written; None: it ends with its latest record. Of other
+    groups than `groups` only the names are kept, if it is given.
+    """
+    found = History()
+    for _, batches in side_by_side(topic, list(topic.records)):
+        _Partition(found, limits, groups).read(batches, now_ms)
+    return found
+
+
+class _Partition:
+    """One pass over one log partition."""
+
+    def __init__(self, found: History, limits: Limits, groups: Collection[str] | None) -> None:
+        self._found, self._limits = found, limits
+        self._groups = None if groups is None else pa.array(sorted(groups), pa.string())
+        self._states: dict[str, GroupState] = {}
+        self._now_ms: int | None = None
+
+    def read(self, batches: Iterable[pa.RecordBatch], now_ms: int | None) -> None:
+        for piece in _pieces(batches):
+            self._take(piece)
+        if self._now_ms is None:
+            return
+        end_ms = self._now_ms if now_ms is None else max(now_ms, self._now_ms)
+        for group, state in self._states.items():
+            rows = rules.finish(state, end_ms)
+            self._found.rows.extend(rows)
+            self._found.kinds[group] = state.kind
+
+    def _take(self, piece: pa.Table) -> None:
+        decoded = decode(piece)
+        for place, number in decoded.counts.items():
+            self._found.counts[place] = self._found.counts.get(place, 0) + number
+        self._note_times(piece.column("timestamp_ms"))
+        entries = decoded.entries
+        if self._groups is not None:
+            entries = self._only_wanted(entries)
+        for chunk in chunks(entries, self._now_ms):
+            state = self._states.get(chunk.group)
+            if state is None:
+                state = self._states[chunk.group] = rules.start(chunk.group, self._limits)
+            self._found.rows.extend(rules.fold(state, chunk))
+            self._note_commits(chunk.group, chunk.commits)
+
+    def _only_wanted(self, entries: pa.Table) -> pa.Table:
+        assert self._groups is not None
+        for name in pc.unique(entries.column("group")).to_pylist():
+            self._found.kinds.setdefault(str(name), GroupKind.OFFSETS_ONLY)
+        return entries.filter(pc.is_in(entries.column("group"), value_set=self._groups))
+
+    def _note_times(self, column: pa.ChunkedArray[Any]) -> None:
+        times = column.to_numpy()
+        times = times[times >= 0]
+        if not times.size:
+            return
+        first, last = int(times.min()), int(times.max())
+        found = self._found
+        self._now_ms = max(last, self._now_ms or 0)
+        found.until_ms = max(last, found.until_ms or 0)
+        found.from_ms = first if found.from_ms is None else min(first, found.from_ms)
+
+    def _note_commits(self, group: str, commits: Commits) -> None:
+        if commits.names:
+            earlier = self._found.committed.get(group)
+            self._found.committed[group] = CommitSeries(commits, earlier).latest()
+
+
+def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Batches put together to pieces that are worth a round of the rules."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= PIECE_ROWS or size >= PIECE_BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+# --- the report ------------------------------------------------------------------------------------------------------
+
+
+def report(
+    found: History,
+    source: str,
+    until_ms: int,
+    samples: Iterable[LagSample] = (),
+    events: Iterable[Any] = (),
+    limits: Limits | None = None,
+) -> Report:
+    """Put everything together: causes that a broker told, lag at these samples, findings over all."""
+    limits = limits or Limits()
+    rows = found.rows
+    rows.generations.sort(key=lambda row: (row.group, row.at.partition, row.at.offset))
+    rows.rebalances.sort(key=lambda row: (row.group, row.at_ms))
+    rebalances = explained(rows.rebalances, by_group(events))
+    made = Report(
+        source=source,
+        from_ms=found.from_ms,
+        until_ms=until_ms,
+        generations=rows.generations,
+        rebalances=rebalances,
+        notes=sorted(rows.notes, key=lambda row: (row.group, row.at_ms)),
+        counts=dict(sorted(found.counts.items())),
+        kinds=dict(sorted(found.kinds.items())),
+        warnings=_not_decoded(found.counts),
+    )
+    made.lag = _lag(found.committed, made.generations, samples, limits)
+    made.findings = findings(_views(made, limits))
+    return made
+
+
+def _no_commits() -> Commits:
+    none = np.empty(0, np.int64)
+    return Commits([], none, none, none, none, none, none)
+
+
+def _lag(
+    committed: CommittedOf, generations: list[Generation], samples: Iterable[LagSample], limits: Limits
+) -> list[Lag]:
+    latest = {generation.group: generation for generation in generations}
+    found: list[Lag] = []
+    for group, own in sorted(_grouped(samples).items()):
+        series = CommitSeries(_no_commits(), committed.get(group, {}))
+        found += lag_rows(series, own, standing(latest.get(group)), limits)
+    return found
+
+
+def _views(made: Report, limits: Limits) -> Iterator[View]:
+    """Each group's rows."""
+    parts = [_grouped(rows) for rows in (made.generations, made.rebalances, made.notes, made.lag)]
+    for group in made.kinds:
+        generations, rebalances, notes, lag = (part.get(group, []) for part in parts)
+        yield View(group, generations, rebalances, notes, lag, made.until_ms, limits)
+
+
+def _grouped(rows: Iterable[Any]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for row in rows:
+        found.setdefault(row.group, []).append(row)
+    return found
+
+
+def _not_decoded(counts: Counts) -> list[str]:
+    """Sentences on records that no rule has seen."""
+    known = frozenset(KIND_NAMES.values())
+    said = []
+    for (kind, version), number in sorted(counts.items()):
+        records = f"{number} record{'s' if number > 1 else ''}"
+        if kind not in known:
+            said.append(f"{records} of {kind} passed over: no kind of record that is known here")
+        elif version == BROKEN:
+            said.append(f"{records} of {kind} passed over: the bytes could not be decoded")
+    return said
+
+
+def events_of(topic: Topic) -> list[Any]:
+    """The values of `__group_events`, decoded; what is no JSON is passed over."""
+    found = []
+    for _, batches in side_by_side(topic, list(topic.records)):
+        for batch in batches:
+            for value in batch.column("value").to_pylist():
+                try:
+                    found.append(json.loads(value or b"null"))
+                except ValueError:
+                    continue
+    return found
