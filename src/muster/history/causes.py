@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TypeAlias
 
+from muster.history.commit_times import Signs
 from muster.history.departures import BROKER_LOG, Departure
 from muster.history.model import Alternative, Cause, Generation, Member, TopicPartition
 from muster.history.rebalances import Difference
@@ -87,6 +88,8 @@ class Case:
     metadata_changed: bool = False
     """KIP-848: the hash of the topics' metadata, or what a regular expression matches, is another."""
     regex_grew: tuple[str, ...] = ()
+    signs: list[Signs] | None = None
+    """Of the members that stayed, before."""
     returned: dict[str, tuple[Cause, int]] = field(default_factory=dict)
     """Of members that came: why the one that they were before was gone, and for how long."""
 

@@ -6,8 +6,17 @@ from dataclasses import replace
 
 from muster.history.causes import Case
 from muster.history.departures import Circumstances, Departure, departure
-from muster.history.generations import classic_generation
-from muster.history.group_state import GroupState, add, before_tombstone, ended, others, remember, silences
+from muster.history.generations import classic_generation, with_end
+from muster.history.group_state import (
+    GroupState,
+    add,
+    before_tombstone,
+    ended,
+    others,
+    remember,
+    signs_of_stayed,
+    silences,
+)
 from muster.history.model import Generation, GroupKind, Member, Place, Rows
 from muster.history.pending import look_at_partitions
 from muster.history.rebalances import Difference, difference, owners, withheld
@@ -26,7 +35,7 @@ def classic_record(state: GroupState, value: GroupMetadataValue | None, at: Plac
     if before is not None and _same_generation(state, before, after, at_ms):
         return
     if before is not None:
-        rows.generations.append(replace(before, ended_ms=at.timestamp_ms))
+        rows.generations.append(with_end(before, at.timestamp_ms))
     case = Case(after, before, Difference(), at_ms, has_earlier_records=state.first is not None and state.first != at)
     if before is None:
         case.before, case.ended = before_tombstone(state, after, at_ms, GroupKind.CONSUMER)
@@ -109,7 +118,7 @@ def _began_by(case: Case) -> int:
 
 
 def _classic_departure(state: GroupState, case: Case, member: Member) -> Departure:
-    until, gap = others(state, [change.before or change.member for change in case.differs.stayed])
+    until, gap = others(state, case)
     return departure(
         Circumstances(
             member=member,
@@ -128,10 +137,9 @@ def _classic_duration(state: GroupState, case: Case) -> tuple[int | None, str]:
     """From when the first of those that stayed stopped to commit; else how long the leader took to assign."""
     before = case.before
     if before is not None and case.differs.stayed and "cooperative" not in (case.after.protocol or ""):
-        signs = [state.times.signs(change.before.assignment) for change in case.differs.stayed if change.before]
-        shown = [
-            each.last_ms for each in signs if each.commits and case.at_ms - each.last_ms <= state.limits.pattern_ms
-        ]
+        earliest = case.at_ms - state.limits.pattern_ms
+        signs = signs_of_stayed(state, case)
+        shown = [each.last_ms for each in signs if each.commits and each.last_ms >= earliest]
         if shown:
             return case.at_ms - min(shown), "at most"
     return case.at_ms - _began_by(case), "at least"

@@ -78,8 +78,10 @@ class Signs(NamedTuple):
 
 NO_SIGNS = Signs(0, NEVER, NEVER, NEVER)
 
-_LAST, _OFFSET, _MOVED_ON, _COUNT, _LONGEST, _SINCE, _OWNED, _NOTED = range(8)
-_EMPTY = (NEVER, NEVER, NEVER, 0, NEVER, NEVER, 1, 0)
+_LAST, _MOVED_ON, _COUNT, _LONGEST, _OFFSET, _SINCE, _OWNED, _NOTED = range(8)
+_SIGNS = 4
+"""The first rows of the columns."""
+_EMPTY = (NEVER, NEVER, 0, NEVER, NEVER, NEVER, 1, 0)
 
 
 def _blank(size: int) -> Int64s:
@@ -107,11 +109,7 @@ class CommitTimes:
 
     def own(self, owners: dict[TopicPartition, str], now_ms: int) -> None:
         """Say which member owns what from now on."""
-        changed = [
-            self.number(place)
-            for place in owners.keys() | self.owners.keys()
-            if owners.get(place) != self.owners.get(place)
-        ]
+        changed = [self.number(place) for place, _ in owners.items() ^ self.owners.items()]
         if changed:
             self.columns[_SINCE, changed] = now_ms
             self.columns[_COUNT, changed] = 0
@@ -136,16 +134,16 @@ class CommitTimes:
 
     def signs(self, places: Iterable[TopicPartition]) -> Signs:
         """What the commits of these partitions say of the member that owns them all."""
-        numbers = [self.index[place] for place in places if place in self.index]
+        index = self.index
+        numbers = [index[place] for place in places if place in index]
         if not numbers:
             return NO_SIGNS
-        found = self.columns[:, numbers]
-        found = found[:, found[_COUNT] > 0]
-        if not found.shape[1]:
-            return NO_SIGNS
-        return Signs(
-            int(found[_COUNT].max()), int(found[_LAST].max()), int(found[_MOVED_ON].max()), int(found[_LONGEST].max())
-        )
+        commits, last_ms, moved_on_ms, longest_ms = 0, NEVER, NEVER, NEVER
+        for last, moved_on, count, longest in self.columns[:_SIGNS, numbers].T.tolist():
+            if count:  # a loop: most members have few partitions, for which array operations cost more
+                commits, last_ms = max(commits, count), max(last_ms, last)
+                moved_on_ms, longest_ms = max(moved_on_ms, moved_on), max(longest_ms, longest)
+        return Signs(commits, last_ms, moved_on_ms, longest_ms) if commits else NO_SIGNS
 
     def last(self, place: TopicPartition) -> int:
         """When a partition was last committed, or -1."""
@@ -187,7 +185,7 @@ class Stretches:
         self._previous = np.empty(size, dtype=np.int64)
         previous_times = np.empty(size, dtype=np.int64)
         if not size:
-            self._gap = previous_times
+            self._gap = self._odd = previous_times
             return
         order = np.argsort(numbers, kind="stable")
         by_partition = numbers[order]
@@ -202,13 +200,15 @@ class Stretches:
         self._previous[order], previous_times[order] = before_offset, before_time
         known = (self._previous >= 0) & (previous_times >= 0)
         self._gap = np.where(known, self.times - previous_times, NEVER)
+        self._odd = np.flatnonzero((offsets < self._previous) & (self._previous >= 0) | ~self._live)
 
     def take(self, first: int, end: int) -> None:
         """Take in the commits [first, end)."""
         known, span = self._known, slice(first, end)
         numbers, times, offsets = self.numbers[span], self.times[span], self._commits.offset[span]
         self._note(first, end)
-        known.columns[_OFFSET, numbers] = offsets  # of several for one partition, numpy keeps the last
+        columns = known.columns
+        columns[_OFFSET, numbers] = offsets  # of several for one partition, numpy keeps the last
         if not self._all_live:
             live = self._live[span]
             if not live.any():
@@ -217,7 +217,6 @@ class Stretches:
             gap, previous = self._gap[span][live], self._previous[span][live]
         else:
             gap, previous = self._gap[span], self._previous[span]
-        columns = known.columns
         columns[_LAST, numbers] = times
         moved_on = offsets != previous
         columns[_MOVED_ON, numbers[moved_on]] = times[moved_on]
@@ -226,9 +225,8 @@ class Stretches:
         np.add.at(columns[_COUNT], numbers, 1)
 
     def _note(self, first: int, end: int) -> None:
-        offsets, previous = self._commits.offset[first:end], self._previous[first:end]
-        odd = np.flatnonzero((offsets < previous) & (previous >= 0) | (offsets < 0))
-        for at in (odd + first).tolist():
+        offsets = self._commits.offset[first:end]
+        for at in self._odd[slice(*np.searchsorted(self._odd, (first, end)))].tolist() if len(self._odd) else ():
             kind = "deleted" if self._commits.offset[at] < 0 else "rewind"
             self.notes.append((at, self._row(at, kind)))
         known = self._known

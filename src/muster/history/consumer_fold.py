@@ -13,7 +13,7 @@ from dataclasses import replace
 from muster.history.causes import Case
 from muster.history.commit_times import NEVER
 from muster.history.departures import Circumstances, Departure, departure
-from muster.history.generations import LEFT_FOR_A_WHILE, Step
+from muster.history.generations import LEFT_FOR_A_WHILE, Step, with_end
 from muster.history.group_state import GroupState, OpenEpoch, add, before_tombstone, ended, others, remember, silences
 from muster.history.model import Generation, GroupKind, Member, Place, Rows
 from muster.history.pending import Pending
@@ -170,7 +170,7 @@ def _epoch(state: GroupState, at: Place, at_ms: int, rows: Rows) -> None:
     else:
         _close(state, earlier, at, at_ms)
         case.before = epoch_row(state, earlier, None)
-        rows.generations.append(replace(case.before, ended_ms=at.timestamp_ms))
+        rows.generations.append(with_end(case.before, at.timestamp_ms))
         if number < earlier.number:
             case.before, case.ended = None, "fell"
         else:
@@ -218,7 +218,7 @@ def _look_at_metadata(state: GroupState, earlier: OpenEpoch, epoch: OpenEpoch, c
 
 def _departure(state: GroupState, earlier: OpenEpoch | None, case: Case, member: Member) -> Departure:
     standing = None if earlier is None else earlier.standings.get(member.member_id)
-    until, gap = others(state, [change.before or change.member for change in case.differs.stayed])
+    until, gap = others(state, case)
     held = {*member.assignment, *member.owned}
     return departure(
         Circumstances(

@@ -12,7 +12,6 @@ A log may begin anywhere and have holes: a generation without one before it says
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from muster.history.causes import CoordinatorMove
 from muster.history.classic_fold import classic_record
 from muster.history.commit_times import Stretches
 from muster.history.consumer_fold import consumer_record, epoch_row, own, seal
-from muster.history.generations import CONSUMER_KINDS, OTHER_EPOCHS, other_generation, other_kind, read
+from muster.history.generations import CONSUMER_KINDS, OTHER_EPOCHS, other_generation, other_kind, read, with_end
 from muster.history.group_state import GroupState
 from muster.history.model import Chunk, Entry, Generation, GroupKind, Limits, Place, Rows
 from muster.history.patterns import MOST_TRACES
@@ -172,6 +171,6 @@ def _other(state: GroupState, record: TypedRecord, at: Place, rows: Rows) -> Non
     if record.kind not in OTHER_EPOCHS:
         return
     if state.others is not None:
-        rows.generations.append(replace(state.others, ended_ms=at.timestamp_ms))
+        rows.generations.append(with_end(state.others, at.timestamp_ms))
     epoch = getattr(record.value, "epoch", None)
     state.others = None if epoch is None else other_generation(state.group, kind, epoch, at)

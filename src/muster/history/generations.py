@@ -74,6 +74,24 @@ def classic_generation(group: str, value: GroupMetadataValue, at: Place) -> Gene
     )
 
 
+def with_end(row: Generation, ended_ms: int) -> Generation:
+    """The row of a generation that is over: what `dataclasses.replace` does, in a fifth of its time."""
+    return Generation(
+        row.group,
+        row.generation,
+        row.kind,
+        row.started_ms,
+        ended_ms,
+        row.prepared_ms,
+        row.settled_ms,
+        row.protocol_type,
+        row.protocol,
+        row.leader,
+        row.members,
+        row.at,
+    )
+
+
 def _classic_member(member: Any, is_consumer: bool) -> Member:
     topics, owned = _subscription(bytes(member.subscription)) if is_consumer else ((), ())
     return Member(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from muster.history.causes import Case, CoordinatorMove, Verdict, verdict
-from muster.history.commit_times import NEVER, Clock, CommitTimes
-from muster.history.generations import ConsumerTable, Ids, Standing
+from muster.history.commit_times import NEVER, Clock, CommitTimes, Signs
+from muster.history.generations import ConsumerTable, Ids, Standing, with_end
 from muster.history.model import Cause, Generation, GroupKind, Limits, Member, Place, Rows, TopicPartition
 from muster.history.patterns import Lineage, Trace, trace
 from muster.history.pending import Pending
@@ -76,7 +76,7 @@ class GroupState:
 
 def ended(state: GroupState, generation: Generation, at: Place, at_ms: int, rows: Rows) -> None:
     """A tombstone: the group is removed, or converted."""
-    rows.generations.append(replace(generation, ended_ms=at.timestamp_ms))
+    rows.generations.append(with_end(generation, at.timestamp_ms))
     state.former, state.former_ms = generation, at_ms
     state.times.disown()
 
@@ -94,10 +94,17 @@ def before_tombstone(
     return None, "deleted"
 
 
-def others(state: GroupState, stayed: list[Member]) -> tuple[int, int]:
+def signs_of_stayed(state: GroupState, case: Case) -> list[Signs]:
+    """What the commits of the members that stayed say of them before a rebalance."""
+    if case.signs is None:
+        stayed = [change.before for change in case.differs.stayed if change.before is not None]
+        case.signs = [state.times.signs(member.assignment) for member in stayed]
+    return case.signs
+
+
+def others(state: GroupState, case: Case) -> tuple[int, int]:
     """Until when the members that stayed committed, and how far apart."""
-    found = [state.times.signs(member.assignment) for member in stayed]
-    shown = [each for each in found if each.commits >= 3]
+    shown = [each for each in signs_of_stayed(state, case) if each.commits >= 3]
     if not shown:
         return NEVER, NEVER
     latest = max(shown, key=lambda each: each.last_ms)

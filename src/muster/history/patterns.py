@@ -16,7 +16,6 @@ The window is `Limits.pattern_ms` to both sides of a rebalance, so the same rows
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -127,9 +126,10 @@ def trace(
 
 def pattern(found: Verdict, own: Trace, others: Sequence[Trace], window_ms: int) -> Verdict:
     """The verdict on a rebalance in the light of those around it, itself among them."""
-    near = [each for each in others if abs(each.at_ms - own.at_ms) <= window_ms]
-    if found.cause in (Cause.COORDINATOR_MOVED, Cause.NOT_KNOWN):
+    if found.cause in (Cause.COORDINATOR_MOVED, Cause.NOT_KNOWN) or not (own.went or own.came):
         return found
+    first_ms, last_ms = own.at_ms - window_ms, own.at_ms + window_ms
+    near = [each for each in others if first_ms <= each.at_ms <= last_ms and (each.went or each.came)]
     if found.cause is Cause.STARTED:
         return _flapping(found, own, near) or found
     return (
@@ -146,12 +146,8 @@ def _legs(own: Trace) -> set[str]:
 
 
 def _flapping(found: Verdict, own: Trace, near: Sequence[Trace]) -> Verdict | None:
-    departures: dict[str, list[Leg]] = defaultdict(list)
-    for each in near:
-        for leg in each.went:
-            departures[leg.chain].append(leg)
     for chain in sorted(_legs(own)):
-        legs = departures[chain]
+        legs = [leg for each in near for leg in each.went if leg.chain == chain]
         if len(legs) < FLAPPING_DEPARTURES:
             continue
         span = duration(legs[-1].at_ms - legs[0].at_ms)

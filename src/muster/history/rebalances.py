@@ -100,7 +100,9 @@ def moved(before: Generation | None, after: Generation, found: Difference) -> tu
     if not former:
         return ()
     now = owners(after.members)
-    changed = sorted(place for place in former.keys() | now.keys() if former.get(place) != now.get(place))
+    changed = sorted({place for place, _ in former.items() ^ now.items()})
+    if not changed:
+        return ()
     needless = _needless(found, changed, former, now)
     return tuple(Moved(*place, former.get(place), now.get(place), place in needless) for place in changed)
 
@@ -140,8 +142,10 @@ def _sizes(owner: Mapping[TopicPartition, str], still: Mapping[TopicPartition, s
 
 def withheld(before: Generation | None, after: Generation) -> frozenset[TopicPartition]:
     """Partitions that members of a generation owned as they joined and that it gives to no member: a first phase."""
-    assigned = {place for member in after.members for place in member.assignment}
     owned = {place for member in after.members for place in member.owned}
+    if not owned and "cooperative" not in (after.protocol or ""):
+        return frozenset()
+    assigned = {place for member in after.members for place in member.assignment}
     if before is not None and "cooperative" in (after.protocol or ""):
         staying = {member.member_id for member in after.members}
         owned |= {place for each in before.members if each.member_id in staying for place in each.assignment}
@@ -151,8 +155,12 @@ def withheld(before: Generation | None, after: Generation) -> frozenset[TopicPar
 
 def counts(members: Iterable[Member]) -> dict[str, int]:
     """How many partitions each topic is known to have, from assignments and what members own."""
-    found: dict[str, int] = defaultdict(int)
+    found: dict[str, int] = {}
     for member in members:
-        for topic, partition in (*member.assignment, *member.owned):
-            found[topic] = max(found[topic], partition + 1)
+        for topic, partition in member.assignment:
+            if partition >= found.get(topic, 0):
+                found[topic] = partition + 1
+        for topic, partition in member.owned:
+            if partition >= found.get(topic, 0):
+                found[topic] = partition + 1
     return found

@@ -18,7 +18,10 @@ def named(member: Member) -> str:
 
 def listed(items: Iterable[str]) -> str:
     """Distinct items in the order in which they come, how many times each, a few of them, and how many more."""
-    counts = Counter(items)
+    found = tuple(items)
+    if len(found) == 1:  # nearly always
+        return found[0]
+    counts = Counter(found)
     shown = [item if times == 1 else f"{item} ({times} times)" for item, times in list(counts.items())[:_SHOWN]]
     if len(counts) > _SHOWN:
         shown.append(f"{len(counts) - _SHOWN} more")
