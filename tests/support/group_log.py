@@ -17,6 +17,7 @@ import numpy as np
 
 from muster.history.fold import finish, fold, start
 from muster.history.model import Chunk, Commits, Entry, Limits, Place, Rows, TopicPartition
+from muster.model import TopicPartition as _Place
 from muster.protocol import group_messages as g
 from muster.protocol.group_records import GroupMetadataRecord, encode_record
 from muster.protocol.messages import GroupMetadataKey, GroupMetadataValue
@@ -113,7 +114,8 @@ class GroupLog:
 
     @staticmethod
     def _member(member: M, protocol_type: str) -> ClassicMemberMetadata:
-        subscription = Subscription(member.topics.split(), places(member.owned), 1, None, member.user_data)
+        owned, has = ([_Place(*place) for place in places(text)] for text in (member.owned, member.has))
+        subscription = Subscription(member.topics.split(), owned, 1, None, member.user_data)
         is_consumer = protocol_type == "consumer"
         return ClassicMemberMetadata(
             member_id=member.id,
@@ -123,7 +125,7 @@ class GroupLog:
             rebalance_timeout=member.poll_ms,
             session_timeout=member.session_ms,
             subscription=encode_subscription(subscription) if is_consumer else b"\0\1opaque",
-            assignment=encode_assignment(places(member.has)) if is_consumer else b"\0\1opaque",
+            assignment=encode_assignment(has) if is_consumer else b"\0\1opaque",
         )
 
     def tombstone(self) -> GroupLog:

@@ -103,12 +103,16 @@ def moved(before: Generation | None, after: Generation, found: Difference) -> tu
     changed = sorted({place for place, _ in former.items() ^ now.items()})
     if not changed:
         return ()
-    needless = _needless(found, changed, former, now)
+    needless = _needless(found, changed, former, now, len(after.members))
     return tuple(Moved(*place, former.get(place), now.get(place), place in needless) for place in changed)
 
 
 def _needless(
-    found: Difference, changed: list[TopicPartition], former: dict[TopicPartition, str], now: dict[TopicPartition, str]
+    found: Difference,
+    changed: list[TopicPartition],
+    former: dict[TopicPartition, str],
+    now: dict[TopicPartition, str],
+    after: int,
 ) -> frozenset[TopicPartition]:
     stayed = {change.member.member_id for change in found.stayed}
     lost = [place for place in changed if former.get(place) in stayed and place in now]
@@ -118,7 +122,11 @@ def _needless(
     old = sorted(((had[member], member) for member in stayed), reverse=True)
     shares = sorted(has.values(), reverse=True)
     shares += [0] * (len(old) - len(shares))
-    forced = {member: max(0, size - share) for (size, member), share in zip(old, shares, strict=False)}
+    least, more = divmod(len(now), after)
+    forced = {
+        member: max(0, size - max(share, least + (number < more)))
+        for number, ((size, member), share) in enumerate(zip(old, shares, strict=False))
+    }
     beyond = len(lost) - sum(forced.values())
     flagged = set()
     for place in reversed(lost):
