@@ -16,6 +16,7 @@ for _needed in ("pyspark", "pyarrow"):
             f"the Spark source needs {_needed}, which is not installed: pip install 'muster-kafka[spark]'", name=_needed
         )
 
-from muster.spark.sessions import register, session  # noqa: E402 - after the check
+from muster.spark.reports import Progress, progress  # noqa: E402 - after the check
+from muster.spark.sessions import on_progress, register, session  # noqa: E402
 
-__all__ = ["register", "session"]
+__all__ = ["Progress", "on_progress", "progress", "register", "session"]

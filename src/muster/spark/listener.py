@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming import StreamingQueryListener
 from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryProgress
 
+from muster.spark.reports import Progress, progresses
 from muster.spark.word import tell
 
 if TYPE_CHECKING:
@@ -19,17 +21,19 @@ log = logging.getLogger("muster.spark")
 _INSTALLED = "_muster_listener"
 
 
-def listen(spark: SparkSession) -> None:
-    """Install the listener, once for each session."""
-    if getattr(spark, _INSTALLED, None) is not None:
-        return
+def listen(spark: SparkSession) -> ProgressListener | None:
+    """Install the listener, once for each session. None if the session allows none."""
+    installed: ProgressListener | None = getattr(spark, _INSTALLED, None)
+    if installed is not None:
+        return installed
     listener = ProgressListener()
     try:
         spark.streams.addListener(listener)
     except Exception as error:  # Spark Connect may not allow it: the source works without
         log.info("finished batches are committed at the next trigger: no listener can be installed (%s)", error)
-        return
+        return None
     setattr(spark, _INSTALLED, listener)
+    return listener
 
 
 class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
@@ -37,6 +41,7 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self._warned: set[str] = set()
+        self.callbacks: list[Callable[[Progress], None]] = []
 
     # --- Spark's names -----------------------------------------------------------------------------------------------
 
@@ -60,12 +65,22 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
                 tell(end)
                 if progress.stateOperators and end.get("gen", -1) >= 0:
                     self._warn(str(progress.id), progress.name)
+        if self.callbacks:
+            for told in progresses(json.loads(progress.json)):
+                self._call(told)
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
         pass
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         pass
+
+    def _call(self, told: Progress) -> None:
+        for callback in self.callbacks:
+            try:
+                callback(told)
+            except Exception:  # a mistake of the user's must not keep batches from being committed
+                log.exception("the callback for progress has failed; it will be called again")
 
     def _warn(self, query_id: str, name: str | None) -> None:
         if query_id in self._warned:

@@ -1,0 +1,35 @@
+"""What is asked of brokers for a query's progress: the age of records, and the group."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from muster.model import TopicPartition
+from muster.spark.watch import Watch
+from tests.support.faces import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def test_the_age_of_what_is_not_read_and_the_members_of_the_group(cluster, queries):
+    topic = cluster.topic(2)
+    cluster.produce(topic, 20, partitions=2)
+    zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    query = queries(topic, maxOffsetsPerTrigger=8)
+    until(lambda: query.running is not None, query.trigger)
+    query.finish()
+    until(lambda: query.running is not None, query.trigger)
+    behind = query.member.behind()
+    assert {partition: tuple(claim) for partition, claim in behind.items()} == {zero: (4, 10), one: (4, 10)}
+    watch = Watch(query.options.fetch_settings(), cluster.group)
+    watch.notice(behind)
+    until(lambda: "members" in watch.seen(0), lambda: time.sleep(0.05))
+    # Record 4 of partition 0 is the ninth, with a time of 9 s; that of partition 1 has 10 s.
+    found = watch.seen(60_000)
+    assert found.pop("groupState") in ("Stable", "PreparingRebalance", "CompletingRebalance")
+    assert found == {"lagSeconds": {zero: 51.0, one: 50.0}, "maxLagSeconds": 51.0, "members": 1}
+    standing = query.member.standing()
+    assert standing == {"group": cluster.group, "generation": standing["generation"], "rebalances": 0}
+    assert standing["generation"] >= 1

@@ -1,0 +1,63 @@
+"""What a query's progress tells: as JSON for Spark, and as a typed value again."""
+
+import json
+
+from muster.client.plain.fetch import FetchSettings
+from muster.model import TopicPartition
+from muster.spark.offsets import Claim
+from muster.spark.reports import Progress, progress, progresses, report
+from muster.spark.watch import Told, Watch
+
+P0, P1, Q0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("q", 0)
+BEHIND = {P0: Claim(4, 10), P1: Claim(7, 7), Q0: Claim(0, 6)}
+GROUP = {"group": "g", "generation": 3, "rebalances": 1, "members": 2}
+
+
+def told(found):
+    """A report of Spark's."""
+    source = {"description": "PythonMicroBatchStream", "latestOffset": json.dumps(found)}
+    other = {"description": "RateStreamV2", "latestOffset": 42}
+    given = {"id": "11-22", "name": None, "batchId": 5, "numInputRows": 17, "sources": [other, source]}
+    return json.loads(json.dumps(given))
+
+
+class FakeQuery:
+    def __init__(self, last):
+        self.lastProgress = last
+
+
+def test_what_is_reported():
+    assert report(BEHIND, GROUP | {"lagSeconds": {P0: 1.5}, "maxLagSeconds": 1.5}) == {
+        "ends": {"q": {"0": 6}, "t": {"0": 10, "1": 7}},
+        "lag": {"q": {"0": 6}, "t": {"0": 6, "1": 0}},
+        "totalLag": 12,
+        "worst": {"partition": "q-0", "lag": 6},
+        "lagSeconds": {"t": {"0": 1.5}},
+        "maxLagSeconds": 1.5,
+        **GROUP,
+    }
+    assert report({}, {}) == {"ends": {}, "lag": {}, "totalLag": 0, "worst": None}
+
+
+def test_what_is_reported_is_read_again():
+    last = told(report(BEHIND, GROUP | {"lagSeconds": {P0: 1.5, P1: 0.0}}))
+    lag, ages = {P0: 6, P1: 0, Q0: 6}, {P0: 1.5, P1: 0.0}
+    found = progress(FakeQuery(last))
+    assert found == Progress("11-22", 5, 17, {P0: 10, P1: 7, Q0: 6}, lag, ages, "g", 3, 2, 1)
+    assert found is not None
+    assert (found.total_lag, found.worst, found.max_lag_seconds) == (12, Q0, 1.5)
+    alone = progress(FakeQuery(told(report({}, {}))))
+    assert alone is not None
+    assert (alone.group, alone.members, alone.worst, alone.max_lag_seconds, alone.total_lag) == (None,) * 4 + (0,)
+    assert progress(FakeQuery(None)) is None
+    assert list(progresses(told({"other": 1}))) == []
+
+
+def test_ages_count_for_the_position_that_they_were_asked_for():
+    watch = Watch(FetchSettings(("a:1",)), None)
+    watch._behind = dict(BEHIND)
+    watch._told = {P0: Told(4, 1_000), Q0: Told(0, None)}
+    assert watch.seen(3_500) == {"lagSeconds": {P0: 2.5, P1: 0.0}, "maxLagSeconds": 2.5}
+    assert watch.seen(500)["lagSeconds"] == {P0: 0.0, P1: 0.0}  # a clock that is behind
+    watch._behind = {P0: Claim(5, 10)}
+    assert watch.seen(3_500) == {"lagSeconds": {}, "maxLagSeconds": None}
