@@ -150,6 +150,11 @@ class CommitTimes:
         number = self.index.get(place)
         return NEVER if number is None else int(self.columns[_LAST, number])
 
+    def topics(self) -> set[str]:
+        """The topics of which there were commits."""
+        last = self.columns[_LAST]
+        return {topic for (topic, _), number in self.index.items() if last[number] != NEVER}
+
     def forget_expired(self) -> None:
         """Drop partitions of which there is neither an offset nor an owner, once they are the most."""
         kept = [

@@ -149,6 +149,8 @@ def _close(state: GroupState, epoch: OpenEpoch, at: Place, at_ms: int) -> None:
 def _epoch(state: GroupState, at: Place, at_ms: int, rows: Rows) -> None:
     table, earlier = state.table, state.epoch
     number = table.epoch or 0
+    if table.candidates:
+        table.match(state.times.topics())
     if earlier is not None and number == earlier.number:
         earlier.metadata_hash = table.metadata_hash
         return

@@ -278,6 +278,16 @@ class ConsumerTable:
                     settled = True
                     break
 
+    def match(self, committed: set[str]) -> None:
+        """Learn from commits: where one id has no name yet and one of its topics is committed, it is that one."""
+        taken = set(self.names.values())
+        if len(self.candidates) == 1:
+            ((topic_id, possible),) = self.candidates.items()
+            seen = (possible & committed) - taken
+            if len(seen) == 1:
+                self.names[topic_id] = next(iter(seen))
+                del self.candidates[topic_id]
+
     def named(self, places: Ids, given: Mapping[str, str]) -> tuple[TopicPartition, ...]:
         """Partitions by name; by the id as Kafka prints it where no name is known."""
         return tuple(sorted({(self._name(topic, given), partition) for topic, partition in places}))

@@ -98,7 +98,7 @@ def look_at_partitions(case: Case, known: dict[str, int]) -> None:
     case.grown = {
         topic: (known.get(topic, 0), number)
         for topic, number in now.items()
-        if topic in was and number > known.get(topic, 0)
+        if number > known.get(topic, 0) and (topic in was or case.metadata_changed)
     }
     still = subscribed(case.after)
     assigned = {topic for member in before.members for topic, _ in member.assignment}
