@@ -4,7 +4,7 @@
 
 plays the scenarios whose names match (`crash-*`), with real clients on a cluster of its own, and writes each to
 tests/history/corpus/NAME.json.gz (on muster NAME.muster.json.gz). The file has the rows of the topic, the ends of the
-consumed topics and their ids, the brokers' settings of groups, what was done when and the cause that this is (`truth`),
+consumed topics and their ids, the brokers' settings of groups, muster's events of the group (`events`), what was done when and the cause that this is (`truth`),
 times in which nothing was to happen (`quiet`), and what the brokers logged about the group at that time (`broker_log`).
 """
 
@@ -30,7 +30,7 @@ from tests.history.scenarios.cluster_plays import Nodes
 from tests.history.scenarios.operator_client import Operator
 from tests.history.scenarios.plays import PLAYS, Play
 from tests.history.scenarios.stage import Stage
-from tests.history.scenarios.witnesses import as_json, rows_of, said_of
+from tests.history.scenarios.witnesses import as_json, rows_of, said_of, topic_rows
 from tests.support.brokers import BrokerProcess
 from tests.support.peers import KafkaBroker, KafkaCluster
 
@@ -114,7 +114,11 @@ def record(played: Play, where: Running, folder: Path, config: Mapping[str, str]
         "broker_log": said_of(where.logs(), prefix),
     }
     if where.kind == "muster":
-        kept["events"] = []
+        kept["events"] = [
+            json.loads(value)
+            for *_, key, value in topic_rows(where.data, "__group_events")
+            if key.decode().startswith(prefix) and value
+        ]
     return kept
 
 

@@ -178,9 +178,11 @@ class Group:
         try:
             told = self.stage.operator.ask("describe", group=self.name, type=self.protocol_type)
         except OperatorError as error:
-            if "GroupIdNotFound" not in str(error):
-                raise
-            return "Dead", [], [], []
+            if "GroupIdNotFound" in str(error):
+                return "Dead", [], [], []
+            if "TimeoutException" in str(error):  # a broker stands still
+                return "Unknown", [], [], []
+            raise
         members = told["members"]
         owned = sorted(partition for member in members for partition in member["partitions"])
         who = sorted((member["member_id"], sorted(member["partitions"])) for member in members)
