@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.history.verdicts import files, history_of, load, verdicts
+from tools import scenario_page
 
 
 @pytest.mark.parametrize("name", files())
@@ -17,3 +18,7 @@ def test_the_scripted_cause_is_found(name):
         for each in wrong
     ]
     assert not wrong, "\n".join(told)
+
+
+def test_the_page_is_up_to_date():
+    assert scenario_page.PAGE.read_text() == scenario_page.page(), "run: python -m tools.scenario_page"

@@ -170,6 +170,10 @@ def _who(members: Iterable[Member]) -> str:
 # ------------------------------------------------------------------------------------------------------ the coordinator
 
 
+MOVE_SLACK_MS = 6_000
+"""What a rebalance may take from a member's expiry on, and a little for clocks."""
+
+
 def _moved(case: Case) -> Verdict | None:
     """Members that lost their membership as another broker took over."""
     move = case.move
@@ -184,7 +188,8 @@ def _moved(case: Case) -> Verdict | None:
     if gone:
         silent = all(case.at_ms - each.silent_ms <= move.after_ms + 1_000 for each in case.departures)
         came_back = len(case.differs.replaced) == len(gone)
-        if not (silent and (not case.stayed or came_back)) or case.differs.joined:
+        together = _expired_with_the_move(case, move)
+        if not (silent and (not case.stayed or came_back or together)) or case.differs.joined:
             return None
         evidence = f"{count(len(gone), 'member')} lost the membership with it: {listed(map(named, gone))}."
         others = [Alternative(each.cause, MOVE_LOG) for each in case.departures if each.cause is not Cause.LEFT]
@@ -196,6 +201,13 @@ def _moved(case: Case) -> Verdict | None:
             other = Alternative(Cause.LEADER_REJOINED, MOVE_LOG)
             return Verdict(Cause.COORDINATOR_MOVED, 0.7, (told, evidence), (other,))
     return None
+
+
+def _expired_with_the_move(case: Case, move: CoordinatorMove) -> bool:
+    """A new coordinator gives each member a whole session from when it has read the group: those that do not find it
+    expire together when that is over."""
+    session_ms = max(member.session_timeout_ms or 0 for member in case.differs.gone)
+    return session_ms > 0 and 0 <= case.at_ms - move.after_ms - session_ms + 1_000 <= MOVE_SLACK_MS
 
 
 def _patience_ms(case: Case) -> int:

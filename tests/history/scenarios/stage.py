@@ -326,7 +326,8 @@ class Stage:
         also = ["joined"] if len(members) > 1 else []
         if group.flavour.client == "kafka-python":
             also.append("leader_rejoined")  # its leader learns of the topics' partitions when it has assigned already
-        with self.happens(group, "started", f"{len(members)} members subscribe at once", also=also):
+        counted = "a member subscribes" if len(members) == 1 else f"{len(members)} members subscribe at once"
+        with self.happens(group, "started", counted, also=also):
             for member in members:
                 member.subscribe(*topics)
 

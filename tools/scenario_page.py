@@ -1,0 +1,106 @@
+"""Writes docs/history-scenarios.md from the recorded scenarios. `python -m tools.scenario_page` renews it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tests.history.verdicts import NONE, Verdict, files, history_of, load, verdicts
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "history-scenarios.md"
+
+HEAD = """\
+# Scenarios, and the causes found
+
+What the history says about each thing that was done to a group in a recorded scenario (`tests/history`): real clients on
+a real cluster, of which only `__consumer_offsets` was kept for the rules; what the broker knew better (its log, muster's
+events) was not shown to them. `python -m tools.scenario_page` writes this page; a test checks that it is up to date.
+
+A scenario is recorded with several clients: Java's consumer and librdkafka (through confluent-kafka) by all protocols,
+`range` (eager), `cooperative` (sticky) and `consumer` (KIP-848); kafka-python, aiokafka and muster's consumer. "On
+muster" is `muster serve`; all others are Apache Kafka 4.2. `python -m tests.history.record` records
+them again.
+
+Where a row has two causes, the records allow both (a member that never commits may have left or crashed): the history
+names the first with little confidence, the other as its alternative, and says what would tell them apart.
+
+"""
+
+
+def page() -> str:
+    """The text of docs/history-scenarios.md."""
+    told = [(name, each) for name in files() for each in verdicts(load(name), history_of(load(name)).rebalances)]
+    return HEAD + "".join(f"{line}\n" for line in [*_measured([each for _, each in told]), "", *_table(told)])
+
+
+def _measured(told: list[Verdict]) -> Iterator[str]:
+    """How often a cause was found where it was scripted, and scripted where it was found."""
+    yield "## In figures"
+    yield ""
+    yield "| cause | scripted | found there | rows with it | of these where it was scripted |"
+    yield "|---|---|---|---|---|"
+    rows = [(str(row.cause), each) for each in told for row in each.found]
+    for cause in sorted({each.cause for each in told} - {NONE} | {cause for cause, _ in rows}):
+        scripted = [each for each in told if each.cause == cause]
+        found = sum(any(str(row.cause) == cause for row in each.found) for each in scripted)
+        mine = [each for name, each in rows if name == cause]
+        yield f"| `{cause}` | {len(scripted)} | {found} | {len(mine)} | {sum(cause in each.allowed for each in mine)} |"
+    quiet = [each for each in told if each.cause == NONE]
+    yield f"| {NONE} | {len(quiet)} | {sum(not each.found for each in quiet)} | | |"
+
+
+def _table(told: list[tuple[str, Verdict]]) -> Iterator[str]:
+    yield "## Scenario by scenario"
+    scripts: dict[str, dict[tuple[str, str], list[tuple[str, Verdict]]]] = {}
+    abouts = {}
+    for name, each in told:
+        kept = load(name)
+        script, flavour = _parts(kept["scenario"])
+        abouts[script] = kept["about"].split("\n")[0]
+        where = {"muster": " on muster"}.get(kept["cluster"], "")
+        scripts.setdefault(script, {}).setdefault((each.about, each.cause), []).append((flavour + where, each))
+    for script, things in scripts.items():
+        yield ""
+        yield f"### {script.replace('-', ' ')}"
+        yield ""
+        yield abouts[script]
+        yield ""
+        yield "| what was done | cause | found | with |"
+        yield "|---|---|---|---|"
+        for (about, cause), each in things.items():
+            yield from _rows(about, cause, each)
+
+
+def _parts(scenario: str) -> tuple[str, str]:
+    """`crash-kafka-python-range` is the script `crash` with the flavour `kafka-python range`."""
+    for client in ("java", "confluent", "kafka-python", "aiokafka", "muster"):
+        script, found, protocol = scenario.rpartition(f"-{client}-")
+        if found:
+            return script, f"{'librdkafka' if client == 'confluent' else client} {protocol}"
+    raise ValueError(scenario)
+
+
+def _rows(about: str, cause: str, told: Iterable[tuple[str, Verdict]]) -> Iterator[str]:
+    by_finding: dict[str, list[str]] = {}
+    for flavour, each in told:
+        by_finding.setdefault(_finding(each), []).append(flavour)
+    for finding, flavours in by_finding.items():
+        scripted = cause if cause == NONE else f"`{cause}`"
+        yield f"| {about} | {scripted} | {finding} | {', '.join(dict.fromkeys(flavours))} |"
+
+
+def _finding(each: Verdict) -> str:
+    """The causes of the rows in their order, each with how often it came."""
+    counted = Counter(_named(each, str(row.cause)) for row in each.found)
+    return ", ".join(cause if count == 1 else f"{count} × {cause}" for cause, count in counted.items()) or NONE
+
+
+def _named(each: Verdict, cause: str) -> str:
+    if cause == each.cause or each.cause in {str(row.cause) for row in each.found}:
+        return f"`{cause}`"
+    return f"`{cause}` or `{each.cause}`"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
