@@ -13,9 +13,9 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "history-scenarios.md"
 HEAD = """\
 # Scenarios, and the causes found
 
-What the history says about each thing that was done to a group in a recorded scenario (`tests/history`): real clients on
-a real cluster, of which only `__consumer_offsets` was kept for the rules; what the broker knew better (its log, muster's
-events) was not shown to them. `python -m tools.scenario_page` writes this page; a test checks that it is up to date.
+What the history says about each thing that was done to a group in a recorded scenario (`tests/history`): real clients
+on a real cluster, of which the rules were shown `__consumer_offsets` alone, not what the brokers knew better (their log,
+muster's events). `python -m tools.scenario_page` writes this page; a test checks that it is up to date.
 
 A scenario is recorded with several clients: Java's consumer and librdkafka (through confluent-kafka) by all protocols,
 `range` (eager), `cooperative` (sticky) and `consumer` (KIP-848); kafka-python, aiokafka and muster's consumer. "On
@@ -68,8 +68,8 @@ def _table(told: list[tuple[str, Verdict]]) -> Iterator[str]:
         yield ""
         yield "| what was done | cause | found | with |"
         yield "|---|---|---|---|"
-        for (about, cause), each in things.items():
-            yield from _rows(about, cause, each)
+        for (about, cause), recorded in things.items():
+            yield from _rows(about, cause, recorded)
 
 
 def _parts(scenario: str) -> tuple[str, str]:

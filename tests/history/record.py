@@ -1,11 +1,12 @@
 """Record what consumer groups leave in `__consumer_offsets` while scripted things happen to them.
 
-    python -m tests.history.record [--cluster kafka|muster|cluster3] [--at-once N] [--list] [NAME…]
+    python -m tests.history.record [--cluster kafka|muster|cluster3] [--at-once N] [--out DIR] [--list] [NAME…]
 
 plays the scenarios whose names match (`crash-*`), with real clients on a cluster of its own, and writes each to
 tests/history/corpus/NAME.json.gz (on muster NAME.muster.json.gz). The file has the rows of the topic, the ends of the
-consumed topics and their ids, the brokers' settings of groups, muster's events of the group (`events`), what was done when and the cause that this is (`truth`),
-times in which nothing was to happen (`quiet`), and what the brokers logged about the group at that time (`broker_log`).
+consumed topics and their ids, the brokers' settings of groups, what was done when and the cause that this is (`truth`),
+times in which nothing was to happen (`quiet`), what the brokers logged about the group at that time (`broker_log`), and
+muster's own events of it (`events`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tests.history.scenarios.cluster_plays import Nodes
 from tests.history.scenarios.operator_client import Operator
 from tests.history.scenarios.plays import PLAYS, Play
 from tests.history.scenarios.stage import Stage
-from tests.history.scenarios.witnesses import as_json, rows_of, said_of, topic_rows
+from tests.history.scenarios.witnesses import as_json, events_of, rows_of, said_of
 from tests.support.brokers import BrokerProcess
 from tests.support.peers import KafkaBroker, KafkaCluster
 
@@ -114,19 +115,15 @@ def record(played: Play, where: Running, folder: Path, config: Mapping[str, str]
         "broker_log": said_of(where.logs(), prefix),
     }
     if where.kind == "muster":
-        kept["events"] = [
-            json.loads(value)
-            for *_, key, value in topic_rows(where.data, "__group_events")
-            if key.decode().startswith(prefix) and value
-        ]
+        kept["events"] = events_of(where.data, prefix)
     return kept
 
 
-def write(kept: dict[str, Any]) -> Path:
+def write(kept: dict[str, Any], folder: Path) -> Path:
     """Write a file of the corpus, always the same for the same content."""
-    CORPUS.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True)
     suffix = "" if kept["cluster"] != "muster" else ".muster"
-    path = CORPUS / f"{kept['scenario']}{suffix}.json.gz"
+    path = folder / f"{kept['scenario']}{suffix}.json.gz"
     path.write_bytes(gzip.compress(json.dumps(kept, separators=(",", ":")).encode(), mtime=0))
     return path
 
@@ -148,6 +145,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="scenarios, `crash-*` for several; all by default")
     parser.add_argument("--cluster", choices=("kafka", "muster", "cluster3"), default="kafka")
     parser.add_argument("--at-once", type=int, default=2, help="scenarios that are played at the same time")
+    parser.add_argument("--out", type=Path, default=CORPUS, metavar="DIR", help="where the files go")
     parser.add_argument("--list", action="store_true", help="say what there is")
     asked = parser.parse_args()
     patterns = asked.names or ["*"]
@@ -170,7 +168,7 @@ def main() -> int:
                 failed.append(each.name)
                 print(f"FAILED {each.name}\n{traceback.format_exc()}", file=sys.stderr, flush=True)
                 return
-            path = write(kept)
+            path = write(kept, asked.out)
             told = f"{path.name}: {len(kept['records'])} records, {path.stat().st_size} bytes"
             print("\n  ".join([told, *doubts(kept)]), flush=True)
 

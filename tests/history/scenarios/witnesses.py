@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -41,6 +42,12 @@ def topic_rows(data: Path, name: str = "__consumer_offsets") -> Iterator[Row]:
 def rows_of(data: Path, prefix: str) -> list[Row]:
     """The records of groups whose names begin so."""
     return [row for row in topic_rows(data) if group_of(row[4]).startswith(prefix)]
+
+
+def events_of(data: Path, prefix: str) -> list[dict[str, Any]]:
+    """What muster's broker has written to `__group_events` about groups whose names begin so."""
+    values = (value for *_, key, value in topic_rows(data, "__group_events") if key.decode().startswith(prefix))
+    return [json.loads(value) for value in values if value is not None]
 
 
 def as_json(row: Row) -> list[Any]:
