@@ -14,7 +14,7 @@ HEAD = """\
 # Scenarios, and the causes found
 
 What the history says about each thing that was done to a group in a recorded scenario (`tests/history`): real clients
-on a real cluster, of which the rules were shown `__consumer_offsets` alone, not what the brokers knew better (their log,
+on a real cluster, of which the rules were shown `__consumer_offsets` alone, not what the brokers knew (their log,
 muster's events). `python -m tools.scenario_page` writes this page; a test checks that it is up to date.
 
 A scenario is recorded with several clients: Java's consumer and librdkafka (through confluent-kafka) by all protocols,
