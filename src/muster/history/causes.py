@@ -368,7 +368,10 @@ def _leader_rejoined(case: Case) -> Verdict | None:
         return None
     leader = next((each for each in case.after.members if each.member_id == case.after.leader), None)
     who = named(leader) if leader is not None else "the leader"
-    evidence = [f"Members, subscriptions and partitions are the same: {who}, the leader, joined again."]
+    evidence = [
+        f"Members, subscriptions and partitions are the same: {who}, the leader, joined again, or a member with "
+        "other user data (as those of Kafka Streams do)."
+    ]
     if case.gone_topics:
         evidence = [
             f"Of {listed(case.gone_topics)} no partition is assigned any more: it was deleted, and {who} joined again."

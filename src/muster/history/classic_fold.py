@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from muster.history.causes import Case
+from muster.history.commit_times import NEVER, Signs
 from muster.history.departures import Circumstances, Departure, departure
 from muster.history.generations import classic_generation, with_end
 from muster.history.group_state import (
@@ -87,7 +88,11 @@ def _classic_rebalance(state: GroupState, case: Case) -> None:
     case.differs = difference(before.members if before is not None else (), after.members)
     look_at_partitions(case, state.counts)
     _look_at_phase(state, case)
-    case.departures = [_classic_departure(state, case, member) for member in case.differs.gone]
+    signs = {member.member_id: state.times.signs(member.assignment) for member in case.differs.gone}
+    latest = max((each.last_ms for each in signs.values()), default=NEVER)
+    case.departures = [
+        _classic_departure(state, case, member, signs[member.member_id], latest) for member in case.differs.gone
+    ]
     duration_ms, duration_is = _classic_duration(state, case)
     silent = silences(state, before, at_ms)
     add(state, case, duration_ms, duration_is, silent)
@@ -117,12 +122,18 @@ def _began_by(case: Case) -> int:
     return case.at_ms - min(max(0, after.started_ms - after.prepared_ms), 3_600_000)
 
 
-def _classic_departure(state: GroupState, case: Case, member: Member) -> Departure:
-    until, gap = others(state, case)
+def _classic_departure(state: GroupState, case: Case, member: Member, signs: Signs, latest_ms: int) -> Departure:
+    """Why one member is gone.
+
+    When the others stopped says when the rebalance began, for the member that made it begin. If that may have been
+    another one, or a member that came, all that is sure is that it was gone when all had joined.
+    """
+    alone = not case.differs.came and signs.last_ms == latest_ms
+    until, gap = others(state, case) if alone else (NEVER, NEVER)
     return departure(
         Circumstances(
             member=member,
-            signs=state.times.signs(member.assignment),
+            signs=signs,
             joined_ms=state.current_ms,
             began_by_ms=_began_by(case),
             others_until_ms=until,

@@ -14,7 +14,7 @@ from muster.history.causes import Case
 from muster.history.commit_times import NEVER
 from muster.history.departures import Circumstances, Departure, departure
 from muster.history.generations import LEFT_FOR_A_WHILE, Step, with_end
-from muster.history.group_state import GroupState, OpenEpoch, add, before_tombstone, ended, others, remember, silences
+from muster.history.group_state import GroupState, OpenEpoch, add, before_tombstone, ended, remember, silences
 from muster.history.model import Generation, GroupKind, Member, Place, Rows
 from muster.history.pending import Pending
 from muster.history.rebalances import Difference, difference
@@ -220,7 +220,6 @@ def _look_at_metadata(state: GroupState, earlier: OpenEpoch, epoch: OpenEpoch, c
 
 def _departure(state: GroupState, earlier: OpenEpoch | None, case: Case, member: Member) -> Departure:
     standing = None if earlier is None else earlier.standings.get(member.member_id)
-    until, gap = others(state, case)
     held = {*member.assignment, *member.owned}
     return departure(
         Circumstances(
@@ -228,8 +227,6 @@ def _departure(state: GroupState, earlier: OpenEpoch | None, case: Case, member:
             signs=state.times.signs(held),
             joined_ms=state.heard_of.get(member.member_id, NEVER),
             began_by_ms=case.at_ms,
-            others_until_ms=until,
-            others_gap_ms=gap,
             session_ms=member.session_timeout_ms or state.limits.consumer_session_timeout_ms,
             poll_ms=member.rebalance_timeout_ms,
             commits_renew_session=False,

@@ -20,15 +20,17 @@ has
 
 Silence is measured to when the rebalance began, which the log does not have either: it has when all had joined (the
 others may take long for that) and until when the others committed, which they do not do for long once they rejoin.
-The earlier of the two is taken. Members that commit rarely (a topic at rest, commits by hand after large batches)
-give less to go by: their longest gap between commits says how much.
+The earlier of the two is taken, unless the rebalance may have begun for another reason: another member went, or one
+came, and the rebalance then waited for the one that was dead. A KIP-848 group waits for no member; its epoch's record
+is when it began. Members that commit rarely (a topic at rest, commits by hand after large batches) give less to go
+by: their longest gap between commits says how much.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from muster.history.commit_times import Signs
+from muster.history.commit_times import NEVER, Signs
 from muster.history.model import Alternative, Cause, Member
 from muster.history.wording import duration, named
 
@@ -57,12 +59,12 @@ class Circumstances:
     """When it was last known to be alive but for its commits: the generation before was there."""
     began_by_ms: int
     """When all had joined the new generation; when the epoch was bumped (KIP-848)."""
-    others_until_ms: int
-    """Until when those that stayed went on committing; -1 if they did not show."""
-    others_gap_ms: int
-    """How far apart their commits are."""
     session_ms: int | None
     poll_ms: int | None
+    others_until_ms: int = NEVER
+    """Until when those that stayed went on committing; -1 if that says nothing."""
+    others_gap_ms: int = NEVER
+    """How far apart their commits are."""
     commits_renew_session: bool = True
     """Classic protocol."""
     took_leave: bool = False

@@ -6,10 +6,10 @@ members that share a client id on one host are told from one that went three tim
 
 - **Flapping**: a chain with three departures or more within the window.
 - **Rolling restart**: two chains or more in which a member left and came back, one after another: the second went
-when the
-  first was back. Members that only expired do not count, but for static ones, which never leave; nor do those that
-  exceeded their poll interval. Where names change from start to start (a pod's), members that go and new ones that
-  come have to take turns until most were replaced.
+  when the first was back. Members that only expired do not count, but for static ones, which never leave, unless it
+  was all of the group; those that exceeded their poll interval never do. A process that is killed and started anew at
+  once comes before its former self expires. Where names change from start to start (a pod's), members that go and new
+  ones that come have to take turns until most were replaced.
 
 The window is `Limits.pattern_ms` to both sides of a rebalance, so the same rows are found whatever was read at once.
 """
@@ -41,6 +41,8 @@ class Leg:
     cause: Cause | None = None
     """Why it went; None of one that came."""
     is_static: bool = False
+    succeeds: str = ""
+    """The chain of a member with the same identity that was still there as this one came."""
 
     @property
     def is_planned(self) -> bool:
@@ -69,6 +71,9 @@ class Lineage:
     """Which member is which, over the ids that it had."""
 
     living: dict[str, tuple[str, int]] = field(default_factory=dict)
+    identities: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    succeeded: set[str] = field(default_factory=set)
+    """Of the living: those whose process seems to have been started anew, as another of the same identity came."""
     gone: list[_Gone] = field(default_factory=list)
 
     def went(self, member: Member, cause: Cause, at_ms: int) -> Leg:
@@ -86,8 +91,10 @@ class Lineage:
         if found is not None:
             self.gone.remove(found)
             chain, depth = found.leg.chain, found.leg.depth + 1
+        succeeds = self._succeeded(member) if found is None else ""
         self.living[member.member_id] = (chain, depth)
-        leg = Leg(chain, depth, named(member), at_ms, is_static=member.instance_id is not None)
+        static = member.instance_id is not None
+        leg = Leg(chain, depth, named(member), at_ms, is_static=static, succeeds=succeeds)
         return leg, None if found is None else found.leg
 
     def _find(self, member: Member) -> _Gone | None:
@@ -95,9 +102,23 @@ class Lineage:
         same_id = [each for each in self.gone if each.member_id == member.member_id]
         return next(iter(same_id), None) or next((each for each in reversed(self.gone) if each.identity == who), None)
 
+    def _succeeded(self, member: Member) -> str:
+        """The chain of a living member that this one may stand in for."""
+        who = identity(member)
+        for member_id, (chain, _) in self.living.items():
+            if member_id not in self.succeeded and self.identities.get(member_id) == who:
+                self.succeeded.add(member_id)
+                return chain
+        return ""
+
     def keep(self, members: Iterable[Member]) -> None:
         """Forget of the living all but these."""
-        self.living = {each.member_id: self.living.get(each.member_id, (each.member_id, 0)) for each in members}
+        known = self.living
+        self.living, self.identities = {}, {}
+        for each in members:
+            self.living[each.member_id] = known.get(each.member_id, (each.member_id, 0))
+            self.identities[each.member_id] = identity(each)
+        self.succeeded &= self.living.keys()
 
 
 def trace(
@@ -132,11 +153,9 @@ def pattern(found: Verdict, own: Trace, others: Sequence[Trace], window_ms: int)
     near = [each for each in others if first_ms <= each.at_ms <= last_ms and (each.went or each.came)]
     if found.cause is Cause.STARTED:
         return _flapping(found, own, near) or found
-    return (
-        _flapping(found, own, near)
-        or _rolling(found, own, near)
-        or _turnover(found, own, near)
-        or _back(found, own, near)
+    rules = (_flapping, _rolling, _killed_in_turn, _turnover)
+    return next((each for rule in rules if (each := rule(found, own, near)) is not None), None) or _back(
+        found, own, near
     )
 
 
@@ -158,17 +177,46 @@ def _flapping(found: Verdict, own: Trace, near: Sequence[Trace]) -> Verdict | No
 
 
 def _rolling(found: Verdict, own: Trace, near: Sequence[Trace]) -> Verdict | None:
-    restarts = _restarts(near)
-    planned = [(left, back) for left, back in restarts if left.is_planned]
-    rolled = set()
-    for first, second in pairwise(planned):
-        if first[1].at_ms <= second[0].at_ms and first[0].chain != second[0].chain and first[0].at_ms < second[0].at_ms:
-            rolled |= {first[0].chain, second[0].chain}
-    if not rolled & _legs(own):
+    """Members that went and came back, in turn: by their own act, or all of the group."""
+    legs = _legs(own)
+    if not legs:
         return None
-    names = [left.name for left, _ in planned if left.chain in rolled]
+    restarts = [pair for pair in _restarts(near) if pair[0].cause is not Cause.POLL_INTERVAL_EXCEEDED]
+    rolled, sure = (
+        _in_turn([(left, back) for left, back in restarts if left.is_planned or left.at_ms == back.at_ms]),
+        0.92,
+    )
+    if not rolled & legs:
+        rolled, sure = _in_turn(restarts), 0.75
+        if len(rolled) < max(3, *(each.members_before for each in near)):
+            return None
+    if not rolled & legs:
+        return None
+    names = [left.name for left, _ in restarts if left.chain in rolled]
     evidence = f"{count(len(rolled), 'member')} went and came back one after another: {listed(names)}."
-    return _overruled(found, Cause.ROLLING_RESTART, 0.92 if len(rolled) > 2 else 0.8, evidence)
+    return _overruled(found, Cause.ROLLING_RESTART, sure if len(rolled) > 2 else 0.8, evidence)
+
+
+def _in_turn(restarts: Sequence[tuple[Leg, Leg]]) -> set[str]:
+    """The chains of restarts of which one was done before the next began."""
+    rolled: set[str] = set()
+    for (left, back), (next_left, _) in pairwise(restarts):
+        if left.chain != next_left.chain and left.at_ms < next_left.at_ms and back.at_ms <= next_left.at_ms:
+            rolled |= {left.chain, next_left.chain}
+    return rolled
+
+
+def _killed_in_turn(found: Verdict, own: Trace, near: Sequence[Trace]) -> Verdict | None:
+    """Processes that were killed and started anew at once: each comes under a new id before the old one has expired."""
+    expired = {leg.chain: leg for each in near for leg in each.went if leg.cause is Cause.SESSION_EXPIRED}
+    came = {leg.succeeds: leg for each in near if each.members_before for leg in each.came if leg.succeeds in expired}
+    came = {chain: leg for chain, leg in came.items() if leg.at_ms < expired[chain].at_ms}
+    here = {leg.chain for leg in own.went} | {leg.succeeds for leg in own.came}
+    if len(came) < 2 or not here & came.keys():
+        return None
+    names = listed(expired[chain].name for chain in came)
+    evidence = f"{count(len(came), 'member')} came anew before the one with the same name had expired: {names}."
+    return _overruled(found, Cause.ROLLING_RESTART, 0.7, evidence)
 
 
 def _restarts(near: Sequence[Trace]) -> list[tuple[Leg, Leg]]:

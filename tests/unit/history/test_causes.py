@@ -91,6 +91,17 @@ def one_closes_while_another_is_dead() -> GroupLog:
     return log.wait(S - 2_000).generation(2, [a.with_(has="t:0-2")])
 
 
+def dies_and_is_started_anew_at_once() -> GroupLog:
+    """The new one's join begins the rebalance, which waits for the dead one."""
+    log = running(A, B).wait(2_000).commit("t:0-1").wait(S - 1_000)
+    return log.generation(2, [A, B.with_(id="b-2")])
+
+
+def is_restarted_in_good_order_within_one_rebalance() -> GroupLog:
+    log = running(A, B).wait(2_000).commit("t:2-3").wait(100).commit("t:0-1").wait(9_000)
+    return log.generation(2, [A, B.with_(id="b-2")])
+
+
 def joins() -> GroupLog:
     return running(ALL_A).wait(800).generation(2, [A, B])
 
@@ -192,6 +203,31 @@ def rolls_with_new_names() -> GroupLog:
     return log
 
 
+def rolls_by_kills() -> GroupLog:
+    """Each process is killed and started anew at once: the rebalance waits until what it was has expired."""
+    members = [M(f"{name}-1", f"t:{at}") for at, name in enumerate("abc")]
+    log = running(*members)
+    for at, each in enumerate(list(members)):
+        members[at] = each.with_(id=f"{each.client_id}-2")
+        others = " ".join(one.has for one in members if one is not members[at])
+        log.wait(3_000).commit(others).wait(S - 2_000).generation(at + 2, members).commits("t:0-2", 20_000)
+    return log
+
+
+def rolls_by_expiry() -> GroupLog:
+    """Each process is killed and started anew a minute later, three of three."""
+    members = [M(f"{name}-1", f"t:{at}") for at, name in enumerate("abc")]
+    log, number = running(*members), 1
+    for at, each in enumerate(list(members)):
+        others = [one for one in members if one is not each]
+        number += 2
+        log.commits(" ".join(one.has for one in others), S + 1_000)
+        log.generation(number - 1, [others[0].with_(has=f"{others[0].has} {each.has}"), others[1]]).wait(9_000)
+        members[at] = each.with_(id=f"{each.client_id}-2")
+        log.generation(number, members).commits("t:0-2", 20_000)
+    return log
+
+
 def flaps() -> GroupLog:
     log, number = running(A, B), 1
     for start in range(3):
@@ -240,6 +276,8 @@ CLASSIC = [
     (static_is_removed, Cause.LEFT, 0.7),
     (two_die_at_once, Cause.SESSION_EXPIRED, 0.85),
     (one_closes_while_another_is_dead, Cause.LEFT, 0.5),
+    (dies_and_is_started_anew_at_once, Cause.SESSION_EXPIRED, 0.7),
+    (is_restarted_in_good_order_within_one_rebalance, Cause.LEFT, 0.7),
     (joins, Cause.JOINED, 0.9),
     (joins_cooperatively, Cause.JOINED, 0.9),
     (second_phase, Cause.JOINED, 0.9),
@@ -257,6 +295,8 @@ CLASSIC = [
     (rolls, Cause.ROLLING_RESTART, 0.9),
     (rolls_with_instance_ids, Cause.ROLLING_RESTART, 0.9),
     (rolls_with_new_names, Cause.ROLLING_RESTART, 0.6),
+    (rolls_by_kills, Cause.ROLLING_RESTART, 0.7),
+    (rolls_by_expiry, Cause.ROLLING_RESTART, 0.7),
     (flaps, Cause.FLAPPING, 0.9),
     (coordinator_moves, Cause.COORDINATOR_MOVED, 0.7),
     (members_are_lost_with_the_coordinator, Cause.COORDINATOR_MOVED, 0.7),
@@ -291,6 +331,19 @@ def closes_848() -> GroupLog:
 def dies_848() -> GroupLog:
     log = epochs(A, B).commits("t:0-1", S - 2_000).gone(B).epoch(2)
     return log.wait(3_000).target(2, [ALL_A]).standing(2, ALL_A)
+
+
+def rolls_by_kills_848() -> GroupLog:
+    """Each process is killed and started anew at once; what it was expires later."""
+    dead = [M(f"{name}-1", f"t:{at}") for at, name in enumerate("abc")]
+    anew = [each.with_(id=f"{each.client_id}-2") for each in dead]
+    log = epochs(*dead)
+    for at, each in enumerate(anew):
+        log.wait(3_000).member(each).epoch(at + 2).target(at + 2, [each.with_(has="")])
+    log.wait(S - 11_000)
+    for at, (former, each) in enumerate(zip(dead, anew, strict=True)):
+        log.wait(3_000).gone(former).epoch(at + 5).target(at + 5, [each]).standing(at + 5, each)
+    return log
 
 
 def too_long_848() -> GroupLog:
@@ -339,6 +392,7 @@ def regex_matches_more_848() -> GroupLog:
 CONSUMER = [
     (closes_848, Cause.LEFT, 0.9),
     (dies_848, Cause.SESSION_EXPIRED, 0.85),
+    (rolls_by_kills_848, Cause.ROLLING_RESTART, 0.7),
     (too_long_848, Cause.POLL_INTERVAL_EXCEEDED, 0.85),
     (static_away_848, Cause.SESSION_EXPIRED, 0.9),
     (static_back_848, Cause.STATIC_MEMBER_REPLACED, 0.9),
