@@ -5,6 +5,7 @@ assignors  the assignors beside Kafka's own
 spark      the Spark source beside Spark's own Kafka connector
 clients    the consumer and the producer beside other clients for Python
 hostile    well-behaved clients beside hostile ones
+history    the history of a large topic of groups, in Spark
 curves     how cost and memory grow with members, groups, partitions, connections, offsets and bytes
 """
 
@@ -22,6 +23,7 @@ OTHERS = {
     "clients": "benchmarks.clients",
     "hostile": "benchmarks.hostile",
     "curves": "benchmarks.curves",
+    "history": "benchmarks.history",
 }
 
 

@@ -34,6 +34,7 @@ COMMANDS: dict[str, Command] = {
     "groups": Command("muster.cli.groups", "list, describe and delete consumer groups"),
     "produce": Command("muster.cli.produce", "write the lines of standard input to a topic"),
     "consume": Command("muster.cli.consume", "read topics, alone or as a member of a group"),
+    "history": Command("muster.cli.history", "write the history of all groups as tables, with Spark"),
     "completion": Command("muster.cli.completion", "print a script that completes commands in a shell"),
     "demo": Command("muster.cli.demo", "run the main job on real data and check it to the end"),
     "compare": Command("muster.cli.compare", "run one workload under each scheme of group coordination"),

@@ -1,0 +1,234 @@
+"""The functions that Spark calls with packed rows: in a batch, as a stream, and to unpack what came out.
+
+What comes out is packed as well: a row is a table's name and rows of it as an Arrow stream. So one pass gives all
+tables, whatever they look like, and only what is written or looked at is unpacked.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from muster.history.model import CommitNote, Finding, Generation, Lag, Limits, Rebalance, Rows, TopicPartition
+from muster.history.rows import day_of, from_table, schema_of, to_table
+from muster.spark.history.buckets import Bucket, LogBounds, Told, Views, lag_of
+from muster.spark.history.packed import COUNTS, COUNTS_SLOT, IN_COUNTS, IN_ENTRIES, IN_TICK, from_bytes, to_bytes
+
+if TYPE_CHECKING:
+    from pandas import DataFrame  # type: ignore[import-untyped]
+    from pyspark.sql.streaming.state import GroupState
+
+KINDS: dict[str, type[Any]] = {
+    "generations": Generation,
+    "rebalances": Rebalance,
+    "notes": CommitNote,
+    "lag": Lag,
+    "findings": Finding,
+}
+SCHEMAS: dict[str, pa.Schema] = {name: schema_of(kind) for name, kind in KINDS.items()} | {"counts": COUNTS}
+OPEN = "open/"
+"""Before a table's name: rows that would be in it if the log ended here."""
+
+STANDS = "stands"
+"""A row whose data are pickled `Stand`s: the lag is made of them where the logs' ends are known."""
+
+_NAME, _DATA = pa.field("name", pa.string()), pa.field("data", pa.binary())
+_TOLD: list[pa.Field[Any]] = [_NAME, pa.field("at_ms", pa.int64()), _DATA]
+TOLD = pa.schema(_TOLD)
+TOLD_DDL = "name string, at_ms long, data binary"
+"""`at_ms` is the time of the bucket's tick, 0 where there was none."""
+
+_GROUPED: list[pa.Field[Any]] = [pa.field("group", pa.string()), _NAME, _DATA]
+GROUPED = pa.schema(_GROUPED)
+GROUPED_DDL = "group string, name string, data binary"
+STATE_DDL = "groups binary"
+
+_AT_ONCE = 2_000
+"""Rows that are handed on together."""
+
+_Packed = tuple[str, bytes]
+Batches = Iterator[pa.RecordBatch]
+
+
+def fold_in_order(
+    limits: Limits, now_ms: int | None, bounds: Mapping[TopicPartition, LogBounds]
+) -> Callable[[Batches], Batches]:
+    """For mapInArrow: folds packed rows that are sorted by log partition, slot and log offset, up to their end.
+
+    `now_ms` is the time of the log's end; None: that of a bucket's last record."""
+
+    def run(batches: Batches) -> Batches:
+        bucket: _Whole | None = None
+        for batch in batches:
+            for partition, slot, _, what, at_ms, data in zip(*(c.to_pylist() for c in batch.columns), strict=True):
+                if what == IN_COUNTS:
+                    yield told_batch([("counts", data)])
+                elif what == IN_ENTRIES:
+                    if bucket is None or bucket.key != (partition, slot):
+                        yield from bucket.end() if bucket is not None else ()
+                        bucket = _Whole((partition, slot), limits, now_ms, bounds)
+                    yield from bucket.read(data, at_ms)
+        yield from bucket.end() if bucket is not None else ()
+
+    return run
+
+
+class _Whole:
+    """A bucket that is read from its beginning to its end."""
+
+    def __init__(
+        self,
+        key: tuple[int, int],
+        limits: Limits,
+        now_ms: int | None,
+        bounds: Mapping[TopicPartition, LogBounds],
+    ) -> None:
+        self.key = key
+        self._limits, self._bounds, self._now_ms = limits, bounds, now_ms
+        self._bucket = Bucket(limits)
+        self._views = Views(limits)
+        self._last_ms = 0
+
+    def read(self, data: bytes, at_ms: int) -> Batches:
+        self._bucket.read(from_bytes(data))
+        self._last_ms = max(self._last_ms, at_ms)
+        rows = self._bucket.told.final
+        if len(rows.generations) + len(rows.rebalances) + len(rows.notes) >= _AT_ONCE:
+            yield self._hand_on(self._bucket.take())
+
+    def end(self) -> Batches:
+        now_ms = self._last_ms if self._now_ms is None else self._now_ms
+        self._bucket.end(now_ms)
+        told = self._bucket.take()
+        yield self._hand_on(told)
+        lag = list(lag_of(told.stands, self._bounds, now_ms, self._limits))
+        self._views.add_table("lag", lag)
+        yield told_batch([*_packed("lag", lag), *_packed("findings", self._views.findings(now_ms))])
+
+    def _hand_on(self, told: Told) -> pa.RecordBatch:
+        self._views.add(told.final)
+        return told_batch(_packed_rows(told.final))
+
+
+def fold_on(limits: Limits) -> Callable[[Any, Iterator[DataFrame], GroupState], Iterator[DataFrame]]:
+    """For applyInPandasWithState, grouped by log partition and slot: folds a batch's packed rows onto the state."""
+    import pandas as pd
+
+    def run(key: Any, frames: Iterator[DataFrame], state: GroupState) -> Iterator[DataFrame]:
+        rows = [
+            row
+            for frame in frames
+            for row in zip(frame["log_offset"], frame["what"], frame["at_ms"], frame["data"], strict=True)
+        ]
+        rows.sort(key=lambda row: int(row[0]))
+        tick_ms = 0
+        if int(key[1]) == COUNTS_SLOT:
+            told = [("counts", sum_counts(bytes(data) for _, what, _, data in rows if what == IN_COUNTS))]
+        else:
+            bucket = Bucket(limits, bytes(state.get[0]) if state.exists else b"")
+            for _, what, at_ms, data in rows:
+                if what == IN_TICK:
+                    tick_ms = int(at_ms)
+                    bucket.tick(tick_ms)
+                elif what == IN_ENTRIES:
+                    bucket.read(from_bytes(data))
+            stored = bucket.store()
+            if stored:
+                state.update((stored,))
+            elif state.exists:
+                state.remove()
+            told = told_rows(bucket.take())
+        yield pd.DataFrame([(name, tick_ms, data) for name, data in told], columns=TOLD.names)
+
+    return run
+
+
+def told_rows(told: Told) -> list[_Packed]:
+    """What a bucket has told, packed."""
+    rows = _packed_rows(told.final) + [(OPEN + name, data) for name, data in _packed_rows(told.open)]
+    if told.stands:
+        rows.append((STANDS, pickle.dumps(told.stands, pickle.HIGHEST_PROTOCOL)))
+    return rows
+
+
+def _packed_rows(rows: Rows) -> list[_Packed]:
+    return [
+        *_packed("generations", rows.generations),
+        *_packed("rebalances", rows.rebalances),
+        *_packed("notes", rows.notes),
+    ]
+
+
+def _packed(name: str, rows: list[Any]) -> list[_Packed]:
+    return [(name, to_bytes(to_table(KINDS[name], rows)))] if rows else []
+
+
+def told_batch(rows: list[_Packed]) -> pa.RecordBatch:
+    """Packed rows as a batch of the schema TOLD."""
+    rows_at = [{"name": name, "at_ms": 0, "data": data} for name, data in rows]
+    return pa.RecordBatch.from_pylist(rows_at, schema=TOLD)
+
+
+def sum_counts(parts: Iterable[bytes]) -> bytes:
+    """Counts of several pieces, as one table."""
+    table = pa.concat_tables([from_bytes(part) for part in parts])
+    keys = ["day", "log_partition", "kind", "version"]
+    summed = table.group_by(keys).aggregate([("records", "sum")]).rename_columns([*keys, "records"])
+    return to_bytes(summed.select(COUNTS.names).cast(COUNTS))
+
+
+def unpack(batches: Batches) -> Batches:
+    """For mapInArrow: a column `data` of Arrow streams to their rows."""
+    for batch in batches:
+        for data in batch.column("data"):
+            yield from from_bytes(data.as_buffer()).to_batches()
+
+
+def unpack_lag(
+    limits: Limits, bounds: Mapping[TopicPartition, LogBounds], at_ms: int, tick_ms: int
+) -> Callable[[Batches], Batches]:
+    """For mapInArrow: `Stand`s to rows of LAG. Their day is the tick's: it is the same at a replay."""
+    day = pa.scalar(day_of(tick_ms), pa.date32())
+
+    def run(batches: Batches) -> Batches:
+        for batch in batches:
+            for data in batch.column("data"):
+                table = to_table(Lag, list(lag_of(pickle.loads(data.as_py()), bounds, at_ms, limits)))
+                days = pa.repeat(day, table.num_rows)
+                yield from table.set_column(0, "day", days).to_batches()
+
+    return run
+
+
+def pack_groups(name: str) -> Callable[[Batches], Batches]:
+    """For mapInArrow: rows of a table to rows of GROUPED."""
+
+    def run(batches: Batches) -> Batches:
+        for batch in batches:
+            table = pa.Table.from_batches([batch])
+            groups = [str(group) for group in pc.unique(batch.column("group")).to_pylist()]
+            own = [table.filter(pc.equal(table["group"], pa.scalar(group))) for group in groups]
+            rows = [(group, name, to_bytes(part)) for group, part in zip(groups, own, strict=True)]
+            yield pa.RecordBatch.from_pylist([dict(zip(GROUPED.names, row, strict=True)) for row in rows], GROUPED)
+
+    return run
+
+
+def find(limits: Limits, now_ms: int) -> Callable[[Batches], Batches]:
+    """For mapInArrow, over packed rows of all tables of a few groups: their findings."""
+
+    def run(batches: Batches) -> Batches:
+        views = Views(limits)
+        for batch in batches:
+            for row in batch.to_pylist():
+                rows = from_table(KINDS[row["name"]], from_bytes(row["data"]))
+                views.add_table(row["name"], rows)
+        found = views.findings(now_ms)
+        if found:
+            yield from to_table(Finding, found).to_batches()
+
+    return run

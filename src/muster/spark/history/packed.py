@@ -1,0 +1,132 @@
+"""How the history travels through Spark: packed, a table in a cell.
+
+Of twenty million commits Spark is to see some thousand rows. A task reads and decodes a piece of one partition of
+`__consumer_offsets`, and hands over one row for each bucket of groups, with these groups' entries as an Arrow stream.
+So the JVM moves bytes, and no record crosses between Python and the JVM by itself.
+
+A bucket is (log partition, slot): a group lies in one log partition, and its name says in which slot. Rows of a bucket,
+in the order of `log_offset`, are what the log says about its groups, in its order.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from muster.history.model import Counts
+from muster.history.rows import day_of
+
+if TYPE_CHECKING:
+    from muster.history.model import Int64s
+
+SLOTS = 8
+"""Into how many buckets the groups of a log partition go. A checkpoint depends on it."""
+
+IN_ENTRIES, IN_COUNTS, IN_TICK = "entries", "counts", "tick"
+
+COUNTS_SLOT = -1
+
+_PACKED: list[pa.Field[Any]] = [
+    pa.field("log_partition", pa.int32()),
+    pa.field("slot", pa.int32()),
+    pa.field("log_offset", pa.int64()),
+    pa.field("what", pa.string()),
+    pa.field("at_ms", pa.int64()),
+    pa.field("data", pa.binary()),
+]
+PACKED = pa.schema(_PACKED)
+PACKED_DDL = "log_partition int, slot int, log_offset long, what string, at_ms long, data binary"
+"""Rows on their way to the fold. `entries`: a stream of ENTRIES that begins at `log_offset`. `counts`: rows of COUNTS.
+`tick`: the log partition has been read up to the time `at_ms`."""
+
+_COUNTS: list[pa.Field[Any]] = [
+    pa.field("day", pa.date32()),
+    pa.field("log_partition", pa.int32()),
+    pa.field("kind", pa.string()),
+    pa.field("version", pa.int32()),
+    pa.field("records", pa.int64()),
+]
+COUNTS = pa.schema(_COUNTS)
+"""How many records of each kind and version were read (`model.Counts`), by the day of the last of them."""
+
+
+def slot_of(group: str) -> int:
+    """The slot of a group, the same in each process."""
+    return zlib.crc32(group.encode("utf-8", "surrogatepass")) % SLOTS
+
+
+def to_bytes(table: pa.Table | pa.RecordBatch) -> bytes:
+    """A table as an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write(table)
+    return sink.getvalue().to_pybytes()
+
+
+def from_bytes(data: bytes | pa.Buffer) -> pa.Table:
+    """What `to_bytes` wrote."""
+    return pa.ipc.open_stream(data).read_all()
+
+
+def pack(entries: pa.Table, counts: Counts, log_partition: int, only: Collection[str] = ()) -> pa.RecordBatch:
+    """The decoded records of one piece of a log partition, as rows of PACKED. `only`: no groups but these."""
+    rows: list[tuple[int, int, int, str, int, bytes]] = []
+    last_ms = 0
+    if entries.num_rows:
+        last_ms = int(pc.max(entries.column("timestamp_ms")).as_py())
+        for slot, part in _by_slot(entries, frozenset(only)):
+            offset = int(part.column("log_offset")[0].as_py())
+            rows.append((log_partition, slot, offset, IN_ENTRIES, last_ms, to_bytes(part)))
+    if counts:
+        data = to_bytes(counts_table(counts, log_partition, last_ms))
+        rows.append((log_partition, COUNTS_SLOT, -1, IN_COUNTS, last_ms, data))
+    return packed_rows(rows)
+
+
+def packed_rows(rows: list[tuple[int, int, int, str, int, bytes]]) -> pa.RecordBatch:
+    """Rows as a batch of the schema PACKED."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(PACKED)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, PACKED, strict=True)], schema=PACKED
+    )
+
+
+def counts_table(counts: Counts, log_partition: int, at_ms: int) -> pa.Table:
+    """Counts as rows."""
+    return pa.Table.from_pylist(
+        [
+            {"day": day_of(at_ms), "log_partition": log_partition, "kind": kind, "version": version, "records": records}
+            for (kind, version), records in sorted(counts.items())
+        ],
+        schema=COUNTS,
+    )
+
+
+def tick_rows(log_partitions: Collection[int], now_ms: int) -> pa.RecordBatch:
+    """A row for each bucket of these log partitions: all that was written before `now_ms` has been read."""
+    return packed_rows(
+        [
+            (partition, slot, np.iinfo(np.int64).max, IN_TICK, now_ms, b"")
+            for partition in sorted(log_partitions)
+            for slot in range(SLOTS)
+        ]
+    )
+
+
+def _by_slot(entries: pa.Table, only: frozenset[str]) -> Iterator[tuple[int, pa.Table]]:
+    groups = entries.column("group").combine_chunks().dictionary_encode()
+    names = [str(name) for name in groups.dictionary.to_pylist()]
+    slots = np.array([slot_of(name) if not only or name in only else -1 for name in names], np.int8)
+    of_row = slots[groups.indices.to_numpy()]
+    order: Int64s = np.argsort(of_row, kind="stable")
+    bounds = np.searchsorted(of_row[order], np.arange(SLOTS + 1))
+    table = entries.take(order).combine_chunks()
+    for slot in range(SLOTS):
+        begin, end = int(bounds[slot]), int(bounds[slot + 1])
+        if begin < end:
+            yield slot, table.slice(begin, end - begin)
