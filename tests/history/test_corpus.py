@@ -28,6 +28,7 @@ CAUSES = frozenset(
         "leader_rejoined",
         "flapping",
         "coordinator_moved",
+        "not_known",
     )
 )
 REBALANCES = ("Preparing to rebalance", "Bumped group epoch")

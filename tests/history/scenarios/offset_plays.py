@@ -174,6 +174,22 @@ def topic_created(stage: Stage, flavour: Flavour) -> None:
     stage.go_on(3)
 
 
+@play([RANGE, COOPERATIVE, CONSUMER])
+def topic_deleted(stage: Stage, flavour: Flavour) -> None:
+    """One of two topics is deleted. No cause is called so: what is found names the leader, where there is one."""
+    first, second = stage.topic("t"), stage.topic("u")
+    group = stage.group(flavour)
+    members = group.several(2)
+    stage.started(group, members, first, second)
+    stage.go_on(3)
+    cause = "not_known" if flavour.next_generation else "leader_rejoined"
+    with stage.happens(group, cause, "the second topic is deleted"):
+        for member in members:
+            member.topics = [first]
+        stage.delete_topic(second)
+    stage.go_on(3)
+
+
 def _with_another_protocol(stage: Stage, group: Group, flavour: Flavour, about: str) -> None:
     topics = group.members[0].topics
     with stage.happens(group, "rolling_restart", about):
