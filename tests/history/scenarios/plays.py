@@ -86,7 +86,8 @@ def crash(stage: Stage, flavour: Flavour) -> None:
         again.subscribe(topic)
 
 
-@play([*MAIN, *OTHERS, MUSTER_COOPERATIVE], clusters=BOTH)
+# aiokafka's member stays in the group however long its handler takes, as long as nothing more is to be fetched.
+@play([*MAIN, OTHERS[0], OTHERS[2], MUSTER_COOPERATIVE], clusters=BOTH)
 def slow(stage: Stage, flavour: Flavour) -> None:
     """One of three handles a record for longer than its poll interval, and comes back when it has done so."""
     topic = stage.topic("t")

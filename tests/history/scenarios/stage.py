@@ -301,6 +301,8 @@ class Stage:
         `also`: causes that rows of the window may have besides, such as further members that join while one group
         starts.
         """
+        if group.flavour.client == "kafka-python":
+            also = [*also, "leader_rejoined"]  # its leader asks for another when it has looked at the topics again
         at_ms = now_ms()
         yield
         group.settle()
@@ -324,8 +326,6 @@ class Stage:
     def started(self, group: Group, members: list[Member], *topics: str) -> None:
         """Have all these subscribe at once, as the group's start."""
         also = ["joined"] if len(members) > 1 else []
-        if group.flavour.client == "kafka-python":
-            also.append("leader_rejoined")  # its leader learns of the topics' partitions when it has assigned already
         counted = "a member subscribes" if len(members) == 1 else f"{len(members)} members subscribe at once"
         with self.happens(group, "started", counted, also=also):
             for member in members:
