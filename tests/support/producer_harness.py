@@ -11,7 +11,7 @@ from typing import Any
 
 from muster.client.config import ProducerConfig
 from muster.client.core.metadata import ClusterMetadata
-from muster.client.core.produce.accumulator import OutgoingRecord, record_size
+from muster.client.core.produce.accumulator import OutgoingRecord
 from muster.client.core.produce.producer import ProducerCore
 from muster.client.core.sends import AnySend, Failure, FailureKind
 from muster.errors import ErrorCode, MusterError
@@ -33,7 +33,7 @@ from muster.protocol.messages import (
     TopicProduceResponse,
 )
 from muster.protocol.primitives import ZERO_UUID
-from muster.protocol.record_batch import BatchHeader, read_header, read_records
+from muster.protocol.record_batch import BatchHeader, read_header, read_records, record_size
 
 TOPIC = "flights"
 TOPIC_ID = bytes(range(16))

@@ -1,4 +1,4 @@
-"""Chooses the decoder: the numba kernel once it pays, else plain Python.
+"""Chooses how records are decoded, and how they are packed: by a numba kernel once it pays, else in plain Python.
 
 Loading the kernel from numba's cache costs about as much as decoding a hundred thousand records in Python, compiling it
 ten times that. So a process decodes its first records in Python, and uses the kernel when more have come, or at once if
@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 Kernel = ModuleType
-"""`muster.arrow.kernel`, which is imported only here."""
+"""`muster.arrow.kernel` or `packing_kernel`, which are imported only here."""
 
 WORTH_LOADING = 50_000
 """After so many records in one process the kernel is worth loading."""
@@ -32,15 +32,17 @@ class Engine(Enum):
 
 
 class _Process:
-    """How many records this process has decoded, and what it has loaded."""
+    """How many records this process has decoded (or packed), and what it has loaded for that."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str = "muster.arrow.kernel") -> None:
+        self.module = module
         self.records = 0
         self.kernel: Kernel | None = None
         self.missing = False
 
 
 _process = _Process()
+_packing = _Process("muster.arrow.packing_kernel")
 
 
 def kernel_at_hand(engine: Engine) -> Kernel | None:
@@ -54,24 +56,33 @@ def kernel_for(engine: Engine, records: int) -> Kernel | None:
     Raises:
         ImportError: numba was demanded and is not installed.
     """
+    return _kernel_for(_process, engine, records)
+
+
+def packing_kernel_for(engine: Engine, records: int) -> Kernel | None:
+    """As `kernel_for`, the kernel that packs."""
+    return _kernel_for(_packing, engine, records)
+
+
+def _kernel_for(process: _Process, engine: Engine, records: int) -> Kernel | None:
     if engine is Engine.PYTHON:
         return None
-    _process.records += records
+    process.records += records
     if engine is Engine.NUMBA:
-        return _load()
-    if _process.kernel is None and not _process.missing and _process.records >= WORTH_LOADING:
+        return _load(process)
+    if process.kernel is None and not process.missing and process.records >= WORTH_LOADING:
         try:
-            return _load()
+            return _load(process)
         except ImportError:
-            _process.missing = True
-    return _process.kernel
+            process.missing = True
+    return process.kernel
 
 
-def _load() -> Kernel:
-    if _process.kernel is None:
+def _load(process: _Process) -> Kernel:
+    if process.kernel is None:
         use_writable_cache()
-        _process.kernel = import_module("muster.arrow.kernel")
-    return _process.kernel
+        process.kernel = import_module(process.module)
+    return process.kernel
 
 
 def use_writable_cache() -> str | None:
@@ -94,12 +105,12 @@ def use_writable_cache() -> str | None:
 
 
 def warm() -> bool:
-    """Compile or load the kernel now. Returns False if numba is not installed: everything works without it, slower.
+    """Compile or load the kernel that decodes. Returns False if numba is not installed: all works without it, slower.
 
     Call it once before worker processes start, so that they find the kernel in numba's cache.
     """
     try:
-        _load()
+        _load(_process)
     except ImportError:
         return False
     return True

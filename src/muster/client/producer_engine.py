@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
 from muster.client.config import ProducerConfig
 from muster.client.core.checks import MAX_INT, check_number, check_text, check_topic
-from muster.client.core.metadata import ClusterMetadata
-from muster.client.core.produce.accumulator import Completion, OutgoingRecord, record_size
+from muster.client.core.produce.accumulator import Completion, OutgoingRecord
 from muster.client.core.produce.partitioner import Partitioner
-from muster.client.core.produce.producer import ProducerCore
 from muster.client.delivery import DeliveryFuture
-from muster.client.driver import CoreLoop, Driver, wall_clock_ms
-from muster.errors import ClosedError, KafkaTimeoutError, MusterError
+from muster.client.driver import wall_clock_ms
+from muster.client.producer_loop import ProducerLoop
+from muster.errors import ClosedError, MusterError
 from muster.model import RecordMetadata
+from muster.protocol.record_batch import record_size
 
 log = logging.getLogger("muster.client")
 
@@ -69,7 +68,7 @@ class Receipt:
         self.on_delivery = on_delivery
 
 
-class Engine:
+class Engine(ProducerLoop):
     """Everything but `encode` belongs to the event loop. `on_told` is called after each round of telling."""
 
     def __init__(
@@ -85,18 +84,13 @@ class Engine:
         check_callable("key_serializer", key_serializer)
         check_callable("value_serializer", value_serializer)
         check_callable("partitioner", partitioner)
-        self.config = config
-        self.metadata = ClusterMetadata(config, seed=random.getrandbits(31))
-        self.core = ProducerCore(config, self.metadata, partitioner, seed=random.getrandbits(31))
-        self.driver = Driver(config, self.metadata)
-        self.loop = CoreLoop(self.driver, [self.metadata, self.core], lambda now: self._tell_all())
+        super().__init__(config, partitioner)
         self._key_serializer = key_serializer
         self._value_serializer = value_serializer
         self._on_told = on_told
         self._in_callers_loop = in_callers_loop
         self._watching: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._in_haste = False
         self._failed: list[tuple[_Future, MusterError]] = []
         """Failures not told yet, as far as is known: there is no callback, and the future was not looked at."""
         self._failed_besides = 0
@@ -130,18 +124,6 @@ class Engine:
             raise error
         return OutgoingRecord(topic, partition, key_bytes, value_bytes, pairs, timestamp_ms, None, size)
 
-    def append(self, record: OutgoingRecord, now: int) -> bool:
-        """Give a record to the core. Returns whether the core has work now. Raises the error that ended the
-        producer."""
-        if self.core.fatal is not None:
-            raise self.core.fatal
-        if self.loop.error is not None:
-            raise MusterError(f"the producer failed: {self.loop.error!r}") from self.loop.error
-        news = self.core.append(record, now)
-        if news:
-            self.loop.wakeup()
-        return news
-
     def take(self, record: OutgoingRecord, now: int) -> None:
         """`append` for a record whose `send` has returned: an error is told as the record's outcome."""
         try:
@@ -168,33 +150,6 @@ class Engine:
             if not self._in_haste:
                 self._give_up(MusterError(f"the producer failed: {error!r}"))
 
-    async def flush(self, timeout_ms: float | None = None) -> None:
-        """Wait until every record given so far is settled.
-
-        Raises:
-            KafkaTimeoutError: it took longer than `timeout_ms`.
-            ClosedError: the producer was closed meanwhile without waiting for it.
-        """
-        done = self.core.begin_flush()
-        try:
-            limit = None if timeout_ms is None else int(timeout_ms)
-            if not await self.loop.wait_for(lambda: done() or self._in_haste, limit):
-                raise KafkaTimeoutError(f"not all records were acknowledged within {timeout_ms:g} ms")
-            if not done():
-                raise ClosedError("the producer was closed before all records were acknowledged")
-        finally:
-            self.core.end_flush()
-
-    async def partitions_for(self, topic: str) -> list[int]:
-        """The partitions of a topic, waiting for it for `max_block_ms`."""
-        check_topic(topic)
-        self.metadata.add_interest((topic,))
-        limit = self.config.max_block_ms
-        if not await self.loop.wait_for(lambda: self.metadata.partition_count(topic) is not None, limit):
-            why = self.metadata.last_error or self.metadata.topic_error(topic).name
-            raise KafkaTimeoutError(f"topic {topic} was not found within max_block_ms ({limit}): {why}")
-        return self.metadata.partitions(topic)
-
     async def close(self) -> None:
         """Flush until `hurry` is called, give up the rest, and close the connections."""
         try:
@@ -215,11 +170,6 @@ class Engine:
     async def _close_and_warn(self) -> None:
         await self.close()
         self.warn_of_unseen()
-
-    def hurry(self) -> None:
-        """Make a `close` that is under way end without waiting."""
-        self._in_haste = True
-        self.loop.wakeup()
 
     # --- telling -----------------------------------------------------------------------------------------------------
 

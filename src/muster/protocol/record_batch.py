@@ -340,7 +340,7 @@ class BatchBuilder:
     def __init__(self, base_timestamp: int | None = None) -> None:
         self.count = 0
         self.size = HEADER_SIZE
-        self._parts: list[bytes] = []
+        self._parts: list[bytes | memoryview] = []
         self._base_timestamp = base_timestamp
         self._max_timestamp = NO_TIMESTAMP
         self._last_delta = -1
@@ -423,6 +423,17 @@ class BatchBuilder:
             parts += (counted + start, place, head, end)
             self.size += len(counted) + length
 
+    def append_packed(self, timestamp: int, records: memoryview, count: int) -> None:
+        """Adds records that are encoded whole, one behind the other, all of this timestamp and with offsets from 0 on.
+        They have to be the first. The memory is not copied before the batch is built."""
+        if self.count:
+            raise ValueError("records that are packed are the first of their batch")
+        self._base_timestamp = self._max_timestamp = timestamp
+        self._parts.append(records)
+        self.size += len(records)
+        self._last_delta = count - 1
+        self.count = count
+
     def keep_timestamp(self, timestamp: int) -> None:
         """Makes `timestamp` the batch's base and largest time, for a batch that has no records left."""
         self._base_timestamp = self._max_timestamp = timestamp
@@ -470,6 +481,18 @@ class BatchBuilder:
         batch[_MAGIC_POSITION] = MAGIC
         _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[_CRC_START:]))
         return batch
+
+
+_RECORD_OVERHEAD = 21
+_HEADER_OVERHEAD = 10
+
+
+def record_size(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> int:
+    """An upper bound of a record's bytes within a batch, before compression."""
+    size = _RECORD_OVERHEAD + (len(key) if key else 0) + (len(value) if value else 0)
+    for name, content in headers:
+        size += _HEADER_OVERHEAD + len(name.encode()) + (len(content) if content else 0)
+    return size
 
 
 def _encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:

@@ -1,4 +1,4 @@
-"""`spark.read.format("muster")` and `spark.readStream.format("muster")`.
+"""`format("muster")`: readers and writers of batches and streams.
 
 Spark makes readers more than once, in several processes, and pickles them to executors. So making one does no I/O and
 joins no group, and the sockets and the member of a process are never pickled.
@@ -30,6 +30,7 @@ from muster.spark.batch import plan
 from muster.spark.options import SourceOptions, parse_options
 from muster.spark.ranges import read_range, tasks
 from muster.spark.shares import split
+from muster.spark.sink_options import parse_sink_options
 
 log = logging.getLogger("muster.spark")
 
@@ -71,6 +72,19 @@ class MusterDataSource(DataSource):  # type: ignore[misc]
         from muster.spark.stream import StreamReader  # imported here: a batch query does not need the member's modules
 
         return StreamReader(_with_schema(parse_options(self.options, streaming=True), schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        from muster.spark.sink import BatchWriter  # imported here: who reads does not need the producer's modules
+
+        if overwrite:
+            raise ConfigError('mode("overwrite") cannot be: records are only ever added to a topic; use mode("append")')
+        return BatchWriter(parse_sink_options(self.options, schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
+        from muster.spark.sink import StreamWriter
+
+        # With overwrite, which is the output mode complete, each batch is added whole, as by Spark's own sink.
+        return StreamWriter(parse_sink_options(self.options, schema))
 
 
 def _with_schema(options: SourceOptions, schema: StructType) -> SourceOptions:

@@ -19,11 +19,11 @@ from typing import Any
 
 from muster.client.config import ProducerConfig
 from muster.client.core.metadata import ClusterMetadata
-from muster.client.core.produce.accumulator import Completion, OutgoingRecord, record_size
+from muster.client.core.produce.accumulator import Completion, OutgoingRecord
 from muster.client.core.produce.producer import ProducerCore
 from muster.errors import MusterError
 from muster.model import TopicPartition
-from muster.protocol.record_batch import iter_headers, read_tuples
+from muster.protocol.record_batch import iter_headers, read_tuples, record_size
 from muster.testing.checks import InvariantError
 from muster.testing.clock import Timer
 from muster.testing.cluster import SimCluster

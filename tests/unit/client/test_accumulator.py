@@ -4,10 +4,10 @@ from collections import deque
 
 import pytest
 
-from muster.client.core.produce.accumulator import Accumulator, CompressionRatio, OutgoingRecord, record_size
+from muster.client.core.produce.accumulator import Accumulator, CompressionRatio, OutgoingRecord
 from muster.model import TopicPartition
 from muster.protocol.compression import Compression
-from muster.protocol.record_batch import HEADER_SIZE, read_header
+from muster.protocol.record_batch import HEADER_SIZE, read_header, record_size
 
 PLACE = TopicPartition("t", 0)
 

@@ -21,21 +21,11 @@ from muster.protocol.record_batch import (
     NO_SEQUENCE,
     BatchBuilder,
     read_tuples,
+    record_size,
     set_producer,
 )
 
 RecordHeaders = Sequence[tuple[str, bytes | None]]
-
-_RECORD_OVERHEAD = 21
-_HEADER_OVERHEAD = 10
-
-
-def record_size(key: bytes | None, value: bytes | None, headers: RecordHeaders) -> int:
-    """An upper bound of a record's bytes within a batch, before compression."""
-    size = _RECORD_OVERHEAD + (len(key) if key else 0) + (len(value) if value else 0)
-    for name, content in headers:
-        size += _HEADER_OVERHEAD + len(name.encode()) + (len(content) if content else 0)
-    return size
 
 
 @dataclass(slots=True)
@@ -58,6 +48,36 @@ class OutgoingRecord:
     era: int = 0
 
 
+@dataclass(slots=True)
+class OutgoingBatch:
+    """Records that go to one partition as one batch; with `partition` None any of the topic's will do.
+
+    They have one timestamp and one receipt, which comes back once for each of them. `size` is what the batch takes
+    without compression. The rest is as in an `OutgoingRecord`.
+    """
+
+    topic: str
+    partition: int | None
+    builder: BatchBuilder
+    timestamp: int
+    receipt: Any
+    deadline: int = 0
+    era: int = 0
+    key: None = None
+
+    @property
+    def size(self) -> int:
+        return self.builder.size
+
+    @property
+    def count(self) -> int:
+        """Records in it."""
+        return self.builder.count
+
+
+Outgoing = OutgoingRecord | OutgoingBatch
+
+
 class ProducerBatch:
     """Records on their way to one partition. `receipts` holds what the face gave with each record, `eras` its era."""
 
@@ -65,6 +85,7 @@ class ProducerBatch:
         "attempts",
         "base_sequence",
         "builder",
+        "closed",
         "created_ms",
         "done",
         "encoded",
@@ -96,6 +117,8 @@ class ProducerBatch:
         self.attempts = 0
         self.retry_at = 0
         self.leader_epoch = NO_LEADER_EPOCH
+        self.closed = False
+        """No record can be added."""
         self.done = False
         self.maybe_written = False
         """An attempt may have written it, though no answer has said so."""
@@ -134,8 +157,17 @@ class ProducerBatch:
         self.timestamps.append(timestamp)
         self.eras.append(era)
 
+    def fill(self, whole: OutgoingBatch) -> None:
+        """Take over the records of a batch that goes as it is: no record can be added."""
+        self.builder, self.closed = whole.builder, True
+        self.receipts = [whole.receipt] * whole.count
+        self.timestamps = [whole.timestamp] * whole.count
+        self.eras = [whole.era] * whole.count
+        self.memory = whole.size
+
     def encode(self, compression: Compression, level: int | None) -> bytearray:
         """Build its bytes, once; no record can be added afterwards."""
+        self.closed = True
         if self.encoded is None:
             self.encoded = self.builder.build(
                 compression=compression,
@@ -231,23 +263,31 @@ class Accumulator:
         self._created = 0
         self.queues: dict[TopicPartition, deque[ProducerBatch]] = {}
 
-    def append(self, partition: TopicPartition, record: OutgoingRecord, now: int) -> tuple[bool, bool]:
+    def append(self, partition: TopicPartition, record: Outgoing, now: int) -> tuple[bool, bool]:
         """Add a record to the open batch, or to a new one if it is full. Returns whether the batch is new, and whether
         it is full now."""
         queue = self.queues.get(partition)
         if queue is None:
             queue = self.queues[partition] = deque()
+        if record.__class__ is OutgoingBatch:
+            self._begin(queue, partition, now).fill(record)
+            return True, True
+        assert isinstance(record, OutgoingRecord)
         batch = queue[-1] if queue else None
         ratio = self._ratios.get(partition.topic)
         is_new = batch is None or not self._takes(batch, record.size, ratio)
         if batch is None or is_new:
-            self._created += 1
-            batch = ProducerBatch(partition, now, (self._created,))
-            queue.append(batch)
+            batch = self._begin(queue, partition, now)
         batch.append(record.timestamp, record.key, record.value, record.headers, record.receipt, record.era)
         batch.memory += record.size
         size = batch.builder.size
         return is_new, (size if ratio is None else ratio.estimate(size)) >= self._batch_size
+
+    def _begin(self, queue: deque[ProducerBatch], partition: TopicPartition, now: int) -> ProducerBatch:
+        self._created += 1
+        batch = ProducerBatch(partition, now, (self._created,))
+        queue.append(batch)
+        return batch
 
     def waiting(self) -> list[tuple[TopicPartition, deque[ProducerBatch]]]:
         """The queues that are not empty. The one not taken from for the longest time comes first, so none starves."""
@@ -260,14 +300,14 @@ class Accumulator:
         self.queues[place] = queue
 
     def _takes(self, batch: ProducerBatch, size: int, ratio: CompressionRatio | None) -> bool:
-        if batch.encoded is not None:
+        if batch.closed:
             return False
         size += batch.builder.size
         return (size if ratio is None else ratio.estimate(size)) <= self._batch_size
 
     def is_full(self, batch: ProducerBatch, queue: deque[ProducerBatch]) -> bool:
         """Whether no more records will come into it."""
-        if batch.encoded is not None or queue[-1] is not batch:
+        if batch.closed or queue[-1] is not batch:
             return True
         return self._expected(batch.partition.topic, batch.size) >= self._batch_size
 

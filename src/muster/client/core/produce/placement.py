@@ -8,7 +8,7 @@ from operator import index
 from muster.client.config import ProducerConfig
 from muster.client.core.chance import Chance
 from muster.client.core.metadata import ClusterMetadata
-from muster.client.core.produce.accumulator import Accumulator, OutgoingRecord
+from muster.client.core.produce.accumulator import Accumulator, Outgoing
 from muster.client.core.produce.partitioner import Partitioner, StickyPartitioner, partition_for_key
 from muster.errors import ErrorCode, KafkaError, KafkaTimeoutError, MusterError
 from muster.model import TopicPartition
@@ -43,10 +43,10 @@ class Placement:
         self._sticky: dict[str, StickyPartitioner] = {}
         self._places: dict[str, dict[int, TopicPartition]] = {}
         """The partitions that records went to: making one anew for each record takes time."""
-        self._parked: dict[str, deque[OutgoingRecord]] = {}
+        self._parked: dict[str, deque[Outgoing]] = {}
         self._topics_used: dict[str, int] = {}
 
-    def append(self, record: OutgoingRecord, now: int) -> bool:
+    def append(self, record: Outgoing, now: int) -> bool:
         """Place or park a record. Returns whether the core has to be polled soon."""
         self._topics_used[record.topic] = now
         if record.topic not in self._parked and self._is_known(record):
@@ -59,15 +59,15 @@ class Placement:
 
     # --- parked records ----------------------------------------------------------------------------------------------
 
-    def take_parked(self) -> list[OutgoingRecord]:
+    def take_parked(self) -> list[Outgoing]:
         """The records that wait for their topic; they are forgotten here."""
         records = [record for waiting in self._parked.values() for record in waiting]
         self._parked.clear()
         return records
 
-    def place_parked(self, now: int) -> list[tuple[OutgoingRecord, MusterError]]:
+    def place_parked(self, now: int) -> list[tuple[Outgoing, MusterError]]:
         """Place the records that can be placed; returns those that are given up, with their errors."""
-        failed: list[tuple[OutgoingRecord, MusterError]] = []
+        failed: list[tuple[Outgoing, MusterError]] = []
         self.deadline = None
         for topic, waiting in list(self._parked.items()):
             while waiting:
@@ -92,11 +92,11 @@ class Placement:
         if topic in self._metadata.topics:
             self._metadata.request_update(now)  # the partition may yet be added
 
-    def _is_known(self, record: OutgoingRecord) -> bool:
+    def _is_known(self, record: Outgoing) -> bool:
         known = self._metadata.topics.get(record.topic)
         return known is not None and (record.partition is None or record.partition in known.partitions)
 
-    def _hopeless(self, record: OutgoingRecord, now: int) -> MusterError | None:
+    def _hopeless(self, record: Outgoing, now: int) -> MusterError | None:
         code = self._metadata.topic_error(record.topic)
         if code in _HOPELESS:
             return KafkaError(code, f"topic {record.topic!r}")
@@ -109,7 +109,7 @@ class Placement:
         why = self._metadata.last_error or (code.name if code else "no broker told of it")
         return KafkaTimeoutError(f"topic {record.topic} was not found {limit}: {why}")
 
-    def _try_place(self, record: OutgoingRecord, now: int) -> MusterError | None:
+    def _try_place(self, record: Outgoing, now: int) -> MusterError | None:
         try:
             self._place(record, now)
         except BaseException as error:  # a user's partitioner may raise anything
@@ -118,7 +118,7 @@ class Placement:
 
     # --- choosing ----------------------------------------------------------------------------------------------------
 
-    def _place(self, record: OutgoingRecord, now: int) -> bool:
+    def _place(self, record: Outgoing, now: int) -> bool:
         """Put a record into its batch. Returns whether that changes when something has to be sent."""
         topic, partition = record.topic, record.partition
         sticky: StickyPartitioner | None = None

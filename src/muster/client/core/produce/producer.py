@@ -20,7 +20,7 @@ from muster.client.config import ProducerConfig
 from muster.client.core.backoff import Backoff
 from muster.client.core.chance import Chance
 from muster.client.core.metadata import ClusterMetadata
-from muster.client.core.produce.accumulator import Accumulator, Completion, OutgoingRecord, ProducerBatch
+from muster.client.core.produce.accumulator import Accumulator, Completion, Outgoing, OutgoingBatch, ProducerBatch
 from muster.client.core.produce.partitioner import Partitioner
 from muster.client.core.produce.placement import Placement
 from muster.client.core.produce.sequences import Sequences
@@ -107,8 +107,8 @@ class ProducerCore:
 
     # --- taking records ----------------------------------------------------------------------------------------------
 
-    def append(self, record: OutgoingRecord, now: int) -> bool:
-        """Take a record. Returns whether `poll` has something to do because of it.
+    def append(self, record: Outgoing, now: int) -> bool:
+        """Take a record, or a batch that goes as it is. Returns whether `poll` has something to do because of it.
 
         The caller has checked `fatal`, `check_size` and `has_room` before.
 
@@ -117,7 +117,7 @@ class ProducerCore:
         """
         record.era = self._unsettled.era
         news = self._placement.append(record, now)
-        self._unsettled.add()
+        self._unsettled.add(record.count if record.__class__ is OutgoingBatch else 1)
         self.buffered_bytes += record.size
         return news
 
@@ -167,9 +167,11 @@ class ProducerCore:
         if self._deadline is None or when < self._deadline:
             self._deadline = when
 
-    def _complete_parked(self, record: OutgoingRecord, error: MusterError) -> None:
+    def _complete_parked(self, record: Outgoing, error: MusterError) -> None:
         place = TopicPartition(record.topic, -1 if record.partition is None else record.partition)
-        self._complete(Completion(place, [record.receipt], [record.timestamp], record.size, [record.era], error=error))
+        count = record.count if isinstance(record, OutgoingBatch) else 1
+        told = [record.receipt] * count, [record.timestamp] * count, record.size, [record.era] * count
+        self._complete(Completion(place, *told, error=error))
 
     # --- giving up ---------------------------------------------------------------------------------------------------
 

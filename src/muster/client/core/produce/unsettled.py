@@ -22,13 +22,14 @@ class Unsettled:
         self._left: dict[int, int] = {}
         """Eras with records in them, the oldest first: records are added to the youngest only."""
 
-    def add(self) -> None:
-        """Count a record that was taken now."""
-        self._left[self.era] = self._left.get(self.era, 0) + 1
+    def add(self, count: int = 1) -> None:
+        """Count records that were taken now."""
+        self._left[self.era] = self._left.get(self.era, 0) + count
 
     def settle(self, eras: Sequence[int]) -> None:
-        """Count records off."""
-        for era, count in Counter(eras).items():
+        """Count records off; their eras are in the order in which they came."""
+        counts = {eras[0]: len(eras)} if eras[0] == eras[-1] else Counter(eras)
+        for era, count in counts.items():
             left = self._left[era] - count
             if left:
                 self._left[era] = left

@@ -1,0 +1,181 @@
+"""`df.write.format("muster")` and `df.writeStream.format("muster")`: rows to records, as Spark's own Kafka sink.
+
+Each task encodes its Arrow batches straight to record batches and hands them to a producer, which the next task of the
+same Python process uses again. A task ends when all of its records are acknowledged, and fails when one cannot be
+written. Then Spark tries it again, and writes all of its records again: at least once, as Spark's own sink.
+
+`commit` and `abort` have nothing to do: what a task has written can be read at once, and cannot be taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from muster.arrow.engine import Engine, packing_kernel_for
+from muster.arrow.packing import ANYWHERE, Rows, pack, place
+from muster.client.batch_producer import BatchProducer
+from muster.client.config import ProducerConfig
+from muster.client.core.produce.accumulator import OutgoingBatch
+from muster.client.core.produce.partitioner import partition_for_key
+from muster.client.driver import wall_clock_ms
+from muster.errors import MusterError
+from muster.spark.given import as_typed
+from muster.spark.sink_options import SinkOptions
+
+CHUNK_BYTES = 8 * 1024 * 1024
+"""Arrow batches are collected up to here: one alone may have a few records only for each partition."""
+
+
+class SinkError(MusterError):
+    """Rows were not written. The message is for the user."""
+
+
+class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
+    """Writes the rows of a DataFrame."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return write(self._options, iterator)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
+    """Writes the rows of a query's batches."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return write(self._options, iterator)
+
+
+def write(options: SinkOptions, batches: Iterator[pa.RecordBatch], engine: Engine = Engine.AUTO) -> WriterCommitMessage:
+    """What a task does. Returns when all rows are written as `acks` says.
+
+    Raises:
+        SinkError: a record cannot be written, or was not within `delivery.timeout.ms`.
+    """
+    producer = None
+    try:
+        for chunk in _chunks(options, batches):
+            producer = producer or _producer(options.config)
+            for topic, rows, given in _by_topic(options, chunk):
+                _write(producer, topic, rows, given, engine)
+        if producer is not None:
+            producer.flush()
+    except BaseException as error:
+        if producer is not None:
+            _drop(producer)
+        if isinstance(error, MusterError) and not isinstance(error, SinkError):
+            raise SinkError(as_typed(str(error), ProducerConfig, set(), {})) from error
+        raise
+    return WriterCommitMessage()
+
+
+def _write(producer: BatchProducer, topic: str, rows: Rows, given: Any, engine: Engine) -> None:
+    kernel = packing_kernel_for(engine, len(rows.value))
+    config = producer.config
+    partitions = producer.partition_count(topic)
+    if config.partitioner_ignore_keys:
+        places = place(rows._replace(key=None), given, partitions, partition_for_key, kernel)
+    else:
+        places = place(rows, given, partitions, partition_for_key, kernel)
+    now = wall_clock_ms()
+    producer.put(
+        [
+            OutgoingBatch(topic, None if partition == ANYWHERE else partition, builder, now, None)
+            for partition, builder in pack(rows, places, now, config.batch_size, kernel)
+        ]
+    )
+
+
+# ------------------------------------------------------------------------------------------------- rows
+
+
+def _chunks(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The rows, so many at a time that batches become large."""
+    collected: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if batch.num_rows:
+            collected.append(batch.select([name for name in batch.schema.names if name in options.columns]))
+            size += collected[-1].nbytes
+        if size >= CHUNK_BYTES:
+            yield pa.Table.from_batches(collected)
+            collected, size = [], 0
+    if collected:
+        yield pa.Table.from_batches(collected)
+
+
+def _by_topic(options: SinkOptions, chunk: pa.Table) -> Iterator[tuple[str, Rows, Any]]:
+    """The rows of each topic, in their order, and the partitions that they name."""
+    columns: dict[str, Any] = {name: _whole(chunk.column(name)) for name in chunk.schema.names}
+    rows = Rows(columns.get("key"), columns["value"], columns.get("headers"))
+    _check_headers(rows.headers)
+    given = columns.get("partition")
+    if given is not None and (least := pc.min(given).as_py()) is not None and least < 0:
+        raise SinkError(f"a row names the partition {least}; partitions are counted from 0, and null stands for any")
+    if options.topic is not None:
+        yield options.topic, rows, given
+        return
+    topics = columns["topic"]
+    if topics.null_count:
+        raise SinkError("a row has null in its column topic: set the option topic to say where all rows go")
+    named = topics.dictionary_encode()
+    numbers = named.indices.to_numpy()
+    for number, topic in enumerate(named.dictionary.to_pylist()):
+        if len(named.dictionary) == 1:
+            yield topic, rows, given
+            return
+        those = np.flatnonzero(numbers == number)
+        yield topic, rows.take(those), None if given is None else given.take(those)
+
+
+def _whole(column: Any) -> Any:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
+def _check_headers(headers: Any) -> None:
+    if headers is None:
+        return
+    pairs = headers.flatten()
+    if pairs.null_count or pairs.flatten()[0].null_count:
+        raise SinkError("a row has a header that is null or has null for its key: Kafka has no such header")
+
+
+# ------------------------------------------------------------------------------------------------- producers
+
+_producers: dict[ProducerConfig, BatchProducer] = {}
+"""Those that are open in this process, the one used last at the end. Nothing of a task that has ended is under way."""
+
+_KEPT = 4
+
+
+def _producer(config: ProducerConfig) -> BatchProducer:
+    """A producer that tasks with these settings share, one after the other."""
+    found = _producers.pop(config, None)
+    if found is None or not found.usable:
+        found = BatchProducer(config)
+    _producers[config] = found
+    while len(_producers) > _KEPT:
+        _producers.pop(next(iter(_producers))).close()
+    return found
+
+
+def _drop(producer: BatchProducer) -> None:
+    """End a producer that a failed task has used: what it has not sent yet is not to be written by the next."""
+    _producers.pop(producer.config, None)
+    producer.close()
+
+
+def close_producers() -> None:
+    """End all producers of this process."""
+    while _producers:
+        _producers.popitem()[1].close()

@@ -1,0 +1,71 @@
+"""What a writer may be told, and what the sentences are for what it may not."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, StringType, StructField, StructType
+
+from muster.errors import ConfigError
+from muster.spark.sink_options import parse_sink_options
+
+HEADERS = ArrayType(StructType([StructField("key", StringType(), False), StructField("value", BinaryType())]), False)
+
+
+def schema(**columns):
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+def parsed(columns=None, **options):
+    given = {"kafka.bootstrap.servers": "b:9092", "topic": "t"}
+    given |= {name.replace("_", "."): str(value) for name, value in options.items()}
+    found = columns or {"value": BinaryType()}
+    return parse_sink_options({k: v for k, v in given.items() if v != "None"}, schema(**found))
+
+
+def test_by_default_it_is_idempotent_and_waits_for_all():
+    config = parsed().config
+    assert (config.idempotent, config.required_acks, config.bootstrap_servers) == (True, -1, ("b:9092",))
+    assert parsed(bootstrap="b:9092").config == config
+
+
+def test_the_producers_settings_have_kafkas_names():
+    options = parsed(kafka_acks=1, kafka_compression_type="zstd", kafka_linger_ms=20, kafka_batch_size=1000)
+    config = options.config
+    assert (config.acks, config.compression_type, config.linger_ms, config.batch_size) == ("1", "zstd", 20, 1000)
+    assert not config.idempotent
+
+
+def test_the_columns_that_are_taken():
+    columns = {"key": StringType(), "value": StringType(), "headers": HEADERS, "partition": IntegerType()}
+    others = {"offset": LongType(), "timestamp": LongType()}
+    assert parsed(columns | others).columns == frozenset(columns)
+    assert parsed({"value": StringType(), "topic": StringType()}).columns == {"value"}, "the option wins"
+    assert parsed({"value": StringType(), "topic": StringType()}, topic=None).columns == {"value", "topic"}
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "sentence"),
+    [
+        ({"key": StringType()}, {}, "needs a column value; the columns are key$"),
+        (None, {"topic": None}, "set the option topic, or give the rows a column topic"),
+        (None, {"topic": " "}, "set the option topic, or give the rows a column topic"),
+        ({"value": LongType()}, {}, "value is bigint; the sink takes string or binary: cast it"),
+        ({"value": StringType(), "partition": LongType()}, {}, "partition is bigint; the sink takes int"),
+        ({"value": StringType(), "headers": StringType()}, {}, "headers is string; the sink takes array<struct<key"),
+        ({"value": StringType(), "topic": BinaryType()}, {"topic": None}, "topic is binary; the sink takes string"),
+        (None, {"kafka_lingerms": 3}, r"^kafka\.lingerms is no setting of the producer; did you mean kafka.linger.ms"),
+        (None, {"kafka_linger_mss": 3}, r"^kafka\.linger\.mss is no setting .* did you mean kafka.linger.ms"),
+        (None, {"topics": "t"}, "topics is no option of the muster sink; did you mean topic"),
+        (None, {"subscribe": "t"}, "subscribe is no option of the muster sink"),
+        (None, {"kafka_key_serializer": "x"}, "kafka.key.serializer cannot be set: keys are text or binary"),
+        (None, {"kafka_transactional_id": "x"}, "kafka.transactional.id cannot be set"),
+        (None, {"path": "x"}, "path cannot be set: name the topic with the option topic"),
+        (None, {"kafka_acks": "2"}, "^kafka.acks is '2'; it must be one of all, -1, 0, 1"),
+        (None, {"kafka_delivery_timeout_ms": "5"}, r"kafka.delivery.timeout.ms \(5\) must be at least kafka.linger.ms"),
+        (None, {"kafka_bootstrap_servers": None}, "kafka.bootstrap.servers is not set"),
+        (None, {"includeHeaders": "maybe"}, "includeHeaders is 'maybe'; it is one of true, false"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_the_name_that_was_typed(columns, options, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        parsed(columns, **options)
