@@ -185,8 +185,14 @@ def test_the_readmes_spark_query(place: Place, java: str) -> None:
 
 
 def test_a_session_of_spark(place: Place, java: str) -> None:
-    (place.folder / "sample.py").write_text(sample("spark.md", "from muster.spark import session").text)
+    serve(place)
+    place.run("muster topics create carriers && muster topics create carriers-copied")
+    begin, write = sample("spark.md", "from muster.spark import session"), sample("spark.md", "rows.write.format")
+    end = "query.processAllAvailable()\nquery.stop()\nspark.stop()\n"
+    (place.folder / "sample.py").write_text(begin.text + write.text + end)
     place.run(f"{sys.executable} sample.py")
+    told = place.run("muster consume carriers-copied --from-beginning --max-messages 2 --format '%k %s\n'")
+    assert sorted(told.split("\n")) == ["", "N14228 UA", "N804JB B6"]
 
 
 def test_a_member_that_speaks_as_the_drafts_did(place: Place) -> None:

@@ -20,7 +20,7 @@ PATIENCE_S = 300.0
 
 
 def main(arguments: dict[str, Any]) -> None:
-    """Read the topic twice: at once, and as a member of the group."""
+    """Read the topic twice, at once and as a member of the group; write a copy of it."""
     from pyspark.sql import SparkSession
 
     prepare()
@@ -39,7 +39,16 @@ def main(arguments: dict[str, Any]) -> None:
     while not query.recentProgress and query.exception() is None and time.monotonic() < deadline:
         time.sleep(0.1)
     sink = spark.read.parquet(f"{arguments['folder']}/sink")
-    found = {"session": type(spark).__module__, "batch": batch, "stream": sink.distinct().count()}
+    rows = spark.read.format("muster").options(**options).load().select("key", "value", "partition")
+    to = {"bootstrap": arguments["bootstrap"], "topic": arguments["topic"] + "-copy"}
+    rows.write.format("muster").options(**to).mode("append").save()
+    written = spark.read.format("muster").options(**options | {"subscribe": to["topic"]}).load().count()
+    found = {
+        "session": type(spark).__module__,
+        "batch": batch,
+        "stream": sink.distinct().count(),
+        "written": written,
+    }
     print(json.dumps(found), flush=True)
     sys.stdin.readline()
     query.stop()

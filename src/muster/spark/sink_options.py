@@ -36,7 +36,7 @@ _DECIDED_HERE = {
 NAMES = Names("sink", KNOWN, _DECIDED_HERE)
 
 _DEFAULTS: dict[str, Any] = {"client_id": "muster-spark", "batch_size": 128 * 1024, "linger_ms": 0}
-"""Where they differ from the producer's: many records come at once, so larger batches cost nobody time."""
+"""Where they differ from the producer's: many records come at once, so larger batches cost no time."""
 
 _HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 

@@ -74,7 +74,7 @@ class MusterDataSource(DataSource):  # type: ignore[misc]
         return StreamReader(_with_schema(parse_options(self.options, streaming=True), schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        from muster.spark.sink import BatchWriter  # imported here: who reads does not need the producer's modules
+        from muster.spark.sink import BatchWriter  # imported here: a reader does not need the producer's modules
 
         if overwrite:
             raise ConfigError('mode("overwrite") cannot be: records are only ever added to a topic; use mode("append")')

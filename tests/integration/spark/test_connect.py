@@ -18,6 +18,7 @@ def test_batches_and_a_query_in_a_group(cluster, tmp_path):
     from muster.model import TopicPartition
 
     topic = cluster.topic(2)
+    cluster.topic(2, f"{topic}-copy")
     cluster.produce(topic, 100, partitions=2)
     arguments = {"bootstrap": cluster.bootstrap, "topic": topic, "group": cluster.group, "folder": str(tmp_path)}
     command = [sys.executable, "-m", "tests.support.spark_connect", json.dumps(arguments)]
@@ -25,7 +26,7 @@ def test_batches_and_a_query_in_a_group(cluster, tmp_path):
         assert process.stdin is not None
         assert process.stdout is not None
         found = json.loads(next(line for line in process.stdout if line.startswith("{")))
-        assert found == {"session": "pyspark.sql.connect.session", "batch": 100, "stream": 100}
+        assert found == {"session": "pyspark.sql.connect.session", "batch": 100, "stream": 100, "written": 100}
         partitions = [TopicPartition(topic, number) for number in range(2)]
         with cluster.consumer("sync", enable_auto_commit=False) as consumer:
             # The next trigger is an hour away: the session's listener has told.

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import Counter
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -60,7 +61,7 @@ def read(cluster, topic, count, partitions=4):
     """All records of a topic as confluent's consumer reads them, partition by partition."""
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": uuid.uuid4().hex, "log_level": 0})
     consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
-    found = []
+    found: list[Any] = []
     try:
         until(lambda: len(found) >= count, lambda: found.extend(consumer.consume(1_000, 0.1)))
         found += consumer.consume(1, 0.2)
@@ -99,7 +100,7 @@ def test_rows_are_records_where_kafka_puts_them(cluster, codec, engine):
     told = Counter((message.key(), message.value(), str(message.headers())) for message in found)
     pairs = [str([("h", b"x"), ("n", None)]) if n % 3 == 0 else "None" for n in range(count)]
     assert told == Counter(zip(keys, values, pairs, strict=True))
-    where = {}
+    where: dict[int, list[int]] = {}
     for message in found:
         if message.value() is not None:
             where.setdefault(message.partition(), []).append(int(message.value()))
@@ -108,7 +109,7 @@ def test_rows_are_records_where_kafka_puts_them(cluster, codec, engine):
         assert keyed == sorted(keyed), "rows of one partition keep their order"
         for number in keyed:
             expected = partitions[number]
-            assert partition == (partition_for_key(keys[number], 4) if expected is None else expected)
+            assert partition == (partition_for_key(keys[number] or b"", 4) if expected is None else expected)
     alone = {message.partition() for message in found if message.key() is None and message.value() is not None}
     assert len(alone) > 1, "rows without keys are spread"
 
@@ -144,7 +145,7 @@ def schema_of(*columns):
 def test_what_cannot_be_written_fails_the_task_with_a_sentence(cluster):
     topic = cluster.topic(2)
     quick = {"topic": topic, "kafka_max_block_ms": 1_500}
-    cases = [
+    cases: list[tuple[Any, Any, str]] = [
         (quick | {"topic": "no such topic"}, {"value": [b"x"]}, "no such topic"),
         (quick, {"value": [b"x"], "partition": [7]}, rf"records for {topic}-7 were not written: .* has 2 partitions"),
         (quick, {"value": [b"x"], "partition": [-3]}, "names the partition -3"),

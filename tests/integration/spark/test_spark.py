@@ -19,6 +19,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from muster.arrow import COLUMNS, arrow_schema
+from muster.client.core.produce.partitioner import partition_for_key
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.spark import session
 from muster.spark.source import spark_schema
@@ -229,6 +230,46 @@ def test_another_member_joins_during_a_batch_and_leaves_again(streams, cluster):
     assert query.lastProgress["sources"][0]["endOffset"]
     query.stop()
     assert audit(grid(1200, 4), streams.sink(), read) == (set(), {})
+
+
+@pytest.mark.parametrize("cluster", ["kafka"], indirect=True)
+def test_rows_and_streams_are_written(spark, cluster, tmp_path):
+    topic, copy = cluster.topic(3), cluster.topic(3)
+    to = {"kafka.bootstrap.servers": cluster.bootstrap, "topic": topic, "kafka.compression.type": "zstd"}
+    rows = spark.range(5000).selectExpr("cast(id as string) as key", "cast(id as string) as value", "id as other")
+    rows.repartition(3).write.format("muster").options(**to).mode("append").save()
+    rows.limit(0).write.format("muster").options(**to).mode("append").save()
+
+    def values(name):
+        given = {"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": name}
+        return spark.read.format("muster").options(**given, includeHeaders="true").load()
+
+    assert values(topic).selectExpr("count(*)", "count(distinct cast(value as string))").first()[:] == (5000, 5000)
+    where = {int(row[0]): row[1] for row in values(topic).selectExpr("cast(key as string)", "partition").collect()}
+    assert where == {number: partition_for_key(b"%d" % number, 3) for number in range(5000)}
+
+    # Everything that a topic has, into another one: with headers, and where it was.
+    options_ = options(cluster, topic, includeHeaders="true")
+    stream = spark.readStream.format("muster").options(**options_).load().drop("topic")
+    writer = stream.writeStream.format("muster").options(**to | {"topic": copy}).queryName("copying")
+    query = Stream(writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start)
+    assert query.wait(PATIENCE_S)
+    same = ["key", "value", "partition", "headers"]
+    assert values(copy).select(same).exceptAll(values(topic).select(same)).count() == 0
+    assert values(copy).count() == 5000
+
+    for mode, more, sentence in [
+        ("overwrite", {}, r'use mode\("append"\)'),
+        ("append", {"kafka.ack": "1"}, "kafka.ack is no setting of the producer; did you mean kafka.acks"),
+    ]:
+        with pytest.raises(Exception, match=sentence):
+            rows.write.format("muster").options(**to | more).mode(mode).save()
+    nowhere = rows.selectExpr("value", "9 as partition").write.format("muster").mode("append")
+    nowhere = nowhere.options(**to | {"kafka.max.block.ms": "500"})
+    with pytest.raises(
+        Exception, match=f"records for {topic}-9 were not written: topic {topic} has 3 partitions, no 9"
+    ):
+        nowhere.save()
 
 
 def test_an_unknown_option_is_a_sentence(spark):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -61,14 +62,17 @@ def tables(draw):
 def test_both_ways_pack_what_the_protocol_reads(table, batch_bytes, cut_off):
     keys, values, headers, places = table
     rows = rows_of(keys, values, headers)
-    cut = Rows(*(None if column is None else column.slice(cut_off) for column in rows))  # not at their buffers' start
+    sliced: list[Any] = [
+        None if column is None else column.slice(cut_off) for column in rows
+    ]  # not at their buffers' start
+    cut = Rows(*sliced)
     places, count = places[cut_off:], len(places)
-    expected = {}
+    expected: dict[int, list[Any]] = {}
     for row, partition in enumerate(places, cut_off):
         pairs = [(pair["key"], pair["value"]) for pair in (headers and headers[row]) or ()]
         expected.setdefault(partition, []).append((keys and keys[row], values[row], pairs))
     for engine in ENGINES:
-        found = {}
+        found: dict[int, list[Any]] = {}
         for partition, data, records in packed(cut, places, engine, batch_bytes):
             assert [record[0] for record in records] == list(range(len(records)))
             assert len(data) <= batch_bytes or len(records) == 1

@@ -142,7 +142,7 @@ def test_records_of_a_topic_that_waits_stay_behind_a_batch_for_it():
     p.give(b"second", partition=0)
     p.turn()
     p.topic_exists = True
-    sent = []
+    sent: list[bytes | None] = []
     while len(sent) < 2:
         p.tick(200)
         for request in list(p.open):
