@@ -34,7 +34,8 @@ def as_typed(message: str, config: type[ClientConfig], given: set[str], named_he
         here = named_here.get(name, f"kafka.{name.replace('_', '.')}")
         message = re.sub(rf"(?<![\w.]){name}(?!\w)", here, message)
     plain = "|".join(field.name for field in fields(config) if "_" not in field.name)
-    message = re.sub(rf"^({plain}) is ", r"kafka.\1 is ", message) if plain else message
+    if plain:
+        message = re.sub(rf"(^|did you mean )({plain})( is |\?)", r"\1kafka.\2\3", message)
     message = re.sub(r"^(?!kafka\.)(\S+ is no setting of this client)", r"kafka.\1", message)
     client = config.__name__.removesuffix("Config").lower()
     return message.replace("is no setting of this client", f"is no setting of the {client}")

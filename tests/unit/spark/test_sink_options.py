@@ -54,6 +54,7 @@ def test_the_columns_that_are_taken():
         ({"value": StringType(), "headers": StringType()}, {}, "headers is string; the sink takes array<struct<key"),
         ({"value": StringType(), "topic": BinaryType()}, {"topic": None}, "topic is binary; the sink takes string"),
         (None, {"kafka_lingerms": 3}, r"^kafka\.lingerms is no setting of the producer; did you mean kafka.linger.ms"),
+        (None, {"kafka_ack": 3}, r"^kafka\.ack is no setting of the producer; did you mean kafka.acks"),
         (None, {"kafka_linger_mss": 3}, r"^kafka\.linger\.mss is no setting .* did you mean kafka.linger.ms"),
         (None, {"topics": "t"}, "topics is no option of the muster sink; did you mean topic"),
         (None, {"subscribe": "t"}, "subscribe is no option of the muster sink"),
