@@ -1,7 +1,7 @@
 """Arrow columns to record batches, for what writes very many records at once.
 
 `place` says which partition each row goes to, as Kafka's producers choose it: the one that it names, else that of its
-key. -1 stands for any: whoever sends the batch chooses. `pack` makes batches of the rows of each partition, in their
+key. -1 stands for any: the producer chooses. `pack` makes batches of the rows of each partition, in their
 order. The numba kernel does both where it pays (`engine.packing_kernel_for`), else plain Python, with the same results.
 """
 
@@ -138,7 +138,7 @@ def _lists(headers: Any, count: int) -> tuple[npt.NDArray[np.int32], tuple[_Fiel
     """Where the headers of each row begin, and the columns of their names and contents."""
     if headers is None:
         return _fixed(np.zeros(count + 1, np.int32)), (_field(None), _field(None))
-    # A null list may have entries all the same, of which nobody is to know.
+    # A null list may have entries all the same, which are none of the row's.
     pairs = headers.flatten()
     lengths = headers.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     starts = np.zeros(count + 1, np.int32)
