@@ -6,6 +6,7 @@ spark      the Spark source beside Spark's own Kafka connector
 clients    the consumer and the producer beside other clients for Python
 hostile    well-behaved clients beside hostile ones
 history    the history of a large topic of groups, in Spark
+decoding   records of __consumer_offsets as entries of the history
 curves     how cost and memory grow with members, groups, partitions, connections, offsets and bytes
 """
 
@@ -22,6 +23,7 @@ OTHERS = {
     "spark": "benchmarks.spark_source",
     "clients": "benchmarks.clients",
     "hostile": "benchmarks.hostile",
+    "decoding": "benchmarks.decoding",
     "curves": "benchmarks.curves",
     "history": "benchmarks.history",
 }

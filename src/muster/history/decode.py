@@ -20,11 +20,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from muster.errors import ProtocolError
+from muster.errors import ProtocolError, UnsupportedVersionError
 from muster.history.model import Counts
 from muster.history.tables import ENTRIES, RAW
+from muster.protocol import codec
 from muster.protocol.group_records import OffsetCommitRecord, UnknownRecord, decode_record
-from muster.protocol.record_kinds import RecordKind, kind_name
+from muster.protocol.messages import GroupMetadataKey, GroupMetadataValue
+from muster.protocol.primitives import Message
+from muster.protocol.record_kinds import CLASSES, RecordKind, kind_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,7 +45,12 @@ _BATCH_ROWS = 1 << 18
 """Rows that are read at a time: what is made of them in between stays in the processor's cache."""
 _HEADS = {0: (12, 8), 1: (12, 16), 2: (12, 8), 3: (16, 8), 4: (15, 8)}
 """Of each version of a commit's value: the bytes before its metadata, and those of the times behind it."""
-OFFSET_KINDS = (RecordKind.LEGACY_OFFSET_COMMIT, RecordKind.OFFSET_COMMIT)
+_CLASSES: dict[int, tuple[type[Message], type[Message]]] = {
+    int(RecordKind.GROUP_METADATA): (GroupMetadataKey, GroupMetadataValue),
+    **{kind: classes[1:] for kind, classes in CLASSES.items()},
+}
+"""By kind: the classes of key and value, of records that are no commits."""
+_OFFSET_KINDS = (RecordKind.LEGACY_OFFSET_COMMIT, RecordKind.OFFSET_COMMIT)
 _EXPIRING, _COMPACT = 1, 4
 _TOPIC_ID = 1, 0, 16
 """One tagged field, its tag, its size."""
@@ -87,7 +95,7 @@ def _decode_batch(batch: pa.RecordBatch, counts: _Counter) -> pa.RecordBatch:
     known = np.zeros(batch.num_rows, bool)
     known[commits.rows] = commits.known
     others = np.flatnonzero(~is_commit)
-    known[others] = _look_at_others(batch, others, counts)
+    known[others] = _look_at_others(batch, others, keys, counts)
     entries = _entries(batch, keys, is_commit, commits)
     return entries if known.all() else entries.filter(pa.array(known))
 
@@ -98,19 +106,43 @@ def _count_commits(kinds: Int64s, versions: Int64s, counts: _Counter) -> None:
         counts[place >> 16, (place & 0xFFFF) + BROKEN] += number
 
 
-def _look_at_others(batch: pa.RecordBatch, rows: Int64s, counts: _Counter) -> list[bool]:
+def _look_at_others(batch: pa.RecordBatch, rows: Int64s, keys: _Keys, counts: _Counter) -> list[bool]:
     """Count the records that are no commits, or have a broken key; which of them are entries."""
-    found = []
-    columns = (batch.column(name).take(_places(rows)).to_pylist() for name in ("key", "value"))
-    for key, value in zip(*columns, strict=True):
-        version = _version(value)
-        try:
-            is_known = not isinstance(decode_record(key, value), UnknownRecord)
-        except ProtocolError:
-            is_known, version = False, BROKEN
+    found, said, codes = [], dict[int, type[Any]](), keys.codes[rows]
+    columns = rows.tolist(), codes.tolist(), keys.kind[codes].tolist(), keys.has_group[codes].tolist()
+    values = batch.column("value").take(_places(rows)).to_pylist()
+    for row, code, kind, has_group, value in zip(*columns, values, strict=True):
+        value_class = said.get(code) or said.setdefault(code, _value_class(kind, has_group, batch, row))
+        version = BROKEN if value_class is ProtocolError else _version(value)
+        is_known = value_class is not ProtocolError and value_class is not UnknownRecord
+        if is_known and value is not None:
+            try:
+                codec.decode(value_class, version, value, 2)
+            except UnsupportedVersionError:
+                is_known = False
+            except ProtocolError:
+                is_known, version = False, BROKEN
         found.append(is_known)
-        counts[_NO_KIND if key is None or len(key) < 2 else int.from_bytes(key[:2], "big", signed=True), version] += 1
+        counts[kind, version] += 1
     return found
+
+
+def _value_class(kind: int, has_group: bool, batch: pa.RecordBatch, row: int) -> type[Any]:
+    """The class of the value behind a key that is no commit's: ProtocolError if the key is broken, and UnknownRecord
+    if its kind is not known."""
+    if kind == _NO_KIND or kind in _OFFSET_KINDS:
+        return ProtocolError
+    classes = _CLASSES.get(kind)
+    if classes is None:
+        return UnknownRecord
+    key_class, value_class = classes
+    if has_group and len(key_class.FIELDS) == 1:
+        return value_class
+    try:
+        codec.decode(key_class, 0, batch.column("key")[row].as_py(), 2)
+    except ProtocolError:
+        return ProtocolError
+    return value_class
 
 
 def _version(value: bytes | None) -> int:
@@ -181,8 +213,8 @@ class _Keys:
         has_kind = np.flatnonzero(keys.end - keys.start >= 2)
         self.kind[has_kind] = keys.read(">i2", keys.start[has_kind])
         rows, start, size = _strings(keys, has_kind, keys.start[has_kind] + 2)
-        group, is_group = _spread(count + 1, rows, keys.texts(start, size))
-        is_offset = is_group[rows] & np.isin(self.kind[rows], OFFSET_KINDS)
+        group, self.has_group = _spread(count + 1, rows, keys.texts(start, size))
+        is_offset = self.has_group[rows] & np.isin(self.kind[rows], _OFFSET_KINDS)
         rows, start, size = _strings(keys, rows[is_offset], (start + size)[is_offset])
         whole = start + size + 4 <= keys.end[rows]
         rows, start, size = rows[whole], start[whole], size[whole]

@@ -34,7 +34,7 @@ from muster.history.model import Entry, Generation, GroupKind, Member, Place, To
 from muster.protocol.group_records import GroupMetadataRecord, decode_record
 from muster.protocol.messages import GroupMetadataValue
 from muster.protocol.record_kinds import RecordKind, TypedRecord
-from muster.protocol.subscription import decode_assignment, decode_subscription, subscribed_topics
+from muster.protocol.subscription import decode_assignment, decode_subscription, owned_before, subscribed_topics
 
 CONSUMER = "consumer"
 STABLE = 0
@@ -114,7 +114,7 @@ def _subscription(data: bytes) -> tuple[tuple[str, ...], tuple[TopicPartition, .
         found = decode_subscription(data)
     except ProtocolError:
         return _topics(data), ()
-    return tuple(sorted(set(found.topics))), _places(found.owned_partitions)
+    return tuple(sorted(set(found.topics))), _places(owned_before(found)[0])
 
 
 def _topics(data: bytes) -> tuple[str, ...]:

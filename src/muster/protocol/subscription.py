@@ -19,7 +19,7 @@ from struct import Struct, pack, unpack_from
 from struct import error as struct_error
 
 from muster.errors import ProtocolError
-from muster.model import CONSUMER_PROTOCOL_TYPE, UNKNOWN_GENERATION_ID, TopicPartition
+from muster.model import UNKNOWN_GENERATION_ID, TopicPartition
 from muster.protocol import codec
 from muster.protocol.messages import (
     ConsumerProtocolAssignment,
@@ -85,27 +85,6 @@ def decode_subscription(data: bytes) -> Subscription:
         rack_id=message.rack_id or None,
         user_data=bytes(message.user_data or b""),
     )
-
-
-def subscription_of(protocol_type: str, data: bytes) -> Subscription | None:
-    """What a member of a group said, as the group's record has it: None if it is no consumer (Connect's workers, for
-    one, have bytes of their own), or if its bytes cannot be read."""
-    if protocol_type != CONSUMER_PROTOCOL_TYPE:
-        return None
-    try:
-        return decode_subscription(data)
-    except ProtocolError:
-        return None
-
-
-def assignment_of(protocol_type: str, data: bytes) -> Assignment | None:
-    """As `subscription_of`: what the leader assigned to a member."""
-    if protocol_type != CONSUMER_PROTOCOL_TYPE:
-        return None
-    try:
-        return decode_assignment(data)
-    except ProtocolError:
-        return None
 
 
 def owned_before(said: Subscription) -> tuple[list[TopicPartition], int]:

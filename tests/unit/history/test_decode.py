@@ -188,6 +188,14 @@ def test_what_is_counted(key: bytes | None, value: bytes | None, counted: tuple[
     assert_same([(KEY, VALUE), (key, value), (KEY, VALUE)])
 
 
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 127, 128, 129, 16_383])
+@pytest.mark.parametrize("version", [0, 1, 2, 3, 4])
+def test_metadata_around_a_length_of_two_bytes(size: int, version: int) -> None:
+    """The time ends with a byte 0, which looks like the end of a value if it is read at the wrong place."""
+    said = OffsetCommitValue(5, 3, "x" * size, 256, 512)
+    assert_same([(KEY, pack(">h", version) + codec.encode(said, version))])
+
+
 def test_a_topic_id_takes_the_short_way_and_says_nothing_else() -> None:
     assert_same([(KEY, VALUE[:-1] + b"\1\0\x10" + bytes(range(16)))])
 

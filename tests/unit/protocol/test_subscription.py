@@ -1,7 +1,8 @@
-"""What the record of a classic group has of its members: subscriptions and assignments, of consumers and of others."""
+"""Subscriptions and assignments of classic members, as a group's record has them: every version, and user data."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from struct import pack
 
 import pytest
@@ -9,20 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.assignors.previous import encode_previous_assignment
+from muster.errors import ProtocolError
 from muster.model import TopicPartition
 from muster.protocol.subscription import (
     Assignment,
     Subscription,
-    assignment_of,
+    decode_assignment,
+    decode_subscription,
     encode_assignment,
     encode_subscription,
     owned_before,
-    subscription_of,
 )
 
 OWNED = [TopicPartition("t", 0), TopicPartition("t", 3), TopicPartition("u", 1)]
 PREVIOUS = encode_previous_assignment(OWNED, 7)
-CONNECT = bytes.fromhex("0001") + b"\0\x15http://127.0.0.1:8083/" + bytes(9)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
@@ -31,32 +32,15 @@ def test_every_version_is_read(version: int) -> None:
     expected = Subscription(
         ["t", "u"], OWNED if version else [], 7 if version > 1 else -1, "rack" if version > 2 else None, b"data"
     )
-    assert subscription_of("consumer", encode_subscription(said, version)) == expected
-    assert assignment_of("consumer", encode_assignment(OWNED, b"x", version)) == Assignment(OWNED, b"x")
+    assert decode_subscription(encode_subscription(said, version)) == expected
+    assert decode_assignment(encode_assignment(OWNED, b"x", version)) == Assignment(OWNED, b"x")
 
 
-def test_a_member_without_an_assignment() -> None:
-    assert assignment_of("consumer", b"") == Assignment()
-
-
-@pytest.mark.parametrize("data", [b"", b"\0", CONNECT, b"\xff\xff", encode_subscription(Subscription(["t"]))[:-1]])
-@pytest.mark.parametrize("protocol_type", ["connect", "", "sr", "consumer"])
-def test_bytes_of_others_and_broken_ones_are_no_error(protocol_type: str, data: bytes) -> None:
-    assert subscription_of(protocol_type, data) is None
-    if protocol_type != "consumer":
-        assert assignment_of(protocol_type, encode_assignment(OWNED)) is None
-        assert subscription_of(protocol_type, encode_subscription(Subscription(["t"]))) is None
-    elif data:
-        assert assignment_of(protocol_type, b"\0\0\0\0\0\1\0\5") is None
-
-
-@given(st.binary(max_size=80), st.sampled_from(["consumer", "connect"]))
-def test_any_bytes(data: bytes, protocol_type: str) -> None:
-    said = subscription_of(protocol_type, b"\0" + data)
-    if said is not None:
-        owned_before(said)
+@given(st.binary(max_size=80))
+def test_any_bytes(data: bytes) -> None:
+    with suppress(ProtocolError):
+        owned_before(decode_subscription(b"\0" + data))
     owned_before(Subscription(["t"], user_data=data))
-    assignment_of(protocol_type, b"\0" + data)
 
 
 @pytest.mark.parametrize(
