@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tests.history.verdicts import NONE, Verdict, files, history_of, load, verdicts
+from tests.history.verdicts import NONE, Verdict, files, found_in, load
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "history-scenarios.md"
 
@@ -30,7 +30,7 @@ names the first with little confidence, the other as its alternative, and says w
 
 def page() -> str:
     """The text of docs/history-scenarios.md."""
-    told = [(name, each) for name in files() for each in verdicts(load(name), history_of(load(name)).rebalances)]
+    told = [(name, each) for name in files() for each in found_in(name)]
     return HEAD + "".join(f"{line}\n" for line in [*_measured([each for _, each in told]), "", *_table(told)])
 
 

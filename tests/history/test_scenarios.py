@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.history.verdicts import files, history_of, load, verdicts
+from tests.history.verdicts import files, found_in
 from tools import scenario_page
 
 
 @pytest.mark.parametrize("name", files())
 def test_the_scripted_cause_is_found(name):
-    kept = load(name)
-    wrong = [each for each in verdicts(kept, history_of(kept).rebalances) if not each.right]
+    wrong = [each for each in found_in(name) if not each.right]
     told = [
         f"{each.about}: {each.cause} was scripted, found "
         + str([(row.generation, str(row.cause), row.evidence) for row in each.found])

@@ -67,6 +67,13 @@ def limits_of(kept: Mapping[str, Any]) -> Limits:
     )
 
 
+@cache
+def found_in(name: str) -> tuple[Verdict, ...]:
+    """What the rules say of a file of the corpus."""
+    kept = load(name)
+    return tuple(verdicts(kept, history_of(kept).rebalances))
+
+
 def history_of(kept: Mapping[str, Any]) -> Rows:
     """All rows that the rules make of a file's records."""
     rows = Rows()

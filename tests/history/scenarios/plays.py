@@ -239,7 +239,11 @@ def static_replaced(stage: Stage, flavour: Flavour) -> None:
         another = group.member("m3", instance="m3")
         group.remove(members[2])
         another.subscribe(topic)
-        members[2].wait_for("fenced")
+        if flavour.client == "java":
+            members[2].wait_for("fenced")
+        else:  # librdkafka's member knows, and does not tell through its Python client
+            stage.go_on(3)
+            members[2].process.kill()
     another.leave()
     changed = group.member("m3", {"partition.assignment.strategy": names[1]}, instance="m3")
     with stage.happens(group, "static_member_replaced", f"m3 comes back and supports {names[1]} only"):

@@ -15,7 +15,7 @@ config = {
 
 
 def failed(error):
-    """librdkafka tells of what it cannot mend, such as a fenced instance id, here alone."""
+    """librdkafka tells here of what it cannot mend."""
     if error.fatal() or error.code() == KafkaError._FATAL:
         tell("fenced", error)
         os._exit(3)
