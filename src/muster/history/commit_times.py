@@ -95,6 +95,8 @@ class CommitTimes:
     index: dict[TopicPartition, int] = field(default_factory=dict)
     owners: dict[TopicPartition, str] = field(default_factory=dict)
     owners_known: bool = False
+    has_strangers: bool = False
+    """There are partitions that no member owns, and what is said of commits for them has not been said."""
     columns: Int64s = field(default_factory=lambda: _blank(8))
 
     def number(self, place: TopicPartition) -> int:
@@ -105,6 +107,7 @@ class CommitTimes:
             if found >= self.columns.shape[1]:
                 self.columns = np.concatenate([self.columns, _blank(max(8, found))], axis=1)
             self.columns[_OWNED, found] = not self.owners_known
+            self.has_strangers |= self.owners_known
         return found
 
     def own(self, owners: dict[TopicPartition, str], now_ms: int) -> None:
@@ -122,11 +125,12 @@ class CommitTimes:
         self.columns[_OWNED] = 0
         self.columns[_OWNED, [self.index[place] for place in self.owners]] = 1
         self.columns[_NOTED] = 0
+        self.has_strangers = len(self.owners) < len(self.index)
 
     def disown(self) -> None:
         """The owners are not known from now on: nothing can be said of commits by strangers."""
         self.owners = {}
-        self.owners_known = False
+        self.owners_known = self.has_strangers = False
 
     def rename(self, before: str, after: str) -> None:
         """A member goes on under another id."""
@@ -145,10 +149,9 @@ class CommitTimes:
                 moved_on_ms, longest_ms = max(moved_on_ms, moved_on), max(longest_ms, longest)
         return Signs(commits, last_ms, moved_on_ms, longest_ms) if commits else NO_SIGNS
 
-    def last(self, place: TopicPartition) -> int:
-        """When a partition was last committed, or -1."""
-        number = self.index.get(place)
-        return NEVER if number is None else int(self.columns[_LAST, number])
+    def lasts(self, places: Iterable[TopicPartition]) -> list[int]:
+        """When each of these partitions was last committed, or -1."""
+        return self.columns[_LAST, [self.number(place) for place in places]].tolist()  # type: ignore[no-any-return]
 
     def topics(self) -> set[str]:
         """The topics of which there were commits."""
@@ -167,6 +170,7 @@ class CommitTimes:
         columns = _blank(max(8, len(kept)))
         columns[:, : len(kept)] = self.columns[:, [self.index[place] for place in kept]]
         self.columns, self.index = columns, {place: number for number, place in enumerate(kept)}
+        self.has_strangers = self.owners_known and len(self.owners) < len(kept)
 
 
 class Stretches:
@@ -235,7 +239,7 @@ class Stretches:
             kind = "deleted" if self._commits.offset[at] < 0 else "rewind"
             self.notes.append((at, self._row(at, kind)))
         known = self._known
-        if not known.owners_known:
+        if not known.has_strangers:
             return
         columns, numbers = known.columns, self.numbers[first:end]
         strange = (columns[_OWNED, numbers] == 0) & (columns[_NOTED, numbers] == 0) & (offsets >= 0)

@@ -118,12 +118,12 @@ def silences(state: GroupState, before: Generation | None, at_ms: int) -> dict[T
     found = latest.superseded(at_ms, window) if latest is not None else {}
     if before is None:
         return {}
-    assigned = {place for member in before.members for place in member.assignment}
-    for place in assigned:
-        last = state.times.last(place)
-        if place not in found and last != NEVER and at_ms - last <= window:
-            found[place] = last
-    return {place: since for place, since in found.items() if place in assigned}
+    assigned = [place for member in before.members for place in member.assignment]
+    earliest = max(at_ms - window, 0)
+    silent = {
+        place: last for place, last in zip(assigned, state.times.lasts(assigned), strict=True) if last >= earliest
+    }
+    return silent | {place: since for place, since in found.items() if place in silent}
 
 
 def add(
