@@ -32,6 +32,7 @@ COMMANDS: dict[str, Command] = {
     "cluster": Command("muster.cli.cluster", "start ZooKeeper and several brokers on this machine, to try them"),
     "topics": Command("muster.cli.topics", "create, list, describe and delete topics"),
     "groups": Command("muster.cli.groups", "list, describe and delete consumer groups"),
+    "doctor": Command("muster.cli.doctor", "say why groups rebalanced, what that costs and what to change"),
     "produce": Command("muster.cli.produce", "write the lines of standard input to a topic"),
     "consume": Command("muster.cli.consume", "read topics, alone or as a member of a group"),
     "history": Command("muster.cli.history", "write the history of all groups as tables, with Spark"),

@@ -33,8 +33,12 @@ class FolderTopic:
         self._topic = topic
         self._remarks = remarks
         files: dict[int, list[Path]] = {}
+        self.is_named = False
+        """Whether a folder's name says that it is a partition of the topic; copied files may be anything."""
         for path in paths:
-            for partition, found in _find(path, topic).items():
+            named = _named(path, topic)
+            self.is_named |= bool(named)
+            for partition, found in (named or _copied(path, topic)).items():
                 if partition in files:
                     remarks.add(f"partition {partition} of {topic} is there more than once; {path} is left out")
                 else:
@@ -62,23 +66,30 @@ def missing(paths: Sequence[Path], topic: str) -> NotALogError:
     )
 
 
-def _find(path: Path, topic: str) -> dict[int, list[Path]]:
-    """The log files of each partition below a path."""
-    if path.is_file() and topic == OFFSETS_TOPIC:
-        return {_partition_of(path.parent, topic) or 0: [path]}
-    entries = sorted(path.iterdir()) if path.is_dir() or not path.is_file() else []
+def _named(path: Path, topic: str) -> dict[int, list[Path]]:
+    """The log files of each folder that is a partition of the topic: of this one, or of those in it."""
+    if path.is_file():
+        own = _partition_of(path.parent, topic)
+        return {} if own is None else {own: [path]}
+    entries = sorted(path.iterdir())
+    own = _partition_of(path, topic)
+    if own is not None:
+        return {own: [entry for entry in entries if _is_log(entry)]}
     found: dict[int, list[Path]] = {}
     for entry in entries:
         partition = _partition_of(entry, topic)
         if partition is not None and entry.is_dir():
             found[partition] = [file for file in entry.iterdir() if _is_log(file)]
-    if found:
-        return found
-    files = [entry for entry in entries if _is_log(entry)] if topic == OFFSETS_TOPIC else []
-    of_another = _PARTITION.match(path.resolve().name)
-    if not files or (of_another is not None and of_another["topic"] != topic):
+    return found
+
+
+def _copied(path: Path, topic: str) -> dict[int, list[Path]]:
+    """Files that were copied to a folder of another name, unless it is that of another partition."""
+    folder = path.parent if path.is_file() else path
+    if topic != OFFSETS_TOPIC or _PARTITION.match(folder.resolve().name):
         return {}
-    return {_partition_of(path, topic) or 0: files}
+    files = [path] if path.is_file() else [entry for entry in sorted(path.iterdir()) if _is_log(entry)]
+    return {0: files} if files else {}
 
 
 def _partition_of(path: Path, topic: str) -> int | None:

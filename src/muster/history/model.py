@@ -224,7 +224,8 @@ class Rebalance:
     """2: the second phase of a cooperative rebalance, in which partitions that were given up are handed out. It has the
     cause of the first."""
     source: str = "records"
-    """`records`: inferred; `events`: the broker wrote it to `__group_events`."""
+    """`records`: inferred; `events`: the broker wrote it to `__group_events`; `samples`: inferred from looks at the
+    group through the admin API."""
 
 
 @dataclass(frozen=True, slots=True)

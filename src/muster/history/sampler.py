@@ -1,0 +1,226 @@
+"""Where `__consumer_offsets` may not be read: what groups look like through the admin API, asked again and again.
+
+What is seen is written down as the records that the coordinator would have written: a group's generation when its
+members or what they have differ, a commit when an offset does. So the same rules make the same tables of it. What they
+cannot know here is said: nothing is known of the time before, what changed twice between two looks is one change, and
+the members' timeouts are not told.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from muster.client.admin import Admin
+from muster.client.core.admin import GroupDescription, GroupListing, MemberDescription
+from muster.errors import ErrorCode, KafkaError, KafkaTimeoutError
+from muster.history.engine import History, read_history
+from muster.history.model import GroupKind, Limits
+from muster.history.remarks import Remarks
+from muster.history.tables import RAW
+from muster.model import OffsetAndMetadata, TopicPartition
+from muster.protocol.group_records import (
+    GroupMetadataRecord,
+    OffsetCommitRecord,
+    encode_record,
+)
+from muster.protocol.messages import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from muster.protocol.subscription import Subscription, encode_assignment, encode_subscription
+
+INTERVAL_MS = 1_000
+SURE = 0.6
+"""What is left of a confidence when a cause is inferred from looks in place of records."""
+
+_SESSION_MS, _POLL_MS = 45_000, 300_000
+"""Kafka's defaults, in place of what is not told."""
+_AT_REST = frozenset({"Stable", "Empty"})
+_KINDS = {"share": GroupKind.SHARE, "streams": GroupKind.STREAMS}
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A group as it was last seen at rest."""
+
+    signature: object = None
+    generation: int = 0
+    unrest_ms: int | None = None
+    offsets: dict[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
+    kind: GroupKind = GroupKind.CLASSIC
+
+
+class Watch:
+    """What was seen so far, as the records of a log. It is a source for the engine."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, _Seen] = {}
+        self._rows: list[tuple[int, int, int, int, bytes, bytes | None]] = []
+
+    @property
+    def records(self) -> dict[int, int]:
+        """How many records were made of it."""
+        return {0: len(self._rows)}
+
+    @property
+    def kinds(self) -> dict[str, GroupKind]:
+        """Each group's protocol."""
+        return {group: seen.kind for group, seen in self._groups.items()}
+
+    def read(self, partition: int) -> Iterator[pa.RecordBatch]:
+        """All records, as rows of schema RAW."""
+        columns = list(zip(*self._rows, strict=True)) or [()] * len(RAW)
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(column, each.type) for column, each in zip(columns, RAW, strict=True)], schema=RAW
+        )
+
+    def see(self, group: GroupDescription, offsets: Offsets, at_ms: int) -> None:
+        """Take in one look at a group."""
+        seen = self._groups.setdefault(group.group_id, _Seen())
+        if group.epoch is not None:
+            seen.kind = GroupKind.CONSUMER
+        self._see_offsets(group.group_id, seen, offsets, at_ms)
+        if group.state not in _AT_REST:
+            seen.unrest_ms = seen.unrest_ms or at_ms
+            return
+        signature = (group.epoch, [(member.member_id, member.topics, member.assignment) for member in group.members])
+        if signature != seen.signature or seen.unrest_ms is not None:
+            seen.generation = group.epoch if group.epoch is not None else seen.generation + 1
+            self._write(_generation(group, seen, at_ms), at_ms)
+        seen.signature, seen.unrest_ms = signature, None
+
+    def lose(self, groups: Collection[str], at_ms: int) -> None:
+        """The groups that there are now; the others are gone."""
+        for group, seen in self._groups.items():
+            if group not in groups and seen.signature is not None:
+                self._see_offsets(group, seen, {}, at_ms)
+                self._write(GroupMetadataRecord(GroupMetadataKey(group), None), at_ms)
+                seen.signature = None
+
+    def _see_offsets(self, group: str, seen: _Seen, offsets: Offsets, at_ms: int) -> None:
+        for place, position in offsets.items():
+            if seen.offsets.get(place) != position:
+                value = OffsetCommitValue(position.offset, position.leader_epoch, position.metadata, at_ms)
+                self._write(OffsetCommitRecord(OffsetCommitKey(group, place.topic, place.partition), value), at_ms)
+        for place in seen.offsets.keys() - offsets.keys():
+            self._write(OffsetCommitRecord(OffsetCommitKey(group, place.topic, place.partition), None), at_ms)
+        seen.offsets = dict(offsets)
+
+    def _write(self, record: GroupMetadataRecord | OffsetCommitRecord, at_ms: int) -> None:
+        self._rows.append((0, len(self._rows), at_ms, -1, *encode_record(record)))
+
+
+def _generation(group: GroupDescription, seen: _Seen, at_ms: int) -> GroupMetadataRecord:
+    return GroupMetadataRecord(
+        GroupMetadataKey(group.group_id),
+        GroupMetadataValue(
+            protocol_type=group.protocol_type,
+            generation=seen.generation,
+            protocol=group.assignor or None,
+            leader=None,
+            current_state_timestamp=seen.unrest_ms or at_ms,
+            members=[_member(member) for member in group.members],
+        ),
+    )
+
+
+def _member(member: MemberDescription) -> MemberMetadata:
+    return MemberMetadata(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.host,
+        rebalance_timeout=_POLL_MS,
+        session_timeout=_SESSION_MS,
+        subscription=encode_subscription(Subscription(topics=member.topics, owned_partitions=member.owned)),
+        assignment=encode_assignment(member.assignment),
+    )
+
+
+# --- looking ---------------------------------------------------------------------------------------------------------
+
+
+def sample(admin: Admin, groups: Collection[str], duration_ms: int, remarks: Remarks) -> History:
+    """Look at groups for so long; at all of them where none is named.
+
+    Raises:
+        KafkaTimeoutError: no broker answers.
+        KafkaError: the cluster does not even list its groups.
+    """
+    watch, others = Watch(), dict[str, GroupKind]()
+    until = time.monotonic() + duration_ms / 1000
+    while True:
+        begun = time.monotonic()
+        _look(admin, watch, groups, others, remarks)
+        pause = min(begun + INTERVAL_MS / 1000, until) - time.monotonic()
+        if time.monotonic() >= until:
+            break
+        time.sleep(max(0.0, pause))
+    now_ms = time.time_ns() // 1_000_000
+    found = read_history(watch, Limits(), None, now_ms)
+    _soften(found, watch.kinds)
+    found.kinds = {**others, **found.kinds, **watch.kinds}
+    found.counts = {}
+    remarks.add(
+        f"seen by asking the admin API about every {INTERVAL_MS} ms for {duration_ms / 1000:g} s: nothing is known of "
+        "the time before; of several changes between two looks only the last is seen; times are those of the looks; "
+        "classic generations are counted from 1; causes are less certain, as members' timeouts are not told"
+    )
+    return found
+
+
+def _look(admin: Admin, watch: Watch, groups: Collection[str], others: dict[str, GroupKind], remarks: Remarks) -> None:
+    listed = {one.group_id: one for one in admin.list_consumer_groups() if not groups or one.group_id in groups}
+    asked = []
+    for name, one in listed.items():
+        if one.group_type.lower() in _KINDS:
+            others[name] = _KINDS[one.group_type.lower()]
+            remarks.add(f"group {name} is a {one.group_type.lower()} group: its members are not looked at")
+        elif _speaks_of_offsets(one):
+            asked.append(name)
+    described = admin.describe_consumer_groups(asked)
+    there = set()
+    for name, answer in described.items():
+        if isinstance(answer, GroupDescription):
+            offsets = _offsets(admin, name, remarks)
+            if offsets is not None:
+                watch.see(answer, offsets, time.time_ns() // 1_000_000)
+            there.add(name)
+        elif answer.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+            remarks.add(f"group {name} may not be looked at: {answer.code.name}")
+            there.add(name)
+    watch.lose(there, time.time_ns() // 1_000_000)
+
+
+def _speaks_of_offsets(one: GroupListing) -> bool:
+    return one.protocol_type in ("consumer", "")
+
+
+def _offsets(admin: Admin, group: str, remarks: Remarks) -> Offsets | None:
+    """What a group has committed; None where that cannot be had this time."""
+    try:
+        answers = admin.list_consumer_group_offsets(group)
+    except KafkaTimeoutError:
+        raise
+    except KafkaError as error:
+        remarks.add(f"the offsets of group {group} are not told: {error.code.name}")
+        return {} if error.code is ErrorCode.GROUP_AUTHORIZATION_FAILED else None
+    return {place: said for place, said in answers.items() if not isinstance(said, KafkaError)}
+
+
+def _soften(found: History, kinds: Mapping[str, GroupKind]) -> None:
+    """Say of each row what it was made of."""
+    rows = found.rows
+    rows.generations = [replace(row, kind=kinds.get(row.group, row.kind)) for row in rows.generations]
+    rows.rebalances = [
+        replace(row, confidence=round(SURE * row.confidence, 3), source="samples") for row in rows.rebalances
+    ]

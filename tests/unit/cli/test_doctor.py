@@ -1,0 +1,172 @@
+"""`muster doctor` on a folder: tables, JSON and a page, and bad input in one sentence."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from muster.cli.doctor import duration_ms
+from muster.cli.main import main
+from muster.history.raw import EVENTS_TOPIC, OFFSETS_TOPIC
+from muster.protocol.record_batch import BatchBuilder
+
+CORPUS = Path(__file__).parents[2] / "history" / "corpus"
+GROUP = "crash-java-range.g"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A data directory with what a recorded scenario left."""
+    kept = json.loads(gzip.decompress((CORPUS / "crash-java-range.json.gz").read_bytes()))
+    batches: dict[int, bytearray] = {}
+    for partition, offset, timestamp, epoch, key, value in kept["records"]:
+        builder = BatchBuilder()
+        builder.append(timestamp, base64.b64decode(key), None if value is None else base64.b64decode(value))
+        batches.setdefault(partition, bytearray()).extend(builder.build(base_offset=offset, leader_epoch=epoch))
+    for partition, data in batches.items():
+        place = tmp_path / f"{OFFSETS_TOPIC}-{partition}"
+        place.mkdir()
+        (place / "00000000000000000000.log").write_bytes(data)
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = main(["doctor", *map(str, arguments)])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_json_is_one_object_with_the_keys_that_are_promised(folder, capsys):
+    code, out, _ = run(capsys, "--from", folder, "--json")
+    report = json.loads(out)
+    assert code == 0
+    assert [group["group"] for group in report["groups"]] == [GROUP]
+    causes = [row["cause"] for row in report["rebalances"] if row["phase"] == 1]
+    assert [cause for cause in causes if cause != "joined"] == ["started", "session_expired"]
+    row = report["rebalances"][-1]
+    promised = ("group", "generation", "at_ms", "duration_ms", "cause", "confidence")
+    assert set(promised) <= set(row)
+    assert all(isinstance(row[key], int) for key in ("members_before", "members_after", "moved", "moved_needlessly"))
+    assert row["moved"] == len(row["moved_partitions"])
+    assert all(first["at_ms"] <= second["at_ms"] for first, second in pairwise(report["rebalances"]))
+    assert {key for finding in report["findings"] for key in finding} <= {
+        *("group", "rule", "since_ms", "sentence", "cost", "advice")
+    }
+    assert {"source", "from_ms", "until_ms", "lag", "notes", "counts", "warnings"} <= set(report)
+
+
+def test_tables_name_the_group_its_causes_and_what_is_not_known(folder, capsys):
+    code, out, _ = run(capsys, "--from", folder)
+    assert code == 0
+    for word in ("Groups", "Rebalances", GROUP, "session_expired", "the lag is not known"):
+        assert word in out
+    first, second = out.index("session_expired"), out.index("started")
+    assert first < second  # the newest comes first
+
+
+def test_a_page_is_written(folder, tmp_path, capsys):
+    page = tmp_path / "page.html"
+    code, out, _ = run(capsys, "--from", folder, "--html", page)
+    assert (code, out) == (0, f"wrote {page}\n")
+    assert GROUP in page.read_text()
+
+
+def test_since_leaves_out_what_is_older_and_keeps_its_context(folder, capsys):
+    whole = json.loads(run(capsys, "--from", folder, "--json")[1])
+    last = whole["rebalances"][-1]
+    since = f"{(whole['until_ms'] - last['at_ms']) + 1}ms"
+    some = json.loads(run(capsys, "--from", folder, "--json", "--since", since)[1])
+    assert some["rebalances"] == [last]
+
+
+def test_only_the_groups_asked_for_are_told(folder, capsys):
+    assert json.loads(run(capsys, "--from", folder, "--json", "--group", GROUP)[1])["groups"]
+    code, out, err = run(capsys, "--from", folder, "--group", "crash-java-range.q")
+    assert (code, out) == (1, "")
+    assert err == f"muster: {folder} has nothing about a group 'crash-java-range.q'; did you mean {GROUP!r}?\n"
+
+
+def test_events_of_the_broker_are_its_word(folder, capsys):
+    row = json.loads(run(capsys, "--from", folder, "--json")[1])["rebalances"][-1]
+    common = {"v": 1, "group_id": GROUP, "member_id": "m", "client_id": "c", "generation_id": row["generation"]}
+    started = common | {
+        "event": "RebalanceStarted",
+        "at_ms": row["at_ms"] - 70,
+        "cause": "member joined",
+        "state": "Stable",
+    }
+    completed = common | {"event": "RebalanceCompleted", "at_ms": row["at_ms"], "members": 3}
+    place = folder / f"{EVENTS_TOPIC}-0"
+    place.mkdir()
+    builder = BatchBuilder()
+    for event in (started, completed):
+        builder.append(row["at_ms"], GROUP.encode(), json.dumps(event).encode())
+    (place / "00000000000000000000.log").write_bytes(builder.build(base_offset=0))
+    told = json.loads(run(capsys, "--from", folder, "--json")[1])["rebalances"][-1]
+    assert (told["source"], told["cause"], told["confidence"], told["duration_ms"]) == ("events", "joined", 1.0, 70)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--from", "/not/there"], "/not/there: No such file or directory"),
+        (["--from", "EMPTY"], "has no log of __consumer_offsets"),
+        (["--from", "EMPTY", "--sample", "5s"], "a folder cannot be watched"),
+        (["--from", "EMPTY", "--bootstrap", "elsewhere:1"], "not both"),
+        (["--from", "EMPTY", "--html", "/not/there/page.html"], "there is no folder /not/there"),
+        (["--bootstrap", "nonsense"], "nonsense"),
+        (["--engine", "spark", "--sample", "5s"], "leave --engine out"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments, says, tmp_path, capsys):
+    (tmp_path / "notes.log").write_text("not a log")
+    code, out, err = run(capsys, *[str(tmp_path) if word == "EMPTY" else word for word in arguments])
+    assert (code, out) == (1, "")
+    assert says in err
+    assert err.startswith("muster: ")
+
+
+@pytest.mark.parametrize("words", [["--since", "2x"], ["--since", ""], ["--sample", "0s"], ["--json", "--html", "f"]])
+def test_a_wrong_command_line_is_a_usage_error(words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", *words])
+    assert ended.value.code == 2
+    assert "muster doctor: error" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("90s", 90_000), ("2h", 7_200_000), ("1d12h", 129_600_000), ("1.5m", 90_000), ("7ms", 7)]
+)
+def test_lengths_of_time(text, ms):
+    assert duration_ms(text) == ms
+
+
+def test_names_cannot_write_to_the_terminal(capsys):
+    from muster.cli.doctor_tables import print_report
+    from muster.history.model import Finding, GroupKind
+    from muster.history.report import Report
+
+    name = "\x1b[31mred[bold]"
+    print_report(
+        Report("here", None, 0, kinds={name: GroupKind.CLASSIC}, findings=[Finding(name, "r", 0, "s", 0.0, "a")])
+    )
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "[31mred[bold]" in out
+
+
+def test_a_small_folder_needs_no_spark(folder):
+    code = (
+        "import sys; from muster.cli.main import main; "
+        f"assert main(['doctor', '--from', {str(folder)!r}, '--json']) == 0; "
+        "sys.stderr.write(','.join(m for m in ('pyspark', 'numba') if m in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    assert done.stderr == ""

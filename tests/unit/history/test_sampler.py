@@ -1,0 +1,93 @@
+"""What is seen of groups through the admin API becomes records, and the rules make rows of them."""
+
+from __future__ import annotations
+
+from muster.client.core.admin import GroupDescription, MemberDescription
+from muster.history.engine import History, read_history
+from muster.history.model import Cause, GroupKind, Limits
+from muster.history.sampler import SURE, Watch, _soften
+from muster.model import Node, OffsetAndMetadata, TopicPartition
+
+NODE = Node(1, "h", 1)
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+AT = 1_700_000_000_000
+
+
+def member(name: str, *places: TopicPartition) -> MemberDescription:
+    return MemberDescription(f"{name}-id", None, name, "/h", list(places), ["t"])
+
+
+def group(state: str, *members: MemberDescription, epoch: int | None = None) -> GroupDescription:
+    return GroupDescription("g", state, "consumer", "range", NODE, list(members), epoch, epoch)
+
+
+def history(watch: Watch) -> History:
+    found = read_history(watch, Limits(), None, AT + 100_000)
+    _soften(found, watch.kinds)
+    return found
+
+
+def test_members_that_come_and_go_between_two_looks_are_rebalances():
+    watch = Watch()
+    watch.see(group("Empty"), {}, AT)
+    watch.see(group("Stable", member("a", T0, T1)), {}, AT + 1000)
+    watch.see(group("Stable", member("a", T0, T1)), {}, AT + 2000)
+    watch.see(group("PreparingRebalance", member("a"), member("b")), {}, AT + 3000)
+    watch.see(group("Stable", member("a", T0), member("b", T1)), {}, AT + 4000)
+    watch.see(group("Stable", member("b", T0, T1)), {}, AT + 5000)
+    found = history(watch)
+    assert [(row.generation, row.cause, row.members_after) for row in found.rows.rebalances] == [
+        (2, Cause.STARTED, 1),
+        (3, Cause.JOINED, 2),
+        (4, Cause.LEFT, 1),
+    ]
+    assert [row.at_ms for row in found.rows.rebalances] == [AT + 1000, AT + 4000, AT + 5000]
+    assert [(row.topic, row.partition) for row in found.rows.rebalances[1].moved] == [("t", 1)]
+    assert all(row.source == "samples" and row.confidence <= SURE for row in found.rows.rebalances)
+
+
+def test_a_rebalance_without_a_change_of_members_is_seen_too():
+    watch = Watch()
+    for number, state in enumerate(["Stable", "Stable", "CompletingRebalance", "Stable", "Stable"]):
+        watch.see(group(state, member("a", T0)), {}, AT + 1000 * number)
+    assert [row.generation for row in history(watch).rows.generations] == [1, 2]
+
+
+def test_epochs_are_those_of_kip_848():
+    watch = Watch()
+    watch.see(group("Stable", member("a", T0), epoch=4), {}, AT)
+    watch.see(group("Reconciling", member("a", T0), member("b"), epoch=6), {}, AT + 1000)
+    watch.see(group("Stable", member("a", T0), member("b", T1), epoch=6), {}, AT + 2000)
+    found = history(watch)
+    assert [(row.generation, row.kind) for row in found.rows.generations] == [
+        (4, GroupKind.CONSUMER),
+        (6, GroupKind.CONSUMER),
+    ]
+
+
+def test_offsets_that_change_are_commits_and_the_latest_is_committed():
+    watch = Watch()
+    for number, offset in enumerate([5, 5, 8, 3]):
+        watch.see(group("Stable", member("a", T0, T1)), {T0: OffsetAndMetadata(offset)}, AT + 1000 * number)
+    watch.see(group("Stable", member("a", T0, T1)), {T0: OffsetAndMetadata(3), T1: OffsetAndMetadata(0)}, AT + 4000)
+    found = history(watch)
+    assert {name: tuple(place) for name, place in found.committed["g"].items()} == {
+        ("t", 0): (3, AT + 3000),
+        ("t", 1): (0, AT + 4000),
+    }
+    assert [(note.kind, note.offset, note.previous_offset) for note in found.rows.notes] == [("rewind", 3, 8)]
+
+
+def test_a_group_that_is_gone_has_an_end():
+    watch = Watch()
+    watch.see(group("Empty"), {T0: OffsetAndMetadata(3)}, AT)
+    watch.lose(["g"], AT + 1000)
+    watch.lose([], AT + 2000)
+    watch.lose([], AT + 3000)
+    found = history(watch)
+    assert [row.ended_ms for row in found.rows.generations] == [AT + 2000]
+    assert found.committed == {"g": {}}
+
+
+def test_nothing_seen_is_no_history():
+    assert history(Watch()).kinds == {}
