@@ -164,7 +164,10 @@ def test_the_readmes_broker_clients_and_commands(place: Place) -> None:
     place.wait_for(place.python(sample("README.md", "Producer(", "Consumer(")), r"""\d 0 b'\{"carrier": "UA"\}'""")
     told = place.run(describe)
     assert re.search(r"delays +flights +\d +", told), told
-    for command in (*sample("README.md", "$ muster doctor").commands, *sample("history.md", "$ muster doctor").commands):
+    for command in (
+        *sample("README.md", "$ muster doctor").commands,
+        *sample("history.md", "$ muster doctor").commands,
+    ):
         told = place.run(command)
         assert "started" in told or told.startswith("wrote "), told
     place.end_last()
