@@ -184,6 +184,20 @@ def rolls() -> GroupLog:
     return _deploy("a", "b", "c")
 
 
+def rolls_under_one_name() -> GroupLog:
+    """Three processes on one host with the same client id: no member flaps."""
+    log, number = GroupLog().generation(0, []).wait(3_000), 1
+    members = [M(f"x-{at}", f"t:{at}") for at in range(3)]
+    log.generation(1, members).commits("t:0-2", 60_000)
+    for at, each in enumerate(list(members)):
+        others = [one for one in members if one is not each]
+        log.wait(1_000).commit(each.has).wait(500).generation(number + 1, others).wait(4_000)
+        members[at] = each.with_(id=f"x-{at + 7}")
+        number += 2
+        log.generation(number, members).commits("t:0-2", 20_000)
+    return log
+
+
 def rolls_with_instance_ids() -> GroupLog:
     return _deploy("a", "b", "c", static=True)
 
@@ -293,6 +307,7 @@ CLASSIC = [
     (static_comes_back, Cause.STATIC_MEMBER_REPLACED, 0.9),
     (static_comes_back_with_another_assignor, Cause.STATIC_MEMBER_REPLACED, 0.8),
     (rolls, Cause.ROLLING_RESTART, 0.9),
+    (rolls_under_one_name, Cause.ROLLING_RESTART, 0.9),
     (rolls_with_instance_ids, Cause.ROLLING_RESTART, 0.9),
     (rolls_with_new_names, Cause.ROLLING_RESTART, 0.6),
     (rolls_by_kills, Cause.ROLLING_RESTART, 0.7),
