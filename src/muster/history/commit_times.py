@@ -151,7 +151,8 @@ class CommitTimes:
 
     def lasts(self, places: Iterable[TopicPartition]) -> list[int]:
         """When each of these partitions was last committed, or -1."""
-        return self.columns[_LAST, [self.number(place) for place in places]].tolist()  # type: ignore[no-any-return]
+        index, last = self.index, self.columns[_LAST].tolist()
+        return [last[index[place]] if place in index else NEVER for place in places]
 
     def topics(self) -> set[str]:
         """The topics of which there were commits."""

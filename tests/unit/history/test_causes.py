@@ -496,6 +496,12 @@ def test_how_long_partitions_were_silent():
     assert last(log).stopped_ms == (("t", 0, 5_000), ("t", 1, 5_000), ("t", 2, 5_000))
 
 
+def test_a_group_with_many_partitions_that_were_never_committed():
+    log = GroupLog().member(A.with_(has="t:0-40")).epoch(1).target(1, [A.with_(has="t:0-40")])
+    row = last(log.wait(1_000).member(B).epoch(2).target(2, [A.with_(has="t:0-20"), B.with_(has="t:21-40")]))
+    assert (row.cause, len(row.moved), row.stopped_ms) == (Cause.JOINED, 20, ())
+
+
 def test_a_silence_over_two_rebalances_is_counted_once():
     log = running(A, B).wait(2_000).generation(2, [ALL_A]).wait(1_000).generation(3, [A, B]).wait(500).commit("t:0-3")
     first, second = log.history().rebalances[-2:]
