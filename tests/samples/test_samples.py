@@ -8,12 +8,13 @@ import os
 import re
 import shlex
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlparse
 
 import pytest
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+EXAMPLES = ROOT / "examples"
 REDIRECT = Path(__file__).parent / "redirect"
 PATIENCE_S = 300.0
 """Against hanging only."""
@@ -220,6 +222,53 @@ def test_a_consumer_that_zookeeper_coordinates(place: Place, own_zookeeper: ZooK
     look = f"from kazoo.client import KazooClient as K; k = K('localhost:2181'); k.start(); print(k.{owner}); k.stop()"
     await_words(place, told, f'{sys.executable} -c "{look}" 2>&1 || true', r"(?m)^b'delays_")
     place.end_last()
+
+
+def flights(place: Place) -> None:
+    """A broker with four flights in a topic."""
+    serve(place)
+    place.run("muster topics create flights --partitions 2")
+    lines = [json.dumps({"carrier": carrier, "delay": delay}) for carrier, delay in [("UA", 5), ("B6", 7), ("UA", -2)]]
+    place.run(f"printf '%s\\n' {shlex.join(lines)} | muster produce flights --partition 0")
+    place.run("""echo '{"carrier": "B6", "delay": 1}' | muster produce flights --partition 1""")
+
+
+@pytest.mark.parametrize(
+    ("name", "sums"),
+    [
+        ("arrow_polars.py", "[('B6', 2, 8), ('UA', 2, 3)]"),
+        ("arrow_duckdb.py", "[('B6', 2, 8), ('UA', 2, 3)]"),
+        ("arrow_pandas.py", "[('B6', 8), ('UA', 3)]"),
+    ],
+)
+def test_arrow_for_data_frames(place: Place, name: str, sums: str) -> None:
+    flights(place)
+    place.wait_for(place.start(sys.executable, str(EXAMPLES / name)), re.escape(sums))
+
+
+def test_each_record_once_where_a_batch_is_run_twice(place: Place, java: str) -> None:
+    flights(place)
+    scripts = [str(EXAMPLES / name) for name in ("spark_once_parquet.py", "spark_once_sqlite.py")]
+    both = f"import runpy\nfor one in {scripts}:\n    runpy.run_path(one, run_name='__main__')\n"
+    (place.folder / "both.py").write_text(both)
+    place.run(f"{sys.executable} both.py")
+    assert rows_written(place) == ([0, 0, 1, 2], [0, 0, 1, 2])
+    for name in ("parquet", "sqlite"):
+        # As after a crash between the sink's write and Spark's own note of it.
+        commits = place.folder / "checkpoints" / name / "commits"
+        last = max((path for path in commits.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
+        for path in (last, commits / f".{last.name}.crc"):
+            path.unlink(missing_ok=True)
+    place.run("""echo '{"carrier": "AA", "delay": 0}' | muster produce flights --partition 1""")
+    place.run(f"{sys.executable} both.py")
+    assert rows_written(place) == ([0, 0, 1, 1, 2], [0, 0, 1, 1, 2])
+
+
+def rows_written(place: Place) -> tuple[list[int], list[int]]:
+    """The offsets in Parquet and in the database."""
+    found: list[Any] = parquet.read_table(place.folder / "flights", partitioning=None).column("offset").to_pylist()
+    with contextlib.closing(sqlite3.connect(place.folder / "flights.sqlite")) as database:
+        return sorted(found), sorted(row[0] for row in database.execute("select position from flights"))
 
 
 def await_words(place: Place, told: Callable[[], str], command: str, pattern: str) -> None:

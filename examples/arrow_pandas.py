@@ -1,0 +1,26 @@
+"""The delays of each carrier, by pandas: a frame for each poll, offsets committed when it is worked through.
+
+pip install 'muster-kafka[arrow]' pandas
+"""
+
+import json
+
+import pandas as pd
+
+from muster.client import Consumer
+
+delays = pd.Series(dtype="int64")
+
+with Consumer(
+    bootstrap_servers="localhost:9092",
+    group_id="by-pandas",
+    auto_offset_reset="earliest",
+    enable_auto_commit=False,
+) as consumer:
+    consumer.subscribe(["flights"])
+    while True:
+        for table in consumer.poll_arrow(columns=["value", "offset"]).values():
+            flights = pd.DataFrame.from_records(table.to_pandas()["value"].map(json.loads))
+            delays = delays.add(flights.groupby("carrier")["delay"].sum(), fill_value=0).astype("int64")
+            print(sorted(delays.to_dict().items()), flush=True)
+        consumer.commit()
