@@ -21,6 +21,7 @@ from benchmarks import load
 OTHERS = {
     "assignors": "benchmarks.assignors",
     "spark": "benchmarks.spark_source",
+    "sink": "benchmarks.spark_sink",
     "clients": "benchmarks.clients",
     "hostile": "benchmarks.hostile",
     "decoding": "benchmarks.decoding",
