@@ -127,6 +127,7 @@ DEEDS: list[Callable[[Life, int, int], None]] = [
 @st.composite
 def lives(draw: st.DrawFn) -> GroupLog:
     life = Life()
+    life.partitions = draw(st.sampled_from([1, 4, 20]))
     deeds = st.tuples(st.sampled_from(DEEDS), st.integers(0, 3), st.sampled_from([0, 3, 4_000, 9_000, 50_000, 310_000]))
     for deed, which, how in draw(st.lists(deeds, min_size=3, max_size=30)):
         deed(life, which, how)
