@@ -129,14 +129,13 @@ def write(kept: dict[str, Any], folder: Path) -> Path:
 
 
 def doubts(kept: dict[str, Any]) -> list[str]:
-    """What the brokers' log says of rebalances outside the scripted windows: the machine was too busy, or a script is
-    not exact."""
+    """What the brokers' log, or their events, say of rebalances outside the scripted windows: the machine was too busy,
+    or a script is not exact."""
     windows = [(told["at_ms"] - 50, told["until_ms"] + 50) for told in kept["truth"]]
-    return [
-        f"{said['at_ms']} {said['text']}"
-        for said in kept["broker_log"]
-        if "reparing to rebalance" in said["text"] and not any(begin <= said["at_ms"] <= end for begin, end in windows)
-    ]
+    began = [(said["at_ms"], said["text"]) for said in kept["broker_log"] if "reparing to rebalance" in said["text"]]
+    starts = [told for told in kept.get("events", ()) if told["event"] == "RebalanceStarted"]
+    began += [(told["at_ms"], f"{told['cause']}: {told['reason']}") for told in starts]
+    return [f"{at_ms} {text}" for at_ms, text in began if not any(begin <= at_ms <= end for begin, end in windows)]
 
 
 def main() -> int:

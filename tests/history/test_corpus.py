@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from muster.history.labels import by_group
+from muster.history.model import Cause
 from tests.history.scenarios.witnesses import group_of
 from tests.history.verdicts import CORPUS, files, load
 
@@ -89,3 +91,27 @@ def test_the_brokers_log_bears_the_truth_out(name):
         texts = [said["text"] for said in kept["broker_log"] if _within(said, told)]
         words = SAID.get(told["cause"], ("",))
         assert any(word in text for text in texts for word in words), told
+
+
+TOLD_OTHERWISE = {
+    "rolling_restart": {Cause.LEFT, Cause.JOINED, Cause.SESSION_EXPIRED},
+    "flapping": {Cause.LEFT, Cause.JOINED, Cause.SESSION_EXPIRED, Cause.POLL_INTERVAL_EXCEEDED},
+    "poll_interval_exceeded": {Cause.LEFT},
+}
+"""What muster's broker says where the script has a pattern of several rebalances, or a client that gives no reason."""
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if load(name).get("events")])
+def test_the_brokers_events_bear_the_truth_out(name):
+    """Every rebalance that the broker told of is in a window of the script, and one in each has its cause."""
+    kept = load(name)
+    rebalances = {
+        group: [label for label in told if label.rebalanced] for group, told in by_group(kept["events"]).items()
+    }
+    for told in kept["truth"]:
+        begin, end = told["at_ms"] - 50, told["until_ms"] + 50
+        within = [label for label in rebalances[told["group"]] if begin <= label.started_ms <= end]
+        rebalances[told["group"]] = [label for label in rebalances[told["group"]] if label not in within]
+        fits = {Cause(told["cause"])} | TOLD_OTHERWISE.get(told["cause"], set())
+        assert any(label.cause in fits for label in within), (told, within)
+    assert not any(rebalances.values())

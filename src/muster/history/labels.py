@@ -73,6 +73,8 @@ class Label:
     """2: the second phase of a cooperative rebalance, with the cause of the first."""
     rebalanced: bool
     events: tuple[Event, ...]
+    is_sure: bool = True
+    """False: a member left and gave no reason. Clients that never give one leave also when they were too slow."""
 
 
 def labels(events: Iterable[Event]) -> list[Label]:
@@ -180,6 +182,7 @@ class _Telling:
             phase,
             True,
             events,
+            causes[0] is not Cause.LEFT or bool(_left(first, events).get("reason")),
         )
 
     def _causes(self, events: tuple[Event, ...], first: Event) -> list[Cause]:

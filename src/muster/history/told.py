@@ -2,7 +2,8 @@
 
 muster's broker writes to `__group_events` when each rebalance began and ended, and why. A label belongs to the row of
 the same generation that was written at about the time at which the rebalance ended: numbers come again when a group was
-deleted. What one event cannot tell stays as it was inferred: a rolling restart, a flapping member.
+deleted. What one event cannot tell stays as it was inferred: a rolling restart, a flapping member; a member that was
+too slow, whose client leaves then and gives no reason (librdkafka, kafka-python, aiokafka).
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ def _explained(row: Rebalance, labels: Sequence[Label]) -> Rebalance:
     label = _label_of(row, labels)
     if label is None or label.finished_ms is None:
         return row
-    pattern = row.cause in PATTERNS
+    known = row.cause in PATTERNS or (not label.is_sure and row.cause is Cause.POLL_INTERVAL_EXCEEDED)
     return replace(
         row,
         duration_ms=max(0, label.finished_ms - label.started_ms),
         duration_is="exact",
-        cause=row.cause if pattern else label.cause,
-        confidence=row.confidence if pattern else 1.0,
-        evidence=(_said(label), *row.evidence) if pattern else (_said(label), _inferred(row)),
-        alternatives=row.alternatives if pattern else (),
+        cause=row.cause if known else label.cause,
+        confidence=row.confidence if known else 1.0,
+        evidence=(_said(label), *row.evidence) if known else (_said(label), _inferred(row)),
+        alternatives=row.alternatives if known else (),
         phase=label.phase,
         source=EVENTS,
     )

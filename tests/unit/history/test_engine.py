@@ -156,6 +156,15 @@ def test_a_pattern_over_several_rebalances_stays_as_it_was_found():
     assert row.evidence[1:] == ROW.evidence
 
 
+def test_a_client_that_gives_no_reason_to_leave_may_have_been_too_slow():
+    """librdkafka's, kafka-python's and aiokafka's leave in that case without a word; their commits tell."""
+    slow, silent = replace(ROW, cause=Cause.POLL_INTERVAL_EXCEEDED), replace(LABEL, is_sure=False)
+    (row,) = explained([slow], {"g": [silent]})
+    assert (row.cause, row.confidence, row.alternatives) == (slow.cause, 0.6, ROW.alternatives)
+    assert explained([slow], {"g": [LABEL]})[0].cause is Cause.LEFT
+    assert explained([ROW], {"g": [silent]})[0].cause is Cause.LEFT
+
+
 @pytest.mark.parametrize(
     "label",
     [

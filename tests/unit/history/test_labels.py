@@ -94,6 +94,7 @@ def test_one_leaves_and_may_say_why(group: Told, reason: str | None, cause: Caus
     group.leave("b", reason=reason)
     found = settled(group)
     assert (found.cause, found.others, found.members) == (cause, (), 1)
+    assert found.is_sure == (reason is not None)
     assert found.member == group.ids["b"]
     assert reason is None or found.reason == reason
 
