@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -50,9 +51,9 @@ def rows_of(reader, start, end):
     return [row for task in tasks for batch in there.read(task) for row in batch.to_pylist()]
 
 
-def counted(rows):
-    return sum(from_bytes(row["data"]).column("records")[i].as_py() for row in rows if row["what"] == IN_COUNTS
-               for i in range(from_bytes(row["data"]).num_rows))  # fmt: skip
+def counted(rows) -> int:
+    tables = [from_bytes(row["data"]) for row in rows if row["what"] == IN_COUNTS]
+    return sum(row["records"] for table in tables for row in table.to_pylist())
 
 
 def ticked(rows):
@@ -63,7 +64,9 @@ EVERY_BUCKET = {(partition, slot): CLOCK_MS for partition in range(PARTITIONS) f
 
 
 def test_to_the_end_in_small_batches_and_time_passes_when_all_is_read(readers):
-    reader, rows, ends = readers(), [], []
+    reader = readers()
+    rows: list[dict[str, Any]] = []
+    ends: list[dict[tuple[int, int], int]] = []
     reader.prepareForTriggerAvailableNow()
     start = reader.initialOffset()
     while (end := reader.latestOffset(start, ReadMaxRows(70))) is not start:
