@@ -194,11 +194,16 @@ def test_the_readmes_spark_query(place: Place, java: str) -> None:
 
 def test_a_session_of_spark(place: Place, java: str) -> None:
     serve(place)
+    place.run("muster topics create flights --partitions 8")
+    place.run("""echo '{"carrier": "UA"}' | muster produce flights""")
     place.run("muster topics create carriers && muster topics create carriers-copied")
-    begin, write = sample("spark.md", "from muster.spark import session"), sample("spark.md", "rows.write.format")
+    begin, read = sample("spark.md", "from muster.spark import session"), sample("spark.md", "decode")
+    write = sample("spark.md", "rows.write.format")
     end = "query.processAllAvailable()\nquery.stop()\nspark.stop()\n"
-    (place.folder / "sample.py").write_text(begin.text + write.text + end)
-    place.run(f"{sys.executable} sample.py")
+    (place.folder / "sample.py").write_text(begin.text + read.text + write.text + end)
+    told = place.run(f"{sys.executable} sample.py")
+    assert re.search(r"\| +UA\|", told), told
+    assert re.search(r"(?m)^Progress\(query='flights', batch=\d+, .*group='delays-", told), told
     told = place.run("muster consume carriers-copied --from-beginning --max-messages 2 --format '%k %s\n'")
     assert sorted(told.split("\n")) == ["", "N14228 UA", "N804JB B6"]
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -32,6 +32,9 @@ from muster.spark.reports import report
 from muster.spark.shares import split
 from muster.spark.watch import Watch
 
+if TYPE_CHECKING:
+    from muster.spark.documents import Documents
+
 _GOODBYE_S = 12.0
 """How long an ending process takes to leave its group, at most."""
 
@@ -39,9 +42,10 @@ _GOODBYE_S = 12.0
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """A streaming query's reader."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, documents: Documents | None = None) -> None:
         self._options = options
-        self._settings = options.fetch_settings()
+        self._documents = documents
+        self._settings = options.fetch_settings(None if documents is None else documents.fetched())
         self._member: Member | None = None
         self._available_now = False
         self._watch: Watch | None = None
@@ -95,7 +99,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return tasks(pieces, lambda topic: ids.get(topic, ""), self._options.max_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_range(self._settings, partition)
+        return read_range(self._settings, partition, None if self._documents is None else self._documents.decode)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._active(end).finished(end)

@@ -1,6 +1,7 @@
 """Damaged batches: a task fails with their offsets, or says what it passes over. Never neither."""
 
 import struct
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
@@ -127,3 +128,21 @@ def test_a_damaged_set_is_told_as_damage():
     found = reader(9)
     found._send = lambda: None
     assert decoded(found, batch(0, 3), flip(bytearray(message(3, b"x")))) == [0, 1, 2]
+
+
+def test_all_columns_of_old_formats():
+    columns = ("key", "value", "offset", "timestamp", "timestampType", "headers", "leaderEpoch")
+    found = reader(9, start=3, columns=columns)
+    found._send = lambda: None
+    sets = message(3, b"x", key=b"k") + message(4, None, magic=1, timestamp=1_700_000_000_000)
+    sets += message(5, b"z", magic=1, attributes=8, timestamp=7_000)  # LogAppendTime
+    data = PartitionData(records=sets, high_watermark=99)
+    rows = [row for part in found._decode(data) for row in pa.Table.from_batches([part]).to_pylist()]
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    times = [round((row.pop("timestamp") - epoch).total_seconds() * 1000) for row in rows]
+    assert times == [-1, 1_700_000_000_000, 7_000]
+    assert [tuple(row.values()) for row in rows] == [
+        (b"k", b"x", 3, 0, None, None),
+        (None, None, 4, 0, None, None),
+        (None, b"z", 5, 1, None, None),
+    ]

@@ -1,0 +1,266 @@
+"""`decode=json`: documents become typed columns in the task that fetches them, with the results of Spark's `from_json`.
+
+Documents go to Arrow's JSON reader many at a time, as far as it is known to agree with `from_json`: objects of plain
+UTF-8 whose fields have the types that `is_quick` names. It fails at anything odd, a field of another type for
+example. Then the documents are halved until the odd ones are alone, and those are read one by one (`json_rows.py`). So
+one bad document makes itself slow, not the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import types as t
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from muster.errors import ConfigError, MusterError
+from muster.spark.decoding import Decoding, Mode
+from muster.spark.json_rows import Rows, supports, text_of
+
+pc: Any = import_module("pyarrow.compute")  # its stubs know less than it takes
+arrow_json: Any = import_module("pyarrow.json")
+
+CHUNK = 4_096
+"""Documents that go to Arrow at once."""
+
+ALONE = 16
+"""So few documents are not halved any more."""
+
+MOST_BRACKETS = 500
+"""Arrow's reader goes one call deeper for each bracket; a document with more is read here."""
+
+WARY_FOR = 8
+"""After a chunk of which most documents had to be read one by one, so many chunks are not tried in another way."""
+
+
+class BadRecordError(MusterError):
+    """A document does not fit the schema, and `decode.mode` is FAILFAST."""
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Makes the columns of a schema. `given` are those that come from Kafka, in the schema as well."""
+
+    schema: t.StructType
+    given: tuple[str, ...]
+    decoding: Decoding
+
+    def check(self) -> None:
+        """Refuse a schema that cannot be had.
+
+        Raises:
+            ConfigError: a type is not supported, or a field may not be null.
+        """
+        if not self._own.fields:
+            raise ConfigError("decode is json, and the schema has no field of the documents")
+        for field in self._own:
+            if not supports(field.dataType):
+                raise ConfigError(f"decode=json cannot read {field.name} as {field.dataType.simpleString()}")
+        if _nullable(self._own) != self._own:
+            raise ConfigError("decode=json: a field may lack in a document, so none can be NOT NULL")
+        corrupt = self._corrupt
+        if corrupt is not None and not isinstance(corrupt.dataType, t.StringType):
+            raise ConfigError(f"{self.decoding.corrupt} is the column for corrupt records: its type must be STRING")
+
+    def fetched(self) -> tuple[str, ...]:
+        """The columns to be fetched."""
+        return tuple(dict.fromkeys([*self.given, "value", "offset"]))
+
+    def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns of one batch with the columns of `fetched`.
+
+        Raises:
+            BadRecordError: a document does not fit, in mode FAILFAST.
+        """
+        values = batch.column("value")
+        structs, bad = self._read(values)
+        if self.decoding.mode is Mode.FAILFAST and bad:
+            at = min(bad)
+            raise BadRecordError(
+                f"the value at offset {batch.column('offset')[at].as_py()} does not fit the schema: "
+                f"{text_of(values[at].as_py())[:200]!r}. Set decode.mode to PERMISSIVE to have null for what does not"
+            )
+        columns: dict[str, Any] = dict(zip(self._own.names, structs.flatten(), strict=True))
+        columns |= {name: batch.column(name) for name in self.given}
+        if self._corrupt is not None:
+            texts = [text_of(values[at].as_py()) if at in bad else None for at in range(len(values))] if bad else None
+            columns[self.decoding.corrupt] = pa.array(texts or [None] * len(values), pa.string())
+        made = pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.arrow_schema)
+        if self.decoding.mode is Mode.DROPMALFORMED and bad:
+            keep = np.ones(len(values), bool)
+            keep[list(bad)] = False
+            made = made.filter(pa.array(keep))
+        return made
+
+    # --- schemas -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def arrow_schema(self) -> Any:
+        """What Spark expects."""
+        return to_arrow_schema(self.schema, timezone="UTC")
+
+    @cached_property
+    def _corrupt(self) -> t.StructField | None:
+        return next((field for field in self.schema if field.name == self.decoding.corrupt), None)
+
+    @cached_property
+    def _own(self) -> t.StructType:
+        """The documents' fields."""
+        others = {*self.given, self.decoding.corrupt}
+        return t.StructType([field for field in self.schema if field.name not in others])
+
+    @cached_property
+    def _type(self) -> Any:
+        return pa.struct(list(to_arrow_schema(self._own, timezone="UTC")))
+
+    @cached_property
+    def _rows(self) -> Rows:
+        return Rows(self._own, self.decoding.zone)
+
+    @cached_property
+    def _quick(self) -> Any:
+        """How Arrow reads the documents; None if it cannot."""
+        if not all(is_quick(field.dataType, True) for field in self._own):
+            return None
+        as_text = (t.DateType, t.TimestampType)
+        fields = [
+            pa.field(field.name, pa.string()) if isinstance(mine.dataType, as_text) else field
+            for field, mine in zip(to_arrow_schema(self._own, timezone="UTC"), self._own, strict=True)
+        ]
+        return arrow_json.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore")
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def _read(self, values: Any) -> tuple[Any, set[int]]:
+        """The documents as one struct array, and which of them do not fit."""
+        pieces: list[tuple[Any, Any]] = []
+        bad: set[int] = set()
+        candidates = _candidates(values) if self._quick is not None else np.zeros(len(values), bool)
+        wary = 0
+        for at in range(0, len(values), CHUNK):
+            places = np.arange(at, min(at + CHUNK, len(values)))
+            mask = candidates[places] if not wary else np.zeros(len(places), bool)
+            wary = max(0, wary - 1)
+            slow = [places[~mask]]
+            quick = self._try(values, places[mask], slow) if mask.any() else []
+            pieces += quick
+            alone = np.sort(np.concatenate(slow))
+            if len(alone) > len(places) // 2 and mask.any():
+                wary = WARY_FOR
+            if len(alone):
+                pieces.append((alone, self._one_by_one(values, alone, bad)))
+        if not pieces:
+            return pa.array([], self._type), bad
+        whole = pa.concat_arrays([array for _, array in pieces])
+        order = np.concatenate([places for places, _ in pieces])
+        if (np.diff(order) > 0).all():
+            return whole, bad
+        return whole.take(pa.array(np.argsort(order))), bad
+
+    def _try(self, values: Any, places: Any, slow: list[Any]) -> list[tuple[Any, Any]]:
+        """Read documents with Arrow; those that it cannot read go to `slow`."""
+        try:
+            return [(places, self._at_once(values.take(pa.array(places)), len(places)))]
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            if len(places) <= ALONE:
+                slow.append(places)
+                return []
+            middle = len(places) // 2
+            return [*self._try(values, places[:middle], slow), *self._try(values, places[middle:], slow)]
+
+    def _at_once(self, values: Any, count: int) -> Any:
+        text = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), values), b"\n")[0].as_py()
+        reading = arrow_json.ReadOptions(use_threads=False, block_size=len(text) + 1)
+        table = arrow_json.read_json(pa.BufferReader(text), reading, self._quick)
+        if table.num_rows != count:
+            raise pa.ArrowInvalid("a value holds several documents")
+        columns = []
+        for field, mine in zip(self._type, self._own, strict=True):
+            column = pa.concat_arrays(table.column(field.name).chunks)
+            if isinstance(mine.dataType, t.DateType):
+                column = _dates(column)
+            elif isinstance(mine.dataType, t.TimestampType):
+                column = _timestamps(column, self.decoding.zone)
+            columns.append(column if column.type == field.type else column.cast(field.type))
+        return pa.StructArray.from_arrays(columns, fields=list(self._type))
+
+    def _one_by_one(self, values: Any, places: Any, bad: set[int]) -> Any:
+        rows: list[Any] = []
+        for at, value in zip(places.tolist(), values.take(pa.array(places)).to_pylist(), strict=True):
+            row, fits = self._rows.read(None if value is None else text_of(value))
+            rows.append(row)
+            if not fits:
+                bad.add(at)
+        return pa.array(rows, self._type)
+
+
+def is_quick(kind: t.DataType, outermost: bool = False) -> bool:
+    """Whether Arrow's reader agrees with `from_json` about a type."""
+    if isinstance(kind, t.StructType):
+        return all(is_quick(field.dataType) for field in kind)
+    if isinstance(kind, t.ArrayType):
+        return is_quick(kind.elementType)
+    plain = t.StringType | t.ShortType | t.IntegerType | t.LongType | t.DoubleType | t.BooleanType
+    return isinstance(kind, plain) or (outermost and isinstance(kind, t.DateType | t.TimestampType))
+
+
+def _candidates(given: Any) -> Any:
+    """Which values may go to Arrow: UTF-8, with braces around, not too deep. Between such values no other way to cut
+    the text into as many documents exists than where the values end: a string has no bare line end."""
+    values: Any = given
+    try:
+        text = values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return np.array([value is not None and _is_candidate(value) for value in values.to_pylist()], bool)
+    bare = pc.utf8_trim(text, " \t\r\n")
+    whole = pc.and_(pc.starts_with(bare, "{"), pc.ends_with(bare, "}"))
+    sizes = pc.binary_length(values)
+    if (pc.max(sizes).as_py() or 0) >= MOST_BRACKETS:
+        brackets = pc.add(pc.count_substring(text, "{"), pc.count_substring(text, "["))
+        whole = pc.and_(whole, pc.less(brackets, MOST_BRACKETS))
+    return pc.fill_null(whole, False).to_numpy(zero_copy_only=False)
+
+
+def _is_candidate(value: bytes) -> bool:
+    try:
+        text = value.decode().strip(" \t\r\n")
+    except UnicodeDecodeError:
+        return False
+    return text[:1] == "{" and text[-1:] == "}" and text.count("{") + text.count("[") < MOST_BRACKETS
+
+
+def _dates(texts: Any) -> Any:
+    _check(texts, r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")
+    return texts.cast(pa.date32())
+
+
+def _timestamps(texts: Any, zone: str) -> Any:
+    iso = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
+    if pc.all(pc.match_substring_regex(texts, rf"{iso}Z$")).as_py() is not False:
+        return texts.cast(pa.timestamp("us", "UTC"))
+    _check(texts, rf"{iso}$")
+    local = texts.cast(pa.timestamp("us"))
+    if zone != "UTC":
+        # A time that clocks skip or show twice raises: it is read alone, in Java's way.
+        local = pc.assume_timezone(local, zone).cast(pa.timestamp("us", "UTC"))
+    return local.cast(pa.timestamp("us", "UTC"))
+
+
+def _check(texts: Any, pattern: str) -> None:
+    if pc.all(pc.match_substring_regex(texts, pattern)).as_py() is False:
+        raise pa.ArrowInvalid("a text is of another form")
+
+
+def _nullable(kind: Any) -> Any:
+    if isinstance(kind, t.StructType):
+        return t.StructType([t.StructField(f.name, _nullable(f.dataType), True, f.metadata) for f in kind])
+    if isinstance(kind, t.ArrayType):
+        return t.ArrayType(_nullable(kind.elementType), True)
+    if isinstance(kind, t.MapType):
+        return t.MapType(kind.keyType, _nullable(kind.valueType), True)
+    return kind
