@@ -144,8 +144,8 @@ def test_aborted_commits_do_not_count_and_committed_ones_do(tmp_path: Path):
 def test_a_transaction_may_span_segments(tmp_path: Path):
     in_folder(tmp_path, of(0, b"void", 1), batch(1, b"a"))
     in_folder(tmp_path, of(2, b"void", 1), marker(3, ABORT, 1), of(4, b"b", 1), name="00000000000000000002.log")
-    in_folder(tmp_path, marker(5, COMMIT, 1), name="00000000000000000005.log")
-    assert read(tmp_path) == ({0: [(1, b"a"), (4, b"b")]}, [])
+    in_folder(tmp_path, of(5, b"c", 1), marker(6, COMMIT, 1), name="00000000000000000005.log")
+    assert read(tmp_path) == ({0: [(1, b"a"), (4, b"b"), (5, b"c")]}, [])
 
 
 def test_a_transaction_that_has_not_ended_does_not_count(tmp_path: Path):
