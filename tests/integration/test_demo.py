@@ -42,12 +42,20 @@ def test_the_demo_handles_everything_and_says_so(tmp_path: Path, chromium: Chrom
         "member left (python-1)",
     ):
         assert cause in causes
+    assert figures["causes_found"] == [
+        {"step": "join", "cause": "joined", "found": True},
+        {"step": "kill", "cause": "session_expired", "found": True},
+        {"step": "leave", "cause": "left", "found": True},
+    ]
     members = {path.name for path in (tmp_path / "out").glob("*.jsonl")}
     assert members == {f"python-{number}.jsonl" for number in range(1, 5)}
     assert list((tmp_path / "out" / "spark" / "parquet").glob("*.parquet"))
     page = chromium.dom(tmp_path / "out" / "report.html")
     assert "30,000" in page
     assert page.count("<svg") == 3
+    diagnosis = chromium.dom(tmp_path / "out" / "doctor.html")
+    assert "written by the broker" in diagnosis
+    assert all(f"{cause}</b>" in diagnosis for cause in ("joined", "session_expired", "left"))
     assert not processes_of(tmp_path)
 
 

@@ -15,8 +15,9 @@ from muster.client.async_admin import AsyncAdmin
 from muster.client.async_producer import AsyncProducer
 from muster.client.core.admin import NewTopic
 from muster.client.driver import wall_clock_ms
+from muster.demo.examination import Examination, examine
 from muster.demo.flights import FLIGHTS, QUICK_FLIGHTS, flights
-from muster.demo.plan import Pace, Step
+from muster.demo.plan import Deed, Pace, Step
 from muster.demo.processes import EmbeddedBroker, Process
 from muster.demo.report import Outage
 from muster.demo.story import Snapshot, Story
@@ -73,6 +74,8 @@ class Run:
     spark_result: dict[str, Any] = field(default_factory=dict)
     sent: int = 0
     wall_time_s: float = 0.0
+    deeds: list[Deed] = field(default_factory=list)
+    examination: Examination | None = None
 
     @property
     def spark_out(self) -> Path:
@@ -120,6 +123,7 @@ class Job:
                     work.create_task(self._do_steps(pace, steps))
                 await self._wait_until_handled()
                 await self._finish(spark)
+                await self._examine()
                 for task in background:
                     task.cancel()
         self._story.finish(wall_clock_ms())
@@ -244,7 +248,9 @@ class Job:
             while self.run_record.sent < pace.share_of(number) * self._options.events:
                 await asyncio.sleep(0.05)
             self._view.note(f"→ {step}")
+            began = wall_clock_ms()
             await act()
+            self.run_record.deeds.append(Deed(step, began, wall_clock_ms()))
             self._steps_done += 1
 
     async def _join(self) -> None:
@@ -298,3 +304,7 @@ class Job:
         if result.get("event") != "result":
             raise DemoError(f"the Spark job failed: {result.get('error', result)}")
         self.run_record.spark_result = result
+
+    async def _examine(self) -> None:
+        self._view.note("the doctor reads the group's history")
+        self.run_record.examination = await asyncio.to_thread(examine, self._bootstrap, self._options.group)

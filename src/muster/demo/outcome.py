@@ -10,10 +10,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from muster.demo.examination import findings
 from muster.demo.flights import Delay, Truth, airlines, flights, truth
 from muster.demo.job import Run
 from muster.demo.ledger import Claim, Judgement, judge, read_claims, read_member
 from muster.demo.report import DelayRow, DemoReport, Figure, render
+from muster.history import page as doctor
 
 _MARKS = {True: "[green]✓[/]", False: "[bold red]✗[/]", None: ""}
 
@@ -78,10 +80,20 @@ def figures(run: Run, judgement: Judgement, wrong: list[str]) -> dict[str, Figur
         ),
         "out of order": Figure(len(judgement.disorder), not judgement.disorder, _some(judgement.disorder)),
         "result differs from the source file": Figure(len(wrong), not wrong, _some(wrong)),
+        "causes the doctor found": _causes(run),
         "rebalances": Figure(len(story.rebalances), None, f"the longest took {longest / 1000:.1f} s"),
         "broker restarts": Figure(len(story.outages), None, _outages(run)),
         "wall time": Figure(f"{run.wall_time_s:.1f} s", None),
     }
+
+
+def _causes(run: Run) -> Figure:
+    """How many of the steps were found in the records of the group, each with its cause."""
+    assert run.examination is not None
+    found = findings(run.deeds, run.examination)
+    wrong = [f"{each.step}: {', '.join(each.inferred) or 'no rebalance'}" for each in found if not each.ok]
+    right = f"{sum(each.ok for each in found)} of {len(found)}"
+    return Figure(right, not wrong, "; ".join(wrong) or ", ".join(each.expected for each in found))
 
 
 def _some(items: Iterable[object]) -> str:
@@ -101,10 +113,14 @@ def conclude(run: Run, console: Console) -> bool:
     table = figures(run, judgement, wrong)
     page = run.options.out / "report.html"
     page.write_text(render(report(run, expected, table)), encoding="utf-8")
+    assert run.examination is not None
+    diagnosis = run.options.out / "doctor.html"
+    diagnosis.write_text(doctor.render(run.examination.told), encoding="utf-8")
     ok = all(figure.ok is not False for figure in table.values())
     print_rebalances(run, console)
     print_figures(table, console)
     console.print(f"The page with the charts: {page}", soft_wrap=True)
+    console.print(f"The doctor's page, why the group rebalanced: {diagnosis}", soft_wrap=True)
     console.print(f"What each member handled: {run.options.out}", soft_wrap=True)
     print(json.dumps(last_line(run, judgement, wrong, ok)), flush=True)
     return ok
@@ -146,6 +162,10 @@ def last_line(run: Run, judgement: Judgement, wrong: list[str], ok: bool) -> dic
         "differences_from_truth": len(wrong),
         "rebalances": [
             {"generation": r.generation, "duration_ms": r.duration_ms, "cause": r.cause} for r in run.story.rebalances
+        ],
+        "causes_found": [
+            {"step": each.step.name.lower(), "cause": each.expected, "found": each.ok}
+            for each in (findings(run.deeds, run.examination) if run.examination else [])
         ],
         "broker_restarts": len(run.story.outages),
         "wall_time_s": round(run.wall_time_s, 1),

@@ -20,6 +20,15 @@ class Step(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Deed:
+    """A step that was done: from when it began until the group was seen at rest again."""
+
+    step: Step
+    start_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Pace:
     """How many of `events` may have been sent: over `duration_s` seconds, held back by the steps that are not done."""
 

@@ -221,13 +221,15 @@ def _look_at_metadata(state: GroupState, earlier: OpenEpoch, epoch: OpenEpoch, c
 def _departure(state: GroupState, earlier: OpenEpoch | None, case: Case, member: Member) -> Departure:
     standing = None if earlier is None else earlier.standings.get(member.member_id)
     held = {*member.assignment, *member.owned}
+    limits = state.limits
+    session_ms = limits.session_timeouts_ms.get(state.group, limits.consumer_session_timeout_ms)
     return departure(
         Circumstances(
             member=member,
             signs=state.times.signs(held),
             joined_ms=state.heard_of.get(member.member_id, NEVER),
             began_by_ms=case.at_ms,
-            session_ms=member.session_timeout_ms or state.limits.consumer_session_timeout_ms,
+            session_ms=member.session_timeout_ms or session_ms,
             poll_ms=member.rebalance_timeout_ms,
             commits_renew_session=False,
             took_leave=standing is not None and standing.epoch == LEFT_FOR_A_WHILE,

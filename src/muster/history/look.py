@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 from muster.client.admin import Admin
-from muster.client.core.admin import ConfigResource, ConfigResourceType
-from muster.errors import KafkaError, KafkaTimeoutError, MusterError, UnsupportedVersionError
+from muster.errors import KafkaError, MusterError
+from muster.history.cluster_limits import limits_of
 from muster.history.ends import lag_samples
 from muster.history.engine import History, events_of, read_history, report
 from muster.history.folder import FolderTopic, missing
@@ -24,7 +24,6 @@ from muster.history.remarks import Remarks
 from muster.history.report import Report
 from muster.history.sampler import sample
 
-_MINUTE_MS = 60_000
 SAMPLE_MS = 30_000
 """How long groups are watched where their history may not be read."""
 
@@ -40,16 +39,24 @@ class NoSuchGroupError(MusterError):
 
 
 def at_cluster(
-    admin: Admin, bootstrap: tuple[str, ...], groups: Collection[str], sample_ms: int | None, tell: Teller
+    admin: Admin,
+    bootstrap: tuple[str, ...],
+    groups: Collection[str],
+    sample_ms: int | None,
+    tell: Teller,
+    *,
+    with_events: bool = True,
 ) -> Report:
     """Read a cluster's history. Where it may not be read, or a time to watch is given, the groups are watched.
+
+    Without events every cause is inferred from the records, also where the broker wrote why.
 
     Raises:
         NoSuchGroupError: one of the groups is not there.
         MusterError: the cluster cannot be reached, or answers nothing that helps.
     """
     remarks = Remarks()
-    limits = Limits(offsets_retention_ms=_offsets_retention_ms(admin))
+    limits = limits_of(admin)
     found: History | None = None
     if sample_ms is None:
         try:
@@ -64,7 +71,7 @@ def at_cluster(
     _check(groups, found, where)
     now_ms = _now_ms()
     samples = lag_samples(admin, bootstrap, found.committed, now_ms, remarks)
-    events = _events(admin, bootstrap, remarks)
+    events = _events(admin, bootstrap, remarks) if with_events else []
     return _finished(report(found, where, now_ms, samples, events, limits), groups, remarks)
 
 
@@ -104,21 +111,6 @@ def _events(admin: Admin, bootstrap: tuple[str, ...], remarks: Remarks) -> list[
         return events_of(LiveTopic(admin, bootstrap, EVENTS_TOPIC, remarks))
     except (RefusedError, KafkaError):
         return []  # Apache Kafka has no such topic
-
-
-def _offsets_retention_ms(admin: Admin) -> int:
-    """For how long the cluster keeps offsets; Kafka's default where it does not say."""
-    try:
-        broker = admin.describe_cluster().nodes[0]
-        resource = ConfigResource(ConfigResourceType.BROKER, str(broker.node_id))
-        entries = admin.describe_configs([resource])[resource]
-    except KafkaTimeoutError:
-        raise  # there is no cluster
-    except (KafkaError, UnsupportedVersionError, IndexError):
-        return Limits().offsets_retention_ms
-    entry = None if isinstance(entries, KafkaError) else entries.get("offsets.retention.minutes")
-    minutes = entry.value if entry is not None else None
-    return int(minutes) * _MINUTE_MS if minutes and minutes.isdecimal() else Limits().offsets_retention_ms
 
 
 def _check(groups: Collection[str], found: History, where: str) -> None:

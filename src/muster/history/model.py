@@ -321,6 +321,8 @@ class Limits:
     """The cluster's offsets.retention.minutes."""
     consumer_session_timeout_ms: int = 45_000
     """group.consumer.session.timeout.ms: members of KIP-848's groups do not bring one of their own."""
+    session_timeouts_ms: Mapping[str, int] = field(default_factory=dict)
+    """consumer.session.timeout.ms of KIP-848's groups that have their own."""
     topic_names: Mapping[str, str] = field(default_factory=dict)
     """Topic ids, as 32 hexadecimal digits, and their names: KIP-848's records of assignments have ids alone. A name
     that is missing here is inferred from subscriptions where that is possible; else the id stands for it."""

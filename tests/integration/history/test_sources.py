@@ -11,8 +11,9 @@ from confluent_kafka import Producer as OutsideProducer
 from confluent_kafka import TopicPartition as Place
 
 from muster.client.admin import Admin
-from muster.client.core.admin import GroupDescription, NewTopic
+from muster.client.core.admin import ConfigResource, ConfigResourceType, GroupDescription, NewTopic, TopicDescription
 from muster.history import engine
+from muster.history.cluster_limits import limits_of
 from muster.history.ends import lag_samples
 from muster.history.folder import FolderTopic
 from muster.history.lag import Committed
@@ -145,3 +146,21 @@ def test_a_group_of_kip_848_is_described_and_its_epochs_are_read(kafka_broker):
         Cause.STARTED,
         Cause.LEFT,
     ]
+
+
+def test_a_cluster_tells_what_its_log_does_not(cluster):
+    topic = cluster.topic(1)
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        limits = limits_of(admin)
+        described = admin.describe_topics([topic])[topic]
+        assert isinstance(described, TopicDescription)
+        assert limits.topic_names[described.topic_id.hex()] == topic
+        broker = ConfigResource(ConfigResourceType.BROKER, str(admin.describe_cluster().nodes[0].node_id))
+        settings = admin.describe_configs([broker])[broker]
+        assert isinstance(settings, dict)
+    told = {
+        name: int(entry.value or 0) for name, entry in settings.items() if "retention.min" in name or "sess" in name
+    }
+    assert limits.offsets_retention_ms == told["offsets.retention.minutes"] * 60_000
+    # muster's broker has no groups of that protocol, and no such setting.
+    assert limits.consumer_session_timeout_ms == told.get("group.consumer.session.timeout.ms", 45_000)

@@ -547,3 +547,18 @@ def test_of_a_rebalance_far_from_others_patterns_say_nothing():
         log.generation(number, [A, B.with_(id=f"b-{start + 2}")]).commits("t:0-3", 400_000)
     causes = {row.cause for row in log.history().rebalances[1:]}
     assert causes == {Cause.SESSION_EXPIRED, Cause.JOINED}
+
+
+@pytest.mark.parametrize(
+    ("limits", "cause"),
+    [
+        (Limits(consumer_session_timeout_ms=45_000), Cause.SESSION_EXPIRED),
+        (Limits(consumer_session_timeout_ms=200_000), Cause.LEFT),
+        (Limits(consumer_session_timeout_ms=200_000, session_timeouts_ms={"g": 45_000}), Cause.SESSION_EXPIRED),
+        (Limits(consumer_session_timeout_ms=200_000, session_timeouts_ms={"other": 45_000}), Cause.LEFT),
+    ],
+    ids=["the brokers'", "a longer one", "the group's own", "another group's"],
+)
+def test_a_consumer_group_has_its_own_session_timeout_or_the_brokers(limits, cause):
+    log = epochs(A, B).commits("t:0-1", 44_000).gone(B).epoch(2).wait(3_000).target(2, [ALL_A]).standing(2, ALL_A)
+    assert log.history(limits).rebalances[-1].cause is cause
