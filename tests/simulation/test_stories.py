@@ -8,7 +8,7 @@ import pytest
 
 from muster.client.core.group.member_state import MemberState, Step
 from muster.coordinator.config import GroupConfig
-from muster.coordinator.effects import Cause, ExpiryKind, MemberExpired, MemberLeft, RebalanceStarted
+from muster.coordinator.effects import Cause, ExpiryKind, GroupLoaded, MemberExpired, MemberLeft, RebalanceStarted
 from muster.coordinator.runtime import Client, group_partition
 from muster.errors import ErrorCode
 from muster.model import OffsetAndMetadata, TopicPartition
@@ -56,7 +56,9 @@ def test_a_coordinator_dies_and_another_goes_on_with_the_same_generation():
 
     assert where.owners() == owners
     assert {member.generation_id for member in members} == {generation}
-    assert where.brokers.coordinators.events[before:] == []
+    (loaded,) = where.brokers.coordinators.events[before:]
+    assert isinstance(loaded, GroupLoaded)
+    assert (loaded.generation_id, loaded.members) == (generation, 3)
     for partition in range(6):
         where.produce("flights", partition, 10)
     where.run_until(lambda: where.lag() == 0, 10_000)

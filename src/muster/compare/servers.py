@@ -37,8 +37,9 @@ TIDY_MS = 10_000
 
 OF_GROUPS: Mapping[str, object] = {"group.initial.rebalance.delay.ms": 0}
 """The first member of a group waits for no others, so that all schemes start alike."""
-SETTINGS: Mapping[str, object] = {**OF_GROUPS, "offsets.topic.num.partitions": 3}
-"""Of every broker."""
+SETTINGS: Mapping[str, object] = {**OF_GROUPS, "offsets.topic.num.partitions": 3, "group.events.enable": "false"}
+"""Of every broker. The topic of events is created with a group's first event: reads and writes of ZooKeeper that are
+not the group's."""
 OF_SCHEME: Mapping[Scheme, Mapping[str, object]] = {
     Scheme.WATCHERS: {},
     Scheme.SERVER: {"server.assigned.groups": ".*", "group.coordinator.store": "zookeeper"},

@@ -13,8 +13,10 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.storagelevel import StorageLevel
 
+from muster.client.admin import Admin
 from muster.client.plain.cluster import connect
 from muster.errors import ConfigError
+from muster.history.cluster_limits import limits_of
 from muster.history.model import Limits, TopicPartition
 from muster.history.tables import ENTRIES
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
@@ -89,15 +91,15 @@ def tables(
     """The whole history that is there now. It is computed once, when a table is first looked at, and then kept in
     Spark's storage until `close()`.
 
-    `now_ms`: what time it is at the log's end, for a topic of another time. Else this machine's clock says; a folder
-    ends with its last record.
+    `limits` are asked of the cluster where they are not given. `now_ms`: what time it is at the log's end, for a
+    topic of another time. Else this machine's clock says; a folder ends with its last record.
 
     Raises:
         ConfigError: an option is unknown, or does not fit.
         KafkaConnectionError: no broker answers.
     """
-    limits = limits or Limits()
     packed = _packed(spark, bootstrap, folder, groups, options)
+    limits = limits or (Limits() if bootstrap is None else _asked_limits(spark_options(bootstrap, options)))
     bounds = log_bounds(spark_options(bootstrap, options)) if bootstrap is not None else {}
     at_ms = time.time_ns() // 1_000_000 if now_ms is None and folder is None else now_ms
     kept = (
@@ -131,10 +133,10 @@ def follow(
     Raises:
         ConfigError: an option is unknown, or does not fit.
     """
-    limits = limits or Limits()
     _register(spark)
     given = spark_options(bootstrap, options) | _own(groups, now_ms) | {TICK_MS: str(int(every_s * 500))}
     source, _ = take_options(given, streaming=True)
+    limits = limits or _asked_limits(spark_options(bootstrap, options))
     told = (
         spark.readStream.format(NAME)
         .options(**given)
@@ -179,6 +181,15 @@ def log_bounds(options: Mapping[str, str]) -> dict[TopicPartition, LogBounds]:
     starts = cluster.list_offsets(dict.fromkeys(places, EARLIEST_TIMESTAMP))
     ends = cluster.list_offsets(dict.fromkeys(places, LATEST_TIMESTAMP))
     return {(place.topic, place.partition): LogBounds(starts[place], ends[place]) for place in places}
+
+
+def _asked_limits(options: Mapping[str, str]) -> Limits:
+    """What the cluster says of time-outs and topic ids, once: a topic that is created later goes by its id, or by the
+    name that its group's records allow."""
+    source, _ = take_options(options, streaming=False)
+    settings = source.fetch_settings()
+    with Admin(bootstrap_servers=list(settings.bootstrap), client_id=settings.client_id) as admin:
+        return limits_of(admin)
 
 
 def _packed(
