@@ -79,7 +79,8 @@ def read_confluent(bootstrap: str, topic: str, partitions: int, count: int) -> l
 
 def read_kafka_python(bootstrap: str, topic: str, partitions: int, count: int) -> list[list[Any]]:
     """The same, read by kafka-python."""
-    consumer = KafkaConsumer(bootstrap_servers=bootstrap, check_crcs=True)
+    # Once it read nothing of a fresh topic, on three brokers of Apache Kafka, for as long as it keeps its metadata.
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap, check_crcs=True, metadata_max_age_ms=5_000)
     places = [KafkaPlace(topic, number) for number in range(partitions)]
     consumer.assign(places)
     consumer.seek_to_beginning(*places)
