@@ -96,3 +96,9 @@ class _Others:
         span = self._part.span(code)
         columns = [column.to_pylist() for column in self._table.slice(span.start, span.stop - span.start).columns]
         return [Entry(Place(*place), key, value) for *place, key, value in zip(*columns, strict=True)]
+
+
+def no_commits() -> Commits:
+    """Those of a group that committed nothing."""
+    none = np.empty(0, np.int64)
+    return Commits([], none, none, none, none, none, none)

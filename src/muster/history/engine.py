@@ -11,16 +11,15 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from muster.history import fold as rules
-from muster.history.chunks import chunks
+from muster.history.chunks import chunks, no_commits
 from muster.history.decode import BROKEN, decode
 from muster.history.findings import View, findings
 from muster.history.group_state import GroupState
-from muster.history.labels import by_group
+from muster.history.labels import by_group as labels_by_group
 from muster.history.lag import CommitSeries, Committed, lag_rows, standing
 from muster.history.model import (
     Commits,
@@ -34,7 +33,7 @@ from muster.history.model import (
     TopicPartition,
 )
 from muster.history.reading import Topic, side_by_side
-from muster.history.report import Report
+from muster.history.report import Report, by_group
 from muster.history.told import explained
 from muster.protocol.record_kinds import KIND_NAMES
 
@@ -158,7 +157,7 @@ def report(
     rows = found.rows
     rows.generations.sort(key=lambda row: (row.group, row.at.partition, row.at.offset))
     rows.rebalances.sort(key=lambda row: (row.group, row.at_ms))
-    rebalances = explained(rows.rebalances, by_group(events))
+    rebalances = explained(rows.rebalances, labels_by_group(events))
     made = Report(
         source=source,
         from_ms=found.from_ms,
@@ -175,35 +174,24 @@ def report(
     return made
 
 
-def _no_commits() -> Commits:
-    none = np.empty(0, np.int64)
-    return Commits([], none, none, none, none, none, none)
-
-
 def _lag(
     committed: CommittedOf, generations: list[Generation], samples: Iterable[LagSample], limits: Limits
 ) -> list[Lag]:
     latest = {generation.group: generation for generation in generations}
     found: list[Lag] = []
-    for group, own in sorted(_grouped(samples).items()):
-        series = CommitSeries(_no_commits(), committed.get(group, {}))
+    for group, own in sorted(by_group(samples).items()):
+        series = CommitSeries(no_commits(), committed.get(group, {}))
         found += lag_rows(series, own, standing(latest.get(group)), limits)
     return found
 
 
 def _views(made: Report, limits: Limits) -> Iterator[View]:
     """Each group's rows."""
-    parts = [_grouped(rows) for rows in (made.generations, made.rebalances, made.notes, made.lag)]
+    generations, rebalances = by_group(made.generations), by_group(made.rebalances)
+    notes, lag = by_group(made.notes), by_group(made.lag)
     for group in made.kinds:
-        generations, rebalances, notes, lag = (part.get(group, []) for part in parts)
-        yield View(group, generations, rebalances, notes, lag, made.until_ms, limits)
-
-
-def _grouped(rows: Iterable[Any]) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
-    for row in rows:
-        found.setdefault(row.group, []).append(row)
-    return found
+        own = (generations.get(group, []), rebalances.get(group, []), notes.get(group, []), lag.get(group, []))
+        yield View(group, *own, made.until_ms, limits)
 
 
 def _not_decoded(counts: Counts) -> list[str]:

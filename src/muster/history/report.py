@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from muster.history.model import CommitNote, Counts, Finding, Generation, GroupKind, Lag, Rebalance
+from muster.history.model import CommitNote, Counts, Finding, Generation, GroupKind, Lag, LagSample, Rebalance
 
-Row = TypeVar("Row", Generation, Rebalance, Lag, Finding)
+Row = TypeVar("Row", Generation, Rebalance, CommitNote, Lag, LagSample, Finding)
 
 
 @dataclass(slots=True)
@@ -76,8 +76,8 @@ class GroupSummary:
 
 def summaries(report: Report) -> list[GroupSummary]:
     """Every group: those with findings first, then those that rebalanced most."""
-    generations, rebalances = _by_group(report.generations), _by_group(report.rebalances)
-    lags, found = _by_group(report.lag), _by_group(report.findings)
+    generations, rebalances = by_group(report.generations), by_group(report.rebalances)
+    lags, found = by_group(report.lag), by_group(report.findings)
     rows = [
         _summary(
             group,
@@ -92,7 +92,8 @@ def summaries(report: Report) -> list[GroupSummary]:
     return sorted(rows, key=lambda row: (-row.findings, -row.rebalances, row.group))
 
 
-def _by_group(rows: Iterable[Row]) -> dict[str, list[Row]]:
+def by_group(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """The rows of each group, in their order."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(row.group, []).append(row)

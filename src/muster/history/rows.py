@@ -34,7 +34,7 @@ R = TypeVar("R")
 Row: TypeAlias = dict[str, Any]
 
 DAY_MS = 24 * 3_600_000
-_LAST_MS = 253_402_300_799_999
+LAST_MS = 253_402_300_799_999
 """The end of the year 9999, the last that Python's and Spark's calendars have."""
 
 
@@ -67,14 +67,14 @@ def schema_of(kind: type[Any]) -> pa.Schema:
 
 def day_of(ms: int) -> int | None:
     """The day of a time, as Arrow's date32 counts it, in UTC."""
-    return ms // DAY_MS if 0 <= ms <= _LAST_MS else None
+    return ms // DAY_MS if 0 <= ms <= LAST_MS else None
 
 
 def _with_times(row: Row, names: list[str], time: str) -> Row:
     row["day"] = day_of(row[time])
     for name in names:
         ms = row[f"{name}_ms"]
-        row[name] = ms * 1000 if ms is not None and 0 <= ms <= _LAST_MS else None
+        row[name] = ms * 1000 if ms is not None and 0 <= ms <= LAST_MS else None
     return row
 
 

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from muster.history.model import Change, Json, Lag, Member, Rebalance
-from muster.history.report import Report, summaries
-
-_LAST_MS = 253_402_300_799_999
+from muster.history.model import Change, Generation, Json, Lag, Member, Rebalance
+from muster.history.report import GroupSummary, Report, by_group, summaries
+from muster.history.rows import LAST_MS
 
 
 def as_json(report: Report) -> Json:
@@ -18,7 +17,7 @@ def as_json(report: Report) -> Json:
         "source": report.source,
         "from_ms": report.from_ms,
         "until_ms": report.until_ms,
-        "groups": [_group(report, asdict(summary)) for summary in summaries(report)],
+        "groups": _groups(report),
         "rebalances": [_rebalance(row) for row in sorted(report.rebalances, key=lambda row: row.at_ms)],
         "findings": [asdict(finding) for finding in report.findings],
         "lag": [asdict(row) for row in report.lag],
@@ -33,17 +32,21 @@ def as_json(report: Report) -> Json:
 
 def moment(ms: int) -> str | None:
     """A time in UTC as ISO 8601 has it; None where no calendar has it."""
-    if not 0 <= ms <= _LAST_MS:
+    if not 0 <= ms <= LAST_MS:
         return None
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _group(report: Report, summary: Json) -> Json:
+def _groups(report: Report) -> list[Json]:
+    latest = {row.group: row for row in report.generations}
+    lag = by_group(report.lag)
+    return [_group(each, latest.get(each.group), lag.get(each.group, ())) for each in summaries(report)]
+
+
+def _group(summary: GroupSummary, latest: Generation | None, lags: Iterable[Lag]) -> Json:
     """A group with its members as its latest generation has them."""
-    latest = next((row for row in reversed(report.generations) if row.group == summary["group"]), None)
     there = latest.members if latest is not None and latest.ended_ms is None else ()
-    lags = [row for row in report.lag if row.group == summary["group"]]
-    return summary | {
+    return asdict(summary) | {
         "protocol": latest.protocol if latest is not None else None,
         "members_now": [_member(member) for member in there],
         "lag_ms": _worst(lags),

@@ -19,17 +19,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
-from muster.history.chunks import chunks
+from muster.history.chunks import chunks, no_commits
 from muster.history.findings import View, findings
 from muster.history.fold import finish, fold, start
 from muster.history.group_state import GroupState
 from muster.history.lag import CommitSeries, Committed, Standing, lag_rows, standing
 from muster.history.model import (
     Chunk,
-    Commits,
     Finding,
     GroupKind,
     Lag,
@@ -113,7 +111,7 @@ class Bucket:
         """All that was written before `now_ms` has been read: close what waits for that, and say how things stand."""
         for name in sorted(self._frozen.keys() | self._thawed.keys()):
             group = self._group(name)
-            self.told.final.extend(fold(group.state, Chunk(name, (), _no_commits(), now_ms)))
+            self.told.final.extend(fold(group.state, Chunk(name, (), no_commits(), now_ms)))
             frozen = _freeze(group)
             still_open = finish(self._thaw(frozen).state, now_ms)
             if self._told_all(name, group, still_open, now_ms):
@@ -172,11 +170,6 @@ def _last_ms(chunk: Chunk) -> int:
     return max(last, chunk.entries[-1].at.timestamp_ms) if chunk.entries else last
 
 
-def _no_commits() -> Commits:
-    none = np.empty(0, np.int64)
-    return Commits([], none, none, none, none, none, none)
-
-
 def lag_of(
     stands: Iterable[Stand], bounds: Mapping[TopicPartition, LogBounds], at_ms: int, limits: Limits
 ) -> Iterator[Lag]:
@@ -187,7 +180,7 @@ def lag_of(
             for place in sorted(committed)
             if place in bounds
         ]
-        yield from lag_rows(CommitSeries(_no_commits(), committed), samples, stands_so, limits)
+        yield from lag_rows(CommitSeries(no_commits(), committed), samples, stands_so, limits)
 
 
 _FIRST = "generations"
