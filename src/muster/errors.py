@@ -295,6 +295,26 @@ class KafkaConnectionError(_NoAnswerError):
     _CODE = ErrorCode.NETWORK_EXCEPTION
 
 
+class AuthenticationError(KafkaError):
+    """The broker refused the identity of the client, or the client that of the broker: a wrong password,
+    a certificate that is not trusted, a token that has expired. The message says what to look at.
+
+    Trying again does not help, unless `retriable` says so (a token endpoint that is away).
+    """
+
+    def __init__(self, message: str, retriable: bool = False) -> None:
+        super().__init__(ErrorCode.SASL_AUTHENTICATION_FAILED, message)
+        self.args = (message,)
+        self._retriable = retriable
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message, self._retriable)
+
+    @property
+    def retriable(self) -> bool:
+        return self._retriable
+
+
 class LogTruncationError(KafkaError):
     """The log lost records that this consumer has read: a leader without them was elected (KIP-320).
 

@@ -14,6 +14,7 @@ import pytest
 from muster.protocol import schema
 from muster.protocol.group_definitions import GROUP_MESSAGES
 from muster.protocol.record_kinds import RecordKind
+from muster.protocol.sasl_definitions import SASL_MESSAGES
 from muster.protocol.schema import Field, Struct, Versions
 from tests.support.peers import kafka_jar
 
@@ -71,7 +72,9 @@ def _compare(ours: Struct, fields: list[dict[str, Any]], common: dict[str, list[
             _compare(member.struct, inner, common, oldest)
 
 
-@pytest.mark.parametrize("name", [*schema.message_names(), *schema.message_names(GROUP_MESSAGES)])
+@pytest.mark.parametrize(
+    "name", [*schema.message_names(), *schema.message_names(GROUP_MESSAGES), *schema.message_names(SASL_MESSAGES)]
+)
 def test_table_says_what_kafka_says(name: str) -> None:
     ours, theirs = schema.message(name), _definition(name)
     assert ours.kind == theirs["type"]

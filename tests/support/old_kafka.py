@@ -13,8 +13,8 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -60,6 +60,7 @@ class OldKafkaBroker:
     zookeeper: str
     port: int = 0
     broker_id: int = 0
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     version: ClassVar[str] = VERSION
     _started: ClassVar[str] = "[Kafka Server {}], started"
@@ -96,6 +97,7 @@ class OldKafkaBroker:
             "log.cleaner.enable": "false",
             "controlled.shutdown.enable": "false",
             **self._listening(),
+            **self.settings,
         }
         configuration = self.folder / "server.properties"
         configuration.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))

@@ -150,6 +150,8 @@ class KafkaBroker:
     users: Path = Path("users")
     """The file whose shared lock keeps it running (muster/local/keeper.py); in its folder unless it is absolute."""
     java_options: Sequence[str] = ()
+    format_options: Sequence[str] = ()
+    """Further arguments of StorageTool, which formats the data: users of SCRAM."""
 
     @property
     def bootstrap(self) -> str:
@@ -225,7 +227,9 @@ class KafkaBroker:
             described = f"version=1\ncluster.id={CLUSTER_ID}\nnode.id={configured['node.id']}\n"
             (self.folder / "data" / "meta.properties").write_text(described)
             return
-        done = run_kafka_class("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(path))
+        done = run_kafka_class(
+            "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(path), *self.format_options
+        )
         if done.returncode:
             raise RuntimeError(f"Kafka's StorageTool failed:\n{done.stdout}{done.stderr}")
 

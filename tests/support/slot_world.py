@@ -10,9 +10,9 @@ from random import Random
 from typing import Any
 
 from muster.coordinator.config import GroupConfig
-from muster.coordinator.partitioning import group_partition
 from muster.coordinator.runtime import Client, CoordinatorRuntime
 from muster.errors import ErrorCode, MusterError
+from muster.protocol.group_partitions import group_partition
 from muster.protocol.messages import (
     HeartbeatRequest,
     JoinGroupRequest,

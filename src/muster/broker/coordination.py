@@ -1,7 +1,7 @@
 """The coordinators of groups: the one place where a broker decides which broker has a group, and where it is kept.
 
-Groups are in slots, by their names (`coordinator/partitioning.py`). A `Coordination` knows which broker has which slot,
-tells the coordinator of this broker (`Slots`) which are its own and under which epochs, and has the store for them.
+Groups are in slots, by their names (`protocol/group_partitions.py`). A `Coordination` knows which broker has which
+slot, tells the coordinator of this broker (`Slots`) which are its own and under which epochs, and has their store.
 Here are those that keep the groups in the topic `__consumer_offsets`, in which a slot is a partition: the coordinator
 of a slot is the leader of that partition, under its leader epoch.
 """
@@ -17,11 +17,11 @@ from muster.broker.partitions import Partitions
 from muster.broker.topic_changes import TopicChanges, TopicPendingError
 from muster.broker.topics import Topic, TopicCatalogue
 from muster.coordinator.log_store import LogStore
-from muster.coordinator.partitioning import group_partition
 from muster.coordinator.store import Store
 from muster.errors import ErrorCode, KafkaError, MusterError
 from muster.log import PartitionLog
 from muster.model import GROUP_METADATA_TOPIC, Node
+from muster.protocol.group_partitions import group_partition
 from muster.protocol.group_records import GroupMetadataRecord
 
 log = logging.getLogger("muster.broker")

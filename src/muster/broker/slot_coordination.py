@@ -26,10 +26,10 @@ from muster.broker.cluster_view import ClusterView
 from muster.broker.config import BrokerConfig
 from muster.broker.coordination import Coordination, Slots
 from muster.broker.follower import Follower
-from muster.coordinator.partitioning import group_partition
 from muster.coordinator.store import Store
 from muster.errors import ClosedError, ConfigError
 from muster.model import Node
+from muster.protocol.group_partitions import group_partition
 from muster.protocol.group_records import GroupMetadataRecord, encode_record
 from muster.zookeeper.group_store import MAX_OFFSET_METADATA, GroupStore
 from muster.zookeeper.operations import Plan, SessionEvent, Watched, ZooKeeperError

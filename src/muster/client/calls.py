@@ -18,6 +18,7 @@ from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import LEAST_LOADED, Failure, Send
 from muster.client.driver import CoreLoop, Driver
 from muster.errors import (
+    AuthenticationError,
     ClosedError,
     ErrorCode,
     KafkaConnectionError,
@@ -197,6 +198,7 @@ class BrokerCalls:
         deadline = self._driver.now() + limit
         waits = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, random.getrandbits(31))
         last: Exception | None = None
+        refusals = 0
         while waits.failures <= self._config.retries:
             try:
                 async with asyncio.timeout(max(1, deadline - self._driver.now()) / 1000):
@@ -205,6 +207,11 @@ class BrokerCalls:
                 break
             except KafkaConnectionError as error:
                 last = error
+            except AuthenticationError as error:
+                refusals += 1  # another broker's certificate may be a better one
+                last = error
+                if refusals >= (len(self._metadata.brokers) or len(self._config.bootstrap_servers)):
+                    raise
             except KafkaError as error:
                 if error.code not in retry:
                     raise

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any, TypeVar
 
+from muster.client.security.secret import Secret
+from muster.client.security.settings import PROTOCOLS, SecurityConfig
 from muster.errors import ConfigError
 
 C = TypeVar("C", bound="ClientConfig")
@@ -25,7 +27,7 @@ _INSTANCE_ID = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientConfig:
+class ClientConfig(SecurityConfig):
     """The settings of every client.
 
     `send_buffer_bytes` and `receive_buffer_bytes` of -1, the default here, leave the socket's buffers to the operating
@@ -60,6 +62,7 @@ class ClientConfig:
             _check_range(setting.name, getattr(self, setting.name))
         if self.broker_version_fallback is not None:
             _one_of("broker_version_fallback", self.broker_version_fallback, ("0.8", "0.9"))
+        self.check_security()
         self._check()
 
     def _check(self) -> None:
@@ -81,6 +84,10 @@ class ClientConfig:
                 raise ConfigError(_unknown(given, known))
             chosen[name] = _coerce(name, value, known[name])
         return cls(**chosen)
+
+    def narrowed(self, kind: type[C]) -> C:
+        """Those of its settings that a simpler client has as well: of a `ClientConfig`, how to reach brokers."""
+        return kind(**{setting.name: getattr(self, setting.name) for setting in fields(kind)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +255,7 @@ _MAXIMUM = {"compression_gzip_level": 9, "compression_zstd_level": 22} | dict.fr
 
 def _check_range(name: str, value: Any) -> None:
     """Raise ConfigError for a value that does not fit into the protocol: text is UTF-8, numbers have 32 bits."""
-    if isinstance(value, str):
+    if isinstance(value, str) and name not in _NOT_SENT:
         try:
             size = len(value.encode())
         except UnicodeEncodeError:
@@ -265,16 +272,20 @@ def _check_range(name: str, value: Any) -> None:
         raise ConfigError(f"{name} is {value}; it must be at most {most}")
 
 
+_NOT_SENT = frozenset({"ssl_truststore_certificates", "ssl_keystore_certificate_chain"})
+
+_SCHEME = re.compile("|".join(f"{protocol}://" for protocol in PROTOCOLS))
+
 _NO_HOST = re.compile(r"[/\s\x00-\x1f\x7f]")
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `[IPv6 address]:port`, also behind Kafka's `PLAINTEXT://`.
+    """Host and port of `host:port` or `[IPv6 address]:port`, also behind a protocol of Kafka's (`SASL_SSL://`).
 
     Raises:
         ConfigError: it is neither.
     """
-    host, _, port = text.removeprefix("PLAINTEXT://").rpartition(":")
+    host, _, port = _SCHEME.sub("", text, count=1).rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     if bracketed:
         host = host[1:-1]
@@ -326,15 +337,23 @@ def _unknown(given: str, known: Iterable[str]) -> str:
     return f"{given} is no setting of this client{hint}"
 
 
+def _as_secret(name: str, value: Any) -> Secret | None:
+    if value is None or isinstance(value, Secret):
+        return value
+    if isinstance(value, str):
+        return Secret(value)
+    raise ConfigError(f"{name} is of type {type(value).__name__}; it must be text")
+
+
 def _coerce(name: str, value: Any, setting: Field[Any]) -> Any:
     """A text value as the type of the setting; other values are only checked."""
     kinds = str(setting.type)
+    if kinds.startswith("Secret"):
+        return _as_secret(name, value)
+    if kinds.startswith("Callable"):
+        return _as_function(name, value)
     if kinds.startswith("bool"):
-        if isinstance(value, str) and value.lower() in ("true", "false"):
-            return value.lower() == "true"
-        if isinstance(value, bool) or (value is None and "None" in kinds):
-            return value
-        raise ConfigError(f"{name} is {value!r}; it must be true or false")
+        return _as_bool(name, value, "None" in kinds)
     if kinds.startswith("int") and not isinstance(value, bool):
         if isinstance(value, int) or (isinstance(value, str) and "str" in kinds):
             return value
@@ -348,3 +367,17 @@ def _coerce(name: str, value: Any, setting: Field[Any]) -> Any:
     raise ConfigError(
         f"{name} is {value!r}; it must be {'a whole number' if kinds.startswith('int') else 'text'}{default}"
     )
+
+
+def _as_bool(name: str, value: Any, may_be_none: bool) -> bool | None:
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if isinstance(value, bool) or (value is None and may_be_none):
+        return value
+    raise ConfigError(f"{name} is {value!r}; it must be true or false")
+
+
+def _as_function(name: str, value: Any) -> Any:
+    if value is None or callable(value):
+        return value
+    raise ConfigError(f"{name} is {value!r}; it must be a function")

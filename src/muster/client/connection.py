@@ -1,29 +1,36 @@
 """One connection to one broker: handshake, requests in order, their timeouts.
 
-The states of a connection: CONNECTING, then HANDSHAKE (ApiVersions, which tells the versions that the broker speaks),
-then READY; any state may turn to CLOSED. Requests wait in a queue until the connection is READY, and while
-`MAX_IN_FLIGHT` are under way. Answers come in the order of the requests. When the connection ends, every request that
-it holds is answered with a failure, exactly once.
+The states of a connection: CONNECTING, then HANDSHAKE (ApiVersions, which tells the versions that the broker speaks,
+and SASL), then READY; any state may turn to CLOSED. Requests wait in a queue until the connection is READY, and while
+`MAX_IN_FLIGHT` are under way. Where the broker trusts a client for a time only, the connection turns from READY to
+HANDSHAKE once more before that is over (KIP-368): the handshake's requests queue up behind those under way. Answers
+come in the order of the requests. When the connection ends, every request that it holds is answered with a failure,
+exactly once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
+import ssl
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
+from muster.client.core.sasl.exchange import REAUTHENTICATE_AT
 from muster.client.core.sends import AnySend, Channel, Failure, FailureKind
 from muster.client.frames import FrameReader
-from muster.client.handshake import Handshake
-from muster.errors import ErrorCode, ProtocolError, UnsupportedVersionError
+from muster.client.handshake import Handshake, Proof, RefusedError
+from muster.client.security.tls import why_refused
+from muster.errors import ProtocolError, UnsupportedVersionError
 from muster.model import Node
 from muster.protocol import framing
 from muster.protocol.api import newest_common
-from muster.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
+from muster.protocol.messages import ApiVersionsRequest
 from muster.protocol.primitives import Buffer, Request
+from muster.protocol.sasl_messages import SaslAuthenticateRequest, SaslHandshakeRequest
 
 MAX_IN_FLIGHT = 100
 """How many requests may be under way on one connection. A core may keep a lower bound of its own."""
@@ -66,6 +73,9 @@ class Owner(Protocol):
     def on_ready(self, connection: Connection) -> None:
         """The handshake is done."""
 
+    def prove_again(self, connection: Connection) -> None:
+        """Call the connection's `shake_hands_again` with a new proof: the broker's trust is about to end."""
+
     def on_closed(self, connection: Connection, failure: Failure) -> None:
         """The connection is gone."""
 
@@ -80,7 +90,6 @@ class Connection(asyncio.BufferedProtocol):
         channel: Channel,
         client_id: str,
         handshake_ms: int,
-        handshake: Handshake,
     ) -> None:
         self.node = node
         self.channel = channel
@@ -99,8 +108,11 @@ class Connection(asyncio.BufferedProtocol):
         self._unwritten: deque[Waiting] = deque()
         """Requests without an answer (acks=0) that the socket has not taken whole: closing now would lose them."""
         self._correlation_id = 0
-        self._handshake = handshake
+        self._handshake = Handshake()
         self._muted_until = 0
+        self._prove_at: int | None = None
+        self._answered = False
+        """Whether any request but those of the handshake was answered."""
 
     # --- for the driver ----------------------------------------------------------------------------------------------
 
@@ -109,9 +121,20 @@ class Connection(asyncio.BufferedProtocol):
         """The number of requests that it holds."""
         return len(self._queue) + len(self._in_flight) + len(self._unwritten)
 
+    def begin(self, handshake: Handshake) -> None:
+        """The socket is about to be there: begin with this handshake."""
+        self._handshake = handshake
+
     def submit(self, send: AnySend, deadline: int) -> None:
         """Take a request; it goes out at the next `flush`."""
         self._queue.append(Waiting(send, deadline))
+
+    def shake_hands_again(self, proof: Proof) -> None:
+        """Prove the client's identity again; requests wait meanwhile."""
+        if self.state is ConnectionState.READY:
+            self.state = ConnectionState.HANDSHAKE
+            self._handshake = Handshake.assumed(self._handshake.ranges, proof)
+            self._ask()
 
     def flush(self) -> None:
         """Write what may be written, all in one piece."""
@@ -146,7 +169,7 @@ class Connection(asyncio.BufferedProtocol):
         heads = [under_way[0] for under_way in (self._in_flight, self._unwritten) if under_way]
         late = next((head.send for head in heads if head.deadline <= now), None)
         if late is not None:
-            name = late.request_type.__name__ if self.state is ConnectionState.READY else "the version handshake"
+            name = late.request_type.__name__ if self.state is ConnectionState.READY else _HANDSHAKE[late.request_type]
             text = f"{self.node} did not {'answer' if late.expects_reply else 'take'} {name} in time"
             self.close(Failure(FailureKind.TIMEOUT, text))
             return None
@@ -158,6 +181,12 @@ class Connection(asyncio.BufferedProtocol):
                 self._owner.deliver(waiting.send, Failure(FailureKind.UNREACHABLE, text))
         deadlines = [waiting.deadline for waiting in self._queue]
         deadlines += [head.deadline for head in heads]
+        if self._prove_at is not None:
+            if self._prove_at <= now and self.state is ConnectionState.READY:
+                self._prove_at = None
+                self._owner.prove_again(self)
+            else:
+                deadlines.append(self._prove_at)
         return min(deadlines, default=None)
 
     def close(self, failure: Failure) -> None:
@@ -174,7 +203,7 @@ class Connection(asyncio.BufferedProtocol):
         for index, waiting in enumerate(in_flight):
             self._owner.deliver(waiting.send, broken if index else failure)
         unsent = failure
-        if failure.kind is not FailureKind.UNSUPPORTED_VERSION:
+        if failure.kind not in (FailureKind.UNSUPPORTED_VERSION, FailureKind.AUTHENTICATION):
             unsent = Failure(FailureKind.UNREACHABLE, failure.message)
         for waiting in queue:
             self._owner.deliver(waiting.send, unsent)
@@ -193,7 +222,7 @@ class Connection(asyncio.BufferedProtocol):
             self._on_handshake_done()
             return
         self.state = ConnectionState.HANDSHAKE
-        self._ask_versions()
+        self._ask()
 
     def resume_writing(self) -> None:
         unwritten, self._unwritten = self._unwritten, deque()
@@ -221,8 +250,23 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed_when_asked = self.state is ConnectionState.HANDSHAKE
-        reason = f": {exc}" if exc else ""
+        refused = why_refused(exc) if isinstance(exc, ssl.SSLError) else None
+        if refused is not None:
+            # With TLS 1.3 the broker looks at the client's certificate when the handshake is over for the client.
+            place = f"{self.node.host}:{self.node.port}"
+            self.close(Failure(FailureKind.AUTHENTICATION, f"no connection to {place}: {refused}"))
+            return
+        reason = f": {exc}" if exc else self._likely_reason()
         self.close(Failure(FailureKind.DISCONNECTED, f"{self.node} closed the connection{reason}"))
+
+    def _likely_reason(self) -> str:
+        """What a listener does to clients that do not speak as it wants: it closes the connection, and says nothing."""
+        if self._answered or self.state is ConnectionState.CLOSED:
+            return ""
+        if self.state is ConnectionState.READY:
+            return " at the first request; does its port want SASL (security_protocol)?"
+        is_encrypted = self._transport is not None and self._transport.get_extra_info("sslcontext") is not None
+        return "" if is_encrypted else " as it began; does its port want TLS (security_protocol)?"
 
     # --- requests and answers ----------------------------------------------------------------------------------------
 
@@ -255,11 +299,12 @@ class Connection(asyncio.BufferedProtocol):
         found = framing.correlation_id(frame)
         if found != waiting.correlation_id:
             raise ProtocolError(f"an answer to request {found}, where {waiting.correlation_id} is next")
-        if self.state is ConnectionState.HANDSHAKE:
+        if waiting.send.request_type in _HANDSHAKE and self.state is ConnectionState.HANDSHAKE:
             answer = self._handshake.decode(frame)
         else:
             answer = framing.decode_response(frame, waiting.send.request_type, waiting.version)
         self._in_flight.popleft()
+        self._answered = self._answered or self.state is ConnectionState.READY
         self.last_used = now = self._owner.now()
         throttle = getattr(answer, "throttle_time_ms", 0)
         if throttle > 0:
@@ -267,11 +312,18 @@ class Connection(asyncio.BufferedProtocol):
             self._muted_until = now + throttle
         self._owner.deliver(waiting.send, answer)
 
-    def _ask_versions(self) -> None:
-        request, version = self._handshake.request(), self._handshake.version
-        on_reply: Callable[[Any, int], None] = self._on_versions
-        send: AnySend = AnySend(self.node.node_id, ApiVersionsRequest, lambda _: request, on_reply)
+    def _ask(self) -> None:
+        """Send the next request of the handshake."""
+        try:
+            request, version = self._handshake.request(), self._handshake.version
+        except RefusedError as error:
+            self._refused(error)
+            return
+        on_reply: Callable[[Any, int], None] = self._on_handshake_answer
+        send: AnySend = AnySend(self.node.node_id, type(request), lambda _: request, on_reply)
         waiting = Waiting(send, self._owner.now() + self._handshake_ms, version=version)
+        if self._in_flight:
+            waiting.deadline = max(waiting.deadline, self._in_flight[-1].deadline)
         assert self._transport is not None
         self._transport.writelines(self._frame(waiting, request))
         self._in_flight.append(waiting)
@@ -279,17 +331,34 @@ class Connection(asyncio.BufferedProtocol):
 
     def _on_handshake_done(self) -> None:
         self.state = ConnectionState.READY
-        self.was_ready = True
-        self._owner.on_ready(self)
+        lifetime_ms = self._handshake.session_lifetime_ms
+        if lifetime_ms:
+            self._prove_at = self._owner.now() + int(lifetime_ms * random.uniform(*REAUTHENTICATE_AT))
+            self._owner.look_at(self._prove_at)
+        if not self.was_ready:
+            self.was_ready = True
+            self._owner.on_ready(self)
 
-    def _on_versions(self, answer: ApiVersionsResponse | Failure, now: int) -> None:
+    def _on_handshake_answer(self, answer: Any, now: int) -> None:
         if isinstance(answer, Failure):
             return
-        code = self._handshake.take(answer)
-        if code is not ErrorCode.NONE:
-            text = f"{self.node} refused the version handshake: {code.name}"
-            self.close(Failure(FailureKind.UNSUPPORTED_VERSION, text))
-        elif self._handshake.done:
+        try:
+            self._handshake.take(answer)
+        except RefusedError as error:
+            self._refused(error)
+            return
+        if self._handshake.done:
             self._on_handshake_done()
         else:
-            self._ask_versions()
+            self._ask()
+
+    def _refused(self, error: RefusedError) -> None:
+        kind = FailureKind.AUTHENTICATION if error.is_authentication else FailureKind.UNSUPPORTED_VERSION
+        self.close(Failure(kind, f"no connection to {self.node.host}:{self.node.port}: {error}"))
+
+
+_HANDSHAKE: dict[type[Request[Any]], str] = {
+    ApiVersionsRequest: "the version handshake",
+    SaslHandshakeRequest: "the SASL handshake",
+    SaslAuthenticateRequest: "the SASL authentication",
+}

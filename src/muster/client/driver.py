@@ -10,8 +10,9 @@ import asyncio
 import logging
 import random
 import socket
+import ssl
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from muster.client.config import ClientConfig, parse_address
@@ -20,8 +21,10 @@ from muster.client.core.backoff import Backoff
 from muster.client.core.events import Disconnect, Event, Note
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import LEAST_LOADED, AnySend, Channel, Failure, FailureKind
-from muster.client.handshake import Handshake, set_options
-from muster.errors import ClosedError, MusterError
+from muster.client.handshake import Handshake, Proof, set_options
+from muster.client.security import tls
+from muster.client.security.access import Access
+from muster.errors import AuthenticationError, ClosedError, MusterError
 from muster.model import Node
 
 log = logging.getLogger("muster.client")
@@ -102,6 +105,7 @@ class Driver:
         self._config = config
         self._metadata = metadata
         self._spoken = spoken
+        self._access = Access(config)
         self._bootstrap = _bootstrap_nodes(config.bootstrap_servers)
         self._connections: dict[tuple[int, Channel], Connection] = {}
         self._addresses: dict[tuple[str, int], _Address] = {}
@@ -188,19 +192,26 @@ class Driver:
             if (known.node.host, known.node.port) == (node.host, node.port):
                 return known
             known.close(Failure(FailureKind.DISCONNECTED, f"broker {node.node_id} moved to {node.host}:{node.port}"))
-        timeout_ms = self._config.request_timeout_ms
-        handshake = self._handshake(node)
-        connection = Connection(self, node, channel, self._config.client_id, timeout_ms, handshake)
+        connection = Connection(self, node, channel, self._config.client_id, self._config.request_timeout_ms)
         self._connections[node.node_id, channel] = connection
-        task = self._event_loop().create_task(self._connect(connection))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._begin(self._connect(connection))
         return connection
 
-    def _handshake(self, node: Node) -> Handshake:
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something beside the rest; `close` cancels it."""
+        task = self._event_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _handshake(self, node: Node) -> Handshake:
+        proof = await self._proof()
         if self._spoken is not None:
-            return Handshake.assumed(self._spoken)
-        return Handshake.assumed() if self._address(node).is_old else Handshake()
+            return Handshake.assumed(self._spoken, proof)
+        return Handshake.assumed(proof=proof) if self._address(node).is_old else Handshake(proof=proof)
+
+    async def _proof(self) -> Proof | None:
+        access = self._access
+        return await asyncio.to_thread(access.proof) if access.may_wait else access.proof()
 
     def _least_loaded(self, channel: Channel) -> Node:
         """The best of the known brokers; a bootstrap address while none is known, or all of them fail (KIP-899)."""
@@ -243,29 +254,42 @@ class Driver:
         if wait_ms > 0:
             await asyncio.sleep(wait_ms / 1000)
         try:
+            handshake = await self._handshake(node)
             async with asyncio.timeout(address.setup_timeout.next_wait_ms() / 1000):
-                transport = await self._open(connection)
+                transport = await self._open(connection, handshake)
+        except AuthenticationError as error:
+            connection.close(_not_proved(node, error))
+            return
         # Metadata may name any host and port: NUL in a name is a ValueError, a port beyond 65535 an OverflowError.
         except (OSError, TimeoutError, ValueError, OverflowError, RuntimeError) as error:
-            connection.close(Failure(FailureKind.UNREACHABLE, _why_unreachable(node, error)))
+            connection.close(_no_connection(node, error, self._access.tls is not None))
             return
         config = self._config
         set_options(transport.get_extra_info("socket"), config.send_buffer_bytes, config.receive_buffer_bytes)
 
-    async def _open(self, connection: Connection) -> asyncio.BaseTransport:
-        loop, node = self._event_loop(), connection.node
+    async def _open(self, connection: Connection, handshake: Handshake) -> asyncio.BaseTransport:
+        node = connection.node
+        connection.begin(handshake)
         try:
-            return (await loop.create_connection(lambda: connection, node.host, node.port))[0]
+            return await self._link(connection, node.host)
         except RuntimeError as error:
             # At the end of the interpreter asyncio has no thread left to resolve a host name in, but records may still
             # have to be sent. Blocking here does no harm then, so the name is resolved in this thread.
             failure: OSError | RuntimeError = error
         for *_, address in socket.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM):
             try:
-                return (await loop.create_connection(lambda: connection, str(address[0]), node.port))[0]
+                return await self._link(connection, str(address[0]))
             except OSError as error:
                 failure = error
         raise failure
+
+    async def _link(self, connection: Connection, host: str) -> asyncio.BaseTransport:
+        node, context = connection.node, self._access.tls
+        name = None if context is None else node.host
+        made = self._event_loop().create_connection(
+            lambda: connection, host, node.port, ssl=context, server_hostname=name
+        )
+        return (await made)[0]
 
     # --- for connections ---------------------------------------------------------------------------------------------
 
@@ -287,6 +311,19 @@ class Driver:
         connection.flush()
         self._drop_bootstrap()
 
+    def prove_again(self, connection: Connection) -> None:
+        """The broker's trust is about to end (KIP-368). Without a new proof the connection serves until then."""
+        self._begin(self._prove_again(connection))
+
+    async def _prove_again(self, connection: Connection) -> None:
+        try:
+            proof = await self._proof()
+        except AuthenticationError as error:
+            log.warning("%s will end the connection soon, as there is no proof for it: %s", connection.node, error)
+            return
+        assert proof is not None
+        connection.shake_hands_again(proof)
+
     def on_closed(self, connection: Connection, failure: Failure) -> None:
         """The connection broke: the next one to its address waits for a backoff, which grows with each failure."""
         key = (connection.node.node_id, connection.channel)
@@ -295,6 +332,8 @@ class Driver:
         del self._connections[key]
         if self._closed:
             return
+        if failure.kind is FailureKind.AUTHENTICATION:
+            self._access.refused()
         now = self.now()
         address = self._address(connection.node)
         address.retry_at = now + address.backoff.next_wait_ms()
@@ -353,6 +392,21 @@ class Driver:
 
 
 _READY, _CONNECTING, _UNTRIED, _BACKING_OFF = range(4)
+
+
+def _not_proved(node: Node, error: AuthenticationError) -> Failure:
+    kind = FailureKind.UNREACHABLE if error.retriable else FailureKind.AUTHENTICATION
+    return Failure(kind, f"no connection to {node.host}:{node.port}: {error}")
+
+
+def _no_connection(node: Node, error: Exception, with_tls: bool) -> Failure:
+    refused = tls.why_refused(error) if isinstance(error, ssl.SSLError) else None
+    if refused is not None:
+        return Failure(FailureKind.AUTHENTICATION, f"no connection to {node.host}:{node.port}: {refused}")
+    if with_tls and isinstance(error, ssl.SSLError | ConnectionResetError | ConnectionAbortedError):
+        why = "it ended in the TLS handshake; does the port speak TLS (security_protocol)?"
+        return Failure(FailureKind.UNREACHABLE, f"no connection to {node.host}:{node.port}: {why}")
+    return Failure(FailureKind.UNREACHABLE, _why_unreachable(node, error))
 
 
 def _why_unreachable(node: Node, error: Exception) -> str:

@@ -1,19 +1,23 @@
-"""How every connection to a broker begins, asyncio's or a blocking one: socket options, then the broker's versions.
+"""How every connection to a broker begins, asyncio's or a blocking one: options, TLS, the broker's versions, SASL.
 
-TLS and SASL, which would come between the two on every connection, have their place here.
+As Kafka's own clients do, the versions are asked for before SASL begins, and SASL goes by the versions that were told.
 """
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import muster
+from muster.client.core.sasl.exchange import Exchange
+from muster.client.core.sasl.mechanisms import Mechanism, SaslError
 from muster.errors import ErrorCode, error_code
 from muster.protocol import framing
 from muster.protocol.api import ApiKey, version_ranges
 from muster.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
-from muster.protocol.primitives import Buffer
+from muster.protocol.primitives import Buffer, Request
 
 _FIRST_WITH_SOFTWARE = 3
 
@@ -37,44 +41,113 @@ def set_options(link: socket.socket, send_buffer_bytes: int = -1, receive_buffer
             link.setsockopt(socket.SOL_SOCKET, option, size)
 
 
-class Handshake:
-    """Asks a broker which versions it speaks (KIP-35): send `request` in `version`, `take` the answer, until `done`."""
+class RefusedError(Exception):
+    """The broker will not serve this connection. The text is half a sentence; `is_authentication` tells why."""
 
-    def __init__(self, newest: int = ApiVersionsRequest.MAX_VERSION) -> None:
-        self.version = newest
-        self.done = False
+    def __init__(self, message: str, is_authentication: bool = False) -> None:
+        super().__init__(message)
+        self.is_authentication = is_authentication
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What the client proves its identity with: the mechanism's name and its side of one authentication."""
+
+    name: str
+    mechanism: Mechanism
+
+
+class Handshake:
+    """Asks a broker which versions it speaks (KIP-35), then proves the client's identity if there is a `proof`.
+
+    Send `request` in `version`, `take` the answer, until `done`.
+    """
+
+    def __init__(self, newest: int = ApiVersionsRequest.MAX_VERSION, proof: Proof | None = None) -> None:
         self.ranges: dict[int, tuple[int, int]] = {}
-        """The version range of each API of the broker, once the handshake is done."""
+        """The version range of each API of the broker, once it has told them."""
+        self._newest = newest
         self._lowered = False
+        self._proof = proof
+        self._versions_known = False
+        self._exchange: Exchange | None = None
 
     @classmethod
-    def assumed(cls, ranges: Mapping[int, tuple[int, int]] = BEFORE_API_VERSIONS) -> Handshake:
-        """A handshake that is done without having asked, with a broker from before Kafka 0.10."""
-        handshake = cls()
-        handshake.done, handshake.ranges = True, dict(ranges)
+    def assumed(
+        cls, ranges: Mapping[int, tuple[int, int]] = BEFORE_API_VERSIONS, proof: Proof | None = None
+    ) -> Handshake:
+        """A handshake that does not ask: with a broker from before Kafka 0.10, or one that has told its versions."""
+        handshake = cls(proof=proof)
+        handshake._know(dict(ranges))
         return handshake
 
-    def request(self) -> ApiVersionsRequest:
-        """The ApiVersions request; newer versions carry the name of this software (KIP-511)."""
-        if self.version < _FIRST_WITH_SOFTWARE:
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to ask."""
+        return self._versions_known and (self._exchange is None or self._exchange.done)
+
+    @property
+    def session_lifetime_ms(self) -> int:
+        """For how long the broker trusts the client; 0: as long as the connection stands."""
+        return 0 if self._exchange is None else self._exchange.session_lifetime_ms
+
+    @property
+    def version(self) -> int:
+        """The version of the next request.
+
+        Raises:
+            RefusedError: the broker is too old for SASL.
+        """
+        if self._exchange is None:
+            return self._newest
+        try:
+            return self._exchange.version
+        except SaslError as error:
+            raise RefusedError(str(error), is_authentication=True) from None
+
+    def request(self) -> Request[Any]:
+        """The next request. Newer versions of ApiVersions carry the name of this software (KIP-511)."""
+        if self._exchange is not None:
+            return self._exchange.request()
+        if self._newest < _FIRST_WITH_SOFTWARE:
             return ApiVersionsRequest()
         return ApiVersionsRequest(client_software_name="muster", client_software_version=muster.__version__)
 
-    def decode(self, frame: Buffer) -> ApiVersionsResponse:
-        """An answer; a broker that does not speak the version asked for answers in v0."""
+    def decode(self, frame: Buffer) -> Any:
+        """An answer; a broker that does not speak the version of ApiVersions that was asked for answers in v0."""
+        if self._exchange is not None:
+            return framing.decode_response(frame, type(self._exchange.request()), self._exchange.version)
         refused = bytes(frame[4:6]) == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
-        return framing.decode_response(frame, ApiVersionsRequest, 0 if refused else self.version)
+        return framing.decode_response(frame, ApiVersionsRequest, 0 if refused else self._newest)
 
-    def take(self, answer: ApiVersionsResponse) -> ErrorCode:
-        """Take the answer. NONE: the handshake is done, or `request` has to be sent again. Else it was refused."""
+    def take(self, answer: Any) -> None:
+        """Take the answer: then the handshake is `done`, or `request` has to be sent again.
+
+        Raises:
+            RefusedError: the broker refused.
+        """
+        if self._exchange is None:
+            self._take_versions(answer)
+            return
+        try:
+            self._exchange.take(answer)
+        except SaslError as error:
+            raise RefusedError(str(error), is_authentication=True) from None
+
+    def _take_versions(self, answer: ApiVersionsResponse) -> None:
         code = error_code(answer.error_code)
         ranges = version_ranges(answer.api_keys)
         if code is ErrorCode.UNSUPPORTED_VERSION and not self._lowered:
             # The broker is older than the version asked for; it says in v0 what it speaks.
             self._lowered = True
             newest = ranges.get(ApiVersionsRequest.API_KEY, (0, 0))[1]
-            self.version = max(0, min(newest, ApiVersionsRequest.MAX_VERSION))
-            return ErrorCode.NONE
-        if code is ErrorCode.NONE:
-            self.done, self.ranges = True, ranges
-        return code
+            self._newest = max(0, min(newest, ApiVersionsRequest.MAX_VERSION))
+        elif code is ErrorCode.NONE:
+            self._know(ranges)
+        else:
+            raise RefusedError(f"refused the version handshake: {code.name}")
+
+    def _know(self, ranges: dict[int, tuple[int, int]]) -> None:
+        self._versions_known, self.ranges = True, ranges
+        if self._proof is not None:
+            self._exchange = Exchange(self._proof.name, self._proof.mechanism, ranges)

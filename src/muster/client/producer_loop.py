@@ -61,9 +61,16 @@ class ProducerLoop:
     async def partitions_for(self, topic: str) -> list[int]:
         """The partitions of a topic, waiting for it for `max_block_ms`."""
         check_topic(topic)
-        self.metadata.add_interest((topic,))
+        metadata = self.metadata
+        metadata.resume()
+        metadata.add_interest((topic,))
         limit = self.config.max_block_ms
-        if not await self.loop.wait_for(lambda: self.metadata.partition_count(topic) is not None, limit):
+        known = await self.loop.wait_for(
+            lambda: metadata.partition_count(topic) is not None or bool(metadata.refusal), limit
+        )
+        if metadata.refusal is not None:
+            raise metadata.refusal
+        if not known:
             why = self.metadata.last_error or self.metadata.topic_error(topic).name
             raise KafkaTimeoutError(f"topic {topic} was not found within max_block_ms ({limit}): {why}")
         return self.metadata.partitions(topic)

@@ -20,7 +20,6 @@ from muster.coordinator.failures import refused, spoiled
 from muster.coordinator.group_pattern import GroupPattern
 from muster.coordinator.home import Answer, Home
 from muster.coordinator.offsets import Granted
-from muster.coordinator.partitioning import group_partition, in_hash_order, java_hash, partition_hash
 from muster.coordinator.parts import Gather, fetched, fetched_groups, listed
 from muster.coordinator.shard import GroupShard
 from muster.coordinator.shards import Shards
@@ -28,6 +27,7 @@ from muster.coordinator.store import Store
 from muster.coordinator.topics import TopicResolver
 from muster.errors import ErrorCode
 from muster.model import GROUP_METADATA_TOPIC, UNKNOWN_MEMBER_ID
+from muster.protocol.group_partitions import group_partition, in_hash_order, java_hash, partition_hash
 from muster.protocol.messages import (
     DeletableGroupResult,
     DeleteGroupsRequest,

@@ -11,6 +11,7 @@ from muster.protocol import schema
 from muster.protocol.definitions import MESSAGES
 from muster.protocol.draft_definitions import DRAFT_MESSAGES
 from muster.protocol.group_definitions import GROUP_MESSAGES
+from muster.protocol.sasl_definitions import SASL_MESSAGES
 from muster.protocol.schema import Field, Message, Struct
 
 PY_TYPES = {"string": "str", "bytes": "bytes", "uuid": "bytes", "bool": "bool", "float64": "float"}
@@ -103,7 +104,12 @@ def _message_bases(message: Message) -> tuple[str, list[str]]:
 
 
 IMPORTED = "EMPTY", "ZERO_UUID", "Message", "Records", "Request", "Response", "Struct"
-TABLES = {"messages.py": MESSAGES, "draft_messages.py": DRAFT_MESSAGES, "group_messages.py": GROUP_MESSAGES}
+TABLES = {
+    "messages.py": MESSAGES,
+    "draft_messages.py": DRAFT_MESSAGES,
+    "group_messages.py": GROUP_MESSAGES,
+    "sasl_messages.py": SASL_MESSAGES,
+}
 """What each of the files is made from."""
 
 

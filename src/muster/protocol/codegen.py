@@ -1,9 +1,9 @@
-"""Python source for the messages and their codecs, made from the tables of `definitions.py`, `draft_definitions.py` and
-`group_definitions.py`.
+"""Python source for the messages and their codecs, made from the tables of `definitions.py` and of the files beside it,
+`draft_definitions.py`, `group_definitions.py` and `sasl_definitions.py`.
 
-There are two products. `messages.py`, `draft_messages.py` and `group_messages.py`, with the classes of the messages
-(`class_source.py`), are checked in: `python -m muster.protocol.codegen` writes them, `--check` tells whether they are
-fresh. The codecs, one pair of functions for each message and version, are compiled when first used (`codec.py`);
+There are two products. The classes of the messages, in `messages.py` and its like (`class_source.py`), are checked in:
+`python -m muster.protocol.codegen` writes them, `--check` tells whether they are fresh. The codecs, one pair of
+functions for each message and version, are compiled when first used (`codec.py`);
 `python -m muster.protocol.codegen JoinGroupRequest 9` prints them.
 
 The functions are straight-line code: no call for each field, runs of fixed-width fields fused into one `struct` call,

@@ -22,6 +22,7 @@ from struct import calcsize
 from muster.protocol.definitions import MESSAGES
 from muster.protocol.draft_definitions import DRAFT_MESSAGES
 from muster.protocol.group_definitions import GROUP_MESSAGES
+from muster.protocol.sasl_definitions import SASL_MESSAGES
 
 FIXED = {
     "bool": "?",
@@ -36,7 +37,7 @@ FIXED = {
 }
 """Types of fixed width, with the `struct` format of each."""
 
-TABLES = (MESSAGES, DRAFT_MESSAGES, GROUP_MESSAGES)
+TABLES = (MESSAGES, DRAFT_MESSAGES, GROUP_MESSAGES, SASL_MESSAGES)
 """The messages. Each table becomes a module, in which the names of structures are unique."""
 
 _NEVER = 1 << 15

@@ -139,6 +139,8 @@ class SimCoordinators:
         self.logs: dict[int, SimLog] = {}
         self.current: Coordinator | None = None
         self.events: list[GroupEvent] = []
+        self.on_event: Callable[[GroupEvent], None] = lambda _event: None
+        """Called with each of them as it happens."""
         self.invariants: Invariants
         self.load_ms = 0
         """How long a coordinator that takes over needs before it reads its logs, and for each piece, at most."""
@@ -394,6 +396,7 @@ class SimCoordinators:
     def _on_event(self, coordinator: Coordinator, event: GroupEvent) -> None:
         if coordinator is self.current:
             self.events.append(event)
+            self.on_event(event)
         self._trace("group" if coordinator is self.current else f"node {coordinator.node_id}", repr(event))
         self.invariants.on_event(coordinator, event)
 

@@ -14,9 +14,9 @@ import pytest
 
 from muster.client import AsyncAdmin, AsyncProducer, NewTopic
 from muster.client.core.admin import TopicDescription
-from muster.coordinator.partitioning import group_partition
 from muster.local.broker import LocalCoordinator
 from muster.model import TopicPartition
+from muster.protocol.group_partitions import group_partition
 from muster.zookeeper.async_server_assigned_consumer import AsyncServerAssignedConsumer
 from muster.zookeeper.server_assigned_consumer import ServerAssignedConsumer
 from muster.zookeeper.slots import SLOT_COUNT, preferred

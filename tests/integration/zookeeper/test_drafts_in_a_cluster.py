@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from muster.client import AsyncProducer
-from muster.coordinator.partitioning import group_partition
 from muster.protocol import messages as m
+from muster.protocol.group_partitions import group_partition
 from muster.zookeeper import AsyncServerAssignedConsumer
 from muster.zookeeper.server_assigned_states import ServerAssignedState
 from muster.zookeeper.slots import SLOT_COUNT, preferred

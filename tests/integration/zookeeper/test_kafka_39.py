@@ -1,20 +1,29 @@
-"""`WatcherConsumer` beside Kafka 3.9.1 in ZooKeeper mode, whose own consumers have long been coordinated otherwise."""
+"""`WatcherConsumer` beside Kafka 3.9.1 in ZooKeeper mode, whose own consumers have long been coordinated otherwise; and
+topics in the formats of before Kafka 0.11, which only brokers up to that release can still write."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from kazoo.client import KazooClient
 
-from muster.client import AsyncAdmin, AsyncConsumer, AsyncProducer, NewTopic
+from muster.client import Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, NewTopic
+from muster.client.plain.cluster import disconnect
+from muster.client.plain.fetch import RangeReader
 from muster.model import TopicPartition
+from muster.spark.options import parse_options
 from muster.zookeeper import znodes
 from muster.zookeeper.async_watcher_consumer import AsyncWatcherConsumer
 from tests.support import old_kafka
+from tests.support.faces import Cluster, until_known
+from tests.support.faces import until as wait_until
 from tests.support.old_kafka import LastZooKeeperKafkaBroker
+from tests.support.queries import Query, audit, grid
 from tests.support.watcher_cluster import watcher
 from tests.support.zookeepers import ZooKeeperServer, operator
 
@@ -27,7 +36,9 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def kafka(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LastZooKeeperKafkaBroker]:
     folder = tmp_path_factory.mktemp("kafka-39") / "broker"
-    with LastZooKeeperKafkaBroker(folder, zookeeper.chroot()) as broker:
+    # Up to this protocol a topic may ask for an older format of its records.
+    old = {"inter.broker.protocol.version": "2.8"}
+    with LastZooKeeperKafkaBroker(folder, zookeeper.chroot(), settings=old) as broker:
         yield broker
 
 
@@ -158,3 +169,38 @@ def test_our_readers_read_what_kafka_39_wrote(kafka: LastZooKeeperKafkaBroker, z
     controller = znodes.read_controller(znode.get("/controller")[0])
     assert isinstance(controller, znodes.Controller)
     assert controller.encode() == znode.get("/controller")[0]
+
+
+@pytest.mark.parametrize(("version", "magic"), [("0.9.0", 0), ("0.10.0", 1)])
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_the_spark_source_reads_the_formats_of_before_kafka_011(
+    kafka: LastZooKeeperKafkaBroker, tmp_path: Path, version: str, magic: int, codec: str
+) -> None:
+    cluster = Cluster(kafka.bootstrap)
+    topic = f"format-{magic}-{codec}"
+    with Admin(bootstrap_servers=kafka.bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, 2, configs={"message.format.version": version, "retention.ms": "-1"})])
+    until_known(kafka.bootstrap, topic, 2)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "compression.type": codec, "linger.ms": 20})
+    for number in range(100):
+        producer.produce(topic, b"v%d" % number, b"k%d" % number, partition=number % 2, timestamp=1_000 * number)
+    assert producer.flush(PATIENCE_S) == 0
+    (segment,) = (kafka.folder / "data" / f"{topic}-0").glob("*.log")
+    assert segment.read_bytes()[16] == magic
+    query = Query(cluster, topic, tmp_path, maxOffsetsPerTrigger=30)
+    try:
+        wait_until(lambda: len(query.sink()) >= 100, query.run)
+    finally:
+        query.stop()
+    assert audit(grid(100, 2), query.sink()) == (set(), {})
+    options = {"bootstrap": kafka.bootstrap, "subscribe": topic, "columns": "key,value,partition,offset,timestamp"}
+    settings = parse_options(options, streaming=False).fetch_settings()
+    rows = RangeReader(settings, TopicPartition(topic, 1), 0, 50).batches()
+    found = [row for batch in rows for row in batch.to_pylist()]
+    times = [row.pop("timestamp").timestamp() for row in found]
+    assert times == ([1 + 2.0 * number for number in range(50)] if magic else [-0.001] * 50)
+    assert found == [
+        {"key": b"k%d" % (2 * number + 1), "value": b"v%d" % (2 * number + 1), "partition": 1, "offset": number}
+        for number in range(50)
+    ]
+    disconnect()

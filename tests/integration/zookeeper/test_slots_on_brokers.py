@@ -19,9 +19,9 @@ from muster.client.consumer import Consumer
 from muster.client.core.admin import NewTopic
 from muster.client.listener import RebalanceListener
 from muster.client.producer import Producer
-from muster.coordinator.partitioning import group_partition
 from muster.errors import ErrorCode, KafkaError
 from muster.protocol import messages as m
+from muster.protocol.group_partitions import group_partition
 from muster.protocol.group_records import GroupMetadataRecord, decode_record
 from muster.zookeeper.group_znodes import read_znode
 from muster.zookeeper.slots import SLOT_COUNT, preferred

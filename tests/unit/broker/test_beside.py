@@ -16,10 +16,10 @@ from muster.broker.config import SETTINGS as ALL_SETTINGS
 from muster.broker.config import BrokerConfig
 from muster.broker.handlers import draft
 from muster.broker.slot_coordination import InZooKeeper
-from muster.coordinator.partitioning import group_partition
 from muster.errors import ConfigError, ErrorCode
 from muster.protocol import messages as m
 from muster.protocol.draft_messages import DraftJoinGroupRequest
+from muster.protocol.group_partitions import group_partition
 from muster.testing.zookeeper import SimSession
 from muster.zookeeper.beside_kafka import KAFKA, CoordinatorIdTakenError
 from muster.zookeeper.cluster_scheme import CLUSTER_ID

@@ -62,8 +62,9 @@ MOST_BYTES = {
 }
 """Memory for each of MANY requests at the peak, in CPython 3.11; in others it may be a tenth more."""
 
-SLACK_BYTES = 8
-"""What a table that grows amid the requests may add to each: where it stands depends on the tests before."""
+SLACK_BYTES = 32
+"""What a table that grows amid the requests, or another thread of the process, may add to each: less than the smallest
+object that holds others takes, so that one more of these in each request is seen."""
 
 OURS = (str(Path(muster.__file__).parent), "<muster codec ")
 NOW = time.time_ns() // 1_000_000

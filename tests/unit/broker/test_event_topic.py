@@ -149,8 +149,10 @@ async def test_many_events_are_some_appends_in_their_order(broker: Broker) -> No
     count = 2 * event_topic.AT_ONCE + 1
     for number in range(count):
         broker._events(GroupLoaded("g", number, 1, 1))
+    broker._events._times[:] = range(7, 7 + count)
     await until(lambda: len(names(broker)) == count)
-    assert [event["generation_id"] for event in written(broker)[0]] == list(range(count))
+    told = [(event["generation_id"], event["at_ms"]) for event in written(broker)[0]]
+    assert told == [(number, number + 7) for number in range(count)]
 
 
 async def test_old_events_go(tmp_path: Path) -> None:

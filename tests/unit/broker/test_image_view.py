@@ -12,11 +12,11 @@ from muster.broker.broker import Broker
 from muster.broker.coordination import ByLeaders
 from muster.broker.groups import GroupTopics
 from muster.broker.image_view import ImageView
-from muster.coordinator.partitioning import group_partition
 from muster.errors import ErrorCode
 from muster.log import LogError
 from muster.model import GROUP_METADATA_TOPIC, Node
 from muster.protocol import messages as m
+from muster.protocol.group_partitions import group_partition
 from muster.protocol.record_batch import build_batch, iter_headers
 from muster.zookeeper.image import ClusterImage, PartitionImage, TopicImage
 from muster.zookeeper.znodes import BrokerRegistration, Endpoint, PartitionState, TopicRegistration

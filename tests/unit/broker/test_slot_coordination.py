@@ -14,11 +14,11 @@ from muster.broker.handlers.commit_short import short_commit
 from muster.broker.handlers.coordinators import fast_heartbeat
 from muster.broker.handlers.offsets import fast_offset_fetch
 from muster.broker.slot_coordination import InZooKeeper
-from muster.coordinator.partitioning import group_partition
 from muster.errors import ConfigError, ErrorCode
 from muster.model import Node
 from muster.protocol import codec
 from muster.protocol import messages as m
+from muster.protocol.group_partitions import group_partition
 from muster.protocol.group_records import GroupMetadataRecord
 from muster.zookeeper import cluster_scheme
 from muster.zookeeper.operations import Create, Plan, SetData

@@ -127,7 +127,7 @@ def test_addresses(text, found):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "host", "host:", ":9092", "::1:9092", "host:0", "host:65536", "SSL://host:1", "h:x"]
+    "text", ["", "host", "host:", ":9092", "::1:9092", "host:0", "host:65536", "HTTP://host:1", "h:x"]
 )
 def test_what_is_no_address(text):
     with pytest.raises(ConfigError):

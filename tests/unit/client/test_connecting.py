@@ -14,7 +14,6 @@ from muster.client.connection import Connection, ConnectionState, Waiting
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import LEAST_LOADED, Channel, Failure, FailureKind, Send
 from muster.client.driver import Driver, _Address
-from muster.client.handshake import Handshake
 from muster.model import Node
 from muster.protocol import framing
 from muster.protocol.messages import (
@@ -184,7 +183,7 @@ def standing(driver, number, how):
     node = Node(number, "127.0.0.1", 9_000 + number)
     linked = Node(number, "127.0.0.1", 1) if how == "moved" else node
     if how.startswith(("ready", "connecting", "moved")):
-        link = Connection(driver, linked, Channel.DATA, "", 1_000, Handshake())
+        link = Connection(driver, linked, Channel.DATA, "", 1_000)
         link.state = ConnectionState.CONNECTING if how.startswith("connecting") else ConnectionState.READY
         if "busy" in how:
             link.submit(Send(number, ListGroupsRequest, lambda _: ListGroupsRequest(), lambda *_: None), LONG_MS)

@@ -12,10 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from muster.errors import ProtocolError, UnsupportedVersionError
-from muster.protocol import class_source, codec, draft_messages, group_messages, schema
+from muster.protocol import class_source, codec, draft_messages, group_messages, sasl_messages, schema
 from muster.protocol import messages as m
 from muster.protocol.primitives import long_uvarint, read_uvarint, uvarint
 from tests.support.message_strategies import message
+from tools.compiled import MODULES
 
 _ALL = [
     (name, version)
@@ -35,6 +36,11 @@ def test_what_is_encoded_is_decoded(name: str, version: int, data: Any) -> None:
     # A tagged structure that holds only defaults is not sent, as in Java: compare what is written, then what is read.
     assert codec.encode(read, version) == encoded
     assert codec.decode(type(sent), version, memoryview(b"before" + encoded), 6) == read
+
+
+def test_all_classes_of_messages_are_compiled_or_none() -> None:
+    """They inherit from a class that is: one that is not could not be made."""
+    assert {file.removesuffix(".py") for file in class_source.TABLES} <= set(MODULES["protocol"].split())
 
 
 def test_fields_that_a_version_lacks_have_their_defaults() -> None:
@@ -88,7 +94,7 @@ def test_the_source_of_a_codec_can_be_read_in_a_traceback() -> None:
 
 
 @pytest.mark.interpreted
-@pytest.mark.parametrize("module", [m, draft_messages, group_messages])
+@pytest.mark.parametrize("module", [m, draft_messages, group_messages, sasl_messages])
 def test_the_checked_in_messages_are_fresh(module: ModuleType) -> None:
     path = Path(module.__file__ or "")
     assert path.read_text() == class_source.messages_source(path.name)

@@ -34,7 +34,7 @@ from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.refusals import is_retriable
 from muster.client.core.sends import AnySend
 from muster.client.core.subscription_state import SubscriptionKind, SubscriptionState
-from muster.errors import ConfigError, ErrorCode, IllegalStateError, KafkaError, MusterError
+from muster.errors import AuthenticationError, ConfigError, ErrorCode, IllegalStateError, KafkaError, MusterError
 from muster.model import ConsumerRecord, GroupMetadata, OffsetAndMetadata, TopicPartition
 
 _TELL_THE_USER = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION)
@@ -52,6 +52,7 @@ class ConsumerCore:
         self.config = config
         self.events = EventStream()
         self.in_poll = False
+        self._refusal_told: AuthenticationError | None = None
         self.unhandled: Callable[[], Offsets] = dict
         """The offsets to commit for partitions of which the face holds records that the user has not handled."""
         allow = config.allow_auto_create_topics
@@ -164,6 +165,7 @@ class ConsumerCore:
         seen = not self.events.has_fatal
         if seen:
             self._no_offset_told = False
+            self.metadata.resume()
         if self._group is not None:
             self._group.membership.in_poll = True
             self._group.membership.polled(now)
@@ -198,7 +200,14 @@ class ConsumerCore:
             sends += self.validation.poll(now)
             sends += self.fetcher.poll(now)
         self._tell_of_topics()
+        self._tell_of_refusal()
         return sends
+
+    def _tell_of_refusal(self) -> None:
+        if self.metadata.refusal is not self._refusal_told:
+            self._refusal_told = self.metadata.refusal
+            if self._refusal_told is not None:
+                self.events.fail(self._refusal_told)
 
     def next_deadline(self, now: int) -> int | None:
         """When to poll again, if nothing arrives before."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from muster.client.config import ClientConfig
 from muster.client.core.backoff import Backoff
 from muster.client.core.sends import LEAST_LOADED, AnySend, Failure, Send
-from muster.errors import ErrorCode, KafkaConnectionError, KafkaError, MusterError, error_code
+from muster.errors import AuthenticationError, ErrorCode, KafkaConnectionError, KafkaError, MusterError, error_code
 from muster.model import NO_LEADER_EPOCH, Node, TopicPartition
 from muster.protocol.messages import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseTopic
 from muster.protocol.primitives import ZERO_UUID
@@ -63,6 +63,9 @@ class ClusterMetadata:
         self.allow_auto_topic_creation = allow_auto_topic_creation
         self.last_error: MusterError | None = None
         """Why the last request failed; None once one succeeds."""
+        self.refusal: AuthenticationError | None = None
+        """Why no broker lets this client in. Nothing is asked any more until `resume`: the same would come of it."""
+        self._refusals = 0
         self._config = config
         self._backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, seed)
         self._interest: set[str] | None = set()
@@ -113,6 +116,11 @@ class ClusterMetadata:
     def request_update(self, now: int) -> None:
         """Something was found to be stale: ask again at the next poll, or when the backoff allows."""
         self._need_update = self._requested_since_send = True
+
+    def resume(self) -> None:
+        """The user calls again, with the refusal told: something may have changed, so ask once more."""
+        if self.refusal is not None:
+            self.refusal, self._refusals = None, 0
 
     @property
     def update_pending(self) -> bool:
@@ -194,7 +202,7 @@ class ClusterMetadata:
 
     def poll(self, now: int) -> list[AnySend]:
         """The request that is due, if one is."""
-        if self._in_flight or not self._due(now):
+        if self._in_flight or self.refusal is not None or not self._due(now):
             return []
         self._in_flight = True
         self._requested_since_send = False
@@ -210,7 +218,7 @@ class ClusterMetadata:
 
     def next_deadline(self, now: int) -> int | None:
         """When `poll` has a request, if nothing happens before; None while one is under way."""
-        if self._in_flight:
+        if self._in_flight or self.refusal is not None:
             return None
         return max(now, self._not_before if self._need_update else self._expires_at())
 
@@ -232,6 +240,7 @@ class ClusterMetadata:
         self._in_flight = False
         if isinstance(reply, Failure):
             self._failed(reply.error(), now)
+            self._count_refusal(reply.error())
         elif reply.error_code:
             if reply.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
                 self.rebootstrap()
@@ -246,8 +255,17 @@ class ClusterMetadata:
         self._need_update = True
         self._not_before = now + self._backoff.next_wait_ms()
 
+    def _count_refusal(self, error: MusterError) -> None:
+        """A refusal may be for one broker's own certificate, which has expired: the others are asked first."""
+        if not isinstance(error, AuthenticationError):
+            return
+        self._refusals += 1
+        if self._refusals >= (len(self.brokers) or len(self._config.bootstrap_servers)):
+            self.refusal = error
+
     def _update(self, reply: MetadataResponse, now: int, asked: frozenset[str] | None) -> None:
         self.last_error = None
+        self._refusals = 0
         self._refreshed_at = now
         self.brokers = {node.node_id: Node(node.node_id, node.host, node.port, node.rack) for node in reply.brokers}
         self.cluster_id = reply.cluster_id

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
-from muster.errors import IllegalArgumentError, KafkaConnectionError, MusterError, UnsupportedVersionError
+from muster.errors import (
+    AuthenticationError,
+    IllegalArgumentError,
+    KafkaConnectionError,
+    MusterError,
+    UnsupportedVersionError,
+)
 from muster.protocol.primitives import Request, Response
 
 R = TypeVar("R", bound=Response)
@@ -45,8 +51,13 @@ class FailureKind(Enum):
     """The broker speaks no version of the request that can carry it. Trying again does not help."""
     UNENCODABLE = "unencodable"
     """A value in the request does not fit into the protocol: nothing was sent. Trying again does not help."""
+    AUTHENTICATION = "authentication"
+    """The client and the broker do not accept each other. Trying again does not help."""
     GARBLED = "garbled"
     """The response could not be decoded; the connection was closed for it."""
+
+
+_FINAL = frozenset({FailureKind.UNSUPPORTED_VERSION, FailureKind.UNENCODABLE, FailureKind.AUTHENTICATION})
 
 
 @dataclass(slots=True)
@@ -59,7 +70,7 @@ class Failure:
     @property
     def retriable(self) -> bool:
         """Whether the same request may succeed later."""
-        return self.kind not in (FailureKind.UNSUPPORTED_VERSION, FailureKind.UNENCODABLE)
+        return self.kind not in _FINAL
 
     def error(self) -> MusterError:
         """The same as an exception for the user."""
@@ -68,6 +79,8 @@ class Failure:
                 return UnsupportedVersionError(self.message)
             case FailureKind.UNENCODABLE:
                 return IllegalArgumentError(self.message)
+            case FailureKind.AUTHENTICATION:
+                return AuthenticationError(self.message)
         return KafkaConnectionError(self.message)
 
 

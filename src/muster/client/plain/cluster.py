@@ -1,8 +1,8 @@
 """Brokers, leaders and offsets by blocking calls: what planners and executors need to know of a cluster.
 
-One `Cluster` is kept for each process and address (`connect`), so that tasks of a reused worker find its connections
-open. Every request is repeated, at another broker if need be, until its time is up: a restart of a broker only makes a
-task wait.
+One `Cluster` is kept for each process and its settings (`connect`), so that tasks of a reused worker find its
+connections open. Every request is repeated, at another broker if need be, until its time is up: a restart of a broker
+only makes a task wait.
 """
 
 from __future__ import annotations
@@ -14,11 +14,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from muster.client.config import parse_address
+from muster.client.config import ClientConfig, parse_address
 from muster.client.core.offset_requests import fetch_answers, fetch_request, list_answers, list_request
 from muster.client.core.refusals import passes
 from muster.client.plain.wire import Connection
-from muster.errors import ErrorCode, KafkaConnectionError, KafkaError, MusterError, ProtocolError, error_code
+from muster.client.security.access import Access
+from muster.errors import (
+    AuthenticationError,
+    ErrorCode,
+    KafkaConnectionError,
+    KafkaError,
+    MusterError,
+    ProtocolError,
+    error_code,
+)
 from muster.model import TopicPartition
 from muster.protocol.messages import (
     DescribeGroupsRequest,
@@ -69,12 +78,13 @@ class Retry:
 
 
 class Cluster:
-    """The brokers behind a list of addresses, from one thread."""
+    """The brokers behind a list of addresses, from one thread. A question may take as long as a request."""
 
-    def __init__(self, bootstrap: tuple[str, ...], client_id: str, timeout_s: float) -> None:
-        self._bootstrap = [parse_address(address) for address in bootstrap]
-        self._client_id = client_id
-        self._timeout_s = timeout_s
+    def __init__(self, config: ClientConfig) -> None:
+        self._config = config
+        self._access = Access(config)
+        self._bootstrap = [parse_address(address) for address in config.bootstrap_servers]
+        self._timeout_s = config.request_timeout_ms / 1000
         self._nodes: dict[int, tuple[str, int]] = {}
         self._leaders: dict[TopicPartition, Leader] = {}
         self._topic_ids: dict[str, bytes] = {}
@@ -94,9 +104,13 @@ class Cluster:
         if kept is not None:
             return kept
         try:
-            return Connection(*address, self._client_id, self._timeout_s)
+            return Connection(*address, self._config, self._access)
         except OSError as error:
             raise RetriableError(f"broker {address[0]}:{address[1]} cannot be reached: {error}") from error
+        except AuthenticationError as error:
+            if error.retriable:
+                raise RetriableError(str(error)) from error
+            raise
 
     def give_back(self, node_id: int, connection: Connection) -> None:
         """Keep a connection for the next task; one that awaits an answer is closed instead."""
@@ -143,6 +157,22 @@ class Cluster:
         """
         wanted = None if names is None else sorted(set(names))
         return self._retry(lambda: self._topics(wanted))
+
+    def led(self, names: Iterable[str], *, internal: bool = False) -> list[TopicPartition]:
+        """Those partitions of the named topics that have a leader; none of a topic that does not exist, or that may not
+        be seen. `internal`: only of topics that are the brokers' own.
+
+        Raises:
+            KafkaConnectionError: no broker answered in time.
+        """
+        wanted = sorted(set(names))
+        response = self._retry(lambda: self._metadata(wanted))
+        return [
+            TopicPartition(topic.name or "", partition.partition_index)
+            for topic in response.topics
+            for partition in topic.partitions
+            if topic.error_code == 0 and partition.leader_id >= 0 and topic.is_internal >= internal
+        ]
 
     def _topics(self, names: list[str] | None) -> dict[str, list[int]]:
         response = self._metadata(names)
@@ -219,7 +249,7 @@ class Cluster:
     def _list_offsets(
         self, node_id: int, asked: dict[TopicPartition, int], isolation_level: int, found: dict[TopicPartition, int]
     ) -> None:
-        request = list_request(asked, isolation_level, int(self._timeout_s * 1000))
+        request = list_request(asked, isolation_level, self._config.request_timeout_ms)
         try:
             address = self._nodes[node_id]
             response = self._ask(address, lambda connection: connection.ask(request))
@@ -291,16 +321,16 @@ def _refuse(code: ErrorCode, what: str) -> None:
 _kept = threading.local()
 
 
-def connect(bootstrap: tuple[str, ...], client_id: str, timeout_s: float) -> Cluster:
-    """This thread's `Cluster` for an address, with the connections that earlier tasks left open.
+def connect(config: ClientConfig) -> Cluster:
+    """This thread's `Cluster` for these settings, with the connections that earlier tasks left open.
 
     Sockets must not be shared with a parent process: pyspark forks its workers, so the process is part of the key.
     """
-    key = (os.getpid(), bootstrap, client_id, timeout_s)
+    key = (os.getpid(), config)
     if getattr(_kept, "key", None) != key:
         disconnect()
         _kept.key = key
-        _kept.cluster = Cluster(bootstrap, client_id, timeout_s)
+        _kept.cluster = Cluster(config)
     cluster: Cluster = _kept.cluster
     return cluster
 

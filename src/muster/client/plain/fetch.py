@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from muster.arrow import COLUMNS, Decoder, Fetched
+from muster.client.config import ClientConfig
 from muster.client.plain.cluster import Cluster, Leader, RetriableError, Retry, connect
 from muster.client.plain.wire import Connection
 from muster.errors import (
@@ -41,6 +42,8 @@ _NEWEST_BY_NAME = 12  # from 13 on topics go by id
 _OTHERS = 5
 """How often in a row brokers have to say that the topic has another id, with pauses as between other tries."""
 
+MAX_BYTES = 8 * 1024 * 1024
+
 
 class NoTopicError(RetriableError):
     """The topic or partition does not exist. A broker that is just starting says so, too."""
@@ -54,17 +57,16 @@ class AnotherTopicError(RetriableError):
 class FetchSettings:
     """How ranges are read; goes to the executors with each task.
 
+    `client` has what concerns connections.
     `timeout_s` is how long a task waits without progress before it fails (Spark then tries it again elsewhere).
     """
 
-    bootstrap: tuple[str, ...]
-    client_id: str = "muster-spark"
+    client: ClientConfig
     columns: tuple[str, ...] = COLUMNS
     isolation_level: int = 0
     fail_on_data_loss: bool = True
     timeout_s: float = 120.0
-    request_timeout_s: float = 30.0
-    max_bytes: int = 8 * 1024 * 1024
+    max_bytes: int = MAX_BYTES
     max_wait_ms: int = 500
     check_crcs: bool = True
 
@@ -101,7 +103,7 @@ class RangeReader:
         self._topic_id = topic_id or ZERO_UUID
         self._position = start
         self._end = end
-        self._cluster: Cluster = connect(settings.bootstrap, settings.client_id, settings.request_timeout_s)
+        self._cluster: Cluster = connect(settings.client)
         self._decoder = Decoder(partition.topic, partition.partition, settings.columns)
         self._retry = Retry(settings.timeout_s)
         self._in_flight: _InFlight | None = None

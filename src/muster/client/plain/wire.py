@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
 from collections import deque
 from typing import Any, TypeVar
 
 import numpy as np
 
-from muster.client.handshake import Handshake, set_options
-from muster.errors import ErrorCode, ProtocolError
+from muster.client.config import ClientConfig
+from muster.client.handshake import Handshake, Proof, RefusedError, set_options
+from muster.client.security.access import Access
+from muster.client.security.tls import why_refused
+from muster.errors import AuthenticationError, ProtocolError
 from muster.protocol.api import newest_common
 from muster.protocol.framing import check_length, correlation_id, decode_response, encode_request
 from muster.protocol.primitives import Buffer, Request, Response
@@ -29,25 +33,28 @@ _API_VERSIONS = 2  # every broker of today answers this version; it does not car
 class Connection:
     """One connection. A failure raises OSError or ProtocolError; then the connection cannot be used any more."""
 
-    def __init__(self, host: str, port: int, client_id: str, timeout_s: float) -> None:
-        self._client_id = client_id
+    def __init__(self, host: str, port: int, config: ClientConfig, access: Access) -> None:
+        proof = access.proof()
+        self._client_id = config.client_id
         self._correlation_id = 0
         self._waiting: deque[tuple[int, type[Request[Any]], int]] = deque()
-        self._socket = socket.create_connection((host, port), timeout_s)
+        self._socket = socket.create_connection((host, port), config.socket_connection_setup_timeout_ms / 1000)
         try:
-            set_options(self._socket)
-            self._ranges = self._shake_hands()
-        except BaseException:
+            self._socket.settimeout(config.request_timeout_ms / 1000)
+            set_options(self._socket, config.send_buffer_bytes, config.receive_buffer_bytes)
+            if access.tls is not None:
+                self._socket = access.tls.wrap_socket(self._socket, server_hostname=host)
+            self._ranges = self._shake_hands(proof)
+        except BaseException as error:
             self._socket.close()
+            _raise_why(error, f"no connection to {host}:{port}", access)
             raise
 
-    def _shake_hands(self) -> dict[int, tuple[int, int]]:
-        handshake = Handshake(_API_VERSIONS)
+    def _shake_hands(self, proof: Proof | None) -> dict[int, tuple[int, int]]:
+        handshake = Handshake(_API_VERSIONS, proof)
         while not handshake.done:
             self._send(handshake.request(), handshake.version)
-            code = handshake.take(handshake.decode(self._next_frame()))
-            if code is not ErrorCode.NONE:
-                raise ProtocolError(f"the broker refused the version handshake: {code.name}")
+            handshake.take(handshake.decode(self._next_frame()))
         return handshake.ranges
 
     @property
@@ -107,3 +114,15 @@ class Connection:
         """Close it; safe to call twice."""
         with contextlib.suppress(OSError):
             self._socket.close()
+
+
+def _raise_why(error: BaseException, what: str, access: Access) -> None:
+    """Raise the error that a refusal means; return where the error itself says enough."""
+    refused = why_refused(error) if isinstance(error, ssl.SSLError) else None
+    if isinstance(error, RefusedError) and not error.is_authentication:
+        raise ProtocolError(f"{what}: {error}") from None
+    if isinstance(error, RefusedError):
+        access.refused()
+        refused = str(error)
+    if refused is not None:
+        raise AuthenticationError(f"{what}: {refused}") from None

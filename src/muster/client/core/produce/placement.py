@@ -54,6 +54,7 @@ class Placement:
         record.deadline = now + self._config.max_block_ms
         waiting = self._parked.setdefault(record.topic, deque())
         waiting.append(record)
+        self._metadata.resume()
         self._metadata.add_interest((record.topic,))
         return len(waiting) == 1
 
@@ -100,6 +101,8 @@ class Placement:
         code = self._metadata.topic_error(record.topic)
         if code in _HOPELESS:
             return KafkaError(code, f"topic {record.topic!r}")
+        if self._metadata.refusal is not None:
+            return self._metadata.refusal
         if record.deadline > now:
             return None
         limit = f"within max_block_ms ({self._config.max_block_ms})"

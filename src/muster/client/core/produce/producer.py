@@ -311,7 +311,9 @@ class ProducerCore:
         self._init_in_flight = False
         assert self._sequences is not None
         if isinstance(reply, Failure):
-            if not reply.retriable:
+            if reply.kind is FailureKind.AUTHENTICATION:
+                self.abort(reply.error())  # the next record is another try
+            elif not reply.retriable:
                 text = f"{reply.message}; an idempotent producer needs it: set enable_idempotence to False"
                 self.fatal = UnsupportedVersionError(text)
         elif reply.error_code == ErrorCode.NONE:
@@ -399,7 +401,7 @@ class ProducerCore:
     def _on_failure(self, batch: ProducerBatch, failure: Failure, now: int) -> None:
         if batch.done:
             return
-        if failure.kind is FailureKind.UNREACHABLE:
+        if failure.kind in (FailureKind.UNREACHABLE, FailureKind.AUTHENTICATION):
             # Nothing was sent, so this does not count as an attempt; the driver waits before it connects again.
             batch.retry_at = now + self._config.retry_backoff_ms
             self._requeue(batch)

@@ -1,0 +1,197 @@
+"""Reads files of settings as Kafka's own tools have them (`--command-config client.properties`).
+
+The form is that of Java's `Properties.load`: ISO-8859-1, `key=value`, `key: value` or `key value`, `#` and `!` begin
+comments, a backslash at the end of a line continues it, and `\\t \\n \\r \\f \\uXXXX` stand for signs.
+
+A file that works with Kafka's tools works here: settings of Kafka's clients that mean nothing here are passed over.
+Those that would change how a client proves its identity are refused, since without them the others do not mean what
+they say.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from muster.errors import ConfigError
+
+log = logging.getLogger("muster.client")
+
+_SPACE: Final = " \t\f"
+_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+WITHOUT_MEANING: Final = frozenset(
+    {
+        "bootstrap.controllers",
+        "client.dns.lookup",
+        "compression.lz4.level",
+        "enable.metrics.push",
+        "group.protocol",
+        "group.remote.assignor",
+        "interceptor.classes",
+        "key.deserializer",
+        "key.serializer",
+        "metadata.recovery.rebootstrap.trigger.ms",
+        "metadata.recovery.strategy",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "partitioner.class",
+        "sasl.kerberos.kinit.cmd",
+        "sasl.kerberos.min.time.before.relogin",
+        "sasl.kerberos.service.name",
+        "sasl.kerberos.ticket.renew.jitter",
+        "sasl.kerberos.ticket.renew.window.factor",
+        "sasl.login.class",
+        "sasl.login.refresh.buffer.seconds",
+        "sasl.login.refresh.min.period.seconds",
+        "sasl.login.refresh.window.factor",
+        "sasl.login.refresh.window.jitter",
+        "sasl.oauthbearer.clock.skew.seconds",
+        "sasl.oauthbearer.expected.audience",
+        "sasl.oauthbearer.expected.issuer",
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
+        "sasl.oauthbearer.jwks.endpoint.url",
+        "sasl.oauthbearer.jwt.retriever.class",
+        "sasl.oauthbearer.jwt.validator.class",
+        "sasl.oauthbearer.scope.claim.name",
+        "sasl.oauthbearer.sub.claim.name",
+        "share.acknowledgement.mode",
+        "share.acquire.mode",
+        "ssl.keymanager.algorithm",
+        "ssl.protocol",
+        "ssl.provider",
+        "ssl.secure.random.implementation",
+        "ssl.trustmanager.algorithm",
+        "transaction.timeout.ms",
+        "transaction.two.phase.commit.enable",
+        "transactional.id",
+        "value.deserializer",
+        "value.serializer",
+    }
+)
+"""Settings of Kafka 4.2's clients that change nothing here."""
+
+_ASSERTIONS: Final = "sasl.oauthbearer.assertion."
+
+_USUAL_HANDLERS: Final = ("OAuthBearerLoginCallbackHandler", "OAuthBearerSaslClientCallbackHandler")
+"""Kafka's own handlers that fetch tokens as is done here."""
+
+NOT_POSSIBLE: Final = frozenset(
+    {
+        "config.providers",
+        "sasl.client.callback.handler.class",
+        "sasl.login.callback.handler.class",
+        "security.providers",
+        "ssl.engine.factory.class",
+    }
+)
+"""Settings that name Java classes, without which the others do not mean what they say."""
+
+
+def read(path: str) -> dict[str, str]:
+    """The settings of a file.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        text = Path(path).read_bytes().decode("iso-8859-1")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    return dict(_pair(path, number, line) for number, line in _lines(text))
+
+
+def choose(path: str, found: Mapping[str, str], known: Iterable[str], of_others: Iterable[str]) -> dict[str, str]:
+    """Those of a file's settings that a client knows, by Kafka's names.
+
+    `known` are the client's settings with underscores, `of_others` those of other clients, which are passed over. A
+    name that no client knows is told in the log, with the nearest that exists.
+
+    Raises:
+        ConfigError: a setting would change how the client proves its identity, in a way that is not possible here.
+    """
+    names, others = set(known), set(of_others)
+    chosen: dict[str, str] = {}
+    for key, value in found.items():
+        name = key.replace(".", "_")
+        if name in names:
+            chosen[key] = value
+        elif key in NOT_POSSIBLE or key.startswith(_ASSERTIONS):
+            _refuse(path, key, value)
+        elif name not in others and key not in WITHOUT_MEANING:
+            log.warning("%s: %s is no setting of Kafka's clients%s", path, key, _nearest(name, names))
+    return chosen
+
+
+def _refuse(path: str, key: str, value: str) -> None:
+    if value and not value.endswith(_USUAL_HANDLERS):
+        raise ConfigError(f"{path}: {key} is not possible here: it names what only Kafka's Java clients have")
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.5)
+    return f"; did you mean {near[0].replace('_', '.')}?" if near else ""
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """The logical lines with their numbers, without comments and empty ones."""
+    natural = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    number = 0
+    while number < len(natural):
+        first, line = number + 1, natural[number].lstrip(_SPACE)
+        number += 1
+        if not line or line[0] in "#!":
+            continue
+        while _is_continued(line) and number < len(natural):
+            line = line[:-1] + natural[number].lstrip(_SPACE)
+            number += 1
+        yield first, line[:-1] if _is_continued(line) else line
+
+
+def _is_continued(line: str) -> bool:
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
+def _pair(path: str, number: int, line: str) -> tuple[str, str]:
+    end = 0
+    while end < len(line) and line[end] not in "=:" + _SPACE:
+        end += 2 if line[end] == "\\" else 1
+    rest = line[end:].lstrip(_SPACE)
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(_SPACE)
+    try:
+        return _unescaped(line[:end]), _unescaped(rest)
+    except ValueError:
+        raise ConfigError(f"{path}, line {number}: behind \\u four hexadecimal digits are due") from None
+
+
+def _unescaped(text: str) -> str:
+    found: list[str] = []
+    position = 0
+    while position < len(text):
+        sign = text[position]
+        position += 1
+        if sign == "\\" and position < len(text):
+            sign = text[position]
+            position += 1
+            if sign == "u":
+                sign = chr(_hexadecimal(text[position : position + 4]))
+                position += 4
+            else:
+                sign = _ESCAPES.get(sign, sign)
+        found.append(sign)
+    # Java's text is UTF-16: two escapes may stand for one sign.
+    return "".join(found).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _hexadecimal(digits: str) -> int:
+    if len(digits) != 4 or not all(digit in "0123456789abcdefABCDEF" for digit in digits):
+        raise ValueError(digits)
+    return int(digits, 16)

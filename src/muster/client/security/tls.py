@@ -1,0 +1,236 @@
+"""TLS by the standard library: a context from the settings, and sentences about what a handshake ended with.
+
+Certificates and keys are PEM. Java's own key stores (JKS), and PKCS#12, which the standard library does not read, are
+told apart by their first bytes and refused with the command that turns them into PEM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import ssl
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from muster.client.security.secret import Secret
+from muster.client.security.settings import SecurityConfig
+from muster.errors import ConfigError
+
+_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+
+_JKS: Final = b"\xfe\xed\xfe\xed"
+_JCEKS: Final = b"\xce\xce\xce\xce"
+_DER: Final = b"\x30"
+
+
+def context(config: SecurityConfig) -> ssl.SSLContext:
+    """What TLS connections of these settings use.
+
+    Raises:
+        ConfigError: a file cannot be read, is not PEM, or needs another password; a version or cipher is not known.
+    """
+    name, text = _authorities(config)
+    try:
+        made = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cadata=text)
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigError(f"{name} has no certificates in PEM: {_words(error)}") from None
+    if not config.ssl_endpoint_identification_algorithm:
+        made.check_hostname = False
+    made.minimum_version, made.maximum_version = _versions(config.ssl_enabled_protocols)
+    if config.ssl_cipher_suites:
+        _choose_ciphers(made, config.ssl_cipher_suites)
+    _load_identity(made, config)
+    return made
+
+
+def _authorities(config: SecurityConfig) -> tuple[str, str | None]:
+    """The setting that names the authorities, and their certificates; None for the system's."""
+    location, text = config.ssl_truststore_location, config.ssl_truststore_certificates
+    if location and text:
+        raise ConfigError("ssl_truststore_location and ssl_truststore_certificates are both given; one is enough")
+    if not location:
+        return "ssl_truststore_certificates", text
+    _refuse_type("ssl_truststore_type", config.ssl_truststore_type, location)
+    return "ssl_truststore_location", _pem("ssl_truststore_location", location)
+
+
+def _load_identity(made: ssl.SSLContext, config: SecurityConfig) -> None:
+    location, chain, key = (
+        config.ssl_keystore_location,
+        config.ssl_keystore_certificate_chain,
+        config.ssl_keystore_key,
+    )
+    if location and (chain or key):
+        raise ConfigError("ssl_keystore_location and ssl_keystore_key are both given; one of them is enough")
+    if bool(chain) != bool(key):
+        raise ConfigError("ssl_keystore_certificate_chain and ssl_keystore_key belong together; one is missing")
+    if location:
+        _refuse_type("ssl_keystore_type", config.ssl_keystore_type, location)
+        _pem("ssl_keystore_location", location)
+        _load_pair(made, "ssl_keystore_location", location, config.ssl_key_password)
+    elif chain and key:
+        with _as_file(f"{key.reveal()}\n{chain}\n") as path:
+            _load_pair(made, "ssl_keystore_key", path, config.ssl_key_password)
+
+
+def _load_pair(made: ssl.SSLContext, name: str, path: str, password: Secret | None) -> None:
+    asked: list[bool] = []
+
+    def tell() -> str:
+        # Without a function OpenSSL asks on the terminal, and a service would hang there.
+        asked.append(True)
+        if password is None:
+            raise ConfigError(f"the key of {name} is encrypted, and there is no ssl_key_password")
+        return password.reveal()
+
+    try:
+        made.load_cert_chain(path, password=tell)
+    except ssl.SSLError as error:
+        if asked:
+            raise ConfigError(f"ssl_key_password is not the password of the key of {name}") from None
+        raise ConfigError(f"{name} must have a private key and its certificate in PEM: {_words(error)}") from None
+    except OSError as error:
+        raise ConfigError(f"{name} cannot be read: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def _as_file(text: str) -> Iterator[str]:
+    """A file for the owner's eyes only, for as long as it is read: the standard library takes keys from files alone."""
+    if hasattr(os, "memfd_create"):
+        number = os.memfd_create("muster-key")  # never on a disk
+        try:
+            os.write(number, text.encode())
+            yield f"/proc/self/fd/{number}"
+        finally:
+            os.close(number)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "key.pem")
+        with open(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+        yield str(path)
+
+
+def _pem(name: str, location: str) -> str:
+    try:
+        found = Path(location).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{name}: {location} cannot be read: {error.strerror}") from None
+    if found.startswith((_JKS, _JCEKS)):
+        raise ConfigError(f"{name}: {location} is a Java key store; {_from_java(location)}")
+    if found.startswith(_DER):
+        raise ConfigError(f"{name}: {location} is PKCS#12 or DER; {_from_pkcs12(location)}")
+    try:
+        return found.decode("ascii", "strict" if b"-----BEGIN" not in found else "ignore")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{name}: {location} is not PEM: it has no -----BEGIN") from None
+
+
+def _refuse_type(name: str, given: str | None, location: str) -> None:
+    if given is None or given.upper() == "PEM":
+        return
+    known = {"JKS": _from_java, "PKCS12": _from_pkcs12}.get(given.upper())
+    raise ConfigError(f"{name} is {given}, which is not read here; {known(location) if known else 'PEM is'}")
+
+
+def _from_java(location: str) -> str:
+    target = str(Path(location).with_suffix(".p12"))
+    return (
+        f"make it PEM: keytool -importkeystore -srckeystore {location} -destkeystore {target} -deststoretype PKCS12, "
+        f"then {_command(target)}"
+    )
+
+
+def _from_pkcs12(location: str) -> str:
+    return f"make it PEM: {_command(location)}"
+
+
+def _command(location: str) -> str:
+    return f"openssl pkcs12 -in {location} -out {Path(location).with_suffix('.pem')} -nodes"
+
+
+def _versions(names: tuple[str, ...]) -> tuple[ssl.TLSVersion, ssl.TLSVersion]:
+    unknown = [name for name in names if name not in _VERSIONS]
+    if unknown or not names:
+        raise ConfigError(f"ssl_enabled_protocols has {unknown or 'nothing'}; TLSv1.2 and TLSv1.3 can be chosen")
+    chosen = sorted(_VERSIONS[name] for name in names)
+    return chosen[0], chosen[-1]
+
+
+def _choose_ciphers(made: ssl.SSLContext, names: tuple[str, ...]) -> None:
+    # The ciphers of TLS 1.3 are OpenSSL's own choice: the standard library cannot narrow them.
+    older = [name for name in names if not name.startswith(("TLS_AES", "TLS_CHACHA20"))]
+    if not older:
+        return
+    try:
+        made.set_ciphers(":".join(older))
+    except ssl.SSLError:
+        raise ConfigError(
+            f"ssl_cipher_suites has {', '.join(older)}, of which OpenSSL knows none; its names are like "
+            "ECDHE-RSA-AES256-GCM-SHA384 (openssl ciphers -v lists them)"
+        ) from None
+
+
+# --- what went wrong -------------------------------------------------------------------------------------------------
+
+_OTHER_PROTOCOL: Final = frozenset(
+    {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL"}
+)
+
+_EXPIRED, _NOT_YET = 10, 9
+_HOST_NAME = frozenset({62, 64})
+_UNKNOWN_AUTHORITY = frozenset({2, 18, 19, 20, 21})
+
+
+def why_refused(error: ssl.SSLError) -> str | None:
+    """Why the handshake cannot succeed, as half a sentence that says what to do; None where a second try may help."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _why_not_trusted(error)
+    reason = getattr(error, "reason", None) or ""
+    if reason in _OTHER_PROTOCOL:
+        return (
+            "the port does not speak TLS; security_protocol would be PLAINTEXT or SASL_PLAINTEXT, or it is another port"
+        )
+    if reason.endswith(("PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL")):
+        return (
+            "the broker and this client have no version of TLS in common; look at ssl_enabled_protocols on both sides"
+        )
+    if "ALERT" in reason and any(word in reason for word in ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")):
+        return (
+            f"the broker does not accept this client's certificate ({_words(error)}); look at ssl_keystore_location, "
+            "and at the broker's ssl.truststore"
+        )
+    if "HANDSHAKE_FAILURE" in reason or "NO_SHARED_CIPHER" in reason:
+        return (
+            "the broker refused the handshake: it wants a certificate of the client (ssl_keystore_location), or there "
+            "is no cipher in common (ssl_cipher_suites)"
+        )
+    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError):
+        return None
+    return f"the TLS handshake failed: {_words(error)}"
+
+
+def _why_not_trusted(error: ssl.SSLCertVerificationError) -> str:
+    code = error.verify_code
+    if code == _EXPIRED:
+        return "the broker's certificate has expired; it has to be renewed there (or this machine's clock is wrong)"
+    if code == _NOT_YET:
+        return "the broker's certificate is not valid yet; is this machine's clock right?"
+    if code in _HOST_NAME:
+        return (
+            f"the broker's certificate is for another host name ({error.verify_message}); use the name that it has, or "
+            "leave ssl_endpoint_identification_algorithm empty to trust any name"
+        )
+    if code in _UNKNOWN_AUTHORITY:
+        return (
+            "the broker's certificate is of an authority that is not trusted here; name its certificate (PEM) with "
+            "ssl_truststore_location"
+        )
+    return f"the broker's certificate is not trusted: {error.verify_message}"
+
+
+def _words(error: Exception) -> str:
+    reason = getattr(error, "reason", None)
+    return str(reason).lower().replace("_", " ") if reason else str(error)

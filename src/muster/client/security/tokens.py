@@ -1,0 +1,195 @@
+"""OAuth tokens: where they come from, and for how long one is used.
+
+A token is asked for when a connection begins, or authenticates again, and there is none that is young enough: after
+four fifths of its life a new one is fetched, as by Kafka's login. If that fails while the old one is still good, the
+old one is used. How long a token lives is told by its source, or stands in it (`exp` of a JWT, RFC 7519, which is read
+without being verified: verifying is the broker's part). A token of which neither is known is used once.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from muster.client.security.secret import Secret
+from muster.client.security.settings import Login, SecurityConfig
+from muster.errors import AuthenticationError
+
+_REFRESH_AT: Final = 0.8
+_MOST_BYTES: Final = 1 << 20
+_TOKEN_CHARACTERS: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~+/=")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token. `expires_at_ms` is in milliseconds since the epoch; None: as the token itself says, if it does."""
+
+    value: Secret
+    expires_at_ms: int | None = None
+
+    @classmethod
+    def of(cls, given: Any) -> Token:
+        """What a provider returned: a Token, or text.
+
+        Raises:
+            AuthenticationError: it is neither, or no text that could be a token.
+        """
+        token = cls(Secret(given)) if isinstance(given, str) else given
+        if not isinstance(token, Token):
+            raise AuthenticationError(
+                f"sasl_oauthbearer_token_provider returned {type(given).__name__}; it must return text or a Token"
+            )
+        text = token.value.reveal()
+        if not text or not _TOKEN_CHARACTERS.issuperset(text):
+            raise AuthenticationError("what was given as an OAuth token is none: it has signs that no token has")
+        return token if token.expires_at_ms is not None else cls(token.value, _expiry(text))
+
+
+def _expiry(token: str) -> int | None:
+    parts = token.split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        expires_at = claims["exp"]
+        return int(expires_at * 1000) if isinstance(expires_at, int | float) else None
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+
+
+class Tokens:
+    """The tokens of one client. `fetch` may take as long as the source does; `get` is called from any thread."""
+
+    def __init__(self, fetch: Callable[[], Token], clock: Callable[[], int]) -> None:
+        self._fetch = fetch
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._token: Token | None = None
+        self._refresh_at = 0
+
+    def get(self) -> str:
+        """A token that is good now.
+
+        Raises:
+            AuthenticationError: there is none; the message says why.
+        """
+        with self._lock:
+            now = self._clock()
+            if self._token is None or now >= self._refresh_at:
+                self._renew(now)
+            assert self._token is not None
+            return self._token.value.reveal()
+
+    def _renew(self, now: int) -> None:
+        try:
+            token = self._fetch()
+        except AuthenticationError:
+            if self._token is not None and now < (self._token.expires_at_ms or 0):
+                return
+            raise
+        if token.expires_at_ms is not None and token.expires_at_ms <= now:
+            raise AuthenticationError("the OAuth token that was given has expired already")
+        self._token = token
+        lifetime_ms = 0 if token.expires_at_ms is None else token.expires_at_ms - now
+        self._refresh_at = now + int(lifetime_ms * _REFRESH_AT)
+
+    def refused(self) -> None:
+        """The broker did not accept it: the next one is fetched anew."""
+        with self._lock:
+            self._token = None
+
+
+def by_client_credentials(config: SecurityConfig, login: Login, clock: Callable[[], int]) -> Token:
+    """A token from the endpoint that the settings name (RFC 6749, 4.4), or from the file at a `file:` URL.
+
+    Raises:
+        AuthenticationError: it could not be had. `retriable` says whether a second try may help.
+    """
+    url = config.sasl_oauthbearer_token_endpoint_url or ""
+    if url.startswith("file:"):
+        return Token.of(_of_file(url))
+    answer = _asked(_request(url, login, config.sasl_oauthbearer_header_urlencode), config)
+    try:
+        found = json.loads(answer)
+    except (ValueError, RecursionError):
+        raise AuthenticationError(f"{_place(url)} did not answer with JSON; is it a token endpoint?") from None
+    text = found.get("access_token") if isinstance(found, dict) else None
+    if not isinstance(text, str):
+        raise AuthenticationError(f"the answer of {_place(url)} has no access_token")
+    lifetime = found.get("expires_in")
+    known = isinstance(lifetime, int | float) and not isinstance(lifetime, bool) and 0 < lifetime < 1e10
+    return Token.of(Token(Secret(text), clock() + int(lifetime * 1000) if known else None))
+
+
+def _of_file(url: str) -> str:
+    path = urllib.request.url2pathname(urllib.parse.urlsplit(url).path)
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read(_MOST_BYTES).strip()
+    except (OSError, ValueError) as error:
+        raise AuthenticationError(f"no OAuth token can be read from {path}: {_reason(error)}") from None
+
+
+def _request(url: str, login: Login, is_encoded: bool) -> urllib.request.Request:
+    # RFC 6749 wants both encoded; Kafka leaves them as they are unless it is told to: many endpoints do not decode.
+    encode = urllib.parse.quote_plus if is_encoded else str
+    secret = login.client_secret.reveal() if login.client_secret is not None else ""
+    pair = f"{encode(login.client_id or '')}:{encode(secret)}"
+    form = {"grant_type": "client_credentials"} | ({"scope": login.scope} if login.scope else {})
+    headers = {
+        "Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}",
+        "Accept": "application/json",
+        "Content-Type": "application/x-www-form-urlencoded",
+    }
+    return urllib.request.Request(url, urllib.parse.urlencode(form).encode(), headers, method="POST")
+
+
+def _asked(request: urllib.request.Request, config: SecurityConfig) -> bytes:
+    place = _place(request.full_url)
+    timeout_s = max(config.sasl_login_connect_timeout_ms, config.sasl_login_read_timeout_ms) / 1000 or None
+    opener = urllib.request.build_opener(_NoRedirect)
+    try:
+        with opener.open(request, timeout=timeout_s) as answer:
+            return bytes(answer.read(_MOST_BYTES))
+    except urllib.error.HTTPError as error:
+        with error:
+            retriable = error.code >= 500 or error.code == 429
+            why = _said(error) or error.reason
+        raise AuthenticationError(f"{place} gave no token: HTTP {error.code}: {why}", retriable=retriable) from None
+    except (OSError, ValueError) as error:
+        raise AuthenticationError(f"no token from {place}: {_reason(error)}", retriable=True) from None
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """The client's secret goes to the address that the settings name, and to no other."""
+
+    def redirect_request(self, *args: Any, **more: Any) -> None:
+        return None
+
+
+def _said(error: urllib.error.HTTPError) -> str | None:
+    """The error as RFC 6749, 5.2 has it; nothing else of the body, which may repeat what was sent."""
+    try:
+        found = json.loads(error.read(_MOST_BYTES))
+        said = found["error"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return said[:100] if isinstance(said, str) and said.replace("_", "").isalnum() else None
+
+
+def _place(url: str) -> str:
+    """The host of a URL: its path and its query may have secrets in them."""
+    parts = urllib.parse.urlsplit(url)
+    return f"the token endpoint at {parts.hostname}"
+
+
+def _reason(error: BaseException) -> str:
+    cause = getattr(error, "reason", error)
+    return str(getattr(cause, "strerror", None) or cause)

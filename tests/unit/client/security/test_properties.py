@@ -1,0 +1,92 @@
+"""Files of settings, as Java reads them."""
+
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.client.properties import choose, read
+from muster.errors import ConfigError
+
+
+@pytest.fixture
+def reading(tmp_path):
+    def read_text(text):
+        path = tmp_path / "client.properties"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode("iso-8859-1"))
+        return read(str(path))
+
+    return read_text
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", {}),
+        ("# a\n! b\n\n   \n  # c", {}),
+        ("a=b", {"a": "b"}),
+        ("a = b = c ", {"a": "b = c "}),
+        ("a: b", {"a": "b"}),
+        ("a b", {"a": "b"}),
+        ("  a\t=\tb", {"a": "b"}),
+        ("a", {"a": ""}),
+        ("a=", {"a": ""}),
+        ("a=1\na=2", {"a": "2"}),
+        ("a=b\r\nc=d\re=f", {"a": "b", "c": "d", "e": "f"}),
+        ("a=one \\\n    two \\\n three", {"a": "one two three"}),
+        ("a=one \\\n# two", {"a": "one # two"}),
+        ("a=b\\\\\nc=d", {"a": "b\\", "c": "d"}),
+        ("a=b\\", {"a": "b"}),
+        (r"a=\t\n\r\f\q\u00fc", {"a": "\t\n\r\fqü"}),
+        (r"a=\ud83d\ude00", {"a": "😀"}),
+        (r"a\=b\ c=d", {"a=b c": "d"}),
+        ("a=\xfc", {"a": "ü"}),
+    ],
+)
+def test_lines_are_read_as_java_reads_them(reading, text, found):
+    assert reading(text) == found
+
+
+def test_a_broken_escape_is_told_with_its_line_and_without_its_value(reading):
+    with pytest.raises(ConfigError, match=r"line 2: behind \\u four") as raised:
+        reading("a=b\npassword=hush\\u12")
+    assert "hush" not in str(raised.value)
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        read(str(tmp_path / "none"))
+
+
+@given(st.dictionaries(st.text(max_size=6), st.text(max_size=9), max_size=4))
+def test_whatever_is_escaped_is_read_back(tmp_path_factory, settings):
+    def escaped(text):
+        units = text.encode("utf-16-be", "surrogatepass")
+        return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
+
+    path = tmp_path_factory.mktemp("settings") / "client.properties"
+    path.write_text("".join(f"{escaped(key)}={escaped(value)}\n" for key, value in settings.items()))
+    assert read(str(path)) == settings
+
+
+KNOWN = ("security_protocol", "ssl_truststore_location")
+
+
+def test_settings_of_other_clients_are_passed_over(caplog):
+    caplog.set_level(logging.INFO)
+    found = {"security.protocol": "SSL", "group.id": "g", "metric.reporters": "", "security.protocoll": "SSL"}
+    assert choose("f", found, KNOWN, ("group_id",)) == {"security.protocol": "SSL"}
+    told = [record.getMessage() for record in caplog.records]
+    assert told == ["f: security.protocoll is no setting of Kafka's clients; did you mean security.protocol?"]
+
+
+@pytest.mark.parametrize("key", ["ssl.engine.factory.class", "config.providers", "sasl.oauthbearer.assertion.file"])
+def test_what_would_change_the_meaning_is_refused(key):
+    with pytest.raises(ConfigError, match=f"f: {key} is not possible here"):
+        choose("f", {key: "x"}, KNOWN, ())
+
+
+def test_kafkas_own_handler_of_tokens_is_what_is_done_here():
+    name = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+    assert choose("f", {"sasl.login.callback.handler.class": name}, KNOWN, ()) == {}

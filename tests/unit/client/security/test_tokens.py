@@ -1,0 +1,202 @@
+"""OAuth tokens: asked for when they are needed, kept while they are good, and never shown."""
+
+import base64
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from muster.client.config import ClientConfig
+from muster.client.security.secret import Secret
+from muster.client.security.settings import login
+from muster.client.security.tokens import Token, Tokens, by_client_credentials
+from muster.errors import AuthenticationError
+
+NOW = 1_700_000_000_000
+
+
+class Source:
+    """Gives tokens t0, t1, ... that live for a time, or fails."""
+
+    def __init__(self, lives_ms):
+        self.lives_ms, self.now, self.count, self.fails = lives_ms, NOW, 0, False
+
+    def __call__(self):
+        if self.fails:
+            raise AuthenticationError("away", retriable=True)
+        self.count += 1
+        return Token(Secret(f"t{self.count}"), None if self.lives_ms is None else self.now + self.lives_ms)
+
+
+def test_a_token_is_kept_for_four_fifths_of_its_life():
+    source = Source(1_000)
+    tokens = Tokens(source, lambda: source.now)
+    found = []
+    for source.now in (NOW, NOW + 799, NOW + 800, NOW + 1_599):
+        found.append(tokens.get())
+    assert found == ["t1", "t1", "t2", "t2"]
+
+
+def test_a_token_of_unknown_life_is_used_once():
+    tokens = Tokens(Source(None), lambda: NOW)
+    assert [tokens.get(), tokens.get()] == ["t1", "t2"]
+
+
+def test_an_old_token_serves_while_there_is_no_new_one():
+    source = Source(1_000)
+    tokens = Tokens(source, lambda: source.now)
+    tokens.get()
+    source.fails, source.now = True, NOW + 999
+    assert tokens.get() == "t1"
+    source.now = NOW + 1_000
+    with pytest.raises(AuthenticationError, match="away"):
+        tokens.get()
+
+
+def test_a_token_that_was_refused_is_not_used_again():
+    tokens = Tokens(Source(1_000), lambda: NOW)
+    tokens.get()
+    tokens.refused()
+    assert tokens.get() == "t2"
+
+
+def test_a_token_that_has_expired_is_not_sent():
+    with pytest.raises(AuthenticationError, match="expired already"):
+        Tokens(Source(0), lambda: NOW).get()
+
+
+def jwt(claims):
+    middle = base64.urlsafe_b64encode(claims if isinstance(claims, bytes) else json.dumps(claims).encode())
+    return f"e30.{middle.decode().rstrip('=')}.c2ln"
+
+
+@pytest.mark.parametrize(
+    ("text", "expires_at_ms"),
+    [
+        (jwt({"exp": 1_700_000_000}), NOW),
+        (jwt({"exp": 1_700_000_000.5}), NOW + 500),
+        (jwt({"exp": "soon"}), None),
+        (jwt({"exp": 1e400}), None),
+        (jwt({}), None),
+        (jwt([1]), None),
+        (jwt(b"\xff"), None),
+        (jwt(b"[" * 100_000), None),
+        ("opaque", None),
+        ("a.b.c", None),
+    ],
+)
+def test_how_long_a_token_lives_is_read_from_it(text, expires_at_ms):
+    assert Token.of(text).expires_at_ms == expires_at_ms
+    assert Token.of(Token(Secret(text), 7)).expires_at_ms == 7
+
+
+@pytest.mark.parametrize("given", ["", "two words", "line\nline", "a\x01b", "ü", b"bytes", None, 7])
+def test_what_is_no_token_is_refused_without_showing_it(given):
+    with pytest.raises(AuthenticationError) as raised:
+        Token.of(given)
+    if given and isinstance(given, str):
+        assert given not in str(raised.value)
+
+
+@contextmanager
+def endpoint(status, body, headers=()):
+    """A token endpoint that answers so; it gives what it was asked."""
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            asked.append((self.headers, self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()))
+            self.send_response(status)
+            for name, value in headers:
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_GET(self):
+            self.do_POST()
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/token?tenant=hush", asked
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def fetch(url, secret="hush:secret", **more):
+    settings = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": url,
+        "sasl.oauthbearer.client.credentials.client.id": "me",
+        "sasl.oauthbearer.client.credentials.client.secret": secret,
+        "sasl.oauthbearer.scope": "kafka read",
+    }
+    config = ClientConfig.of(settings | more)
+    return by_client_credentials(config, login(config), lambda: NOW)
+
+
+@pytest.mark.parametrize(("encode", "pair"), [("false", "me:hush:secret"), ("true", "me:hush%3Asecret")])
+def test_client_credentials_are_exchanged_for_a_token(encode, pair):
+    with endpoint(200, b'{"access_token":"abc","expires_in":60}') as (url, asked):
+        token = fetch(url, **{"sasl.oauthbearer.header.urlencode": encode})
+    assert token == Token(Secret("abc"), NOW + 60_000)
+    ((headers, body),) = asked
+    assert base64.b64decode(headers["Authorization"].removeprefix("Basic ")).decode() == pair
+    assert body == "grant_type=client_credentials&scope=kafka+read"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "why", "retriable"),
+    [
+        (200, b"<html>", "did not answer with JSON", False),
+        (200, b"{}", "has no access_token", False),
+        (200, b'{"access_token":7}', "has no access_token", False),
+        (200, b'{"access_token":"two words"}', "signs that no token has", False),
+        (401, b'{"error":"invalid_client","error_description":"hush"}', "HTTP 401: invalid_client", False),
+        (400, b"hush", "HTTP 400: Bad Request", False),
+        (429, b"", "HTTP 429", True),
+        (503, b"hush", "HTTP 503: Service Unavailable", True),
+    ],
+)
+def test_what_an_endpoint_refuses_is_told_without_secrets(status, body, why, retriable):
+    with endpoint(status, body) as (url, _), pytest.raises(AuthenticationError, match=why) as raised:
+        fetch(url)
+    assert "hush" not in str(raised.value)
+    assert raised.value.retriable is retriable
+
+
+@pytest.mark.parametrize("status", [302, 307, 308])
+def test_the_secret_does_not_follow_to_another_address(status):
+    with (
+        endpoint(200, b'{"access_token":"abc"}') as (other, asked),
+        endpoint(status, b"", [("Location", other)]) as (url, _),
+        pytest.raises(AuthenticationError, match=f"HTTP {status}"),
+    ):
+        fetch(url)
+    assert asked == []
+
+
+def test_an_endpoint_that_is_away_may_come_back():
+    with endpoint(200, b"") as (url, _):
+        pass
+    with pytest.raises(AuthenticationError, match="no token from the token endpoint at ") as raised:
+        fetch(url)
+    assert raised.value.retriable
+
+
+def test_a_token_may_lie_in_a_file(tmp_path):
+    path = tmp_path / "a token"
+    path.write_text("abc\n")
+    assert fetch(path.as_uri()).value == Secret("abc")
+    path.unlink()
+    with pytest.raises(AuthenticationError, match="No such file"):
+        fetch(path.as_uri())
