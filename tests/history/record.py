@@ -27,13 +27,19 @@ from pathlib import Path
 from typing import Any
 
 from tests.history.scenarios import offset_plays as offset_plays  # its scripts are in PLAYS then
-from tests.history.scenarios.cluster_plays import Nodes
+from tests.history.scenarios import other_plays as other_plays
+from tests.history.scenarios import unseen_cluster_plays as unseen_cluster_plays
+from tests.history.scenarios import unseen_deploy_plays as unseen_deploy_plays
+from tests.history.scenarios import unseen_later_plays as unseen_later_plays
+from tests.history.scenarios import unseen_plays as unseen_plays
+from tests.history.scenarios.cluster_plays import Alone, Nodes
 from tests.history.scenarios.operator_client import Operator
 from tests.history.scenarios.plays import PLAYS, Play
+from tests.history.scenarios.road import Road
 from tests.history.scenarios.stage import Stage
 from tests.history.scenarios.witnesses import as_json, events_of, rows_of, said_of
 from tests.support.brokers import BrokerProcess
-from tests.support.peers import KafkaBroker, KafkaCluster
+from tests.support.peers import KafkaBroker, KafkaCluster, free_ports
 
 CORPUS = Path(__file__).parent / "corpus"
 
@@ -54,6 +60,9 @@ OF_KAFKA = {
     "log.cleaner.enable": "false",
 }
 LOUD = ["-Dgroups.log=INFO"]
+PREPARES = "reparing to rebalance"
+REBALANCES = ("Stabilized group", "Bumped group epoch")
+QUIET_KEYS = ("group", "at_ms", "until_ms", "about")
 
 
 @dataclass
@@ -67,18 +76,35 @@ class Running:
     """One to read `__consumer_offsets` from; of several brokers that of the one that is never killed."""
     logs: Callable[[], list[str]]
     settings: dict[str, str]
-    nodes: Nodes | None = None
+    nodes: Nodes | Alone | None = None
+    road: Road | None = None
+
+
+def _two_listeners(port: int, controller: int, behind: int, road: int) -> dict[str, str]:
+    """The broker's settings for a second listener, to which clients come by the road's port."""
+    own = f"PLAINTEXT://127.0.0.1:{port}"
+    return {
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "listeners": f"{own},ROAD://127.0.0.1:{behind},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": f"{own},ROAD://127.0.0.1:{road}",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,ROAD:PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+    }
 
 
 @contextlib.contextmanager
 def running(kind: str, folder: Path) -> Iterator[Running]:
     """Start a cluster of this kind, and an operator for it."""
     if kind == "kafka":
+        port, controller, behind, road_port = free_ports(4)
+        settings = {**OF_KAFKA, **_two_listeners(port, controller, behind, road_port)}
         with (
-            KafkaBroker(folder / "kafka", OF_KAFKA, java_options=LOUD) as broker,
+            KafkaBroker(folder / "kafka", settings, port, java_options=LOUD) as broker,
+            Road(road_port, behind) as road,
             Operator(broker.bootstrap) as operator,
         ):
-            yield Running(kind, broker.bootstrap, operator, broker.folder / "data", lambda: [broker.log], OF_KAFKA)
+            data = broker.folder / "data"
+            yield Running(kind, broker.bootstrap, operator, data, lambda: [broker.log], OF_KAFKA, road=road)
     elif kind == "cluster3":
         cluster = KafkaCluster(folder / "kafka", 3, OF_KAFKA, java_options=LOUD)
         with cluster, Operator(cluster.bootstrap) as operator:
@@ -89,19 +115,23 @@ def running(kind: str, folder: Path) -> Iterator[Running]:
     else:
         settings = {**TIMES, "auto.create.topics.enable": "false"}
         with BrokerProcess(folder / "muster", settings) as process, Operator(process.bootstrap) as operator:
-            yield Running(kind, process.bootstrap, operator, process.folder, list, TIMES)
+            yield Running(kind, process.bootstrap, operator, process.folder, list, TIMES, Alone(process))
 
 
 def record(played: Play, where: Running, folder: Path, config: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Play a scenario, and what is to be kept of it. `config`: members' settings besides those of the script."""
     stage = Stage(played.name, where.bootstrap, where.operator, folder, where.nodes)
     stage.config.update(config or {})
+    stage.road = where.road
     try:
         played.script(stage, played.flavour)
         topics = stage.ends()
     finally:
         stage.close()
     prefix = f"{played.name}."
+    said = said_of(where.logs(), prefix)
+    truth = [told for told in stage.truth if not told.pop("if_logged", False) or _rebalanced(said, told)]
+    calm = [told for told in stage.truth if told not in truth]
     kept = {
         "scenario": played.name,
         "cluster": where.kind,
@@ -110,13 +140,24 @@ def record(played: Play, where: Running, folder: Path, config: Mapping[str, str]
         "topics": topics,
         "topic_ids": stage.topic_ids,
         "records": [as_json(row) for row in rows_of(where.data, prefix)],
-        "truth": stage.truth,
-        "quiet": stage.calm,
-        "broker_log": said_of(where.logs(), prefix),
+        "truth": truth,
+        "quiet": [*stage.calm, *({key: told[key] for key in QUIET_KEYS} for told in calm)],
+        "broker_log": said,
     }
     if where.kind == "muster":
         kept["events"] = events_of(where.data, prefix)
     return kept
+
+
+def _rebalanced(said: list[dict[str, Any]], told: Mapping[str, Any]) -> bool:
+    """Whether the coordinators logged a rebalance of the group, to its end, while this was done: one that stood still
+    may begin one when it goes on, and then learn that it is none any more."""
+    return any(
+        line["group"] == told["group"]
+        and told["at_ms"] <= line["at_ms"] <= told["until_ms"]
+        and any(text in line["text"] for text in REBALANCES)
+        for line in said
+    )
 
 
 def write(kept: dict[str, Any], folder: Path) -> Path:
@@ -132,7 +173,7 @@ def doubts(kept: dict[str, Any]) -> list[str]:
     """What the brokers' log, or their events, say of rebalances outside the scripted windows: the machine was too busy,
     or a script is not exact."""
     windows = [(told["at_ms"] - 50, told["until_ms"] + 50) for told in kept["truth"]]
-    began = [(said["at_ms"], said["text"]) for said in kept["broker_log"] if "reparing to rebalance" in said["text"]]
+    began = [(said["at_ms"], said["text"]) for said in kept["broker_log"] if PREPARES in said["text"]]
     starts = [told for told in kept.get("events", ()) if told["event"] == "RebalanceStarted"]
     began += [(told["at_ms"], f"{told['cause']}: {told['reason']}") for told in starts]
     return [f"{at_ms} {text}" for at_ms, text in began if not any(begin <= at_ms <= end for begin, end in windows)]
@@ -171,7 +212,8 @@ def main() -> int:
             told = f"{path.name}: {len(kept['records'])} records, {path.stat().st_size} bytes"
             print("\n  ".join([told, *doubts(kept)]), flush=True)
 
-        with ThreadPoolExecutor(1 if asked.cluster == "cluster3" else asked.at_once) as pool:
+        ends_brokers = asked.cluster == "cluster3" or any(each.name.startswith("coordinator-") for each in plays)
+        with ThreadPoolExecutor(1 if ends_brokers else asked.at_once) as pool:
             list(pool.map(one, plays))
     if not failed:
         shutil.rmtree(folder)

@@ -35,7 +35,7 @@ CAUSES = frozenset(
 )
 REBALANCES = ("Preparing to rebalance", "Bumped group epoch")
 SAID = {
-    "session_expired": ("heartbeat expiration", "session expired"),
+    "session_expired": ("heartbeat expiration", "session expired", "has failed, removing it"),
     "left": ("LeaveGroup", "left the consumer group"),
     "joined": ("Adding new member", "joins the consumer group", "joins group"),
     "started": ("Adding new member", "joins the consumer group", "joins group"),
@@ -72,7 +72,7 @@ def test_the_truth_is_told_in_order_and_in_known_words(name):
         assert times == sorted(times)
 
 
-SPEAKS_OF_WHAT_IT_LOST = "coordinator-frozen"
+SPEAKS_OF_WHAT_IT_LOST = ("coordinator-frozen", "coordinator-stands-still")
 """A coordinator that wakes removes members from a group that another one has by then."""
 
 

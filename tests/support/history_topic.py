@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from muster.broker.topics import EVENTS_MARK
 from muster.errors import ErrorCode
 from muster.history.tables import RAW
-from muster.model import GROUP_METADATA_TOPIC
+from muster.model import GROUP_EVENTS_TOPIC, GROUP_METADATA_TOPIC
 from muster.protocol import messages as m
+from muster.protocol.group_partitions import group_partition
 from muster.protocol.primitives import ZERO_UUID
 from muster.protocol.record_batch import RecordFields, build_batch
 from tests.support.brokers import RawClient
@@ -39,13 +41,26 @@ def names() -> list[str]:
 
 
 def recorded(names: Iterable[str], partitions: int) -> list[Written]:
-    """Recorded scenarios side by side in one topic, each group in one partition, by time."""
+    """Recorded scenarios side by side in one topic, each group in its partition, by time."""
     found = []
-    for number, name in enumerate(names):
+    for name in names:
         kept = json.loads(gzip.decompress((CORPUS / f"{name}.json.gz").read_bytes()))
+        own = group_partition(f"{name.removesuffix('.muster')}.g", partitions)
         for _, _, timestamp_ms, epoch, key, value in kept["records"]:
             raw = None if value is None else base64.b64decode(value)
-            found.append(Written(number % partitions, timestamp_ms, base64.b64decode(key), raw, epoch))
+            found.append(Written(own, timestamp_ms, base64.b64decode(key), raw, epoch))
+    return sorted(found, key=lambda record: record.timestamp_ms)
+
+
+def told(names: Iterable[str], partitions: int = 1) -> list[Written]:
+    """What the brokers of recorded scenarios wrote to `__group_events` about the groups of `recorded`, spread over its
+    partitions as by brokers that coordinated the groups in turn."""
+    found: list[Written] = []
+    for name in names:
+        kept = json.loads(gzip.decompress((CORPUS / f"{name}.json.gz").read_bytes()))
+        for event in kept.get("events") or ():
+            own = len(found) % partitions
+            found.append(Written(own, event["at_ms"], event["group_id"].encode(), json.dumps(event).encode()))
     return sorted(found, key=lambda record: record.timestamp_ms)
 
 
@@ -65,10 +80,12 @@ def raw(records: Sequence[Written], first: int = 0) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=RAW)
 
 
-def create(bootstrap: str, partitions: int) -> None:
-    """The topic, with so many partitions."""
+def create(bootstrap: str, partitions: int, topic: str = GROUP_METADATA_TOPIC) -> None:
+    """One of the brokers' own topics, with so many partitions."""
+    mark = EVENTS_MARK if topic == GROUP_EVENTS_TOPIC else {}
+    settings = [m.CreatableTopicConfig(name, value) for name, value in mark.items()]
     with RawClient(bootstrap) as client:
-        request = m.CreateTopicsRequest([m.CreatableTopic(GROUP_METADATA_TOPIC, partitions, 1)], 10_000)
+        request = m.CreateTopicsRequest([m.CreatableTopic(topic, partitions, 1, [], settings)], 10_000)
         assert client.ask(request, 7).topics[0].error_code == 0
 
 
@@ -79,7 +96,7 @@ def delete(bootstrap: str) -> None:
         assert client.ask(request, 6).responses[0].error_code in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
-def write(bootstrap: str, records: Sequence[Written]) -> None:
+def write(bootstrap: str, records: Sequence[Written], name: str = GROUP_METADATA_TOPIC) -> None:
     """Write records behind those that are there. `__admin_client` is the name by which Kafka's tools may."""
     with RawClient(bootstrap) as client:
         for partition in sorted({record.partition for record in records}):
@@ -87,7 +104,7 @@ def write(bootstrap: str, records: Sequence[Written]) -> None:
             own: list[RecordFields] = [(r.timestamp_ms, r.key, r.value, []) for r in mine]
             for some in _batched(own):
                 data = m.PartitionProduceData(partition, bytes(build_batch(list(some))))
-                topic = m.TopicProduceData(GROUP_METADATA_TOPIC, ZERO_UUID, [data])
+                topic = m.TopicProduceData(name, ZERO_UUID, [data])
                 answer = client.ask(m.ProduceRequest(None, -1, 30_000, [topic]), 9, "__admin_client")
                 assert answer.responses[0].partition_responses[0].error_code == 0
 

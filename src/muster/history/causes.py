@@ -8,7 +8,8 @@ may overrule.
 What a group's leader does shows less than what members do. A leader of Java's client joins again when the topics of the
 group got partitions, which the next assignment has; when its application calls enforceRebalance, and when its metadata
 changed in another way (its rack), which nothing shows. A follower that joins again with what the coordinator knows is
-simply answered, so when nothing at all differs it was the leader.
+simply answered; clients that say what they own (all since Kafka 2.4) bring something else each time, so it may have
+been a follower whose application calls enforceRebalance.
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ from itertools import chain
 from typing import TypeAlias
 
 from muster.history.commit_times import Signs
-from muster.history.departures import BROKER_LOG, Departure
-from muster.history.model import Alternative, Cause, Generation, Member, TopicPartition
+from muster.history.departures import BROKER_LOG, CLIENT_LOG, Departure
+from muster.history.model import Alternative, Cause, Generation, Member, TopicPartition, fixed
 from muster.history.rebalances import Difference
 from muster.history.wording import count, duration, listed, named
 
 JOIN_LOG = "the coordinator's log: 'Preparing to rebalance group … (reason: …)' names the first of them"
+AT_ONCE_MS = 1_000
+"""How soon a rebalance begins with what makes it begin, as commits show it."""
 ADMIN_LOG = "when the topic's partitions were created, in the controller's log or by `kafka-topics --describe`"
 MOVE_LOG = "the brokers' logs: 'Elected as the group coordinator' (or 'Loading group metadata') at that time"
 
 
-@dataclass(frozen=True, slots=True)
+@fixed
 class Verdict:
     """A cause, how sure it is, why, and what else it could be."""
 
@@ -51,7 +54,7 @@ class Verdict:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@fixed
 class CoordinatorMove:
     """Since the generation before, another broker (or the same, started anew) took the group over."""
 
@@ -163,6 +166,14 @@ def _started(case: Case) -> Verdict | None:
     return Verdict(Cause.STARTED, 0.97, (f"The group had been empty for {empty}: {_who(case.after.members)}.",))
 
 
+def _gone_at_once(case: Case) -> Verdict | None:
+    """Members came to an empty group, and it is empty again."""
+    if case.before is None or case.before.members or case.after.members:
+        return None
+    evidence = "The group was empty before and is so after: whoever joined was gone before all were there."
+    return Verdict(Cause.STARTED, 0.9, (evidence,)) if case.after.generation > case.before.generation else None
+
+
 def _who(members: Iterable[Member]) -> str:
     return f"{listed(map(named, members))} joined"
 
@@ -189,6 +200,8 @@ def _moved(case: Case) -> Verdict | None:
         silent = all(case.at_ms - each.silent_ms <= move.after_ms + 1_000 for each in case.departures)
         came_back = len(case.differs.replaced) == len(gone)
         together = _expired_with_the_move(case, move)
+        if case.stayed > len(gone) == 1 and not came_back:
+            return _one_expired(case, told) if silent and together else None
         if not (silent and (not case.stayed or came_back or together)) or case.differs.joined:
             return None
         evidence = f"{count(len(gone), 'member')} lost the membership with it: {listed(map(named, gone))}."
@@ -201,6 +214,16 @@ def _moved(case: Case) -> Verdict | None:
             other = Alternative(Cause.LEADER_REJOINED, MOVE_LOG)
             return Verdict(Cause.COORDINATOR_MOVED, 0.7, (told, evidence), (other,))
     return None
+
+
+def _one_expired(case: Case, told: str) -> Verdict | None:
+    """All but one found the new coordinator, which gave that one a whole session, dead or not."""
+    if case.differs.joined:
+        return None
+    (gone,) = case.departures
+    evidence = f"{named(gone.member)} was silent for a whole session from then on; the others found the coordinator."
+    others = (Alternative(Cause.COORDINATOR_MOVED, MOVE_LOG), Alternative(gone.cause, CLIENT_LOG), *gone.alternatives)
+    return Verdict(Cause.SESSION_EXPIRED, 0.6, (gone.evidence, told, evidence)).but(also=others)
 
 
 def _expired_with_the_move(case: Case, move: CoordinatorMove) -> bool:
@@ -256,13 +279,19 @@ def _departed(case: Case) -> Verdict | None:
     confidence = max(each.confidence for each in same)
     evidence = (*(each.evidence for each in (*same, *others)[:4]), *_back_at_once(case))
     found = Verdict(first.cause, confidence, evidence, first.alternatives)
+    if case.grown:
+        found = found.but(*_growth(case), sure=0.85, also=[Alternative(Cause.PARTITIONS_ADDED, JOIN_LOG)])
     if others:
         also = [Alternative(each.cause, JOIN_LOG) for each in others]
         found = found.but("It is taken as the cause that came first.", sure=0.8, also=also)
     if case.differs.joined and first.cause is Cause.LEFT:
         return _left_or_joined(case, found)
+    if _was_waited_for(case, first):
+        return _joined_first(case, found)
     if case.differs.joined:
         found = found.but(_joined_besides(case), sure=0.85, also=[Alternative(Cause.JOINED, JOIN_LOG)])
+    elif _back_at_once(case) and first.cause is not Cause.LEFT:
+        found = found.but(also=[Alternative(Cause.JOINED, JOIN_LOG)])
     if not case.after.members:
         found = found.but("No member is left.")
     return found
@@ -271,6 +300,27 @@ def _departed(case: Case) -> Verdict | None:
 def _left_or_joined(case: Case, found: Verdict) -> Verdict:
     """One came and one left in the same rebalance: nothing says which was first."""
     return found.but(_joined_besides(case), sure=0.6, also=[Alternative(Cause.JOINED, JOIN_LOG)])
+
+
+def _was_waited_for(case: Case, first: Departure) -> bool:
+    """Whether a member came while one was dead that had not expired yet. The rebalance then begins at once, and a
+    classic group waits in it for the dead one's time to be over; one that comes after that has only as long as the
+    others take to join. Not if those still committed, which an eager member does not do in a rebalance."""
+    waits = (Cause.SESSION_EXPIRED, Cause.POLL_INTERVAL_EXCEEDED)
+    if case.is_modern or not case.differs.joined or first.cause not in waits:
+        return False
+    if "cooperative" in (case.after.protocol or ""):
+        return True
+    latest = max((each.last_ms for each in case.signs or () if each.commits), default=-1)
+    return latest < first.triggered_ms - AT_ONCE_MS
+
+
+def _joined_first(case: Case, found: Verdict) -> Verdict:
+    """One came while another was dead, and was waited for."""
+    joined = [change.member for change in case.differs.joined]
+    told = f"{_who(joined)}, probably first: a group waits for its members until their time is over."
+    evidence, alternatives = (told, *found.evidence), (Alternative(found.cause, JOIN_LOG), *found.alternatives)
+    return Verdict(Cause.JOINED, 0.7, evidence, alternatives)
 
 
 def _joined_besides(case: Case) -> str:
@@ -311,6 +361,11 @@ def _second_phase(case: Case) -> Verdict | None:
     return Verdict(Cause.NOT_KNOWN, 0.97, (evidence + "handed out.",))
 
 
+def _resolved(case: Case) -> Verdict | None:
+    """What an expression matches is found out after its member has come: the partitions are none that were added."""
+    return _second_phase(case) if case.second_of else None
+
+
 def _subscription_changed(case: Case) -> Verdict | None:
     changed = case.differs.resubscribed
     if not changed:
@@ -341,7 +396,7 @@ def _topics(added: list[str], dropped: list[str], member: Member) -> str:
 
 def _partitions_added(case: Case) -> Verdict | None:
     if case.grown:
-        evidence = [f"{topic} has {now} partitions, {had} before." for topic, (had, now) in sorted(case.grown.items())]
+        evidence = _growth(case)
         if case.regex_grew:
             evidence.append(f"The members' regular expression matches {listed(case.regex_grew)} now.")
         return Verdict(Cause.PARTITIONS_ADDED, 0.95, tuple(evidence))
@@ -349,6 +404,10 @@ def _partitions_added(case: Case) -> Verdict | None:
         evidence = [f"The members' regular expression matches {listed(case.regex_grew)} now."]
         return Verdict(Cause.PARTITIONS_ADDED, 0.8, tuple(evidence))
     return None
+
+
+def _growth(case: Case) -> list[str]:
+    return [f"{topic} has {now} partitions, {had} before." for topic, (had, now) in sorted(case.grown.items())]
 
 
 def _metadata_changed(case: Case) -> Verdict | None:
@@ -369,8 +428,8 @@ def _leader_rejoined(case: Case) -> Verdict | None:
     leader = next((each for each in case.after.members if each.member_id == case.after.leader), None)
     who = named(leader) if leader is not None else "the leader"
     evidence = [
-        f"Members, subscriptions and partitions are the same: {who}, the leader, joined again, or a member with "
-        "other user data (as those of Kafka Streams do)."
+        f"Members, subscriptions and partitions are the same: {who}, the leader, joined again, or a member that was "
+        "told to (enforceRebalance) or has other user data (as those of Kafka Streams)."
     ]
     if case.gone_topics:
         evidence = [
@@ -389,11 +448,13 @@ RULES: tuple[Rule, ...] = (
     _no_longer_known,
     _back_after_move,
     _started,
+    _gone_at_once,
     _moved,
     _static_replaced,
     _departed,
     _joined,
     _subscription_changed,
+    _resolved,
     _partitions_added,
     _second_phase,
     _metadata_changed,

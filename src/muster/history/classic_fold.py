@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from muster.history.causes import Case
+from muster.history.classic_generations import with_end
 from muster.history.commit_times import NEVER, Signs
 from muster.history.departures import Circumstances, Departure, departure
-from muster.history.generations import classic_generation, with_end
 from muster.history.group_state import (
     GroupState,
     add,
     before_tombstone,
     ended,
+    last_of_stayed,
     others,
     remember,
     signs_of_stayed,
@@ -21,18 +22,17 @@ from muster.history.group_state import (
 from muster.history.model import Generation, GroupKind, Member, Place, Rows
 from muster.history.pending import look_at_partitions
 from muster.history.rebalances import Difference, difference, owners, withheld
-from muster.protocol.messages import GroupMetadataValue
 
 
-def classic_record(state: GroupState, value: GroupMetadataValue | None, at: Place, at_ms: int, rows: Rows) -> None:
+def classic_record(state: GroupState, after: Generation | None, at: Place, at_ms: int, rows: Rows) -> None:
+    """Take in a generation, or None of a tombstone."""
     before = state.current
-    if value is None:
+    if after is None:
         if before is not None:
             ended(state, before, at, at_ms, rows)
         state.current = None
         return
     state.kind = GroupKind.CLASSIC
-    after = classic_generation(state.group, value, at)
     if before is not None and _same_generation(state, before, after, at_ms):
         return
     if before is not None:
@@ -47,7 +47,9 @@ def classic_record(state: GroupState, value: GroupMetadataValue | None, at: Plac
         case.before, case.ended = None, "fell"
     else:
         case.missed = max(0, after.generation - before.generation - 1)
-    if case.before is not None or after.members or case.ended == "fell":
+    earlier = case.before
+    went_on = earlier is not None and (bool(earlier.members) or after.generation > earlier.generation)
+    if after.members or went_on or case.ended == "fell":
         _classic_rebalance(state, case)
     else:
         _without_members(state, after, at_ms)
@@ -138,6 +140,8 @@ def _classic_departure(state: GroupState, case: Case, member: Member, signs: Sig
             began_by_ms=_began_by(case),
             others_until_ms=until,
             others_gap_ms=gap,
+            others_last_ms=NEVER if case.differs.came else last_of_stayed(state, case),
+            before_it_ms=max(state.times.lasts(member.assignment), default=NEVER),
             session_ms=member.session_timeout_ms,
             poll_ms=member.rebalance_timeout_ms,
         )

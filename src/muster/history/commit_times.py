@@ -6,7 +6,8 @@ of them is taken in with a handful of array operations.
 
 **Time.** Records are in the order of the log; their times are the brokers' clocks. `Clock` makes of them a time that
 never falls: it stands still where clocks differ by a little, and goes on from where it was when a clock was set back by
-more. All rules compare these times; rows show the records' own.
+more. Where a record has a time that no calendar has, it stands still too. All rules compare these times; rows show the
+records' own.
 
 **Tenure.** A commit says nothing of its member. It is taken as that of the partition's owner, from when the owner got
 the partition on: the member's tenure, which a rebalance that leaves it the partition does not end.
@@ -20,13 +21,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from muster.history.model import CommitNote, Commits, TopicPartition
+from muster.history.model import LAST_MS, CommitNote, Commits, TopicPartition
 
 if TYPE_CHECKING:
     from muster.history.model import Int64s
 
 SET_BACK_MS = 60_000
 """A clock that falls by less is one of several that differ; by more, it was set."""
+_FARTHEST_MS = 1 << 61
+"""However often a clock was set back, a time fits 64 bits."""
 NEVER = -1
 
 
@@ -41,14 +44,18 @@ class Clock:
         """The times of the records that come next."""
         if not len(raw):
             return raw
-        high = int(raw[0]) if self.high_ms is None else self.high_ms
-        risen = np.maximum.accumulate(np.maximum(raw, high))
-        if int((risen - raw).max()) <= SET_BACK_MS:
-            self.high_ms = int(risen[-1])
-            return risen + self.offset_ms
+        usual = int(raw.min()) >= 0 and int(raw.max()) <= LAST_MS
+        high = (int(raw[0]) if usual else 0) if self.high_ms is None else self.high_ms
+        if usual:
+            risen = np.maximum.accumulate(np.maximum(raw, high))
+            if int((risen - raw).max()) <= SET_BACK_MS:
+                self.high_ms = int(risen[-1])
+                return risen + self.offset_ms
         found = []
         for time in raw.tolist():
-            if time < high - SET_BACK_MS:
+            if not 0 <= time <= LAST_MS:
+                time = high
+            if time < high - SET_BACK_MS and self.offset_ms < _FARTHEST_MS:
                 self.offset_ms += high - time
                 high = time
             high = max(high, time)
@@ -84,6 +91,9 @@ _SIGNS = 4
 _EMPTY = (NEVER, NEVER, 0, NEVER, NEVER, NEVER, 1, 0)
 
 
+# Below, `columns[ROW][numbers]` in place of `columns[ROW, numbers]`: numpy takes a tenth of the time for a few numbers.
+
+
 def _blank(size: int) -> Int64s:
     return np.repeat(np.array(_EMPTY, dtype=np.int64)[:, None], size, axis=1)
 
@@ -98,6 +108,8 @@ class CommitTimes:
     has_strangers: bool = False
     """There are partitions that no member owns, and what is said of commits for them has not been said."""
     columns: Int64s = field(default_factory=lambda: _blank(8))
+    lists: list[list[int]] | None = None
+    """The columns of the signs as lists, which a few numbers are read from sooner; None once a column has changed."""
 
     def number(self, place: TopicPartition) -> int:
         """The column of a partition."""
@@ -106,31 +118,39 @@ class CommitTimes:
             found = self.index[place] = len(self.index)
             if found >= self.columns.shape[1]:
                 self.columns = np.concatenate([self.columns, _blank(max(8, found))], axis=1)
-            self.columns[_OWNED, found] = not self.owners_known
+                self.lists = None
+            self.columns[_OWNED][found] = not self.owners_known
             self.has_strangers |= self.owners_known
         return found
 
     def own(self, owners: dict[TopicPartition, str], now_ms: int) -> None:
         """Say which member owns what from now on."""
-        changed = [self.number(place) for place, _ in owners.items() ^ self.owners.items()]
-        if changed:
-            self.columns[_SINCE, changed] = now_ms
-            self.columns[_COUNT, changed] = 0
-            self.columns[_LONGEST, changed] = NEVER
-        self.owners = owners
-        self._mark_owned()
-
-    def _mark_owned(self) -> None:
-        self.owners_known = True
-        self.columns[_OWNED] = 0
-        self.columns[_OWNED, [self.index[place] for place in self.owners]] = 1
-        self.columns[_NOTED] = 0
-        self.has_strangers = len(self.owners) < len(self.index)
+        former = self.owners
+        changed = [self.number(place) for place, member_id in owners.items() if former.get(place) != member_id]
+        dropped = [self.number(place) for place in former if place not in owners]
+        columns = self.columns
+        if changed or dropped:
+            numbers = np.array(changed + dropped, dtype=np.int64)
+            columns[_SINCE][numbers] = now_ms
+            columns[_COUNT][numbers] = 0
+            columns[_LONGEST][numbers] = NEVER
+            self.lists = None
+        if self.owners_known:
+            columns[_OWNED][changed] = 1
+            columns[_OWNED][dropped] = 0
+        else:
+            columns[_OWNED] = 0
+            columns[_OWNED][[self.index[place] for place in owners]] = 1
+        if self.has_strangers:
+            columns[_NOTED] = 0
+        self.owners, self.owners_known = owners, True
+        self.has_strangers = len(owners) < len(self.index)
 
     def disown(self) -> None:
         """The owners are not known from now on: nothing can be said of commits by strangers."""
         self.owners = {}
         self.owners_known = self.has_strangers = False
+        self.columns[_NOTED] = 0
 
     def rename(self, before: str, after: str) -> None:
         """A member goes on under another id."""
@@ -139,19 +159,25 @@ class CommitTimes:
     def signs(self, places: Iterable[TopicPartition]) -> Signs:
         """What the commits of these partitions say of the member that owns them all."""
         index = self.index
-        numbers = [index[place] for place in places if place in index]
-        if not numbers:
+        lasts, moved_on, counts, longest = self._lists()
+        shown = [number for place in places if (number := index.get(place)) is not None and counts[number]]
+        if not shown:
             return NO_SIGNS
-        commits, last_ms, moved_on_ms, longest_ms = 0, NEVER, NEVER, NEVER
-        for last, moved_on, count, longest in self.columns[:_SIGNS, numbers].T.tolist():
-            if count:  # a loop: most members have few partitions, for which array operations cost more
-                commits, last_ms = max(commits, count), max(last_ms, last)
-                moved_on_ms, longest_ms = max(moved_on_ms, moved_on), max(longest_ms, longest)
-        return Signs(commits, last_ms, moved_on_ms, longest_ms) if commits else NO_SIGNS
+        return Signs(
+            max([counts[number] for number in shown]),
+            max([lasts[number] for number in shown]),
+            max([moved_on[number] for number in shown]),
+            max([longest[number] for number in shown]),
+        )
+
+    def _lists(self) -> list[list[int]]:
+        if self.lists is None:
+            self.lists = self.columns[:_SIGNS].tolist()
+        return self.lists
 
     def lasts(self, places: Iterable[TopicPartition]) -> list[int]:
         """When each of these partitions was last committed, or -1."""
-        index, last = self.index, self.columns[_LAST].tolist()
+        index, last = self.index, self._lists()[_LAST]
         return [last[index[place]] if place in index else NEVER for place in places]
 
     def topics(self) -> set[str]:
@@ -161,12 +187,16 @@ class CommitTimes:
 
     def forget_expired(self) -> None:
         """Drop partitions of which there is neither an offset nor an owner, once they are the most."""
+        self.lists = None
+        if len(self.index) < 64:
+            return
+        offsets, lasts = self.columns[_OFFSET].tolist(), self.columns[_LAST].tolist()
         kept = [
             place
             for place, number in self.index.items()
-            if self.columns[_OFFSET, number] != NEVER or self.columns[_LAST, number] == NEVER or place in self.owners
+            if offsets[number] != NEVER or lasts[number] == NEVER or place in self.owners
         ]
-        if len(self.index) < 64 or 2 * len(kept) > len(self.index):
+        if 2 * len(kept) > len(self.index):
             return
         columns = _blank(max(8, len(kept)))
         columns[:, : len(kept)] = self.columns[:, [self.index[place] for place in kept]]
@@ -206,7 +236,7 @@ class Stretches:
         before_offset[1:], before_time[1:] = offsets[order][:-1], self.times[order][:-1]
         firsts = by_partition[is_first]
         columns = self._known.columns
-        before_offset[is_first], before_time[is_first] = columns[_OFFSET, firsts], columns[_LAST, firsts]
+        before_offset[is_first], before_time[is_first] = columns[_OFFSET][firsts], columns[_LAST][firsts]
         self._previous[order], previous_times[order] = before_offset, before_time
         known = (self._previous >= 0) & (previous_times >= 0)
         self._gap = np.where(known, self.times - previous_times, NEVER)
@@ -218,7 +248,8 @@ class Stretches:
         numbers, times, offsets = self.numbers[span], self.times[span], self._commits.offset[span]
         self._note(first, end)
         columns = known.columns
-        columns[_OFFSET, numbers] = offsets  # of several for one partition, numpy keeps the last
+        known.lists = None
+        columns[_OFFSET][numbers] = offsets  # of several for one partition, numpy keeps the last
         if not self._all_live:
             live = self._live[span]
             if not live.any():
@@ -227,10 +258,10 @@ class Stretches:
             gap, previous = self._gap[span][live], self._previous[span][live]
         else:
             gap, previous = self._gap[span], self._previous[span]
-        columns[_LAST, numbers] = times
+        columns[_LAST][numbers] = times
         moved_on = offsets != previous
-        columns[_MOVED_ON, numbers[moved_on]] = times[moved_on]
-        within = (gap >= 0) & (times - gap >= columns[_SINCE, numbers])
+        columns[_MOVED_ON][numbers[moved_on]] = times[moved_on]
+        within = (gap >= 0) & (times - gap >= columns[_SINCE][numbers])
         np.maximum.at(columns[_LONGEST], numbers[within], gap[within])
         np.add.at(columns[_COUNT], numbers, 1)
 
@@ -243,12 +274,12 @@ class Stretches:
         if not known.has_strangers:
             return
         columns, numbers = known.columns, self.numbers[first:end]
-        strange = (columns[_OWNED, numbers] == 0) & (columns[_NOTED, numbers] == 0) & (offsets >= 0)
+        strange = (columns[_OWNED][numbers] == 0) & (columns[_NOTED][numbers] == 0) & (offsets >= 0)
         if strange.any():
             found = np.flatnonzero(strange)
             for at in (found[np.unique(numbers[found], return_index=True)[1]] + first).tolist():
                 self.notes.append((at, self._row(at, "non_member")))
-            columns[_NOTED, numbers[found]] = 1
+            columns[_NOTED][numbers[found]] = 1
 
     def _row(self, at: int, kind: str) -> CommitNote:
         topic, partition = self._places[int(self._commits.partition[at])]

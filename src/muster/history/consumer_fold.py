@@ -11,10 +11,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from muster.history.causes import Case
+from muster.history.classic_generations import with_end
 from muster.history.commit_times import NEVER
 from muster.history.departures import Circumstances, Departure, departure
-from muster.history.generations import LEFT_FOR_A_WHILE, Step, with_end
-from muster.history.group_state import GroupState, OpenEpoch, add, before_tombstone, ended, remember, silences
+from muster.history.generations import LEFT_FOR_A_WHILE, Step
+from muster.history.group_state import (
+    GroupState,
+    OpenEpoch,
+    add,
+    before_tombstone,
+    ended,
+    last_of_stayed,
+    remember,
+    silences,
+)
 from muster.history.model import Generation, GroupKind, Member, Place, Rows
 from muster.history.pending import Pending
 from muster.history.rebalances import Difference, difference
@@ -215,7 +225,6 @@ def _look_at_metadata(state: GroupState, earlier: OpenEpoch, epoch: OpenEpoch, c
     if resolved:
         case.is_second_phase = True
         case.second_of = "Second phase: the coordinator found out what the members' regular expression matches."
-        case.differs.resubscribed = []
 
 
 def _departure(state: GroupState, earlier: OpenEpoch | None, case: Case, member: Member) -> Departure:
@@ -229,6 +238,8 @@ def _departure(state: GroupState, earlier: OpenEpoch | None, case: Case, member:
             signs=state.times.signs(held),
             joined_ms=state.heard_of.get(member.member_id, NEVER),
             began_by_ms=case.at_ms,
+            others_last_ms=last_of_stayed(state, case),
+            before_it_ms=max(state.times.lasts(held), default=NEVER),
             session_ms=member.session_timeout_ms or session_ms,
             poll_ms=member.rebalance_timeout_ms,
             commits_renew_session=False,

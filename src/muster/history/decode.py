@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from muster.errors import ProtocolError, UnsupportedVersionError
+from muster.history import sound_generations
 from muster.history.model import Counts
 from muster.history.tables import ENTRIES, RAW
 from muster.protocol import codec
@@ -110,12 +111,13 @@ def _look_at_others(batch: pa.RecordBatch, rows: Int64s, keys: _Keys, counts: _C
     """Count the records that are no commits, or have a broken key; which of them are entries."""
     found, said, codes = [], dict[int, type[Any]](), keys.codes[rows]
     columns = rows.tolist(), codes.tolist(), keys.kind[codes].tolist(), keys.has_group[codes].tolist()
-    values = batch.column("value").take(_places(rows)).to_pylist()
-    for row, code, kind, has_group, value in zip(*columns, values, strict=True):
+    chosen = batch.column("value").take(_places(rows))
+    values = zip(chosen.to_pylist(), _sound_generations(chosen, keys.kind[codes]), strict=True)
+    for row, code, kind, has_group, (value, is_sound) in zip(*columns, values, strict=True):
         value_class = said.get(code) or said.setdefault(code, _value_class(kind, has_group, batch, row))
         version = BROKEN if value_class is ProtocolError else _version(value)
         is_known = value_class is not ProtocolError and value_class is not UnknownRecord
-        if is_known and value is not None:
+        if is_known and not is_sound and value is not None:
             try:
                 codec.decode(value_class, version, value, 2)
             except UnsupportedVersionError:
@@ -125,6 +127,15 @@ def _look_at_others(batch: pa.RecordBatch, rows: Int64s, keys: _Keys, counts: _C
         found.append(is_known)
         counts[kind, version] += 1
     return found
+
+
+def _sound_generations(values: pa.Array[Any], kinds: Int64s) -> list[bool]:
+    """Of these values: whether they are those of classic groups, and can be decoded. Not all that can be are found."""
+    found = _flags(values.is_valid()) & (kinds == RecordKind.GROUP_METADATA)
+    if found.any():
+        data = _Bytes(values)
+        found[found] = sound_generations.sound(data.read, data.data, data.start[found], data.end[found])
+    return found.tolist()  # type: ignore[no-any-return]
 
 
 def _value_class(kind: int, has_group: bool, batch: pa.RecordBatch, row: int) -> type[Any]:

@@ -22,26 +22,37 @@ Silence is measured to when the rebalance began, which the log does not have eit
 others may take long for that) and until when the others committed, which they do not do for long once they rejoin.
 The earlier of the two is taken, unless the rebalance may have begun for another reason: another member went, or one
 came, and the rebalance then waited for the one that was dead. A KIP-848 group waits for no member; its epoch's record
-is when it began. Members that commit rarely (a topic at rest, commits by hand after large batches) give less to go
-by: their longest gap between commits says how much.
+is when it began.
+
+What makes silence say less:
+
+- Members that commit rarely (by hand, after large batches): their longest gap between commits says how much.
+- A topic at rest: the others fall silent as well. That looks like a rebalance that began then and waited for a slow
+  member, up to a poll interval.
+- Commits within transactions do not renew a session, so a member may expire a heartbeat sooner after one. The records
+  do not show which commits are such.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 from muster.history.commit_times import NEVER, Signs
-from muster.history.model import Alternative, Cause, Member
+from muster.history.model import Alternative, Cause, Member, fixed
 from muster.history.wording import duration, named
 
 DEFAULT_COMMIT_INTERVAL_MS = 5_000
 """auto.commit.interval.ms of all known clients, of members that have not shown theirs."""
 DEFAULT_HEARTBEAT_MS = 3_000
+GROUP_HEARTBEAT_MS = 5_000
+"""group.consumer.heartbeat.interval.ms by default, of KIP-848's members."""
 
 BROKER_LOG = (
     "the coordinator's log: 'Member … has failed, removing it' when its session expired, 'has left group … through "
     "explicit LeaveGroup' with a reason when it left"
 )
+AT_REST = "whether its topics were written to in that time: if not, the others had nothing to commit; " + BROKER_LOG
+IN_TRANSACTIONS = "whether it commits within transactions, which do not renew a session; " + BROKER_LOG
 CLIENT_LOG = "the client's log: 'consumer poll timeout has expired' when its handler took too long"
 LATE_OR_DEAD = (
     "whether the process lived on: the client logs 'consumer poll timeout has expired' if it does; a commit interval "
@@ -49,7 +60,7 @@ LATE_OR_DEAD = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@fixed
 class Circumstances:
     """What is known of a member that is gone; times are of the group's clock."""
 
@@ -65,13 +76,17 @@ class Circumstances:
     """Until when those that stayed went on committing; -1 if that says nothing."""
     others_gap_ms: int = NEVER
     """How far apart their commits are."""
+    others_last_ms: int = NEVER
+    """When any of those that stayed last committed, whatever made the rebalance begin."""
+    before_it_ms: int = NEVER
+    """When any of its partitions was last committed, by former owners too."""
     commits_renew_session: bool = True
     """Classic protocol."""
     took_leave: bool = False
     """A static KIP-848 member that said it would be back."""
 
 
-@dataclass(frozen=True, slots=True)
+@fixed
 class Departure:
     """A member that is gone, and why."""
 
@@ -86,24 +101,36 @@ class Departure:
     """How long nothing was heard of it before."""
 
 
-@dataclass(frozen=True, slots=True)
+@fixed
 class _Silence:
     """How long a member was silent before it was gone, beside its time-outs."""
 
     ms: int
     gap_ms: int
     slack_ms: int
+    heartbeat_ms: int
     session_ms: int
     poll_ms: int
     has_commits: bool
     is_regular: bool
     is_proof: bool
     """It was too short for an expired session."""
+    is_close: bool
+    """Proof, unless the commits were of transactions."""
+    at_rest: bool
+    """The members that stayed fell silent at the same time."""
+    is_new: bool
+    """It has not committed since it got partitions that others had committed until then."""
 
     @property
     def is_short(self) -> bool:
         """As of a member that committed as it left."""
         return self.ms <= self.gap_ms + self.slack_ms
+
+    @property
+    def tells_little(self) -> bool:
+        """Of a member whose commits are farther apart than what the two time-outs differ by."""
+        return not self.is_regular and self.gap_ms >= abs(self.poll_ms - self.session_ms)
 
     @property
     def fits_session(self) -> bool:
@@ -134,19 +161,25 @@ def _silence(found: Circumstances) -> _Silence:
     gap = signs.longest_gap_ms if signs.longest_gap_ms >= 0 else DEFAULT_COMMIT_INTERVAL_MS
     began = found.began_by_ms
     shows = found.others_until_ms >= last and 0 <= found.others_gap_ms <= session // 2
+    shows &= began - found.others_until_ms <= poll + heartbeat + 1_000
     if shows:
         began = min(began, found.others_until_ms + found.others_gap_ms + heartbeat)
     ms = max(0, began - last)
+    is_regular = signs.commits >= 3 and gap <= session // 2
     renewed = 0 if found.commits_renew_session else heartbeat + 2_000
     return _Silence(
         ms=ms,
         gap_ms=min(gap, max(session, poll)),
         slack_ms=heartbeat + 1_000,
+        heartbeat_ms=heartbeat,
         session_ms=session,
         poll_ms=poll + (session if static and found.commits_renew_session else 0),
         has_commits=signs.commits > 0,
-        is_regular=signs.commits >= 3 and gap <= session // 2,
+        is_regular=is_regular,
         is_proof=ms < session - renewed,
+        is_close=found.commits_renew_session and session - heartbeat <= ms < session,
+        at_rest=is_regular and last - session <= found.others_last_ms <= last + session // 2,
+        is_new=not signs.commits and bool(found.member.assignment) and found.before_it_ms >= found.joined_ms - session,
     )
 
 
@@ -158,8 +191,7 @@ _LATE = Alternative(Cause.POLL_INTERVAL_EXCEEDED, CLIENT_LOG)
 
 def _judge(found: Circumstances, silence: _Silence) -> _Judged:
     if found.took_leave:
-        away = found.began_by_ms - found.joined_ms
-        return (Cause.LEFT, 0.9, ()) if away < silence.session_ms else (Cause.SESSION_EXPIRED, 0.95, ())
+        return _took_leave(found.began_by_ms - found.joined_ms, silence.session_ms)
     if silence.is_proof:
         return _did_not_expire(found, silence)
     if not silence.has_commits:
@@ -167,14 +199,28 @@ def _judge(found: Circumstances, silence: _Silence) -> _Judged:
     if silence.fits_session and silence.fits_poll:
         nearer_poll = abs(silence.ms - silence.poll_ms) < abs(silence.ms - silence.session_ms)
         first, second = (Cause.SESSION_EXPIRED, Cause.POLL_INTERVAL_EXCEEDED)
-        if nearer_poll:
+        if nearer_poll and not (silence.tells_little and abs(silence.ms - silence.poll_ms) > 1_000):
             first, second = second, first
-        return first, 0.55, (Alternative(second, LATE_OR_DEAD), _LEFT)
-    sure = silence.is_regular
+        return first, 0.55 if silence.is_regular else 0.5, (Alternative(second, LATE_OR_DEAD), _LEFT)
+    sure = silence.is_regular and not silence.at_rest
     if silence.fits_session:
-        return Cause.SESSION_EXPIRED, 0.9 if sure else 0.6, (_LEFT,)
+        return Cause.SESSION_EXPIRED, 0.9 if sure else 0.5, (_LEFT,)
     if silence.fits_poll:
-        return Cause.POLL_INTERVAL_EXCEEDED, 0.9 if sure else 0.6, (_EXPIRED,) if sure else (_LEFT, _EXPIRED)
+        return Cause.POLL_INTERVAL_EXCEEDED, 0.9 if sure else 0.5, (_EXPIRED,) if sure else (_LEFT, _EXPIRED)
+    return _beyond(silence, sure)
+
+
+def _took_leave(away_ms: int, session_ms: int) -> _Judged:
+    """Of a static member of KIP-848, whose session goes on as of its last heartbeat, not as of its leave."""
+    if away_ms >= session_ms:
+        return Cause.SESSION_EXPIRED, 0.95, ()
+    if away_ms >= session_ms - min(GROUP_HEARTBEAT_MS, session_ms // 2):
+        return Cause.SESSION_EXPIRED, 0.7, (_LEFT,)
+    return Cause.LEFT, 0.9, ()
+
+
+def _beyond(silence: _Silence, sure: bool) -> _Judged:
+    """Silence that fits none of the two time-outs."""
     if sure and silence.ms > silence.poll_ms:
         return Cause.POLL_INTERVAL_EXCEEDED, 0.45, (_EXPIRED, _LEFT)
     if sure:
@@ -183,6 +229,9 @@ def _judge(found: Circumstances, silence: _Silence) -> _Judged:
 
 
 def _did_not_expire(found: Circumstances, silence: _Silence) -> _Judged:
+    others_waited = found.began_by_ms - found.others_until_ms
+    if silence.at_rest and found.others_until_ms >= 0 and others_waited >= silence.session_ms:
+        return Cause.LEFT, 0.6, (replace(_EXPIRED, told_apart_by=AT_REST),)
     still = found.began_by_ms - found.signs.moved_on_ms
     late = silence.poll_ms - silence.gap_ms - 500 <= still
     if silence.fits_poll and not silence.is_short:
@@ -191,12 +240,16 @@ def _did_not_expire(found: Circumstances, silence: _Silence) -> _Judged:
         return Cause.LEFT, 0.7, (_LATE,)
     if silence.is_short:
         return Cause.LEFT, 0.95 if silence.has_commits else 0.85, ()
+    if silence.is_close:
+        return Cause.LEFT, 0.6, (replace(_EXPIRED, told_apart_by=IN_TRANSACTIONS), _LATE)
     return Cause.LEFT, 0.8, (_LATE,) if silence.ms >= silence.poll_ms // 2 else ()
 
 
 def _without_commits(found: Circumstances, silence: _Silence) -> _Judged:
     if found.member.instance_id is not None:
         return Cause.SESSION_EXPIRED, 0.7, (_LEFT,)
+    if silence.is_new and silence.fits_session:
+        return Cause.SESSION_EXPIRED, 0.6, (_LEFT, _LATE)
     return Cause.LEFT, 0.4, (_EXPIRED, _LATE)
 
 
@@ -214,5 +267,8 @@ def _sentence(found: Circumstances, silence: _Silence, cause: Cause) -> str:
     if cause is Cause.POLL_INTERVAL_EXCEEDED:
         return f"{name} {heard} the rebalance began; its poll interval is {poll} (session timeout {session})."
     if silence.is_proof:
-        return f"{name} {heard} the rebalance began, less than its session timeout of {session}: it did not expire."
-    return f"{name} {heard} the rebalance began, longer than its session timeout of {session}."
+        unless = "unless it commits within transactions, " if silence.is_close and not silence.is_short else ""
+        told = f"less than its session timeout of {session}: {unless}it did not expire."
+        return f"{name} {heard} the rebalance began, {told}"
+    rest = " The other members committed nothing either." if silence.at_rest else ""
+    return f"{name} {heard} the rebalance began, longer than its session timeout of {session}.{rest}"

@@ -8,8 +8,7 @@ are known. What is read is thrown away: nothing is committed.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -17,20 +16,28 @@ import pyarrow as pa
 from muster.arrow import Fetched
 from muster.client.admin import Admin
 from muster.client.core.admin import TopicDescription
-from muster.client.plain.cluster import disconnect
+from muster.client.plain.cluster import Cluster, connect, disconnect
 from muster.client.plain.fetch import DataLossError, FetchSettings, RangeReader
-from muster.errors import CorruptRecordError, KafkaConnectionError, KafkaError
+from muster.errors import CorruptRecordError, KafkaConnectionError, KafkaError, MusterError
+from muster.history.bounds import Bounds, log_bounds
 from muster.history.engine import CommittedOf
-from muster.history.model import LagSample
+from muster.history.live import ReaderConfig
+from muster.history.model import Lag, LagSample
 from muster.history.model import TopicPartition as Name
+from muster.history.past import Asked, Past, lag_over_time, places_of, plan
+from muster.history.reading import each_in_threads
 from muster.history.remarks import Remarks
-from muster.model import OffsetAndTimestamp, TopicPartition
+from muster.model import TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from muster.protocol.compression import Buffer
 from muster.protocol.record_batch import BatchHeader, check_batch, iter_headers, read_records
 
 LOOK_BYTES = 1 << 20
 """How much of one partition is looked at for one group."""
+FAR = 100_000
+"""So many offsets are not looked through: their end is out of reach."""
+FIRST_BYTES = 1 << 16
+"""How much is looked at then, for the age of the first record."""
 _LOOKS = 400
 """How many such looks there are at most."""
 _WIDTH = 4
@@ -38,9 +45,11 @@ _PATIENCE_S = 10.0
 _NOTHING = pa.RecordBatch.from_pydict({})
 
 
-class _Ends(NamedTuple):
-    start: int
-    end: int
+class Counted(NamedTuple):
+    """How many records there are, and the time of the first: None where the look does not reach."""
+
+    records: int | None
+    oldest_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +58,12 @@ class _Look:
 
     group: str
     place: TopicPartition
-    ends: _Ends
+    ends: Bounds
     first: int
 
 
 def lag_samples(
-    admin: Admin, bootstrap: tuple[str, ...], committed: CommittedOf, at_ms: int, remarks: Remarks
+    admin: Admin, config: ReaderConfig, committed: CommittedOf, at_ms: int, remarks: Remarks
 ) -> list[LagSample]:
     """A sample for each partition that a group has committed, as the cluster is now."""
     names = {name for places in committed.values() for name in places}
@@ -68,69 +77,77 @@ def lag_samples(
     behind = [look for look in looks if look.first < look.ends.end]
     if len(behind) > _LOOKS:
         remarks.add(f"the lag of {len(behind) - _LOOKS} partitions is told in offsets, which may be more than records")
-    settings = FetchSettings(
-        bootstrap, "muster-history", fail_on_data_loss=True, timeout_s=_PATIENCE_S, max_bytes=LOOK_BYTES
-    )
+    settings = look_settings(config.fetching())
     counted = _count_all(settings, behind[:_LOOKS])
     return [_sample(look, counted.get(look), at_ms) for look in looks]
 
 
-def _sample(look: _Look, counted: tuple[int | None, int | None] | None, at_ms: int) -> LagSample:
+def look_settings(settings: FetchSettings) -> FetchSettings:
+    """How a partition is looked at, by a client with these settings."""
+    return replace(settings, isolation_level=0, fail_on_data_loss=True, timeout_s=_PATIENCE_S, max_bytes=LOOK_BYTES)
+
+
+def _sample(look: _Look, counted: Counted | None, at_ms: int) -> LagSample:
     records, oldest_ms = counted or (0 if look.first >= look.ends.end else None, None)
     place, ends = look.place, look.ends
     return LagSample(at_ms, look.group, place.topic, place.partition, ends.start, ends.end, records, oldest_ms)
 
 
-def _ends(admin: Admin, names: Iterable[Name], remarks: Remarks) -> dict[Name, _Ends]:
+def _ends(admin: Admin, names: Iterable[Name], remarks: Remarks) -> dict[Name, Bounds]:
     topics = admin.describe_topics(sorted({topic for topic, _ in names})) if names else {}
-    led = {
-        TopicPartition(name, part.partition)
-        for name, topic in topics.items()
-        if isinstance(topic, TopicDescription)
-        for part in topic.partitions
-        if part.leader_id >= 0
-    }
     for name, topic in sorted(topics.items()):
         if isinstance(topic, KafkaError):
             remarks.add(f"the lag in topic {name} is not known: {topic.code.name}")
-    places = [place for place in sorted(TopicPartition(*name) for name in names) if place in led]
-    starts = admin.list_offsets(dict.fromkeys(places, EARLIEST_TIMESTAMP))
-    ends = admin.list_offsets(dict.fromkeys(places, LATEST_TIMESTAMP))
-    found: dict[Name, _Ends] = {}
-    for place in places:
-        start, end = starts[place], ends[place]
-        if isinstance(start, OffsetAndTimestamp) and isinstance(end, OffsetAndTimestamp):
-            found[place.topic, place.partition] = _Ends(start.offset, end.offset)
-        else:
-            remarks.add(f"the lag in {place} is not known: its ends cannot be had")
+    described = [topic for topic in topics.values() if isinstance(topic, TopicDescription)]
+    bounds = log_bounds(admin, described)
+    found: dict[Name, Bounds] = {}
+    for each in sorted(names):
+        place = TopicPartition(*each)
+        ends = bounds.get(place)
+        if isinstance(ends, Bounds):
+            found[each] = ends
+        elif isinstance(topics[place.topic], TopicDescription):
+            remarks.add(f"the lag in {place} is not known: {ends or 'it has no leader, or is not there'}")
     return found
 
 
-def _count_all(settings: FetchSettings, looks: list[_Look]) -> dict[_Look, tuple[int | None, int | None]]:
-    def some(first: int) -> dict[_Look, tuple[int | None, int | None]]:
+def _count_all(settings: FetchSettings, looks: list[_Look]) -> dict[_Look, Counted]:
+    def some(first: int) -> dict[_Look, Counted]:
         try:
-            return {look: _count(settings, look) for look in looks[first::_WIDTH]}
+            return {look: _look(settings, look) for look in looks[first::_WIDTH]}
         finally:
             disconnect()
 
-    with ThreadPoolExecutor(_WIDTH, thread_name_prefix="muster-history") as pool:
-        found: dict[_Look, tuple[int | None, int | None]] = {}
-        for part in pool.map(some, range(min(_WIDTH, len(looks)))):
-            found |= part
-    return found
+    parts = each_in_threads(some, range(min(_WIDTH, len(looks))), _WIDTH)
+    return {look: counted for part in parts for look, counted in part.items()}
 
 
-def _count(settings: FetchSettings, look: _Look) -> tuple[int | None, int | None]:
-    """How many records there are, and the time of the first: None where the look does not reach."""
-    reader = _Counting(settings, look.place, look.first, look.ends.end)
+def _look(settings: FetchSettings, look: _Look) -> Counted:
+    try:
+        return count_records(settings, look.place, look.first, look.ends.end)
+    except KafkaConnectionError:
+        return Counted(None, None)
+
+
+def count_records(settings: FetchSettings, place: TopicPartition, start: int, end: int) -> Counted:
+    """Count the records of a partition from one offset up to another, with `look_settings`.
+
+    Raises:
+        KafkaConnectionError: no broker answers.
+    """
+    if end - start > FAR:
+        settings = replace(settings, max_bytes=FIRST_BYTES)
+    reader = _Counting(settings, place, start, end)
+    counter = reader.counter
     try:
         for _ in reader.batches():
-            if reader.counter.size >= LOOK_BYTES:
+            if counter.size >= settings.max_bytes:
                 break
-    except (DataLossError, CorruptRecordError, KafkaError, KafkaConnectionError):
-        return None, reader.counter.oldest_ms
-    counter = reader.counter
-    return (counter.records if counter.next_offset >= look.ends.end else None), counter.oldest_ms
+    except KafkaConnectionError:
+        raise
+    except (DataLossError, CorruptRecordError, KafkaError):
+        return Counted(None, counter.oldest_ms)
+    return Counted(counter.records if counter.next_offset >= end else None, counter.oldest_ms)
 
 
 class _Counter:
@@ -173,3 +190,47 @@ class _Counting(RangeReader):
         super().__init__(settings, partition, start, end)
         self.counter = _Counter()
         self._decoder = self.counter  # type: ignore[assignment]
+
+
+# --- over time -------------------------------------------------------------------------------------------------------
+
+
+def over_time(
+    config: ReaderConfig, past: Past, until_ms: int, samples: Iterable[LagSample], remarks: Remarks
+) -> list[Lag]:
+    """The lag at steps of the time that was read."""
+    behind = {(each.topic, each.partition): _at_most(each) for each in samples}
+    asked = plan(places_of(past, behind), past.times(until_ms))
+    if asked.left_out:
+        remarks.add(f"the lag of {asked.left_out} partitions over time is left out, of those with the least lag now")
+    client = replace(config.fetching().client, request_timeout_ms=int(_PATIENCE_S * 1_000))
+    try:
+        return lag_over_time(past, asked.times, ends_over_time(connect(client), asked))
+    except MusterError as error:
+        remarks.add(f"the lag over time is not known: {error}")
+        return []
+    finally:
+        disconnect()
+
+
+def _at_most(sample: LagSample) -> int:
+    return sample.log_end_offset - sample.log_start_offset if sample.records is None else sample.records
+
+
+def ends_over_time(cluster: Cluster, asked: Asked) -> dict[Name, list[int | None]]:
+    """Where the logs of these partitions ended at each of these times; of those only that have a leader.
+
+    Raises:
+        KafkaError: the cluster does not say.
+    """
+    wanted = {TopicPartition(*name) for name in asked.places}
+    led = sorted(wanted.intersection(cluster.led({place.topic for place in wanted}))) if wanted else []
+    starts = cluster.list_offsets(dict.fromkeys(led, EARLIEST_TIMESTAMP))
+    latest = cluster.list_offsets(dict.fromkeys(led, LATEST_TIMESTAMP))
+    found: dict[Name, list[int | None]] = {(place.topic, place.partition): [] for place in led}
+    for at_ms in asked.times:
+        ends = cluster.list_offsets(dict.fromkeys(led, at_ms))
+        for place, own in zip(led, found.values(), strict=True):
+            end = ends[place] if ends[place] >= 0 else latest[place]
+            own.append(None if 0 < starts[place] >= end else end)  # what was before today's start is not known
+    return found

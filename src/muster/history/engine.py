@@ -6,10 +6,9 @@ and the rows. So memory is bounded by a piece, by what the groups have now, and 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +21,7 @@ from muster.history.group_state import GroupState
 from muster.history.labels import by_group as labels_by_group
 from muster.history.lag import CommitSeries, Committed, lag_rows, standing
 from muster.history.model import (
+    LAST_MS,
     Commits,
     Counts,
     Generation,
@@ -32,10 +32,14 @@ from muster.history.model import (
     Rows,
     TopicPartition,
 )
+from muster.history.past import Past
 from muster.history.reading import Topic, side_by_side
 from muster.history.report import Report, by_group
-from muster.history.told import explained
+from muster.history.told import event_of, explained
 from muster.protocol.record_kinds import KIND_NAMES
+
+if TYPE_CHECKING:
+    from muster.history.model import Int64s
 
 PIECE_ROWS = 1 << 19
 PIECE_BYTES = 64 << 20
@@ -51,6 +55,8 @@ class History:
     rows: Rows = field(default_factory=Rows)
     committed: CommittedOf = field(default_factory=dict)
     kinds: dict[str, GroupKind] = field(default_factory=dict)
+    past: Past = field(default_factory=Past)
+    """What each had committed over time."""
     counts: Counts = field(default_factory=dict)
     from_ms: int | None = None
     until_ms: int | None = None
@@ -63,7 +69,7 @@ def read_history(topic: Topic, limits: Limits, groups: Collection[str] | None, n
     `now_ms` is when the log was read, where it goes on to be written; None: it ends with its latest record. Of other
     groups than `groups` only the names are kept, if it is given.
     """
-    found = History()
+    found = History(past=Past(limits.since_ms))
     for _, batches in side_by_side(topic, list(topic.records)):
         _Partition(found, limits, groups).read(batches, now_ms)
     return found
@@ -111,20 +117,25 @@ class _Partition:
         return entries.filter(pc.is_in(entries.column("group"), value_set=self._groups))
 
     def _note_times(self, column: pa.ChunkedArray[Any]) -> None:
-        times = column.to_numpy()
-        times = times[times >= 0]
-        if not times.size:
+        found, times = self._found, span(column.to_numpy())
+        if times is None:
             return
-        first, last = int(times.min()), int(times.max())
-        found = self._found
+        first, last = times
         self._now_ms = max(last, self._now_ms or 0)
         found.until_ms = max(last, found.until_ms or 0)
         found.from_ms = first if found.from_ms is None else min(first, found.from_ms)
 
     def _note_commits(self, group: str, commits: Commits) -> None:
         if commits.names:
+            self._found.past.add(group, commits)
             earlier = self._found.committed.get(group)
             self._found.committed[group] = CommitSeries(commits, earlier).latest()
+
+
+def span(times_ms: Int64s) -> tuple[int, int] | None:
+    """The first and the last of these times; None: none of them can be told."""
+    known = times_ms[(times_ms >= 0) & (times_ms <= LAST_MS)]
+    return (int(known.min()), int(known.max())) if known.size else None
 
 
 def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -151,8 +162,13 @@ def report(
     samples: Iterable[LagSample] = (),
     events: Iterable[Any] = (),
     limits: Limits | None = None,
+    since_ms: int | None = None,
+    over_time: Iterable[Lag] = (),
 ) -> Report:
-    """Put everything together: causes that a broker told, lag at these samples, findings over all."""
+    """Put everything together: causes that a broker told, lag at these samples, findings over all.
+
+    With `since_ms` only over what happened since. The lag is what it is at the end.
+    """
     limits = limits or Limits()
     rows = found.rows
     rows.generations.sort(key=lambda row: (row.group, row.at.partition, row.at.offset))
@@ -170,6 +186,9 @@ def report(
         warnings=_not_decoded(found.counts),
     )
     made.lag = _lag(found.committed, made.generations, samples, limits)
+    made.lag_over_time = list(over_time)
+    if since_ms is not None:
+        made = made.since(since_ms)
     made.findings = findings(_views(made, limits))
     return made
 
@@ -207,14 +226,12 @@ def _not_decoded(counts: Counts) -> list[str]:
     return said
 
 
-def events_of(topic: Topic) -> list[Any]:
-    """The values of `__group_events`, decoded; what is no JSON is passed over."""
+def events_of(topic: Topic, groups: Collection[str] = ()) -> list[Any]:
+    """The values of `__group_events`, decoded; what is no JSON is passed over. A record's key is its group's name."""
+    wanted = pa.array([group.encode("utf-8", "replace") for group in groups], pa.binary())
     found = []
     for _, batches in side_by_side(topic, list(topic.records)):
         for batch in batches:
-            for value in batch.column("value").to_pylist():
-                try:
-                    found.append(json.loads(value or b"null"))
-                except ValueError:
-                    continue
+            some = batch.filter(pc.is_in(batch.column("key"), value_set=wanted)) if groups else batch
+            found += [event for value in some.column("value").to_pylist() if (event := event_of(value)) is not None]
     return found

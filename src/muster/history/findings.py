@@ -64,11 +64,21 @@ class View:
 
 Rule: TypeAlias = Callable[[View], Finding | None]
 
+_HOW = frozenset({"stops_the_world", "needless_moves"})
+"""Findings about how a group rebalances."""
+
 
 def findings(views: Iterable[View]) -> list[Finding]:
-    """What there is to say about these groups: the most costly first, then by group and rule."""
+    """What there is to say about these groups: the group with the most costly finding first. Of a group, first what
+    makes it rebalance, then how it does: how makes each rebalance dearer, but does not answer why there is one."""
     found = [finding for view in views for rule in RULES if (finding := rule(view)) is not None]
-    return sorted(found, key=lambda each: (-each.cost, each.group, each.rule))
+    dearest: dict[str, float] = {}
+    for each in found:
+        dearest[each.group] = max(each.cost, dearest.get(each.group, 0.0))
+    return sorted(
+        found,
+        key=lambda each: (-dearest[each.group], each.group, each.rule in _HOW, -each.cost, each.rule),
+    )
 
 
 # ------------------------------------------------------------------------------------------------- what is a cost
@@ -203,6 +213,15 @@ def rolling_restart(view: View) -> Finding | None:
     return _finding(view, "rolling_restart", seen, sentence, advice)
 
 
+_WHY_IT_GOES: dict[Cause | None, str] = {
+    Cause.POLL_INTERVAL_EXCEEDED: (
+        "its handler is slower than max.poll.interval.ms allows; lower max.poll.records, or raise it"
+    ),
+    Cause.SESSION_EXPIRED: "it dies or stands still without leaving (kill -9, out of memory), and is restarted",
+    Cause.LEFT: "it leaves in good order and is started again (a supervisor, a crash that still closes the consumer)",
+}
+
+
 def flapping(view: View) -> Finding | None:
     """One member comes and goes for ever."""
     seen = view.of(Cause.FLAPPING)
@@ -218,8 +237,10 @@ def flapping(view: View) -> Finding | None:
         f"The client {client_id!r} at {host.lstrip('/')} joins and goes again and again, and each time the whole group "
         f"rebalances: {_times(view, seen)}."
     )
+    goes = Counter(each.alternatives[0].cause for each in seen if each.left and each.alternatives).most_common(1)
+    why = _WHY_IT_GOES.get(goes[0][0] if goes else None, "it crashes and is restarted, or its handler is too slow")
     advice = (
-        f"Look at that process first: it crashes and is restarted, or its handler exceeds max.poll.interval.ms. "
+        f"Look at that process first: {why}. "
         f"Until it is mended, stop it: the others rebalance {count(len(seen), 'time')} for it."
     )
     return _finding(view, "flapping", seen, sentence, advice)
@@ -284,6 +305,11 @@ def stops_the_world(view: View) -> Finding | None:
     return _finding(view, "stops_the_world", view.rebalances, sentence, advice)
 
 
+def _assignor(view: View) -> str | None:
+    """The latest that is known: a generation without members has none."""
+    return next((each.protocol for each in reversed(view.generations) if each.protocol), None)
+
+
 def needless_moves(view: View) -> Finding | None:
     """Partitions move though their owner stays."""
     latest = view.latest
@@ -294,7 +320,7 @@ def needless_moves(view: View) -> Finding | None:
     seen = [each for each in view.rebalances if any(move.needless for move in each.moved)]
     sentence = (
         f"{needless} of {len(moves)} moves of partitions were needless: their member stayed, and an even assignment "
-        f"was possible without ({_times(view, seen)}; assignor {latest.protocol!r})."
+        f"was possible without ({_times(view, seen)}; assignor {_assignor(view)!r})."
     )
     advice = "Use cooperative-sticky, which keeps what it can with its member; caches and state then stay warm."
     return _finding(view, "needless_moves", seen, sentence, advice)

@@ -17,9 +17,10 @@ import numpy as np
 
 from muster.history.causes import CoordinatorMove
 from muster.history.classic_fold import classic_record
+from muster.history.classic_generations import classic_generation, key_of, usual_generation, with_end
 from muster.history.commit_times import Stretches
 from muster.history.consumer_fold import consumer_record, epoch_row, own, seal
-from muster.history.generations import CONSUMER_KINDS, OTHER_EPOCHS, other_generation, other_kind, read, with_end
+from muster.history.generations import CONSUMER_KINDS, OTHER_EPOCHS, other_generation, other_kind, read
 from muster.history.group_state import GroupState
 from muster.history.model import Chunk, Entry, Generation, GroupKind, Limits, Place, Rows
 from muster.history.patterns import MOST_TRACES
@@ -75,14 +76,14 @@ class _Fold:
         places = cuts + np.arange(len(cuts))
         self._begin(entries, cuts)
         stretches = Stretches(state.times, state.group, commits, np.delete(merged, places))
-        taken = 0
+        taken, classic_key = 0, key_of(state.group) if entries else b""
         entry_times = merged[places].tolist()
         for entry, cut, at_ms in zip(entries, cuts.tolist(), entry_times, strict=True):
             self._commits(stretches, taken, cut)
             taken = cut
             _finalize(state, self.rows, at_ms)
             _heard(state, at_ms, entry.at.leader_epoch)
-            _entry(state, entry, at_ms, self.rows)
+            _entry(state, entry, classic_key, at_ms, self.rows)
         self._commits(stretches, taken, len(commits.log_offset))
         now = state.clock.now
         if self.chunk.now_ms is not None:
@@ -155,14 +156,21 @@ def _finalize(state: GroupState, rows: Rows, now_ms: int | None) -> None:
 # ------------------------------------------------------------------------------------------------------ entry by entry
 
 
-def _entry(state: GroupState, entry: Entry, at_ms: int, rows: Rows) -> None:
+def _entry(state: GroupState, entry: Entry, classic_key: bytes, at_ms: int, rows: Rows) -> None:
+    at, value = entry.at, entry.value
+    if value is not None and entry.key == classic_key:
+        usual = usual_generation(state.group, value, at)
+        if usual is not None:
+            classic_record(state, usual, at, at_ms, rows)
+            return
     record = read(entry)
     if isinstance(record, GroupMetadataRecord):
-        classic_record(state, record.value, entry.at, at_ms, rows)
+        after = None if record.value is None else classic_generation(state.group, record.value, at)
+        classic_record(state, after, at, at_ms, rows)
     elif record is not None and record.kind in CONSUMER_KINDS:
-        consumer_record(state, record, entry.at, at_ms, rows)
+        consumer_record(state, record, at, at_ms, rows)
     elif record is not None:
-        _other(state, record, entry.at, rows)
+        _other(state, record, at, rows)
 
 
 def _other(state: GroupState, record: TypedRecord, at: Place, rows: Rows) -> None:

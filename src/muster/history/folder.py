@@ -5,6 +5,7 @@ Nothing is written or locked; see segments.py.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -93,7 +94,7 @@ def _copied(path: Path, topic: str) -> dict[int, list[Path]]:
 
 
 def _partition_of(path: Path, topic: str) -> int | None:
-    match = _PARTITION.match(path.resolve().name)
+    match = _PARTITION.match(Path(os.path.realpath(path)).name)  # resolve() fails where a link leads to itself
     return int(match["partition"]) if match is not None and match["topic"] == topic else None
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from muster.history.causes import Case, CoordinatorMove, Verdict, verdict
+from muster.history.classic_generations import with_end
 from muster.history.commit_times import NEVER, Clock, CommitTimes, Signs
-from muster.history.generations import ConsumerTable, Ids, Standing, with_end
+from muster.history.generations import ConsumerTable, Ids, Standing
 from muster.history.model import Cause, Generation, GroupKind, Limits, Member, Place, Rows, TopicPartition
 from muster.history.patterns import Lineage, Trace, trace
 from muster.history.pending import Pending
@@ -100,6 +101,11 @@ def signs_of_stayed(state: GroupState, case: Case) -> list[Signs]:
         stayed = [change.before for change in case.differs.stayed if change.before is not None]
         case.signs = [state.times.signs(member.assignment) for member in stayed]
     return case.signs
+
+
+def last_of_stayed(state: GroupState, case: Case) -> int:
+    """When any of the members that stayed last committed."""
+    return max((each.last_ms for each in signs_of_stayed(state, case)), default=NEVER)
 
 
 def others(state: GroupState, case: Case) -> tuple[int, int]:

@@ -14,10 +14,11 @@ What one event cannot tell is not here: a rolling restart and a flapping member 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
-from muster.history.model import Cause
+from muster.history.model import LAST_MS, Cause
 
 Event = Mapping[str, Any]
 
@@ -74,31 +75,36 @@ class Label:
     rebalanced: bool
     events: tuple[Event, ...]
     is_sure: bool = True
-    """False: a member left and gave no reason. Clients that never give one leave also when they were too slow."""
+    """False: a member may have been too slow. It left and gave no reason, as clients do that never give one; or its
+    session expired and it has an instance id: such a member stops its heartbeats then, and does not leave (KIP-345)."""
 
 
 def labels(events: Iterable[Event]) -> list[Label]:
     """The rebalances of one group, from its events in the order of their time. Values that are none of muster's, or of
     a later version, are passed over. One that is not done is the last."""
-    told = _Telling()
-    found: list[Label] = []
-    for event in events:
-        if isinstance(event, Mapping) and event.get("v") == 1 and isinstance(event.get("at_ms"), int):
-            found += told.take(event)
-    return [*found, *told.rest()]
+    telling = Telling()
+    return [*telling.labels(events), *telling.rest()]
 
 
 def by_group(events: Iterable[Event]) -> dict[str, list[Label]]:
     """`labels` of each group, from the events of all: those of several partitions one after the other."""
     groups: dict[str, list[Event]] = {}
     for event in events:
-        if isinstance(event, Mapping) and isinstance(event.get("group_id"), str):
+        if is_told(event) and isinstance(event.get("group_id"), str):
             groups.setdefault(event["group_id"], []).append(event)
-    return {group: labels(sorted(some, key=lambda event: event.get("at_ms") or 0)) for group, some in groups.items()}
+    return {group: labels(sorted(some, key=lambda event: event["at_ms"])) for group, some in groups.items()}
 
 
-class _Telling:
-    """The events since the last rebalance that was done, and what has to be known from before."""
+def is_told(event: Any) -> bool:
+    """Whether a value is an event of a version that is known, at a time that a calendar has."""
+    if not isinstance(event, Mapping) or event.get("v") != 1:
+        return False
+    at_ms = event.get("at_ms")
+    return isinstance(at_ms, int) and 0 <= at_ms <= LAST_MS
+
+
+class Telling:
+    """The events since the last rebalance that was done, and what has to be known from before: plain data."""
 
     def __init__(self) -> None:
         self._events: list[Event] = []
@@ -107,6 +113,20 @@ class _Telling:
         self._broker: int | None = None
         self._loaded_ms: int | None = None
         self._last: Label | None = None
+
+    def labels(self, events: Iterable[Event]) -> list[Label]:
+        """Go on with these events, in the order of their time; what is known to be done by them."""
+        found: list[Label] = []
+        for event in events:
+            if is_told(event):
+                found += self.take(event)
+        return found
+
+    def copy(self) -> Telling:
+        """One that goes on by itself."""
+        found = copy(self)
+        found._events = [*self._events]
+        return found
 
     def take(self, event: Event) -> Iterator[Label]:
         """Take the next event; what is known to be done by it."""
@@ -182,7 +202,7 @@ class _Telling:
             phase,
             True,
             events,
-            causes[0] is not Cause.LEFT or bool(_left(first, events).get("reason")),
+            _is_sure(causes[0], first, events),
         )
 
     def _causes(self, events: tuple[Event, ...], first: Event) -> list[Cause]:
@@ -244,6 +264,13 @@ def _begins_with(joined: Event, events: tuple[Event, ...]) -> bool:
         event.get("event") == "RebalanceStarted" and event.get("member_id") == joined.get("member_id")
         for event in events
     )
+
+
+def _is_sure(cause: Cause, start: Event, events: tuple[Event, ...]) -> bool:
+    """See `Label.is_sure`."""
+    if cause is Cause.LEFT:
+        return bool(_left(start, events).get("reason"))
+    return cause is not Cause.SESSION_EXPIRED or start.get("group_instance_id") is None
 
 
 def _left(start: Event, events: tuple[Event, ...]) -> Event:

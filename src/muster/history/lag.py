@@ -18,7 +18,7 @@ Sources: OffsetExpirationCondition and its callers in Apache Kafka 4.2 (ClassicG
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -110,12 +110,8 @@ def lag_rows(commits: CommitSeries, samples: Iterable[LagSample], stands: Standi
 
 
 def _row(sample: LagSample, committed: Committed, expires: int | None) -> Lag:
-    position = max(committed.offset, sample.log_start_offset)
-    at_most = max(0, sample.log_end_offset - position)
-    # A count of an older look at the log cannot be above what there is room for.
-    records = at_most if sample.records is None else min(sample.records, at_most)
-    behind_ms = None if sample.oldest_ms is None else max(0, sample.at_ms - sample.oldest_ms)
-    return Lag(
+    at_most = max(0, sample.log_end_offset - max(committed.offset, sample.log_start_offset))
+    row = Lag(
         group=sample.group,
         topic=sample.topic,
         partition=sample.partition,
@@ -124,12 +120,24 @@ def _row(sample: LagSample, committed: Committed, expires: int | None) -> Lag:
         committed_ms=committed.commit_ms,
         log_start_offset=sample.log_start_offset,
         log_end_offset=sample.log_end_offset,
-        lag_records=records,
-        is_exact=sample.records is not None or at_most == 0,
-        lag_ms=0 if records == 0 else behind_ms,
+        lag_records=at_most,
+        is_exact=at_most == 0,
+        lag_ms=0 if at_most == 0 else None,
         lost_records=max(0, min(sample.log_start_offset, sample.log_end_offset) - committed.offset),
         expires_ms=expires,
     )
+    return counted(row, sample.records, sample.oldest_ms)
+
+
+def counted(row: Lag, records: int | None, oldest_ms: int | None) -> Lag:
+    """A row whose lag is in offsets, after a look at the log: how many records there are (None: it did not reach the
+    end), and the time of the first."""
+    if row.lag_records == 0:
+        return row
+    # A count of an older look at the log cannot be above what there is room for.
+    found = row.lag_records if records is None else min(records, row.lag_records)
+    behind_ms = None if oldest_ms is None else max(0, row.at_ms - oldest_ms)
+    return replace(row, lag_records=found, is_exact=records is not None, lag_ms=0 if found == 0 else behind_ms)
 
 
 def expires_ms(topic: str, committed: Committed, stands: Standing, limits: Limits) -> int | None:

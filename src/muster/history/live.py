@@ -7,58 +7,86 @@ what was aborted: offsets that were committed in a transaction count once it is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from muster.client.admin import Admin
+from muster.client.config import AdminConfig, ClientConfig
 from muster.client.core.admin import TopicDescription
 from muster.client.plain.cluster import disconnect
 from muster.client.plain.fetch import FetchSettings, RangeReader
-from muster.errors import CorruptRecordError, ErrorCode, KafkaConnectionError, KafkaError, MusterError
+from muster.errors import (
+    CorruptRecordError,
+    ErrorCode,
+    KafkaConnectionError,
+    KafkaError,
+    MusterError,
+    UnsupportedVersionError,
+)
+from muster.history.bounds import Bounds, log_bounds
 from muster.history.raw import DECODED, to_raw
 from muster.history.remarks import Remarks
 from muster.model import TopicPartition
-from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
+from muster.protocol.api import READ_COMMITTED
+from muster.protocol.group_partitions import group_partition
 
+_PATIENCE_S = 30.0
+"""How long a partition is read without progress."""
 _REFUSALS = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderConfig(AdminConfig):
+    """The settings of a reader: those of an admin client, and how it fetches."""
+
+    max_partition_fetch_bytes: int = 4 << 20
+    fetch_max_wait_ms: int = 500
+    check_crcs: bool = True
+
+    def fetching(self) -> FetchSettings:
+        """How ranges of a log are read."""
+        return FetchSettings(
+            self.narrowed(ClientConfig),
+            max_bytes=max(self.max_partition_fetch_bytes, 1),
+            max_wait_ms=self.fetch_max_wait_ms,
+            check_crcs=self.check_crcs,
+        )
 
 
 class RefusedError(MusterError):
     """The cluster does not let the topic be read, or has none: only its admin API can be asked then."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """What there is to read of a partition."""
-
-    start: int
-    end: int
-
-
 class LiveTopic:
     """The partitions of one topic of a cluster, as they were when it was asked."""
 
     def __init__(
-        self, admin: Admin, bootstrap: tuple[str, ...], topic: str, remarks: Remarks, timeout_s: float = 30.0
+        self, admin: Admin, config: ReaderConfig, topic: str, remarks: Remarks, groups: Collection[str] = ()
     ) -> None:
-        """Raises RefusedError, and KafkaTimeoutError or KafkaConnectionError where no broker answers."""
+        """With `groups` only the partitions that keep these are read: the topic is `__consumer_offsets` then.
+
+        Raises RefusedError, and KafkaTimeoutError or KafkaConnectionError where no broker answers.
+        """
         self._topic = topic
         self._remarks = remarks
         found = admin.describe_topics([topic])[topic]
         if isinstance(found, KafkaError):
             raise _refused(found, topic)
         self._topic_id = found.topic_id
+        self.is_internal = found.is_internal
+        """Whether it is the brokers' own."""
+        if groups:
+            keep = {group_partition(group, len(found.partitions)) for group in groups}
+            found = replace(found, partitions=[part for part in found.partitions if part.partition in keep])
         self._spans = _spans(admin, found, remarks)
-        self._settings = FetchSettings(
-            bootstrap,
-            client_id="muster-history",
+        self._settings = replace(
+            config.fetching(),
             columns=DECODED,
             isolation_level=READ_COMMITTED,
             fail_on_data_loss=False,
-            timeout_s=timeout_s,
-            max_bytes=4 << 20,
+            timeout_s=_PATIENCE_S,
         )
 
     @property
@@ -87,6 +115,8 @@ class LiveTopic:
             self._remarks.add(f"{place} was not read behind damage: {error}")
         except KafkaError as error:
             raise _refused(error, self._topic) from error
+        except UnsupportedVersionError as error:  # before Kafka 0.11
+            raise RefusedError(f"the brokers are too old for {self._topic} to be read ({error})") from error
         finally:
             disconnect()
 
@@ -113,23 +143,23 @@ def _refused(error: KafkaError, topic: str) -> MusterError:
     return error
 
 
-def _spans(admin: Admin, topic: TopicDescription, remarks: Remarks) -> dict[int, _Span]:
-    places = []
+def _spans(admin: Admin, topic: TopicDescription, remarks: Remarks) -> dict[int, Bounds]:
     for part in topic.partitions:
-        if part.leader_id >= 0:
-            places.append(TopicPartition(topic.name, part.partition))
-        else:
+        if part.leader_id < 0:
             remarks.add(f"partition {part.partition} of {topic.name} has no leader: its groups are missing")
-    starts = admin.list_offsets(dict.fromkeys(places, EARLIEST_TIMESTAMP))
-    ends = admin.list_offsets(dict.fromkeys(places, LATEST_TIMESTAMP), isolation_level="read_committed")
-    found: dict[int, _Span] = {}
-    for place in places:
-        start, end = starts[place], ends[place]
-        for answer in (start, end):
-            if isinstance(answer, KafkaError) and answer.code in _REFUSALS:
-                raise _refused(answer, topic.name)
-        if start is None or end is None or isinstance(start, KafkaError) or isinstance(end, KafkaError):
-            remarks.add(f"{place} is missing: its ends are not known ({start if start is not None else end})")
-        elif end.offset > start.offset:
-            found[place.partition] = _Span(start.offset, end.offset)
+    found: dict[int, Bounds] = {}
+    whole = log_bounds(admin, [topic])  # first: what is written meanwhile is behind no transaction
+    for place, bounds in sorted(log_bounds(admin, [topic], "read_committed").items()):
+        ends = whole.get(place)
+        if isinstance(ends, Bounds) and isinstance(bounds, Bounds) and bounds.end < ends.end:
+            remarks.add(
+                f"{place} is read up to offset {bounds.end}: a transaction that has not ended holds back what is "
+                f"behind it, {ends.end - bounds.end} offsets of any groups"
+            )
+        if isinstance(bounds, KafkaError):
+            if bounds.code in _REFUSALS:
+                raise _refused(bounds, topic.name)
+            remarks.add(f"{place} is missing, and with it groups: its ends are not known ({bounds})")
+        elif bounds.end > bounds.start:
+            found[place.partition] = bounds
     return found

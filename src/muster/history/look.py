@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from muster.client.admin import Admin
 from muster.errors import KafkaError, MusterError
 from muster.history.cluster_limits import limits_of
-from muster.history.ends import lag_samples
+from muster.history.ends import lag_samples, over_time
 from muster.history.engine import History, events_of, read_history, report
 from muster.history.folder import FolderTopic, missing
-from muster.history.live import LiveTopic, RefusedError
-from muster.history.model import Limits
+from muster.history.live import LiveTopic, ReaderConfig, RefusedError
+from muster.history.model import Lag, LagSample, Limits
 from muster.history.raw import EVENTS_TOPIC, OFFSETS_TOPIC
+from muster.history.reading import Topic
 from muster.history.remarks import Remarks
 from muster.history.report import Report
 from muster.history.sampler import sample
@@ -34,48 +36,95 @@ class Teller(Protocol):
     def __call__(self, sentence: str, /) -> None: ...
 
 
+class Engine(Protocol):
+    """What makes rows of a topic's records: `read_history`, or another that makes the same."""
+
+    def __call__(
+        self, topic: Topic, limits: Limits, groups: Collection[str] | None, now_ms: int | None, /
+    ) -> History: ...
+
+
 class NoSuchGroupError(MusterError):
     """A group was asked for that is not there."""
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be looked at."""
+
+    groups: Collection[str] = ()
+    """Empty: all."""
+    back_ms: int | None = None
+    """Only what happened in this time before the end; None: whatever was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """All that one look has brought, before it is put together."""
+
+    asked: Asked
+    where: str
+    until_ms: int
+    history: History
+    remarks: Remarks
+    limits: Limits = field(default_factory=Limits)
+    samples: Sequence[LagSample] = ()
+    over_time: Sequence[Lag] = ()
+    events: Sequence[object] = ()
+
+    def report(self, *, with_events: bool = True) -> Report:
+        """The report. Without events every cause is inferred from the records, also where the broker wrote why."""
+        events = self.events if with_events else ()
+        back_ms = self.asked.back_ms
+        since_ms = None if back_ms is None else self.until_ms - back_ms
+        given = (self.samples, events, self.limits, since_ms, self.over_time)
+        made = report(self.history, self.where, self.until_ms, *given)
+        made.warnings = [*self.remarks.sentences(), *made.warnings]
+        return made.of_groups(self.asked.groups) if self.asked.groups else made
+
+
 def at_cluster(
     admin: Admin,
-    bootstrap: tuple[str, ...],
-    groups: Collection[str],
+    config: ReaderConfig,
+    asked: Asked,
     sample_ms: int | None,
     tell: Teller,
-    *,
-    with_events: bool = True,
-) -> Report:
+    engine: Engine = read_history,
+) -> Look:
     """Read a cluster's history. Where it may not be read, or a time to watch is given, the groups are watched.
-
-    Without events every cause is inferred from the records, also where the broker wrote why.
 
     Raises:
         NoSuchGroupError: one of the groups is not there.
         MusterError: the cluster cannot be reached, or answers nothing that helps.
     """
-    remarks = Remarks()
-    limits = limits_of(admin)
+    remarks, groups = Remarks(), asked.groups
+    limits = limits_of(admin, remarks)
+    if asked.back_ms is not None:
+        limits = replace(limits, since_ms=_now_ms() - asked.back_ms)
     found: History | None = None
     if sample_ms is None:
         try:
-            topic = LiveTopic(admin, bootstrap, OFFSETS_TOPIC, remarks)
-            found = read_history(topic, limits, groups or None, _now_ms())
+            topic = LiveTopic(admin, config, OFFSETS_TOPIC, remarks, groups)
+            found = engine(topic, limits, groups or None, _now_ms())
         except RefusedError as error:
             remarks.add(str(error))
-            tell(f"{error}: watching the groups for {SAMPLE_MS // 1000} s instead (--sample says how long)")
+            if not admin.list_consumer_groups():
+                found = History()  # nothing to wait for: the topic comes with the first group
+            else:
+                tell(f"{error}: watching the groups for {SAMPLE_MS // 1000} s instead (--sample says how long)")
     if found is None:
         found = sample(admin, groups, sample_ms or SAMPLE_MS, remarks)
-    where = f"the cluster at {','.join(bootstrap)}"
-    _check(groups, found, where)
+    where = f"the cluster at {','.join(config.bootstrap_servers)}"
+    if not found.kinds.keys() >= set(groups):
+        _check(groups, found, where, _groups_there(admin))
     now_ms = _now_ms()
-    samples = lag_samples(admin, bootstrap, found.committed, now_ms, remarks)
-    events = _events(admin, bootstrap, remarks) if with_events else []
-    return _finished(report(found, where, now_ms, samples, events, limits), groups, remarks)
+    samples = lag_samples(admin, config, found.committed, now_ms, remarks)
+    events = _events(admin, config, remarks, groups)
+    behind = over_time(config, found.past, now_ms, samples, remarks)
+    return Look(asked, where, now_ms, found, remarks, limits, samples, behind, events)
 
 
-def at_folder(paths: Sequence[Path], groups: Collection[str]) -> Report:
+def at_folder(paths: Sequence[Path], asked: Asked, engine: Engine = read_history) -> Look:
     """Read the history in a broker's folders.
 
     Raises:
@@ -89,33 +138,42 @@ def at_folder(paths: Sequence[Path], groups: Collection[str]) -> Report:
         raise MusterError(f"{error.filename}: {error.strerror or error}") from error
     if not topic.is_named and not any(topic.records.values()):
         raise missing(paths, OFFSETS_TOPIC)
-    found = read_history(topic, Limits(), groups or None, None)
+    limits = Limits()
+    found = engine(topic, limits, asked.groups or None, None)
     where = ", ".join(map(str, paths))
-    _check(groups, found, where)
-    events = events_of(FolderTopic(paths, EVENTS_TOPIC, remarks))
+    _check(asked.groups, found, where)
+    events = events_of(FolderTopic(paths, EVENTS_TOPIC, remarks), asked.groups)
     remarks.add("a folder does not tell where the logs of other topics end: the lag is not known")
-    return _finished(report(found, where, found.until_ms or 0, (), events), groups, remarks)
-
-
-def _finished(made: Report, groups: Collection[str], remarks: Remarks) -> Report:
-    made.warnings = [*remarks.sentences(), *made.warnings]
-    return made.of_groups(groups) if groups else made
+    until_ms = _now_ms() if found.until_ms is None else found.until_ms
+    return Look(asked, where, until_ms, found, remarks, limits, events=events)
 
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _events(admin: Admin, bootstrap: tuple[str, ...], remarks: Remarks) -> list[object]:
+def _events(admin: Admin, config: ReaderConfig, remarks: Remarks, groups: Collection[str]) -> list[object]:
     try:
-        return events_of(LiveTopic(admin, bootstrap, EVENTS_TOPIC, remarks))
+        topic = LiveTopic(admin, config, EVENTS_TOPIC, remarks)
+        if topic.is_internal:
+            return events_of(topic, groups)
+        remarks.add(f"the topic {EVENTS_TOPIC} was made by a user, so what it says of causes is not believed")
+        return []
     except (RefusedError, KafkaError):
         return []  # Apache Kafka has no such topic
 
 
-def _check(groups: Collection[str], found: History, where: str) -> None:
+def _groups_there(admin: Admin) -> list[str]:
+    try:
+        return [one.group_id for one in admin.list_consumer_groups()]
+    except KafkaError:
+        return []
+
+
+def _check(groups: Collection[str], found: History, where: str, others: Iterable[str] = ()) -> None:
+    known = {*found.kinds, *others}
     for group in groups:
         if group not in found.kinds:
-            near = difflib.get_close_matches(group, found.kinds, 1)
+            near = difflib.get_close_matches(group, known - {group}, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise NoSuchGroupError(f"{where} has nothing about a group {group!r}{hint}")

@@ -6,15 +6,15 @@ groups: the page shows those with something to say first, a bounded number of ea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 
 from muster.history.lanes import Lane, lanes
 from muster.history.model import Generation, Lag, Rebalance
 from muster.history.report import GroupSummary, Report, summaries
-from muster.history.wording import count, duration, listed, named
-from muster.pages.charts import Band, Bar, Marker, bar_chart, timeline
+from muster.history.wording import count, duration, listed, named, shortened
+from muster.pages.charts import Band, Bar, Marker, bar_chart, line_chart, timeline
 from muster.pages.document import document, scroll, section, table, tiles
 
 GROUPS = 12
@@ -24,17 +24,29 @@ REBALANCES = 40
 FINDINGS = 50
 SUMMARIES = 200
 PARTITIONS = 20
+_REST_MS = 60_000
 LANES = 24
+FEWEST_POINTS = 3
+"""A line is not drawn through fewer."""
 
 
 def render(report: Report) -> str:
     """Return the page as HTML text."""
     groups = summaries(report)
     shown = [group for group in groups if group.generation is not None or group.lag_records is not None][:GROUPS]
-    parts = [_header(report, groups), _findings(report), _groups(groups)]
-    parts += [_group(report.of(group.group), group) for group in shown]
+    linked = {group.group: _link(group.group, number) for number, group in enumerate(shown, 1)}
+    parts = [_header(report, groups), _findings(report, linked), _groups(groups, linked)]
+    parts += [_group(report.of(group.group), group, number) for number, group in enumerate(shown, 1)]
     footer = f"<footer>{escape(_reach(report))}</footer>"
     return document("Consumer groups: their rebalances and lag", *parts, _notes(report), footer)
+
+
+def _link(group: str, number: int) -> str:
+    return f'<a href="#group-{number}">{_name(group)}</a>'
+
+
+def _name(group: str) -> str:
+    return f'<span class="name">{escape(shortened(group))}</span>'
 
 
 # -------------------------------------------------------------------------------------------------------- all groups
@@ -43,7 +55,8 @@ def render(report: Report) -> str:
 def _header(report: Report, groups: Sequence[GroupSummary]) -> str:
     title = f"{count(len(groups), 'consumer group')} of {report.source}"
     if report.findings:
-        verdict = f'<p class="verdict bad">✗ {count(len(report.findings), "finding")}; the most costly first.</p>'
+        said = f"{count(len(report.findings), 'finding')}, those of the group with the most costly first."
+        verdict = f'<p class="verdict bad">✗ {said}</p>'
     else:
         verdict = '<p class="verdict good">✓ Nothing to complain of.</p>'
     lag = [group.lag_records for group in groups if group.lag_records is not None]
@@ -66,13 +79,13 @@ def _reach(report: Report) -> str:
     return f"Read from {report.source}: what was written from {moment(report.from_ms)} to {moment(report.until_ms)}."
 
 
-def _findings(report: Report) -> str:
+def _findings(report: Report, linked: Mapping[str, str]) -> str:
     if not report.findings:
         return ""
     rows = [
         (
             f'<span class="badge">{number}</span>',
-            escape(each.group),
+            linked.get(each.group) or _name(each.group),
             duration(round(each.cost * 1_000)) if each.cost else "",
             moment(each.since_ms),
             f"<b>{escape(each.sentence)}</b><br>{escape(each.advice)}",
@@ -87,11 +100,11 @@ def _findings(report: Report) -> str:
     return section("Findings", hint, table(head, rows))
 
 
-def _groups(groups: Sequence[GroupSummary]) -> str:
+def _groups(groups: Sequence[GroupSummary], linked: Mapping[str, str]) -> str:
     rows = [
         (
-            escape(each.group),
-            escape(each.kind.value),
+            linked.get(each.group) or _name(each.group),
+            escape(each.speaks),
             "" if each.generation is None else str(each.generation),
             str(each.members),
             str(each.rebalances),
@@ -133,23 +146,35 @@ _NOT_DECODED = -2
 # --------------------------------------------------------------------------------------------------------- one group
 
 
-def _group(report: Report, summary: GroupSummary) -> str:
+def _group(report: Report, summary: GroupSummary, number: int) -> str:
     latest = report.rebalances[-REBALANCES:]
-    lag = _lag(summary.group, report.lag)
+    lag = _lag(summary.group, report.lag) + _over_time(summary.group, report.lag_over_time)
+    title, anchor = f"Group {shortened(summary.group)}", f"group-{number}"
     if not report.generations:
-        return section(
-            f"Group {summary.group}", "No client has joined it: its offsets are committed from outside.", lag
-        )
+        return section(title, "No client has joined it: its offsets are committed from outside.", lag, anchor=anchor)
     hint = "A row is a member, a bar the partitions it had; numbered lines are rebalances, told below."
     if len(latest) < len(report.rebalances):
         hint += f" The latest {REBALANCES} of {len(report.rebalances)} rebalances."
-    chart = _timeline(summary.group, report.generations, latest, report.until_ms)
-    return section(f"Group {summary.group}", hint, chart, _rebalances(latest), lag)
+    until_ms = _drawn_until(latest, report.until_ms)
+    if until_ms < report.until_ms:
+        hint += (
+            f" Since the last one it has been as it is at the end, for {duration(report.until_ms - latest[-1].at_ms)}."
+        )
+    chart = _timeline(summary.group, report.generations, latest, until_ms)
+    return section(title, hint, chart, _rebalances(latest), lag, anchor=anchor)
+
+
+def _drawn_until(rebalances: Sequence[Rebalance], until_ms: int) -> int:
+    """Up to when a timeline goes: a long rest behind the last rebalance would leave no room for what was before."""
+    if not rebalances:
+        return until_ms
+    first_ms, last_ms = rebalances[0].at_ms, rebalances[-1].at_ms
+    return min(until_ms, last_ms + max((last_ms - first_ms) // 2, _REST_MS))
 
 
 def _timeline(group: str, generations: Sequence[Generation], rebalances: Sequence[Rebalance], until_ms: int) -> str:
     first_ms = rebalances[0].at_ms if rebalances else generations[0].started_ms
-    seen = [each for each in generations if each.ended_ms is None or each.ended_ms >= first_ms]
+    seen = [each for each in generations if each.ended_ms is None or each.ended_ms >= first_ms] or generations[-1:]
     origin = min(first_ms, seen[0].started_ms) if len(seen) < len(generations) else seen[0].started_ms
     origin = max(origin, first_ms - (until_ms - first_ms) // 8)
     found = lanes(seen, until_ms)
@@ -169,7 +194,7 @@ def _timeline(group: str, generations: Sequence[Generation], rebalances: Sequenc
 
 
 def _generation_band(index: int, each: Generation, origin: int, until_ms: int) -> Band:
-    end = until_ms if each.ended_ms is None else each.ended_ms
+    end = until_ms if each.ended_ms is None else min(each.ended_ms, until_ms)
     label = f"{each.generation}" if each.members else f"{each.generation}: empty"
     return Band(0, 6 + index % 2, label, max(0, each.started_ms - origin), max(0, end - origin))
 
@@ -239,9 +264,12 @@ def _stopped(each: Rebalance) -> str:
 
 
 def _why(each: Rebalance) -> str:
-    lines = [_changes(each), *each.evidence]
-    lines += [f"Or {other.cause.value}: {other.told_apart_by}" for other in each.alternatives]
-    return "<br>".join(escape(line) for line in lines if line)
+    lines = "<br>".join(escape(line) for line in (_changes(each), *each.evidence) if line)
+    if not each.alternatives:
+        return lines
+    causes = ", ".join(dict.fromkeys(other.cause.value for other in each.alternatives))
+    others = "<br>".join(escape(f"Or {other.cause.value}: {other.told_apart_by}") for other in each.alternatives)
+    return f"{lines}<details><summary>Or {escape(causes)}?</summary>{others}</details>"
 
 
 def _changes(each: Rebalance) -> str:
@@ -265,6 +293,22 @@ def _lag(group: str, lag: Sequence[Lag]) -> str:
     more = f'<p class="hint">{_left_out(behind, PARTITIONS)}</p>' if len(behind) > PARTITIONS else ""
     chart = scroll(bar_chart(f"Records that {group} has not handled", bars, "records"))
     return f"<h3>Behind, by partition</h3>{chart}{more}"
+
+
+def _over_time(group: str, rows: Sequence[Lag]) -> str:
+    """The course of the lag over all partitions, in records and in time."""
+    records: dict[int, int] = {}
+    waited: dict[int, int] = {}
+    for each in rows:
+        records[each.at_ms] = records.get(each.at_ms, 0) + each.lag_records
+        waited[each.at_ms] = max(waited.get(each.at_ms, 0), each.lag_ms or 0)
+    if len(records) < FEWEST_POINTS or not any(records.values()):
+        return ""
+    behind = line_chart(f"Records that {group} was behind", sorted(records.items()), "records")
+    minutes = [(at_ms, ms / 60_000) for at_ms, ms in sorted(waited.items())]
+    longest = line_chart(f"How long the oldest of them had waited for {group}", minutes, "minutes")
+    hint = '<p class="hint">At most: markers and gaps are among the records, and times are known to a step.</p>'
+    return f"<h3>Behind, over time</h3>{hint}{scroll(behind)}{scroll(longest)}"
 
 
 def _aged(each: Lag) -> str:

@@ -16,21 +16,25 @@ The window is `Limits.pattern_ms` to both sides of a rebalance, so the same rows
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import TypeAlias
 
 from muster.history.causes import Verdict
 from muster.history.departures import Departure
-from muster.history.model import Alternative, Cause, Member
+from muster.history.model import Alternative, Cause, Member, fixed
 from muster.history.rebalances import identity
 from muster.history.wording import count, duration, listed, named
 
 FLAPPING_DEPARTURES = 3
 MOST_TRACES = 512
+GUESS = 0.5
+"""A departure with less confidence than this is a guess."""
 
 
-@dataclass(frozen=True, slots=True)
+@fixed
 class Leg:
     """A member that went or came, as a part of its chain."""
 
@@ -41,6 +45,8 @@ class Leg:
     cause: Cause | None = None
     """Why it went; None of one that came."""
     is_static: bool = False
+    is_guess: bool = False
+    """Why it went is little more than guessed: it committed nothing."""
     succeeds: str = ""
     """The chain of a member with the same identity that was still there as this one came."""
 
@@ -49,7 +55,7 @@ class Leg:
         return self.is_static or self.cause in (Cause.LEFT, Cause.STATIC_MEMBER_REPLACED)
 
 
-@dataclass(frozen=True, slots=True)
+@fixed
 class Trace:
     """One rebalance as patterns see it."""
 
@@ -59,11 +65,41 @@ class Trace:
     came: tuple[Leg, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@fixed
 class _Gone:
     member_id: str
     identity: tuple[str, ...]
     leg: Leg
+
+
+class _Waiting:
+    """Of the members that are gone, those that one of these may be."""
+
+    def __init__(self, gone: Iterable[_Gone], members: Iterable[Member]) -> None:
+        self._by_id: dict[str, deque[_Gone]] = {member.member_id: deque() for member in members}
+        self._by_identity: dict[tuple[str, ...], deque[_Gone]] = {identity(member): deque() for member in members}
+        for each in gone:
+            if each.member_id in self._by_id:
+                self._by_id[each.member_id].append(each)
+            if each.identity in self._by_identity:
+                self._by_identity[each.identity].append(each)
+        self.taken: set[int] = set()
+        """By `id`."""
+
+    def take(self, member: Member) -> _Gone | None:
+        """The first that went with its id, else the last that went with its identity; each is taken once."""
+        by_id, by_identity = self._by_id[member.member_id], self._by_identity[identity(member)]
+        while by_id and id(by_id[0]) in self.taken:
+            by_id.popleft()
+        while by_identity and id(by_identity[-1]) in self.taken:
+            by_identity.pop()
+        found = by_id[0] if by_id else by_identity[-1] if by_identity else None
+        if found is not None:
+            self.taken.add(id(found))
+        return found
+
+
+_Heirs: TypeAlias = "dict[tuple[str, ...], deque[str]]"
 
 
 @dataclass(slots=True)
@@ -76,40 +112,41 @@ class Lineage:
     """Of the living: those whose process seems to have been started anew, as another of the same identity came."""
     gone: list[_Gone] = field(default_factory=list)
 
-    def went(self, member: Member, cause: Cause, at_ms: int) -> Leg:
+    def went(self, member: Member, cause: Cause, at_ms: int, *, is_guess: bool = False) -> Leg:
         """A member went."""
         chain, depth = self.living.pop(member.member_id, (member.member_id, 0))
-        leg = Leg(chain, depth, named(member), at_ms, cause, member.instance_id is not None)
+        leg = Leg(chain, depth, named(member), at_ms, cause, member.instance_id is not None, is_guess)
         self.gone.append(_Gone(member.member_id, identity(member), leg))
         return leg
 
-    def came(self, member: Member, at_ms: int, window_ms: int) -> tuple[Leg, Leg | None]:
-        """A member came; the leg on which it had gone, if it had."""
+    def came(self, members: Sequence[Member], at_ms: int, window_ms: int) -> list[tuple[Leg, Leg | None]]:
+        """Members came at once; of each, the leg on which it had gone within the window, if it had."""
         self.gone = [each for each in self.gone if each.leg.at_ms >= at_ms - window_ms][-MOST_TRACES:]
-        found = self._find(member)
-        chain, depth = member.member_id, 0
+        gone, heirs = _Waiting(self.gone, members), self._heirs()
+        arrived = [self._arrived(member, at_ms, gone.take(member), heirs) for member in members]
+        self.gone = [each for each in self.gone if id(each) not in gone.taken]
+        return arrived
+
+    def _arrived(self, member: Member, at_ms: int, found: _Gone | None, heirs: _Heirs) -> tuple[Leg, Leg | None]:
+        chain, depth, succeeds = member.member_id, 0, ""
         if found is not None:
-            self.gone.remove(found)
             chain, depth = found.leg.chain, found.leg.depth + 1
-        succeeds = self._succeeded(member) if found is None else ""
+        elif heirs.get(identity(member)):
+            former = heirs[identity(member)].popleft()
+            self.succeeded.add(former)
+            succeeds = self.living[former][0]
         self.living[member.member_id] = (chain, depth)
         static = member.instance_id is not None
         leg = Leg(chain, depth, named(member), at_ms, is_static=static, succeeds=succeeds)
         return leg, None if found is None else found.leg
 
-    def _find(self, member: Member) -> _Gone | None:
-        who = identity(member)
-        same_id = [each for each in self.gone if each.member_id == member.member_id]
-        return next(iter(same_id), None) or next((each for each in reversed(self.gone) if each.identity == who), None)
-
-    def _succeeded(self, member: Member) -> str:
-        """The chain of a living member that this one may stand in for."""
-        who = identity(member)
-        for member_id, (chain, _) in self.living.items():
-            if member_id not in self.succeeded and self.identities.get(member_id) == who:
-                self.succeeded.add(member_id)
-                return chain
-        return ""
+    def _heirs(self) -> _Heirs:
+        """The living that a new member may stand in for, by their identity."""
+        found: _Heirs = {}
+        for member_id in self.living:
+            if member_id in self.identities and member_id not in self.succeeded:
+                found.setdefault(self.identities[member_id], deque()).append(member_id)
+        return found
 
     def keep(self, members: Iterable[Member]) -> None:
         """Forget of the living all but these."""
@@ -135,10 +172,14 @@ def trace(
     """
     at_ms, window_ms = times
     why = {each.member.member_id: each.cause for each in departures}
-    went = [lineage.went(member, why.get(member.member_id, Cause.STATIC_MEMBER_REPLACED), at_ms) for member in gone]
+    guesses = {each.member.member_id for each in departures if each.confidence < GUESS}
+    went = [
+        lineage.went(member, why.get(member.member_id, Cause.STATIC_MEMBER_REPLACED), at_ms, is_guess=guessed)
+        for member in gone
+        for guessed in [member.member_id in guesses]
+    ]
     arrived, returned = [], {}
-    for member in came:
-        leg, before = lineage.came(member, at_ms, window_ms)
+    for member, (leg, before) in zip(came, lineage.came(came, at_ms, window_ms) if came else (), strict=True):
         arrived.append(leg)
         if before is not None and before.cause is not None and before.at_ms < at_ms:
             returned[member.member_id] = (before.cause, at_ms - before.at_ms)
@@ -165,8 +206,15 @@ def _legs(own: Trace) -> set[str]:
 
 
 def _flapping(found: Verdict, own: Trace, near: Sequence[Trace]) -> Verdict | None:
-    for chain in sorted(_legs(own)):
-        legs = [leg for each in near for leg in each.went if leg.chain == chain]
+    roots = _successors(near)
+    here = {roots.get(chain, chain) for chain in _legs(own)}
+    here |= {roots[leg.chain] for leg in own.came if leg.chain in roots}
+    departures: dict[str, list[Leg]] = {}
+    for each in near:
+        for leg in each.went:
+            if (root := roots.get(leg.chain, leg.chain)) in here:
+                departures.setdefault(root, []).append(leg)
+    for _, legs in sorted(departures.items()):
         if len(legs) < FLAPPING_DEPARTURES:
             continue
         span = duration(legs[-1].at_ms - legs[0].at_ms)
@@ -176,33 +224,52 @@ def _flapping(found: Verdict, own: Trace, near: Sequence[Trace]) -> Verdict | No
     return None
 
 
+def _successors(near: Sequence[Trace]) -> dict[str, str]:
+    """The chains of processes that were started anew before what they were had expired, and what those chains are."""
+    expired = {leg.chain: leg.at_ms for each in near for leg in each.went if leg.cause is Cause.SESSION_EXPIRED}
+    roots: dict[str, str] = {}
+    for leg in (leg for each in near for leg in each.came if leg.succeeds):
+        if leg.at_ms <= expired.get(leg.succeeds, 0):
+            roots[leg.chain] = roots.get(leg.succeeds, leg.succeeds)
+    return roots
+
+
 def _rolling(found: Verdict, own: Trace, near: Sequence[Trace]) -> Verdict | None:
     """Members that went and came back, in turn: by their own act, or all of the group."""
     legs = _legs(own)
     if not legs:
         return None
     restarts = [pair for pair in _restarts(near) if pair[0].cause is not Cause.POLL_INTERVAL_EXCEEDED]
-    rolled, sure = (
-        _in_turn([(left, back) for left, back in restarts if left.is_planned or left.at_ms == back.at_ms]),
-        0.92,
-    )
+    members = max(each.members_before for each in near)
+    planned = [(left, back) for left, back in restarts if left.is_planned or left.at_ms == back.at_ms]
+    rolled = _in_turn([pair for pair in planned if not pair[0].is_guess])
+    sure = 0.92 if len(rolled) >= members else 0.8 if len(rolled) > 2 else 0.7
+    if not rolled & legs:
+        rolled, sure = _in_turn(planned), 0.6
     if not rolled & legs:
         rolled, sure = _in_turn(restarts), 0.75
-        if len(rolled) < max(3, *(each.members_before for each in near)):
+        if len(rolled) < max(3, members):
             return None
     if not rolled & legs:
         return None
     names = [left.name for left, _ in restarts if left.chain in rolled]
     evidence = f"{count(len(rolled), 'member')} went and came back one after another: {listed(names)}."
-    return _overruled(found, Cause.ROLLING_RESTART, sure if len(rolled) > 2 else 0.8, evidence)
+    return _overruled(found, Cause.ROLLING_RESTART, sure, evidence)
 
 
 def _in_turn(restarts: Sequence[tuple[Leg, Leg]]) -> set[str]:
-    """The chains of restarts of which one was done before the next began."""
+    """The chains of restarts in waves (one member, or some at once) of which each was done before the next began."""
+    waves: list[set[str]] = []
+    began_ms = until_ms = -1
+    for left, back in restarts:
+        if left.at_ms > began_ms and left.at_ms >= until_ms:
+            waves.append(set())
+        waves[-1].add(left.chain)
+        began_ms, until_ms = left.at_ms, max(until_ms, back.at_ms)
     rolled: set[str] = set()
-    for (left, back), (next_left, _) in pairwise(restarts):
-        if left.chain != next_left.chain and left.at_ms < next_left.at_ms and back.at_ms <= next_left.at_ms:
-            rolled |= {left.chain, next_left.chain}
+    for wave, following in pairwise(waves):
+        if not wave & following:
+            rolled |= wave | following
     return rolled
 
 
@@ -231,26 +298,51 @@ def _restarts(near: Sequence[Trace]) -> list[tuple[Leg, Leg]]:
     return sorted(pairs, key=lambda pair: pair[0].at_ms)
 
 
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """Members that went, or that came, in one rebalance."""
+
+    is_arrival: bool
+    members: int
+    is_own: bool
+
+
 def _turnover(found: Verdict, own: Trace, near: Sequence[Trace]) -> Verdict | None:
     """Members that go and others that come, in turns, until most were replaced."""
-    returned = {(leg.chain, leg.depth - 1) for each in near for leg in each.came}
-    turns: list[bool] = []
-    went = came = here = 0
-    members = 0
-    for each in near:
-        gone = [leg for leg in each.went if leg.cause is Cause.LEFT and (leg.chain, leg.depth) not in returned]
-        new = [leg for leg in each.came if leg.depth == 0] if each.members_before else []
-        members = max(members, each.members_before)
-        went, came = went + len(gone), came + len(new)
-        turns += ([False] if gone else []) + ([True] if new else [])
-        here += each is own and bool(gone or new)
-    changes = sum(first != second for first, second in pairwise(turns))
-    if not here or went < 2 or abs(went - came) > 1 or changes < 3 or 3 * went < 2 * members:
+    turns = _turns(own, near)
+    went = sum(turn.members for turn in turns if not turn.is_arrival)
+    came = sum(turn.members for turn in turns if turn.is_arrival)
+    changes = sum(this.is_arrival != that.is_arrival for this, that in pairwise(turns))
+    in_turns = any(turn.is_own for turn in turns) and changes >= 3 and went >= 2 and abs(went - came) <= 1
+    if not in_turns or 3 * went < 2 * max(each.members_before for each in near):
         return None
     evidence = (
         f"{count(went, 'member')} left and {count(came, 'new one')} joined in turns: most of the group was replaced."
     )
     return _overruled(found, Cause.ROLLING_RESTART, 0.65, evidence)
+
+
+def _turns(own: Trace, near: Sequence[Trace]) -> list[_Turn]:
+    """Departures and arrivals in their order, from the first departure on, without members that were back by name."""
+    returned = {(leg.chain, leg.depth - 1) for each in near for leg in each.came}
+    shared = _shared_names(near)
+    turns: list[_Turn] = []
+    for each in near:
+        left = [leg for leg in each.went if leg.cause is Cause.LEFT]
+        gone = sum(leg.name in shared or (leg.chain, leg.depth) not in returned for leg in left)
+        new = sum(leg.name in shared or leg.depth == 0 for leg in each.came) if each.members_before else 0
+        turns += [_Turn(False, gone, each is own)] if gone else []
+        turns += [_Turn(True, new, each is own)] if new else []
+    first = next((at for at, turn in enumerate(turns) if not turn.is_arrival), 0)
+    return turns[max(0, first - 1) :]
+
+
+def _shared_names(near: Sequence[Trace]) -> set[str]:
+    """Names that several members have at once: over a restart, which of them is which cannot be told."""
+    chains: dict[str, set[str]] = {}
+    for leg in (leg for each in near for leg in (*each.went, *each.came)):
+        chains.setdefault(leg.name, set()).add(leg.chain)
+    return {name for name, found in chains.items() if len(found) > 1}
 
 
 def _back(found: Verdict, own: Trace, near: Sequence[Trace]) -> Verdict:

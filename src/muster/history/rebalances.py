@@ -16,7 +16,7 @@ owned as it joined.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -32,20 +32,14 @@ class Difference:
     replaced: list[Change] = field(default_factory=list)
     resubscribed: list[Change] = field(default_factory=list)
     stayed: list[Change] = field(default_factory=list)
+    gone: list[Member] = field(default_factory=list)
+    """Member ids that are gone, their members replaced or not."""
+    came: list[Member] = field(default_factory=list)
+    """Member ids that are new."""
 
     @property
     def same_members(self) -> bool:
         return not (self.joined or self.left or self.replaced)
-
-    @property
-    def gone(self) -> list[Member]:
-        """Member ids that are gone, their members replaced or not."""
-        return [*self.left, *(change.before for change in self.replaced if change.before is not None)]
-
-    @property
-    def came(self) -> list[Member]:
-        """Member ids that are new."""
-        return [change.member for change in (*self.joined, *self.replaced)]
 
 
 def difference(before: Iterable[Member], after: Iterable[Member]) -> Difference:
@@ -59,15 +53,11 @@ def difference(before: Iterable[Member], after: Iterable[Member]) -> Difference:
             came.append(member)
         else:
             found.stayed.append(Change(member, earlier))
-    gone = list(former.values())
-    for member in came:
-        earlier = _predecessor(member, gone)
-        if earlier is None:
-            found.joined.append(Change(member))
-        else:
-            gone.remove(earlier)
-            found.replaced.append(Change(member, earlier))
-    found.left = gone
+    if came:
+        _pair(came, former, found)
+    found.left = list(former.values())
+    found.gone = found.left + [change.before for change in found.replaced if change.before is not None]
+    found.came = [change.member for change in found.joined + found.replaced]
     found.resubscribed = [change for change in (*found.stayed, *found.replaced) if _resubscribed(change)]
     return found
 
@@ -77,8 +67,19 @@ def identity(member: Member) -> tuple[str, ...]:
     return (member.instance_id,) if member.instance_id else (member.client_id, member.host)
 
 
-def _predecessor(member: Member, gone: Iterable[Member]) -> Member | None:
-    return next((each for each in gone if identity(each) == identity(member)), None)
+def _pair(came: Iterable[Member], gone: dict[str, Member], found: Difference) -> None:
+    """Pair new members with those that they replace, which are taken from `gone`."""
+    by_identity: dict[tuple[str, ...], deque[Member]] = defaultdict(deque)
+    for member in gone.values():
+        by_identity[identity(member)].append(member)
+    for member in came:
+        former = by_identity.get(identity(member))
+        if former:
+            earlier = former.popleft()
+            del gone[earlier.member_id]
+            found.replaced.append(Change(member, earlier))
+        else:
+            found.joined.append(Change(member))
 
 
 def _resubscribed(change: Change) -> bool:
@@ -128,12 +129,13 @@ def _needless(
         for number, ((size, member), share) in enumerate(zip(old, shares, strict=False))
     }
     beyond = len(lost) - sum(forced.values())
+    lost_by = Counter(former[place] for place in lost)
     flagged = set()
     for place in reversed(lost):
         owner = former[place]
         if beyond <= 0:
             break
-        if forced[owner] > 0 and sum(former[each] == owner for each in lost) <= forced[owner]:
+        if forced[owner] > 0 and lost_by[owner] <= forced[owner]:
             continue
         flagged.add(place)
         beyond -= 1

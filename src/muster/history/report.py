@@ -24,10 +24,14 @@ class Report:
     rebalances: list[Rebalance] = field(default_factory=list)
     notes: list[CommitNote] = field(default_factory=list)
     lag: list[Lag] = field(default_factory=list)
+    lag_over_time: list[Lag] = field(default_factory=list)
+    """At steps of the time that was read, in offsets: what had been committed then against where the logs ended."""
     findings: list[Finding] = field(default_factory=list)
     counts: Counts = field(default_factory=dict)
     kinds: dict[str, GroupKind] = field(default_factory=dict)
     """Every group that was seen, with its protocol, also those that have no generation."""
+    since_ms: int | None = None
+    """What happened before is left out; None: nothing is."""
     warnings: list[str] = field(default_factory=list)
     """What was not read or not decoded, and what that means for the rows."""
 
@@ -44,6 +48,7 @@ class Report:
             rebalances=[each for each in self.rebalances if each.group in wanted],
             notes=[each for each in self.notes if each.group in wanted],
             lag=[each for each in self.lag if each.group in wanted],
+            lag_over_time=[each for each in self.lag_over_time if each.group in wanted],
             findings=[each for each in self.findings if each.group in wanted],
             kinds={group: kind for group, kind in self.kinds.items() if group in wanted},
         )
@@ -52,9 +57,11 @@ class Report:
         """What happened from a time on: generations that had not ended by then, rebalances and notes after it."""
         return replace(
             self,
+            since_ms=since_ms,
             generations=[each for each in self.generations if each.ended_ms is None or each.ended_ms >= since_ms],
             rebalances=[each for each in self.rebalances if each.at_ms >= since_ms],
             notes=[each for each in self.notes if each.at_ms >= since_ms],
+            lag_over_time=[each for each in self.lag_over_time if each.at_ms >= since_ms],
         )
 
 
@@ -64,6 +71,8 @@ class GroupSummary:
 
     group: str
     kind: GroupKind
+    protocol_type: str
+    """`consumer`; `connect`, `sr` or another one of clients that share out something else. "" where it is not known."""
     generation: int | None
     members: int
     rebalances: int
@@ -72,6 +81,12 @@ class GroupSummary:
     is_exact: bool
     findings: int
     last_rebalance_ms: int | None
+
+    @property
+    def speaks(self) -> str:
+        """Its protocol in a word or two: members that are no consumers say what they are."""
+        other = self.protocol_type not in ("", "consumer", self.kind.value)
+        return f"{self.kind.value} ({self.protocol_type})" if other else self.kind.value
 
 
 def summaries(report: Report) -> list[GroupSummary]:
@@ -113,6 +128,7 @@ def _summary(
     return GroupSummary(
         group=group,
         kind=kind,
+        protocol_type=next((each.protocol_type for each in reversed(generations) if each.protocol_type), ""),
         generation=latest.generation if latest else None,
         members=len(latest.members) if latest and latest.ended_ms is None else 0,
         rebalances=len(rebalances),

@@ -3,18 +3,24 @@
 `to_table(Rebalance, rows)` has the schema `tables.REBALANCES`; `from_table(Rebalance, table)` gives the same rows back.
 A time becomes a timestamp beside its milliseconds; one that no calendar has (a damaged record may say anything) is null
 there, and only its milliseconds are kept.
+
+Tables are made column by column. A member mostly lives through many generations and is one object in all of their rows,
+so each is written once, and its other places are copies that Arrow makes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate, chain
+from operator import attrgetter, itemgetter
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from muster.history import tables
 from muster.history.model import (
+    LAST_MS,
     Alternative,
     Cause,
     Change,
@@ -32,26 +38,36 @@ from muster.history.model import (
 
 R = TypeVar("R")
 Row: TypeAlias = dict[str, Any]
+Column: TypeAlias = "pa.Array[Any]"
 
 DAY_MS = 24 * 3_600_000
-LAST_MS = 253_402_300_799_999
-"""The end of the year 9999, the last that Python's and Spark's calendars have."""
 
 
 class _Form(NamedTuple, Generic[R]):
-    """How rows of one kind become a table: its schema, the time that its day is taken of, and the way back."""
+    """How rows of one kind become a table: its schema, the time that its day is taken of, columns that are not simply
+    what the rows have under their name, and the way back."""
 
     schema: pa.Schema
     time: str
+    columns: Mapping[str, Callable[[Sequence[Any], pa.DataType], Column]]
     back: Any
 
 
 def to_table(kind: type[R], rows: Iterable[R]) -> pa.Table:
     """Rows as a table of the schema of their kind."""
-    form = _FORMS[kind]
-    names = [name for name in form.schema.names if f"{name}_ms" in form.schema.names]
-    plain = [_with_times(_plain(row), names, form.time) for row in rows]
-    return pa.Table.from_pylist(plain, schema=form.schema)
+    form, found = _FORMS[kind], list(rows)
+    made: dict[str, Column] = {}
+    for field in form.schema:
+        if field.name == "day" or f"{field.name}_ms" in form.schema.names:
+            continue
+        build = form.columns.get(field.name)
+        made[field.name] = _plain(found, field.name, field.type) if build is None else build(found, field.type)
+    for field in form.schema:
+        if field.name == "day":
+            made["day"] = _days(made[form.time]).cast(field.type)
+        elif field.name not in made:
+            made[field.name] = _moments(made[f"{field.name}_ms"]).cast(field.type)
+    return pa.Table.from_arrays([made[name] for name in form.schema.names], schema=form.schema)
 
 
 def from_table(kind: type[R], table: pa.Table | pa.RecordBatch) -> list[R]:
@@ -70,63 +86,138 @@ def day_of(ms: int) -> int | None:
     return ms // DAY_MS if 0 <= ms <= LAST_MS else None
 
 
-def _with_times(row: Row, names: list[str], time: str) -> Row:
-    row["day"] = day_of(row[time])
-    for name in names:
-        ms = row[f"{name}_ms"]
-        row[name] = ms * 1000 if ms is not None and 0 <= ms <= LAST_MS else None
-    return row
-
-
 # --- to a table ------------------------------------------------------------------------------------------------------
 
 
-def _plain(row: Any) -> Row:
-    if isinstance(row, Generation):
-        return _plain_generation(row)
-    if isinstance(row, Rebalance):
-        return _plain_rebalance(row)
-    return asdict(row)
+def _plain(rows: Sequence[Any], name: str, kind: pa.DataType) -> Column:
+    """What the rows have under this name."""
+    return pa.array(_each(rows, name), kind)
 
 
-def _plain_generation(row: Generation) -> Row:
-    found = {name: getattr(row, name) for name in row.__slots__}
-    at = found.pop("at")
-    found |= {
-        "log_partition": at.partition,
-        "log_offset": at.offset,
-        "timestamp_ms": at.timestamp_ms,
-        "leader_epoch": at.leader_epoch,
-    }
-    found["kind"] = row.kind.value
-    found["members"] = [_plain_member(member) for member in row.members]
+def _each(items: Sequence[Any], name: str) -> list[Any]:
+    return list(map(attrgetter(name), items))
+
+
+def _in_calendar(ms: Column) -> Any:
+    within = pc.and_(pc.greater_equal(ms, pa.scalar(0)), pc.less_equal(ms, pa.scalar(LAST_MS)))
+    return pc.if_else(within, ms, pa.scalar(None, pa.int64()))
+
+
+def _days(ms: Column) -> Column:
+    found: Column = pc.divide(_in_calendar(ms), pa.scalar(DAY_MS)).cast(pa.int32())
     return found
 
 
-def _plain_rebalance(row: Rebalance) -> Row:
-    found = {name: getattr(row, name) for name in row.__slots__}
-    found["cause"] = row.cause.value
-    found["alternatives"] = [{"cause": a.cause.value, "told_apart_by": a.told_apart_by} for a in row.alternatives]
-    for name in ("joined", "replaced", "resubscribed"):
-        found[name] = [_plain_change(change) for change in found[name]]
-    found["left"] = [_plain_member(member) for member in row.left]
-    found["moved"] = [asdict(moved) for moved in row.moved]
-    found["stopped_ms"] = [{"topic": topic, "partition": part, "ms": ms} for topic, part, ms in row.stopped_ms]
+def _moments(ms: Column) -> Column:
+    found: Column = pc.multiply(_in_calendar(ms), pa.scalar(1_000))
     return found
 
 
-def _plain_change(change: Change) -> Row:
-    return {
-        "member": _plain_member(change.member),
-        "before": None if change.before is None else _plain_member(change.before),
-    }
+def _lists(parts: Sequence[Sequence[Any]], kind: Any, build: Callable[[list[Any], Any], Column]) -> Column:
+    """A list for each row; `build` makes a column of what is in all of them."""
+    offsets = pa.array([0, *accumulate(map(len, parts))], pa.int32())
+    values = build(list(chain.from_iterable(parts)), kind.value_type)
+    return pa.ListArray.from_arrays(offsets, values, type=kind)
 
 
-def _plain_member(member: Member) -> Row:
-    found = {name: getattr(member, name) for name in member.__slots__}
-    for name in ("assignment", "owned"):
-        found[name] = [{"topic": topic, "partition": partition} for topic, partition in found[name]]
-    return found
+def _structs(kind: Any, **columns: Any) -> Column:
+    """A column of structs from those of their fields: each a column, or a list of values."""
+    made = [
+        found if isinstance(found, pa.Array) else pa.array(found, field.type)
+        for field, found in zip(kind, columns.values(), strict=True)
+    ]
+    return pa.StructArray.from_arrays(made, fields=list(kind))
+
+
+def _once(items: list[Any], build: Callable[[list[Any]], Column]) -> Column:
+    """A column of these items, of which `build` is given each but once, and None, which becomes a null, never."""
+    places: dict[int, int] = {}
+    unique: list[Any] = []
+    indices: list[int | None] = []
+    for item in items:
+        place = None
+        if item is not None:
+            place = places.setdefault(id(item), len(unique))
+            if place == len(unique):
+                unique.append(item)
+        indices.append(place)
+    found = build(unique)
+    return found if len(unique) == len(items) else found.take(pa.array(indices, pa.int64()))
+
+
+def _partitions(parts: list[Sequence[TopicPartition]], kind: Any) -> Column:
+    def pairs(found: list[TopicPartition], of: Any) -> Column:
+        return _structs(of, topic=list(map(itemgetter(0), found)), partition=list(map(itemgetter(1), found)))
+
+    return _once(parts, lambda unique: _lists(unique, kind, pairs))
+
+
+def _members(members: list[Member | None], kind: Any) -> Column:
+    def build(unique: list[Member]) -> Column:
+        columns: dict[str, Any] = {}
+        for field in kind:
+            found = _each(unique, field.name)
+            in_pairs = field.name in ("assignment", "owned")
+            columns[field.name] = _partitions(found, field.type) if in_pairs else found
+        return _structs(kind, **columns)
+
+    return _once(members, build)
+
+
+def _changes(changes: list[Change], kind: Any) -> Column:
+    return _structs(
+        kind,
+        member=_members(_each(changes, "member"), kind.field("member").type),
+        before=_members(_each(changes, "before"), kind.field("before").type),
+    )
+
+
+def _moves(moves: list[Moved], kind: Any) -> Column:
+    return _structs(kind, **{field.name: _each(moves, field.name) for field in kind})
+
+
+def _stops(stops: list[tuple[str, int, int]], kind: Any) -> Column:
+    return _structs(
+        kind, **{name: list(map(itemgetter(at), stops)) for at, name in enumerate(("topic", "partition", "ms"))}
+    )
+
+
+def _alternatives(found: list[Alternative], kind: Any) -> Column:
+    causes = list(map(str, _each(found, "cause")))
+    return _structs(kind, cause=causes, told_apart_by=_each(found, "told_apart_by"))
+
+
+def _list_of(name: str, build: Callable[[list[Any], Any], Column]) -> Callable[[Sequence[Any], pa.DataType], Column]:
+    return lambda rows, kind: _lists(_each(rows, name), kind, build)
+
+
+def _value_of(name: str) -> Callable[[Sequence[Any], pa.DataType], Column]:
+    """Of an enumeration."""
+    return lambda rows, kind: pa.array(list(map(str, _each(rows, name))), kind)
+
+
+def _place_of(name: str) -> Callable[[Sequence[Any], pa.DataType], Column]:
+    return lambda rows, kind: pa.array(_each(rows, f"at.{name}"), kind)
+
+
+_OF_GENERATIONS = {
+    "kind": _value_of("kind"),
+    "members": _list_of("members", _members),
+    "log_partition": _place_of("partition"),
+    "log_offset": _place_of("offset"),
+    "timestamp_ms": _place_of("timestamp_ms"),
+    "leader_epoch": _place_of("leader_epoch"),
+}
+_OF_REBALANCES = {
+    "cause": _value_of("cause"),
+    "alternatives": _list_of("alternatives", _alternatives),
+    "joined": _list_of("joined", _changes),
+    "left": _list_of("left", _members),
+    "replaced": _list_of("replaced", _changes),
+    "resubscribed": _list_of("resubscribed", _changes),
+    "moved": _list_of("moved", _moves),
+    "stopped_ms": _list_of("stopped_ms", _stops),
+}
 
 
 # --- back ------------------------------------------------------------------------------------------------------------
@@ -184,9 +275,9 @@ def _back_plain(kind: Any) -> Any:
 
 
 _FORMS: dict[type[Any], _Form[Any]] = {
-    Generation: _Form(tables.GENERATIONS, "started_ms", _back_generation),
-    Rebalance: _Form(tables.REBALANCES, "at_ms", _back_rebalance),
-    CommitNote: _Form(tables.NOTES, "at_ms", _back_plain(CommitNote)),
-    Lag: _Form(tables.LAG, "at_ms", _back_plain(Lag)),
-    Finding: _Form(tables.FINDINGS, "since_ms", _back_plain(Finding)),
+    Generation: _Form(tables.GENERATIONS, "started_ms", _OF_GENERATIONS, _back_generation),
+    Rebalance: _Form(tables.REBALANCES, "at_ms", _OF_REBALANCES, _back_rebalance),
+    CommitNote: _Form(tables.NOTES, "at_ms", {}, _back_plain(CommitNote)),
+    Lag: _Form(tables.LAG, "at_ms", {}, _back_plain(Lag)),
+    Finding: _Form(tables.FINDINGS, "since_ms", {}, _back_plain(Finding)),
 }

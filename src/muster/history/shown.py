@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from muster.history.model import Change, Generation, Json, Lag, Member, Rebalance
+from muster.history.model import LAST_MS, Change, Generation, Json, Lag, Member, Rebalance
 from muster.history.report import GroupSummary, Report, by_group, summaries
-from muster.history.rows import LAST_MS
 
 
 def as_json(report: Report) -> Json:
@@ -17,10 +16,12 @@ def as_json(report: Report) -> Json:
         "source": report.source,
         "from_ms": report.from_ms,
         "until_ms": report.until_ms,
+        "since_ms": report.since_ms,
         "groups": _groups(report),
         "rebalances": [_rebalance(row) for row in sorted(report.rebalances, key=lambda row: row.at_ms)],
         "findings": [asdict(finding) for finding in report.findings],
         "lag": [asdict(row) for row in report.lag],
+        "lag_over_time": [asdict(row) for row in report.lag_over_time],
         "notes": [asdict(note) for note in report.notes],
         "counts": [
             {"kind": kind, "version": version, "records": records}

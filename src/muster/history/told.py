@@ -3,15 +3,18 @@
 muster's broker writes to `__group_events` when each rebalance began and ended, and why. A label belongs to the row of
 the same generation that was written at about the time at which the rebalance ended: numbers come again when a group was
 deleted. What one event cannot tell stays as it was inferred: a rolling restart, a flapping member; a member that was
-too slow, whose client leaves then and gives no reason (librdkafka, kafka-python, aiokafka).
+too slow, whose client leaves then and gives no reason (librdkafka, kafka-python, aiokafka), or lets its session expire
+because it has an instance id.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
-from muster.history.labels import Label
+from muster.history.labels import Label, Telling, is_told
 from muster.history.model import Cause, Rebalance
 
 EVENTS = "events"
@@ -26,11 +29,69 @@ def explained(rebalances: Iterable[Rebalance], labels: Mapping[str, Sequence[Lab
     return [_explained(row, labels.get(row.group, ())) for row in rebalances]
 
 
+class Event(NamedTuple):
+    """An event, and where it stands. The order is that in which all engines take the events of a group: by time, then
+    as in the log."""
+
+    at_ms: int
+    partition: int
+    offset: int
+    fields: Mapping[str, Any]
+
+
+def event_at(partition: int, offset: int, value: bytes | None) -> Event | None:
+    """A record of `__group_events`; None where it is no event of a group."""
+    event = event_of(value)
+    return Event(event["at_ms"], partition, offset, event) if is_told(event) else None
+
+
+def event_of(value: bytes | None) -> Any:
+    """A record's value, decoded; None for what is no JSON."""
+    try:
+        return json.loads(value or b"null")
+    except (ValueError, RecursionError):
+        return None
+
+
+@dataclass(slots=True)
+class Heard:
+    """What the broker has told of one group, for an engine that reads on. Plain data, bounded by `forget`.
+
+    Events are taken for good once they are so old that none before them can come: those of one group may be in several
+    partitions, of the brokers that coordinated it one after the other."""
+
+    telling: Telling = field(default_factory=Telling)
+    waiting: list[Event] = field(default_factory=list)
+    done: list[Label] = field(default_factory=list)
+    """Labels of the events that were taken for good."""
+
+    def hear(self, events: Iterable[Event]) -> None:
+        """More events, in any order."""
+        self.waiting += events
+        self.waiting.sort(key=lambda each: each[:3])
+
+    def labels(self) -> list[Label]:
+        """What is known so far."""
+        return [*self.done, *self.telling.copy().labels(each.fields for each in self.waiting)]
+
+    def forget(self, before_ms: int) -> None:
+        """No row of a rebalance from before that time will be asked about."""
+        old = sum(each.at_ms < before_ms for each in self.waiting)
+        self.done += self.telling.labels(each.fields for each in self.waiting[:old])
+        del self.waiting[:old]
+        self.done = [each for each in self.done if (each.finished_ms or 0) >= before_ms - _NEAR_MS]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is kept that a row could be explained by."""
+        return not self.waiting and not self.done
+
+
 def _explained(row: Rebalance, labels: Sequence[Label]) -> Rebalance:
     label = _label_of(row, labels)
     if label is None or label.finished_ms is None:
         return row
-    known = row.cause in PATTERNS or (not label.is_sure and row.cause is Cause.POLL_INTERVAL_EXCEEDED)
+    known = row.cause in PATTERNS or _knows_better(row.cause, label)
     return replace(
         row,
         duration_ms=max(0, label.finished_ms - label.started_ms),
@@ -42,6 +103,14 @@ def _explained(row: Rebalance, labels: Sequence[Label]) -> Rebalance:
         phase=label.phase,
         source=EVENTS,
     )
+
+
+def _knows_better(inferred: Cause, label: Label) -> bool:
+    """Whether the records say what the event leaves open: that a member was too slow; that no topic got partitions, so
+    that one was deleted (a leader joins again for either)."""
+    if label.cause is Cause.PARTITIONS_ADDED:
+        return inferred is Cause.LEADER_REJOINED
+    return not label.is_sure and inferred is Cause.POLL_INTERVAL_EXCEEDED
 
 
 def _label_of(row: Rebalance, labels: Sequence[Label]) -> Label | None:
@@ -58,7 +127,8 @@ def _said(label: Label) -> str:
     whose = f" by {label.client_id or label.member}" if label.client_id or label.member else ""
     reason = f", with the reason: {label.reason}" if label.reason else ""
     also = f"; meanwhile also {', '.join(label.others)}" if label.others else ""
-    return f"The broker says: {label.cause}{whose}{reason}{also}."
+    said = f"The broker says: {label.cause}{whose}{reason}{also}."
+    return said.encode("utf-8", "replace").decode()  # JSON can name half a surrogate pair, which is no text
 
 
 def _inferred(row: Rebalance) -> str:

@@ -8,12 +8,18 @@ from collections.abc import Iterable
 from muster.history.model import Member
 
 _SHOWN = 3
+_LONG = 80
 
 
 def named(member: Member) -> str:
     """A member as an operator knows it: by its client id, instance id and host; ids that Kafka made say nothing."""
     static = f", instance {member.instance_id}" if member.instance_id else ""
     return f"{member.client_id!r} at {member.host.lstrip('/')}{static}"
+
+
+def shortened(name: str) -> str:
+    """A name of a group as it is shown: Kafka takes names of thousands of characters."""
+    return name if len(name) <= _LONG else f"{name[: _LONG - 1]}…"
 
 
 def listed(items: Iterable[str]) -> str:

@@ -116,7 +116,15 @@ def times_of_day(origin_ms: int, length_ms: float, about: int) -> list[tuple[flo
     shown = "%H:%M:%S" if step_ms < 60_000 else "%H:%M" if step_ms < 86_400_000 else "%d %b"
     first = -(-origin_ms // step_ms) * step_ms
     found = [(at - origin_ms, at) for at in range(first, origin_ms + math.floor(length_ms) + 1, step_ms)]
-    return [(behind, datetime.fromtimestamp(at / 1_000, UTC).strftime(shown)) for behind, at in found]
+    return [(behind, _clock(at, shown)) for behind, at in found]
+
+
+def _clock(at_ms: int, shown: str) -> str:
+    """A time in UTC; one that no calendar has in milliseconds."""
+    try:
+        return datetime.fromtimestamp(at_ms / 1_000, UTC).strftime(shown)
+    except (OverflowError, OSError, ValueError):
+        return f"{at_ms} ms"
 
 
 def bar_chart(title: str, bars: Sequence[Bar], unit: str) -> str:
@@ -175,6 +183,31 @@ def column_chart(title: str, bars: Sequence[Bar], unit: str, caption: str) -> st
     return _svg(title, _spoken(bars, unit), bottom + 54, shapes)
 
 
+def line_chart(title: str, points: Sequence[tuple[int, float]], unit: str) -> str:
+    """A line over time: values at times since the epoch in milliseconds, which rise."""
+    top, bottom, left, right = 24, 134, 64, WIDTH - 16
+    origin, length = points[0][0], max(1, points[-1][0] - points[0][0])
+    axis = ticks(0.0, max([1.0, *(value for _, value in points)]), 3)
+    up, at = _linear(axis[0], axis[-1], bottom, top), _linear(0, length, left, right)
+    shapes = []
+    for tick in axis:
+        shapes.append(tag("line", x1=left, x2=right, y1=up(tick), y2=up(tick), class_="grid"))
+        shapes.append(text(left - 8, up(tick) + 4, _number(tick), "muted", text_anchor="end"))
+    drawn = " ".join(f"{at(time - origin):.1f},{up(value):.1f}" for time, value in points)
+    shapes.append(tag("polyline", points=drawn, class_="course"))
+    for tick_ms, name in times_of_day(origin, length, 9):
+        x = at(tick_ms)
+        shapes.append(tag("line", x1=x, x2=x, y1=bottom + 2, y2=bottom + 7, class_="axis"))
+        shapes.append(text(x, bottom + 22, name, "muted", text_anchor="middle"))
+    shapes.append(text(left - 8, top - 10, unit, "muted", text_anchor="end"))
+    highest = max(points, key=lambda point: point[1])
+    spoken = (
+        f"From {_shown(points[0][1])} to {_shown(points[-1][1])} {unit} over {clock(length)}, "
+        f"{_shown(highest[1])} at most, {clock(highest[0] - origin)} after the beginning."
+    )
+    return _svg(title, spoken, bottom + 30, shapes)
+
+
 def timeline(
     title: str,
     rows: Sequence[str],
@@ -212,7 +245,8 @@ def timeline(
     for tick_ms, name in _seconds(end_ms) if origin_ms is None else times_of_day(origin_ms, end_ms, 9):
         x = at(tick_ms)
         shapes.append(tag("line", x1=x, x2=x, y1=bottom + 2, y2=bottom + 7, class_="axis"))
-        shapes.append(text(x, bottom + 22, name, "muted", text_anchor="middle"))
+        half = CHARACTER * len(name) / 2
+        shapes.append(text(min(x, WIDTH - half), bottom + 22, name, "muted", text_anchor="middle"))
     spoken = f"{len(rows)} rows over {clock(end_ms)}, {len(markers)} markers; the table below lists them."
     return _svg(title, spoken, bottom + 30, shapes)
 

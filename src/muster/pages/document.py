@@ -27,14 +27,15 @@ def tiles(figures: Iterable[tuple[str, float | str]]) -> str:
     return f'<dl class="tiles">{shown}</dl>' if shown else ""
 
 
-def section(heading: str, hint: str, *body: str) -> str:
-    """A part of the page under a heading; the body is markup."""
-    return f'<section><h2>{escape(heading)}</h2><p class="hint">{escape(hint)}</p>{"".join(body)}</section>'
+def section(heading: str, hint: str, *body: str, anchor: str = "") -> str:
+    """A part of the page under a heading, for links to `#anchor`; the body is markup."""
+    named = f' id="{escape(anchor)}"' if anchor else ""
+    return f'<section{named}><h2>{escape(heading)}</h2><p class="hint">{escape(hint)}</p>{"".join(body)}</section>'
 
 
 def scroll(chart: str) -> str:
     """A chart that can be moved sideways where the window is narrow."""
-    return f'<div class="scroll">{chart}</div>'
+    return f'<div class="scroll" tabindex="0">{chart}</div>'
 
 
 def table(head: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str]]) -> str:

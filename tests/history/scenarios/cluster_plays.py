@@ -13,6 +13,7 @@ from tests.history.scenarios.clients import Flavour
 from tests.history.scenarios.operator_client import Operator
 from tests.history.scenarios.plays import CONFLUENT, JAVA, LONG_SESSION, MAIN, play
 from tests.history.scenarios.stage import Group, Stage, until
+from tests.support.brokers import BrokerProcess
 from tests.support.peers import KafkaCluster
 
 OFFSETS = "__consumer_offsets"
@@ -80,6 +81,24 @@ class Nodes:
         return [*self.earlier_logs, *(self.cluster.node(node).log for node in range(1, self.cluster.size + 1))]
 
 
+@dataclass
+class Alone:
+    """A broker of muster's alone, which coordinates every group."""
+
+    broker: BrokerProcess
+
+    def move(self, group: Group, node: int) -> None:
+        """Nothing has to move."""
+
+    def kill(self, _: int) -> None:
+        """SIGKILL it."""
+        self.broker.kill()
+
+    def restart(self, _: int) -> None:
+        """Start it again."""
+        self.broker.start()
+
+
 def _nodes(stage: Stage) -> Nodes:
     assert isinstance(stage.cluster, Nodes)
     return stage.cluster
@@ -89,7 +108,8 @@ def _three(stage: Stage, flavour: Flavour, config: dict[str, str] | None = None,
     """A group of three that this node coordinates."""
     topic = stage.topic("t")
     group = stage.group(flavour, config)
-    _nodes(stage).move(group, node)
+    assert isinstance(stage.cluster, Nodes | Alone)
+    stage.cluster.move(group, node)
     stage.started(group, group.several(3), topic)
     stage.go_on(3)
     return group
@@ -146,10 +166,11 @@ def coordinator_frozen(stage: Stage, flavour: Flavour) -> None:
         nodes.thaw(2)
 
 
-@play(MAIN, clusters=THREE)
+@play(MAIN, clusters=(*THREE, "muster"))
 def coordinator_restarted(stage: Stage, flavour: Flavour) -> None:
     """The coordinator's broker, which is the controller besides, is down for 15 s; nobody takes over."""
-    nodes = _nodes(stage)
+    nodes = stage.cluster
+    assert isinstance(nodes, Nodes | Alone)
     group = _three(stage, flavour, node=1)
     with _lost(stage, group, "node 1 gets SIGKILL, and is started again 15 s later"):
         nodes.kill(1)

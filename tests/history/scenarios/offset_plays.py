@@ -174,7 +174,7 @@ def topic_created(stage: Stage, flavour: Flavour) -> None:
     stage.go_on(3)
 
 
-@play([RANGE, COOPERATIVE, CONSUMER])
+@play([RANGE, COOPERATIVE, CONSUMER], clusters=BOTH)
 def topic_deleted(stage: Stage, flavour: Flavour) -> None:
     """One of two topics is deleted. No cause is called so: what is found names the leader, where there is one."""
     first, second = stage.topic("t"), stage.topic("u")
@@ -188,6 +188,28 @@ def topic_deleted(stage: Stage, flavour: Flavour) -> None:
             member.topics = [first]
         stage.delete_topic(second)
     stage.go_on(3)
+
+
+@play([RANGE, COOPERATIVE], clusters=BOTH)
+def pattern(stage: Stage, flavour: Flavour) -> None:
+    """Members subscribe by a pattern; a topic that it matches is created, and later deleted."""
+    group = stage.group(flavour)
+    members, names = group.several(2), [stage.topic("t")]
+    with stage.happens(group, "started", "2 members subscribe by a pattern at once", also=["joined"]):
+        for member in members:
+            member.topics = list(names)
+            group.members.append(member)
+            member.tell("subscribe", pattern=f"{stage.name}\\..*")
+    stage.go_on(3)
+    with stage.happens(group, "subscription_changed", "a topic that it matches is created", also=["partitions_added"]):
+        names.append(stage.topic("u"))
+        for member in members:
+            member.topics = list(names)
+    stage.go_on(3)
+    with stage.happens(group, "subscription_changed", "that topic is deleted"):
+        for member in members:
+            member.topics = names[:1]
+        stage.delete_topic(names[1])
 
 
 def _with_another_protocol(stage: Stage, group: Group, flavour: Flavour, about: str) -> None:

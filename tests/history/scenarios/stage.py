@@ -23,6 +23,7 @@ from confluent_kafka import KafkaException, Producer
 
 from tests.history.scenarios.clients import Flavour, command
 from tests.history.scenarios.operator_client import Operator, OperatorError
+from tests.history.scenarios.road import Road
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -89,10 +90,23 @@ class Member:
         if self not in self.group.members:
             self.group.members.append(self)
 
-    def leave(self, how: str = "default") -> None:
+    def match(self, pattern: str, *topics: str, by: str = "pattern") -> None:
+        """Subscribe to what an expression matches, which is these topics now: `pattern` is the client's expression,
+        `regex` one of KIP-848 that the broker evaluates."""
+        self.topics = list(topics)
+        self.tell("subscribe", **{by: pattern})
+        if self not in self.group.members:
+            self.group.members.append(self)
+
+    def unsubscribe(self) -> None:
+        """Leave the group, and go on as a process."""
+        self.group.remove(self)
+        self.tell("unsubscribe")
+
+    def leave(self, how: str = "default", timeout_ms: int = 30_000) -> None:
         """Close the consumer, and wait for the end of the process."""
         self.group.remove(self)
-        self.tell("close", how=how)
+        self.tell("close", how=how, timeout_ms=timeout_ms)
         self.process.wait(PATIENCE_S)
 
     def crash(self) -> None:
@@ -223,6 +237,8 @@ class Stage:
         self.bootstrap = bootstrap
         self.operator = operator
         self.cluster = cluster
+        self.road: Road | None = None
+        """A slow way to the broker, or one that is cut."""
         self.config: dict[str, str] = {}
         """Settings of all members, unless a script has others."""
         self.topics: dict[str, int] = {}
@@ -250,6 +266,10 @@ class Stage:
         if not idle:
             self._fed.append(full)
         return full
+
+    def rest(self, topic: str) -> None:
+        """Write nothing more to it."""
+        self._fed.remove(topic)
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         """Have more partitions."""
@@ -302,13 +322,21 @@ class Stage:
         starts.
         """
         if group.flavour.client == "kafka-python":
-            also = [*also, "leader_rejoined"]  # its leader asks for another when it has looked at the topics again
+            # A poll that ends just before its JoinGroup is answered forgets it: the next one joins again.
+            also = [*also, "leader_rejoined"]
         at_ms = now_ms()
         yield
         group.settle()
         entry: dict[str, Any] = {"group": group.name, "cause": cause, "at_ms": at_ms, "until_ms": now_ms()}
         self.truth.append({**entry, "about": about, **({"also": list(also)} if also else {})})
         self.go_on()
+
+    @contextlib.contextmanager
+    def perhaps(self, group: Group, cause: str, about: str, *, also: Iterable[str] = ()) -> Iterator[None]:
+        """What is done in here has this cause if the group rebalances at all: the coordinators' log tells whether."""
+        with self.happens(group, cause, about, also=also):
+            yield
+        self.truth[-1]["if_logged"] = True
 
     @contextlib.contextmanager
     def quiet(self, group: Group, about: str) -> Iterator[None]:

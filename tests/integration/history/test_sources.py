@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 import uuid
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer as OutsideConsumer
 from confluent_kafka import Producer as OutsideProducer
 from confluent_kafka import TopicPartition as Place
 
 from muster.client.admin import Admin
+from muster.client.config import ClientConfig
 from muster.client.core.admin import ConfigResource, ConfigResourceType, GroupDescription, NewTopic, TopicDescription
+from muster.client.plain.cluster import connect, disconnect
+from muster.client.plain.fetch import FetchSettings
 from muster.history import engine
+from muster.history.chunks import no_commits
 from muster.history.cluster_limits import limits_of
-from muster.history.ends import lag_samples
+from muster.history.ends import ends_over_time, lag_samples
 from muster.history.folder import FolderTopic
-from muster.history.lag import Committed
-from muster.history.live import LiveTopic, RefusedError
-from muster.history.model import Cause, GroupKind, Limits
-from muster.history.raw import OFFSETS_TOPIC
+from muster.history.lag import CommitSeries, Committed, Standing, lag_rows
+from muster.history.live import LiveTopic, ReaderConfig, RefusedError
+from muster.history.look import Asked, at_cluster
+from muster.history.model import Cause, GroupKind, Lag, Limits
+from muster.history.past import Asked as AskedEnds
+from muster.history.raw import EVENTS_TOPIC, OFFSETS_TOPIC
 from muster.history.remarks import Remarks
+from muster.history.rows import DAY_MS, from_table
+from muster.history.tables import LAG
 from muster.model import TopicPartition
+from muster.spark.history import lags
+from muster.spark.history.buckets import Stand
 from tests.support.faces import PATIENCE_S, Cluster
 
 pytestmark = pytest.mark.slow
@@ -39,12 +51,34 @@ def fresh(prefix):
     return f"{prefix}-{uuid.uuid4().hex[:8]}"
 
 
+def config(bootstrap):
+    return ReaderConfig(bootstrap_servers=(bootstrap,))
+
+
 def live(bootstrap, group):
     """What the cluster's records say of a group, which is bound to have some, and the readers' remarks."""
     remarks = Remarks()
     with Admin(bootstrap_servers=bootstrap) as admin:
-        topic = LiveTopic(admin, (bootstrap,), OFFSETS_TOPIC, remarks)
+        topic = LiveTopic(admin, config(bootstrap), OFFSETS_TOPIC, remarks, {group})
         return engine.read_history(topic, LIMITS, {group}, int(time.time() * 1000)), remarks.sentences()
+
+
+def small(committed, samples):
+    """The lag at these samples."""
+    series = {group: CommitSeries(no_commits(), places) for group, places in committed.items()}
+    return [row for sample in samples for row in lag_rows(series[sample.group], [sample], Standing(), LIMITS)]
+
+
+def by_tasks(bootstrap, committed, most):
+    """The lag as Spark's tasks find it, of which one counts in at most so many partitions."""
+    settings = FetchSettings(config(bootstrap).narrowed(ClientConfig))
+    stands = pickle.dumps([Stand(group, places, Standing(), GroupKind.CLASSIC) for group, places in committed.items()])
+    batch = pa.RecordBatch.from_pydict({"data": [stands]})
+    told = lags.count(settings, most)(lags.behind(settings, LIMITS, 5, 4 * DAY_MS)(iter([batch])))
+    table = pa.Table.from_batches(told, LAG)
+    disconnect()
+    assert {str(day) for day in table["day"].to_pylist()} == {"1970-01-05"}  # the tick's
+    return from_table(Lag, table)
 
 
 def test_a_running_cluster_is_read_by_no_member_and_nothing_is_committed(cluster):
@@ -74,16 +108,24 @@ def test_commits_of_a_transaction_count_once_it_is_committed(kafka_broker):
         producer.flush()
         producer.send_offsets_to_transaction([Place(topic, 0, offset)], reader.consumer_group_metadata(), PATIENCE_S)
         ends(PATIENCE_S)
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction([Place(topic, 0, 11)], reader.consumer_group_metadata(), PATIENCE_S)
+    found, said = live(kafka_broker.bootstrap, group)
+    producer.abort_transaction(PATIENCE_S)
     reader.close()
-    found, _ = live(kafka_broker.bootstrap, group)
     assert found.committed[group][topic, 0].offset == 3
+    assert any("a transaction that has not ended holds back" in sentence for sentence in said)
 
     # Two records and two markers are in the log: behind offset 0 there are two records, of which one was aborted.
     with Admin(bootstrap_servers=kafka_broker.bootstrap) as admin:
         committed = {group: {(topic, 0): Committed(0, 0)}, "up to the end": {(topic, 0): Committed(4, 0)}}
-        samples = lag_samples(admin, (kafka_broker.bootstrap,), committed, 5, Remarks())
+        samples = lag_samples(admin, config(kafka_broker.bootstrap), committed, 5, Remarks())
     assert [(sample.log_end_offset, sample.records) for sample in samples] == [(4, 2), (4, 0)]
     assert samples[0].oldest_ms is not None
+    assert by_tasks(kafka_broker.bootstrap, committed, 400) == small(committed, samples)
+    (uncounted, at_its_end) = by_tasks(kafka_broker.bootstrap, committed, 0)
+    assert (uncounted.lag_records, uncounted.is_exact, uncounted.lag_ms) == (4, False, None)
+    assert at_its_end == small(committed, samples)[1]
 
     folder = FolderTopic([kafka_broker.folder / "data"], OFFSETS_TOPIC, Remarks())
     in_folder = engine.read_history(folder, LIMITS, {group}, None)
@@ -109,7 +151,8 @@ def test_lag_is_told_of_what_can_be_reached(cluster):
         group: {(topic, 0): Committed(2, 0), (topic, 1): Committed(5, 0), ("gone-" + topic, 0): Committed(0, 0)}
     }
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        samples = lag_samples(admin, (cluster.bootstrap,), committed, 5, remarks)
+        samples = lag_samples(admin, config(cluster.bootstrap), committed, 5, remarks)
+    assert by_tasks(cluster.bootstrap, committed, 1) == small(committed, samples)
     assert [(s.partition, s.log_start_offset, s.log_end_offset, s.records) for s in samples] == [
         (0, 0, 5, 3),
         (1, 0, 5, 0),
@@ -117,9 +160,20 @@ def test_lag_is_told_of_what_can_be_reached(cluster):
     assert [f"gone-{topic}" in said for said in remarks.sentences()] == [True]
 
 
+def test_where_logs_ended_is_told_by_time(cluster):
+    topic = cluster.topic(2)
+    cluster.produce(topic, 10, partitions=2)  # at 1, 2, … 10 seconds
+    asked = AskedEnds([(topic, 0), ("gone-" + topic, 0), (topic, 1)], [1, 4_500, 10_001], 0)
+    settings = config(cluster.bootstrap).fetching()
+    try:
+        assert ends_over_time(connect(settings.client), asked) == {(topic, 0): [0, 2, 5], (topic, 1): [0, 2, 5]}
+    finally:
+        disconnect()
+
+
 def test_a_topic_that_is_not_there_is_refused(cluster):
     with Admin(bootstrap_servers=cluster.bootstrap) as admin, pytest.raises(RefusedError, match="no topic"):
-        LiveTopic(admin, (cluster.bootstrap,), fresh("nothing"), Remarks())
+        LiveTopic(admin, config(cluster.bootstrap), fresh("nothing"), Remarks())
 
 
 def test_a_group_of_kip_848_is_described_and_its_epochs_are_read(kafka_broker):
@@ -164,3 +218,21 @@ def test_a_cluster_tells_what_its_log_does_not(cluster):
     assert limits.offsets_retention_ms == told["offsets.retention.minutes"] * 60_000
     # muster's broker has no groups of that protocol, and no such setting.
     assert limits.consumer_session_timeout_ms == told.get("group.consumer.session.timeout.ms", 45_000)
+
+
+def test_a_topic_of_events_that_a_user_has_made_is_not_believed(kafka_broker):
+    group, topic = fresh("forged"), Cluster(kafka_broker.bootstrap).topic(1)
+    producer = OutsideProducer({"bootstrap.servers": kafka_broker.bootstrap})
+    with Admin(bootstrap_servers=kafka_broker.bootstrap) as admin:
+        admin.alter_consumer_group_offsets(group, {TopicPartition(topic, 0): 3})
+        admin.create_topics([NewTopic(EVENTS_TOPIC, 1, 1)])
+        try:
+            producer.produce(EVENTS_TOPIC, b'{"v":1,"event":"RebalanceStarted","at_ms":1,"group_id":"g"}')
+            assert producer.flush(PATIENCE_S) == 0
+            found = at_cluster(admin, config(kafka_broker.bootstrap), Asked({group}), None, print)
+        finally:
+            admin.delete_topics([EVENTS_TOPIC])
+    assert found.events == []
+    assert f"the topic {EVENTS_TOPIC} was made by a user, so what it says of causes is not believed" in (
+        found.report().warnings
+    )

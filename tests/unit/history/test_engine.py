@@ -125,7 +125,7 @@ class Values(Recorded):
 
 
 def test_events_that_are_no_json_are_passed_over():
-    assert engine.events_of(Values([b'{"v": 1}', b"\xff", b"{", None])) == [{"v": 1}, None]
+    assert engine.events_of(Values([b'{"v": 1}', b"\xff", b"{", None])) == [{"v": 1}]
 
 
 # --- what the broker told --------------------------------------------------------------------------------------------
@@ -163,6 +163,14 @@ def test_a_client_that_gives_no_reason_to_leave_may_have_been_too_slow():
     assert (row.cause, row.confidence, row.alternatives) == (slow.cause, 0.6, ROW.alternatives)
     assert explained([slow], {"g": [LABEL]})[0].cause is Cause.LEFT
     assert explained([ROW], {"g": [silent]})[0].cause is Cause.LEFT
+
+
+def test_a_leader_that_joins_again_as_a_topic_is_deleted_had_no_partitions_added():
+    """The event says that the topics' partitions changed; the records, that none was handed out that is new."""
+    again, changed = replace(ROW, cause=Cause.LEADER_REJOINED), replace(LABEL, cause=Cause.PARTITIONS_ADDED)
+    assert explained([again], {"g": [changed]})[0].cause is Cause.LEADER_REJOINED
+    assert explained([replace(ROW, cause=Cause.PARTITIONS_ADDED)], {"g": [changed]})[0].confidence == 1.0
+    assert explained([ROW], {"g": [changed]})[0].cause is Cause.PARTITIONS_ADDED
 
 
 @pytest.mark.parametrize(

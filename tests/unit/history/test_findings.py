@@ -9,6 +9,7 @@ import pytest
 
 from muster.history.findings import RULES, View, findings
 from muster.history.model import (
+    Alternative,
     Cause,
     Change,
     CommitNote,
@@ -171,6 +172,28 @@ def test_static_members_are_told_of_their_timeout() -> None:
 def test_costs_are_scaled_to_a_day(number: int, every_ms: int, cost: float) -> None:
     (found,) = findings([view(*times(number, Cause.FLAPPING, every_ms, left=(SLOW,)))])
     assert found.cost == cost
+
+
+def test_why_a_group_rebalances_comes_before_how() -> None:
+    stops = {"stopped_ms": (("t", 0, 900_000), ("t", 1, 900_000), ("t", 2, 900_000)), "left": (SLOW,)}
+    seen = [*times(2, Cause.POLL_INTERVAL_EXCEEDED, 60_000, **stops), *times(3, Cause.JOINED, 10_000, **stops)]
+    each = view(*seen, latest=generation(CALM))
+    assert [found.rule for found in findings([each])] == ["poll_interval_exceeded", "stops_the_world"]
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        (Cause.POLL_INTERVAL_EXCEEDED, "slower than max.poll.interval.ms"),
+        (Cause.SESSION_EXPIRED, "kill -9"),
+        (Cause.LEFT, "a supervisor"),
+        (Cause.NOT_KNOWN, "or its handler is too slow"),
+    ],
+)
+def test_a_flapping_member_is_told_by_how_it_goes(cause: Cause, said: str) -> None:
+    seen = times(4, Cause.FLAPPING, 60_000, left=(SLOW,), alternatives=(Alternative(cause, "x"),))
+    (found,) = findings([view(*seen)])
+    assert said in found.advice
 
 
 def test_the_most_costly_comes_first() -> None:

@@ -16,7 +16,7 @@ from muster.history.folder import FolderTopic, NotALogError, missing
 from muster.history.raw import EVENTS_TOPIC, OFFSETS_TOPIC
 from muster.history.remarks import Remarks
 from muster.protocol.compression import Compression
-from muster.protocol.record_batch import BatchBuilder
+from muster.protocol.record_batch import HEADER_SIZE, BatchBuilder
 
 FIRST = "00000000000000000000.log"
 ABORT, COMMIT = b"\x00\x00\x00\x00", b"\x00\x00\x00\x01"
@@ -263,3 +263,28 @@ def test_nothing_in_the_folder_is_changed(tmp_path: Path):
     before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in tmp_path.rglob("*")}
     read(tmp_path)
     assert {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in tmp_path.rglob("*")} == before
+
+
+def test_links_that_lead_to_themselves_and_what_only_looks_like_a_log_stop_nothing(tmp_path: Path):
+    folder = in_folder(tmp_path, batch(0, b"a"))
+    (tmp_path / f"{OFFSETS_TOPIC}-1").symlink_to(tmp_path / f"{OFFSETS_TOPIC}-1")
+    (tmp_path / "here").symlink_to(".")
+    (tmp_path / f"{OFFSETS_TOPIC}-2").write_bytes(b"no folder")
+    (folder / "00000000000000000007.log").symlink_to(folder / "00000000000000000007.log")
+    (folder / "00000000000000000008.log").mkdir()
+    os.mkfifo(folder / "00000000000000000009.log")
+    assert read(tmp_path) == ({0: [(0, b"a")]}, [])
+
+
+@pytest.mark.parametrize("gap", [-HEADER_SIZE, 1 - HEADER_SIZE, -30, -1, 0])
+def test_a_batch_behind_damage_is_found_wherever_a_piece_of_the_file_ends(tmp_path: Path, gap: int):
+    in_folder(tmp_path, b"\xff" * (segments.PIECE_BYTES + gap), batch(0, b"a"))
+    rows, said = read(tmp_path)
+    assert rows == {0: [(0, b"a")]}
+    assert f"{segments.PIECE_BYTES + gap} bytes at position 0 are no record batch" in said[0]
+
+
+def test_a_batch_that_begins_in_one_segment_and_goes_on_in_the_next_is_read_once(tmp_path: Path):
+    in_folder(tmp_path, batch(0, b"a", b"b"))
+    in_folder(tmp_path, batch(1, b"b", b"c"), name="00000000000000000001.log")
+    assert read(tmp_path)[0] == {0: [(0, b"a"), (1, b"b"), (2, b"c")]}

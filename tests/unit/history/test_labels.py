@@ -82,6 +82,16 @@ def test_one_more_joins(group: Told) -> None:
     assert "more work" in (found.reason or "")
 
 
+@pytest.mark.parametrize(("instance", "sure"), [(None, True), ("i2", False)])
+def test_one_that_expires_may_have_been_too_slow_if_it_has_an_instance_id(instance: str | None, sure: bool) -> None:
+    """A client with an instance id does not leave when it is too slow: it stops its heartbeats (KIP-345)."""
+    group = Told()
+    group.join("a", **LONG).join("b", instance=instance)
+    group.tick(10_000).sync_all().tick(group.session_timeout_ms + 1)
+    found = settled(group)
+    assert (found.cause, found.is_sure) == (Cause.SESSION_EXPIRED, sure)
+
+
 @pytest.mark.parametrize(
     ("reason", "cause"),
     [

@@ -11,6 +11,7 @@ from muster.history.lanes import Span, lanes
 from muster.history.model import GroupKind
 from muster.history.page import GROUPS, LANES, REBALANCES, moment, render
 from muster.history.report import Report
+from muster.pages.charts import clock
 from tests.support.history_report import MINUTE_MS, START_MS, busy, member, sample
 from tests.support.pages import Nesting
 
@@ -46,6 +47,23 @@ def test_a_rebalance_that_the_broker_explained_is_not_called_a_guess() -> None:
     report.rebalances = [replace(each, source="events") for each in report.rebalances]
     assert "90% sure" not in render(report)
     assert "written by the broker" in render(report)
+
+
+def test_the_lag_over_time_is_a_line_in_records_and_one_in_time() -> None:
+    report = sample()
+    (now, *_) = report.lag
+    course = ((0, 10, 0), (1, 400, MINUTE_MS), (2, 30, None))
+    times = [START_MS + step * MINUTE_MS for step, _, _ in course]
+    report.lag_over_time = [
+        replace(now, at_ms=at_ms, partition=index, lag_records=records, lag_ms=lag_ms)
+        for at_ms, (_, records, lag_ms) in zip(times, course, strict=True)
+        for index in range(2)
+    ]
+    made = render(report)
+    assert made.count("<polyline") == 2
+    assert f"From 20 to 60 records over {clock(2 * MINUTE_MS)}, 800 at most, {clock(MINUTE_MS)} after" in made
+    report.lag_over_time = report.lag_over_time[:4]  # two times: no line
+    assert "<polyline" not in render(report)
 
 
 def test_what_comes_from_outside_is_escaped() -> None:

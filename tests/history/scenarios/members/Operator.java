@@ -93,6 +93,10 @@ public class Operator {
             case "streams_heartbeat" -> {
                 return streamsHeartbeat(command);
             }
+            case "streams_members" -> {
+                var streams = admin.describeStreamsGroups(List.of(group)).describedGroups().get(group).get();
+                return JSON.createObjectNode().put("members", streams.members().size());
+            }
             case "delete_topic" -> admin.deleteTopics(List.of(topic)).all().get();
             case "add_partitions" -> admin.createPartitions(
                     Map.of(topic, NewPartitions.increaseTo(command.get("partitions").asInt()))).all().get();

@@ -14,9 +14,10 @@ import time
 from typing import Any
 
 SPEC: dict[str, Any] = json.loads(sys.argv[1])
-MANUAL = SPEC["commit"] == "manual"
+_policy, _, _every = SPEC["commit"].partition(":")
 _commands: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
 _pace_ms = 0
+_committed_at = time.monotonic()
 
 
 def _read() -> None:
@@ -55,6 +56,15 @@ def command(*, wait: bool) -> dict[str, Any] | None:
 def handle(count: int) -> None:
     """Take as long for records as was told."""
     time.sleep(_pace_ms * count / 1000)
+
+
+def commit_due() -> bool:
+    """Whether the member is to commit what it has handled: after each poll (`manual`), or so often (`manual:MS`)."""
+    global _committed_at
+    due = _policy == "manual" and time.monotonic() - _committed_at >= int(_every or 0) / 1000
+    if due:
+        _committed_at = time.monotonic()
+    return due
 
 
 def converted(types: dict[str, type]) -> dict[str, Any]:

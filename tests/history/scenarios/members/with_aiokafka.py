@@ -9,7 +9,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import CommitFailedError, KafkaError
 
-from tests.history.scenarios.members.told import MANUAL, TYPES, begin, command, converted, handle, tell
+from tests.history.scenarios.members.told import TYPES, begin, command, commit_due, converted, handle, tell
 
 
 async def main():
@@ -39,7 +39,7 @@ async def main():
             tell("error", error)
             continue
         await asyncio.to_thread(handle, sum(len(records) for records in fetched.values()))
-        if MANUAL and fetched:
+        if fetched and commit_due():
             with contextlib.suppress(CommitFailedError):
                 await consumer.commit()
 

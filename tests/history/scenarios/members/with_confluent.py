@@ -6,7 +6,7 @@ import os
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from tests.history.scenarios.members.told import MANUAL, SPEC, begin, command, handle, tell
+from tests.history.scenarios.members.told import SPEC, begin, command, commit_due, handle, tell
 
 config = {
     name.replace("metadata.max.age.ms", "topic.metadata.refresh.interval.ms"): value
@@ -64,7 +64,7 @@ while not closed:
         tell("error", message.error())
         continue
     handle(1)
-    if MANUAL:
+    if commit_due():
         try:
             consumer.commit(asynchronous=False)
         except KafkaException as error:

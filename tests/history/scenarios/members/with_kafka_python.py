@@ -10,7 +10,7 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import CommitFailedError, KafkaError
 
-from tests.history.scenarios.members.told import MANUAL, TYPES, begin, command, converted, handle, tell
+from tests.history.scenarios.members.told import TYPES, begin, command, commit_due, converted, handle, tell
 
 ASSIGNORS = {"range": RangePartitionAssignor, "cooperative-sticky": CooperativeStickyAssignor}
 
@@ -38,6 +38,9 @@ def obey(told):
         case "assign":
             consumer.assign([TopicPartition(topic, partition) for topic, partition in told["partitions"]])
             polling = True
+        case "unsubscribe":
+            consumer.unsubscribe()
+            polling = False
         case "close":
             consumer.close()
             tell("closed")
@@ -57,6 +60,6 @@ while not closed:
         tell("error", error)
         continue
     handle(sum(len(records) for records in fetched.values()))
-    if MANUAL and fetched:
+    if fetched and commit_due():
         with contextlib.suppress(CommitFailedError):
             consumer.commit()

@@ -7,7 +7,7 @@ import contextlib
 from muster.client import Consumer
 from muster.errors import CommitFailedError, KafkaError
 from muster.model import TopicPartition
-from tests.history.scenarios.members.told import MANUAL, TYPES, begin, command, converted, handle, tell
+from tests.history.scenarios.members.told import TYPES, begin, command, commit_due, converted, handle, tell
 
 consumer = Consumer(**converted(TYPES))
 begin()
@@ -42,6 +42,6 @@ while not closed:
         tell("error", error)
         continue
     handle(sum(len(records) for records in fetched.values()))
-    if MANUAL and fetched:
+    if fetched and commit_due():
         with contextlib.suppress(CommitFailedError):
             consumer.commit()

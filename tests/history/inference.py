@@ -1,0 +1,69 @@
+"""The rules on recordings and on random lives, and what the broker's events say of them, for docs/history-inference.md.
+
+`python -m tools.inference_page` writes the page; tests/history/test_inference.py holds its floors.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from muster.history import fold as rules
+from muster.history.chunks import chunks
+from muster.history.decode import decode
+from muster.history.model import Cause, Limits, Rows
+from muster.testing import InvariantError
+from tests.history.lives import Lived, live
+from tests.history.truth import Judged, Script, judged
+from tests.history.verdicts import files, history_of, load
+
+
+def of_recordings() -> list[Judged]:
+    """Every rebalance of the corpus that muster's broker has told of."""
+    return [each for name in files() for each in of_recording(load(name))]
+
+
+def of_recording(kept: dict[str, Any]) -> Iterator[Judged]:
+    """Those of one file; none if it was not recorded on muster."""
+    if kept.get("events"):
+        scripts = [Script(Cause(told["cause"]), told["at_ms"], told["until_ms"]) for told in kept["truth"]]
+        yield from judged(history_of(kept).rebalances, kept["events"], scripts)
+
+
+def of_life(lived: Lived) -> list[Judged]:
+    """Those of one random life."""
+    scripts = [Script(Cause(act.cause), act.begin_ms, act.end_ms, act.names) for act in lived.acts]
+    return list(judged(rows_of(lived.raw, lived.end_ms).rebalances, lived.events, scripts))
+
+
+def rows_of(raw: pa.Table, end_ms: int) -> Rows:
+    """What the rules make of a log."""
+    rows = Rows()
+    for chunk in chunks(decode(raw).entries, end_ms):
+        state = rules.start(chunk.group, Limits())
+        rows.extend(rules.fold(state, chunk))
+        rows.extend(rules.finish(state, end_ms))
+    return rows
+
+
+def lives(seeds: Iterable[int], keep: Path | None = None) -> Iterator[Lived]:
+    """The lives of these seeds. They are kept in a folder, if one is given: to try rules they need not be led again.
+
+    A life in which a check of the simulation fails is left out; those are the simulation's own business.
+    """
+    for seed in seeds:
+        path = keep / f"{seed}.pickle" if keep is not None else None
+        if path is not None and path.exists():
+            yield pickle.loads(path.read_bytes())
+            continue
+        try:
+            lived = live(seed)
+        except InvariantError:
+            continue
+        if path is not None:
+            path.write_bytes(pickle.dumps(lived))
+        yield lived

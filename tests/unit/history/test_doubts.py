@@ -1,0 +1,194 @@
+"""What records tell only in part, by hand-written histories: the cause with little confidence, and what else it may be;
+and patterns over several rebalances that were first met in recordings made by someone who did not know the rules.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.history.model import Cause, Rebalance
+from tests.support.group_log import GroupLog, M
+from tests.unit.history.test_causes import ALL_A, A, B, P, S, dies, epochs, last, running
+
+C = M("c-1", "t:4-5")
+
+
+def causes_of(row: Rebalance) -> set[Cause]:
+    return {row.cause, *(each.cause for each in row.alternatives)}
+
+
+# ------------------------------------------------------------------------------------------------ silence says little
+
+
+def goes_long_after_the_topic_came_to_rest() -> GroupLog:
+    return running(A, B).wait(P + 60_000).generation(2, [ALL_A])
+
+
+def goes_soon_after_the_topic_came_to_rest() -> GroupLog:
+    """As if the rebalance had begun then, and waited for a slow member."""
+    return running(A, B).wait(S + 60_000).generation(2, [ALL_A])
+
+
+def dies_between_transactions() -> GroupLog:
+    return running(A, B).commits("t:0-1", S - 1_500).generation(2, [ALL_A])
+
+
+def commits_each_minute() -> GroupLog:
+    log = GroupLog().generation(0, []).wait(3_000).generation(1, [A, B])
+    return log.commits("t:0-3", 300_000, every=60_000).wait(50_000).generation(2, [ALL_A])
+
+
+def dies_before_its_first_commit() -> GroupLog:
+    log = running(A, B).wait(1_000).commit("t:0-3").generation(2, [ALL_A]).commits("t:0-3", 20_000)
+    return log.generation(3, [A, B.with_(id="b-2")]).commits("t:0-1", S + 1_000).generation(4, [ALL_A])
+
+
+def dies_as_the_topic_grows() -> GroupLog:
+    return running(A, B).commits("t:0-1", S + 1_000).generation(2, [ALL_A.with_(has="t:0-5")])
+
+
+def one_of_three_is_lost_with_the_coordinator() -> GroupLog:
+    log = running(A, B, C).wait(4_000)
+    log.leader_epoch += 1
+    return log.commit("t:0-1 t:4-5").commits("t:0-1 t:4-5", S + 500).generation(2, [ALL_A, C])
+
+
+def static_member_goes_almost_a_session_after_its_leave() -> GroupLog:
+    b = B.with_(instance="i2")
+    log = epochs(A, b).wait(1_000).commit("t:2-3").standing(-2, b)
+    return log.commits("t:0-1", S - 2_000).gone(b).epoch(2).target(2, [ALL_A])
+
+
+@pytest.mark.parametrize(
+    ("life", "cause", "most", "others"),
+    [
+        (goes_long_after_the_topic_came_to_rest, Cause.LEFT, 0.4, {Cause.SESSION_EXPIRED}),
+        (goes_soon_after_the_topic_came_to_rest, Cause.LEFT, 0.6, {Cause.SESSION_EXPIRED}),
+        (dies_between_transactions, Cause.LEFT, 0.6, {Cause.SESSION_EXPIRED}),
+        (commits_each_minute, Cause.SESSION_EXPIRED, 0.5, {Cause.LEFT}),
+        (dies_before_its_first_commit, Cause.SESSION_EXPIRED, 0.6, {Cause.LEFT}),
+        (dies_as_the_topic_grows, Cause.SESSION_EXPIRED, 0.8, {Cause.PARTITIONS_ADDED}),
+        (one_of_three_is_lost_with_the_coordinator, Cause.SESSION_EXPIRED, 0.6, {Cause.COORDINATOR_MOVED}),
+        (static_member_goes_almost_a_session_after_its_leave, Cause.SESSION_EXPIRED, 0.7, {Cause.LEFT}),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_both_causes_are_named_with_little_confidence(life, cause, most, others):
+    row = last(life())
+    assert row.cause is cause, row
+    assert row.confidence <= most, row
+    assert others <= causes_of(row), row
+    assert all(each.told_apart_by for each in row.alternatives)
+
+
+def test_a_follower_may_have_asked_for_the_rebalance():
+    row = last(running(A, B).wait(400).generation(2, [A, B]))
+    assert any("enforceRebalance" in sentence for sentence in row.evidence)
+
+
+# ----------------------------------------------------------------------------------------------- regular expressions
+
+
+def by_expression(member: M, has: str) -> M:
+    return member.with_(topics="", regex="t.*", has=has)
+
+
+def test_what_an_expression_matches_at_the_start_was_not_added():
+    a = by_expression(A, "t:0-3")
+    log = GroupLog().member(a).epoch(1).target(1, []).regex("t.*", "t").epoch(2, metadata_hash=2)
+    first, second = log.target(2, [a]).standing(2, a).commits("t:0-3", 60_000).history().rebalances
+    assert (first.cause, second.cause, second.phase) == (Cause.STARTED, Cause.STARTED, 2)
+
+
+def test_a_member_with_another_expression():
+    a, b = by_expression(A, "t:0-1"), by_expression(B, "t:2-3")
+    log = GroupLog().member(a).member(b).epoch(1).target(1, []).regex("t.*", "t").epoch(2, metadata_hash=2)
+    log.target(2, [a, b]).standing(2, a, b).commits("t:0-3", 60_000)
+    b = b.with_(regex="t")
+    row = last(log.member(b).regex("t", "t").epoch(3, metadata_hash=3).target(3, [a, b]).standing(3, a, b))
+    assert (row.cause, row.phase) == (Cause.SUBSCRIPTION_CHANGED, 1)
+
+
+# --------------------------------------------------------------------------------------------------------- patterns
+
+
+def stopped_and_started_twice() -> GroupLog:
+    log, number = running(A, B), 1
+    for start in (2, 3):
+        log.wait(1_000).commit("t:2-3").wait(200).generation(number + 1, [ALL_A.with_(id=f"a-{start - 1}")])
+        log.wait(500).commit("t:0-3").wait(200).generation(number + 2, []).wait(20_000)
+        a, b = A.with_(id=f"a-{start}"), B.with_(id=f"b-{start}")
+        log.generation(number + 3, [a.with_(has="t:0-3")]).wait(500).generation(number + 4, [a, b])
+        log.commits("t:0-3", 20_000)
+        number += 4
+    return log
+
+
+def test_a_group_that_is_stopped_as_a_whole_does_not_roll():
+    causes = {row.cause for row in stopped_and_started_twice().history().rebalances}
+    assert causes == {Cause.STARTED, Cause.LEFT, Cause.JOINED}
+
+
+def test_members_that_are_away_at_the_same_time_do_not_roll():
+    log = running(A, B, C).wait(1_000).commit("t:0-5").wait(200).generation(2, [B, C]).wait(2_000).commit("t:2-5")
+    log.wait(200).generation(3, [C]).wait(4_000).generation(4, [A.with_(id="a-2"), C]).wait(2_000)
+    log.generation(5, [A.with_(id="a-2"), B.with_(id="b-2"), C])
+    assert [row.cause for row in log.history().rebalances[1:]] == [Cause.LEFT] * 2 + [Cause.JOINED] * 2
+
+
+def test_a_deploy_of_two_at_a_time():
+    members = [M(f"{name}-1", f"t:{at}") for at, name in enumerate("abcd")]
+    log, number = running(*members), 1
+    for first in (0, 2):
+        for at in (first, first + 1):
+            log.wait(1_000).commit("t:0-3").wait(100)
+            number += 1
+            log.generation(number, [each for each in members if each not in members[first : at + 1]])
+        members[first : first + 2] = [each.with_(id=f"{each.client_id}-2") for each in members[first : first + 2]]
+        number += 1
+        log.wait(4_000).generation(number, members).commits("t:0-3", 20_000)
+    rows = log.history().rebalances[1:]
+    assert [row.cause for row in rows] == [Cause.ROLLING_RESTART] * 6
+
+
+def test_a_deploy_that_starts_new_processes_first_under_one_name():
+    members = [M(f"x-{at}", f"t:{at}") for at in range(3)]
+    log, number = GroupLog().generation(0, []).wait(3_000).generation(1, members).commits("t:0-3", 60_000), 1
+    for at in range(3):
+        members.append(M(f"x-{at + 7}", f"t:{at}"))
+        log.generation(number + 1, members).commits("t:0-3", 10_000)
+        members.pop(0)
+        log.wait(1_000).commit("t:0-3").wait(300).generation(number + 2, members).commits("t:0-3", 10_000)
+        number += 2
+    rows = log.history().rebalances[1:]
+    assert [row.cause for row in rows] == [Cause.ROLLING_RESTART] * 6
+
+
+def test_a_process_that_is_back_before_it_has_expired_again_and_again():
+    """KIP-848: the group does not wait for the dead one."""
+    log, number, former = epochs(A, B), 1, B
+    for life in range(4):
+        number += 1
+        again = B.with_(id=f"b-{life + 2}")
+        log.wait(2_000).member(again).epoch(number).target(number, [A, again.with_(has="")])
+        number += 1
+        log.commits("t:0-1", S - 5_000).gone(former).epoch(number).target(number, [A, again]).standing(number, again)
+        log.commit("t:2-3").wait(1_000)
+        former = again
+    causes = {row.cause for row in log.history().rebalances[1:]}
+    assert causes == {Cause.FLAPPING}
+
+
+def test_a_group_without_members_that_is_converted_did_not_rebalance():
+    log = running(ALL_A).wait(1_000).commit("t:0-3").generation(2, []).tombstone().member(A).epoch(3).target(3, [ALL_A])
+    log.standing(3, ALL_A).commits("t:0-3", 60_000).gone(A).epoch(4).wait(5_000).epoch(None)
+    rows = log.generation(0, []).wait(3_000).generation(1, [ALL_A]).history().rebalances
+    assert all(row.members_before or row.members_after for row in rows)
+    assert rows[-1].cause is Cause.STARTED
+
+
+def test_a_member_that_comes_back_is_said_to():
+    log = dies().wait(30_000).commit("t:0-3").wait(1_000).generation(3, [A, B.with_(id="b-2")])
+    died, back = log.history().rebalances[-2:]
+    assert any("was back" in sentence for sentence in died.evidence)
+    assert any("was a member until" in sentence for sentence in back.evidence)

@@ -1,0 +1,77 @@
+"""Groups that are no consumers of the usual kind are counted and named by the doctor, and never a stumbling block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from muster.cli.doctor_tables import print_report
+from muster.history import engine
+from muster.history.model import Cause, GroupKind, Limits
+from muster.history.page import render
+from muster.history.report import Report, summaries
+from muster.history.shown import as_json
+from tests.support.history_topic import raw, recorded
+
+GROUPS = {
+    "connect-java-range": (GroupKind.CLASSIC, "connect", "classic (connect)"),
+    "registry-muster-sr": (GroupKind.CLASSIC, "sr", "classic (sr)"),
+    "streams-app-java-classic": (GroupKind.CLASSIC, "consumer", "classic"),
+    "streams-group-java-streams": (GroupKind.STREAMS, "streams", "streams"),
+    "streams-java-streams": (GroupKind.STREAMS, "streams", "streams"),
+    "queue-java-share": (GroupKind.SHARE, "share", "share"),
+}
+"""Recordings, and what their groups are."""
+
+
+class Recorded:
+    """The recordings, side by side in one partition."""
+
+    def __init__(self) -> None:
+        self._records = recorded(GROUPS, 1)
+        self.records = {0: len(self._records)}
+
+    def read(self, _: int) -> Iterator[pa.RecordBatch]:
+        yield from raw(self._records).to_batches()
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return engine.report(engine.read_history(Recorded(), Limits(), None, None), "recordings", 10**13)
+
+
+def test_each_is_named(report):
+    found = {each.group.rpartition(".")[0]: each for each in summaries(report)}
+    assert {name: (each.kind, each.protocol_type, each.speaks) for name, each in found.items()} == GROUPS
+    told = {each["group"].rpartition(".")[0]: each for each in as_json(report)["groups"]}
+    assert {name: (each["kind"], each["protocol_type"]) for name, each in told.items()} == {
+        name: of[:2] for name, of in GROUPS.items()
+    }
+    assert all(each.generation for each in found.values())
+
+
+def test_each_record_is_counted(report):
+    kinds = {kind for kind, _ in report.counts}
+    assert {"ShareGroupMetadata", "ShareGroupMemberMetadata", "StreamsGroupMetadata", "StreamsGroupTopology"} <= kinds
+    assert sum(report.counts.values()) == Recorded().records[0]
+    assert report.warnings == []
+
+
+def test_rebalances_of_members_without_topics_have_causes(report):
+    for name in ("connect-java-range.workers", "registry-muster-sr.g"):
+        causes = [row.cause for row in report.rebalances if row.group == name]
+        assert causes[:2] == [Cause.STARTED, Cause.JOINED]
+        gone = [row for row in report.rebalances if row.group == name and row.left]
+        assert gone
+        assert all(row.confidence < 0.5 for row in gone)
+        assert all(Cause.SESSION_EXPIRED in {each.cause for each in row.alternatives} for row in gone)
+
+
+def test_people_are_told_of_them(report, capsys):
+    print_report(report)
+    printed, page = capsys.readouterr().out, render(report)
+    for _, _, speaks in GROUPS.values():
+        assert speaks in printed
+        assert speaks in page
