@@ -9,10 +9,12 @@ import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
+from muster.client import properties
 from muster.client.admin import Admin
+from muster.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
 from muster.errors import ConfigError, KafkaConnectionError, KafkaError, KafkaTimeoutError, MusterError
 
 DEFAULT_BOOTSTRAP = "localhost:9092"
@@ -23,9 +25,13 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     """Where the cluster is, and how long to try."""
     parser.add_argument(
         "--bootstrap",
-        default=DEFAULT_BOOTSTRAP,
         metavar="HOST:PORT",
-        help=f"a broker of the cluster, or several with commas (default {DEFAULT_BOOTSTRAP})",
+        help=f"a broker of the cluster, or several with commas (default {DEFAULT_BOOTSTRAP}, or that of the file)",
+    )
+    parser.add_argument(
+        "--command-config",
+        metavar="FILE",
+        help="a file of client settings, as Kafka's own tools take it: client.properties",
     )
     parser.add_argument(
         "-o",
@@ -61,9 +67,43 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def client_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The settings given on the command line."""
-    return {"client.id": "muster-cli"} | pairs(arguments.settings, "-o") | {"bootstrap.servers": arguments.bootstrap}
+def read_connection(arguments: argparse.Namespace) -> None:
+    """Read the file of `--command-config`, if the command has that option, and settle where the cluster is.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    if "command_config" not in arguments:
+        return
+    path = arguments.command_config
+    arguments.in_file = {} if path is None else properties.read(path)
+    in_file = arguments.in_file.pop("bootstrap.servers", None)
+    if arguments.bootstrap is None:
+        arguments.bootstrap = in_file or DEFAULT_BOOTSTRAP
+
+
+def client_settings(arguments: argparse.Namespace, kind: type[ClientConfig]) -> dict[str, Any]:
+    """The settings given in the file and on the command line, for a client with settings of this kind."""
+    known, all_known = _names(kind), {name for each in _KINDS for name in _names(each)}
+    in_file = properties.choose(arguments.command_config or "", arguments.in_file, known, all_known)
+    given = pairs(arguments.settings, "-o")
+    return {"client.id": "muster-cli"} | in_file | given | {"bootstrap.servers": arguments.bootstrap}
+
+
+def spark_options(arguments: argparse.Namespace) -> dict[str, str]:
+    """The same settings as options of a source of Spark."""
+    settings = client_settings(arguments, ConsumerConfig)
+    for decided in ("client.id", "bootstrap.servers", "group.id", "group.instance.id"):
+        if decided not in pairs(arguments.settings, "-o"):
+            settings.pop(decided, None)
+    return {f"kafka.{name}": value for name, value in settings.items()}
+
+
+_KINDS = (ConsumerConfig, ProducerConfig, AdminConfig)
+
+
+def _names(kind: type[ClientConfig]) -> set[str]:
+    return {setting.name for setting in fields(kind)}
 
 
 def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
@@ -81,7 +121,7 @@ def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
 def open_admin(arguments: argparse.Namespace) -> Iterator[Admin]:
     """An admin client; failures to reach the cluster say which address was tried."""
     set_up_log(arguments)
-    settings = {"default.api.timeout.ms": arguments.timeout_ms} | client_settings(arguments)
+    settings = {"default.api.timeout.ms": arguments.timeout_ms} | client_settings(arguments, AdminConfig)
     with reaching(arguments.bootstrap), Admin(settings) as admin:
         yield admin
 

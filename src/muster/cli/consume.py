@@ -71,7 +71,7 @@ def _consume(arguments: argparse.Namespace, output: Output) -> None:
         "auto.offset.reset": "earliest" if arguments.from_beginning else "latest",
         "allow.auto.create.topics": False,
     }
-    settings |= client_settings(arguments)
+    settings |= client_settings(arguments, ConsumerConfig)
     if grouped:
         settings["group.id"] = arguments.group
     with reaching(arguments.bootstrap), Consumer(settings) as consumer:

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import shutil
 import sys
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from muster.cli.common import DEFAULT_BOOTSTRAP, add_connection, add_timeout, open_admin, print_json
-from muster.client.config import addresses
+from muster.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    add_connection,
+    add_timeout,
+    client_settings,
+    print_json,
+    reaching,
+    set_up_log,
+    spark_options,
+)
+from muster.client.admin import Admin
+from muster.client.config import AdminConfig
 from muster.errors import ConfigError, MusterError
 
 if TYPE_CHECKING:
+    from muster.history.look import Engine
     from muster.history.report import Report
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
@@ -53,7 +67,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sample", type=_positive_ms, metavar="TIME", help="watch the groups for so long; their history is not read"
     )
     parser.add_argument(
-        "--engine", choices=("small", "spark"), default="small", help="small: in this process; spark: for large topics"
+        "--engine",
+        choices=("auto", "small", "spark"),
+        default="auto",
+        help="small: in this process; spark: for large topics; auto, the default: by the size",
     )
     add_connection(parser)
     add_timeout(parser)
@@ -65,8 +82,6 @@ def run(arguments: argparse.Namespace) -> int:
     if find_spec("pyarrow") is None:
         raise MusterError("the doctor needs pyarrow, which is not installed: pip install 'muster-kafka[arrow]'")
     report = _look(arguments)
-    if arguments.since is not None:
-        report = report.since(report.until_ms - arguments.since)
     if arguments.json:
         from muster.history.shown import as_json
 
@@ -74,13 +89,28 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.html:
         from muster.history.page import render
 
-        Path(arguments.html).write_text(render(report), encoding="utf-8")
+        _write(Path(arguments.html).resolve(), render(report))
         print(f"wrote {arguments.html}")
     else:
         from muster.cli.doctor_tables import print_report
 
         print_report(report)
     return 0
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a page in one step: until it is whole, what was there stays. A pipe or a device has it as it comes."""
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8", errors="replace")
+        return
+    part = _part_of(path)
+    try:
+        part.write_text(text, encoding="utf-8", errors="replace")
+        if path.exists():
+            shutil.copymode(path, part)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -93,30 +123,56 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.engine == "spark" and len(arguments.folders) > 1:
         raise ConfigError("doctor: Spark reads one folder")
     if arguments.html:
-        folder = Path(arguments.html).parent
-        if not folder.is_dir():
-            raise ConfigError(f"doctor: --html {arguments.html}: there is no folder {folder}")
+        _check_page(Path(arguments.html))
+
+
+def _check_page(path: Path) -> None:
+    """Before all is read, and the page cannot be written."""
+    if not path.parent.is_dir():
+        raise ConfigError(f"doctor: --html {path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise ConfigError(f"doctor: --html {path} is a folder: name a file in it")
+    if path.exists() and not path.is_file():
+        return
+    part = _part_of(path.resolve())
+    try:
+        part.touch()
+        part.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"doctor: --html {path}: nothing can be written to the folder {part.parent} ({error.strerror})"
+        ) from None
+
+
+def _part_of(path: Path) -> Path:
+    return path.with_name(f".muster-{os.getpid()}.part")
 
 
 def _look(arguments: argparse.Namespace) -> Report:
     from muster.history import look
+    from muster.history.live import ReaderConfig
 
-    groups = frozenset(arguments.group)
-    if arguments.engine == "spark":
-        return _by_spark(arguments, groups)
+    asked = look.Asked(frozenset(arguments.group), arguments.since)
     if arguments.folders:
-        return look.at_folder([Path(folder) for folder in arguments.folders], groups)
-    bootstrap = addresses("bootstrap_servers", arguments.bootstrap)
-    with open_admin(arguments) as admin:
-        return look.at_cluster(admin, bootstrap, groups, arguments.sample, _tell)
+        folders = [Path(folder) for folder in arguments.folders]
+        only = arguments.folders[0] if len(folders) == 1 else None
+        return look.at_folder(folders, asked, _engine(arguments, folder=only)).report()
+    timeout_ms = arguments.timeout_ms
+    # Of a broker that does not answer there is time to ask another, or for its partitions to have another leader.
+    settings = {"default.api.timeout.ms": timeout_ms, "request.timeout.ms": max(1, timeout_ms // 3)}
+    settings |= client_settings(arguments, ReaderConfig)
+    config = ReaderConfig.of(settings)
+    engine = _engine(arguments, bootstrap=arguments.bootstrap, options=spark_options(arguments))
+    set_up_log(arguments)
+    with reaching(arguments.bootstrap), Admin(asdict(config.narrowed(AdminConfig))) as admin:
+        return look.at_cluster(admin, config, asked, arguments.sample, _tell, engine).report()
+
+
+def _engine(arguments: argparse.Namespace, **source: Any) -> Engine:
+    from muster.cli.doctor_engine import Chosen
+
+    return Chosen(arguments.engine, _tell, **source)
 
 
 def _tell(sentence: str) -> None:
     print(f"muster: {sentence}", file=sys.stderr, flush=True)
-
-
-def _by_spark(arguments: argparse.Namespace, groups: frozenset[str]) -> Report:
-    """The same tables, made by Spark: nothing of it is imported elsewhere."""
-    from muster.cli.doctor_spark import report
-
-    return report(arguments.bootstrap, arguments.folders[0] if arguments.folders else None, groups)

@@ -13,11 +13,14 @@ from rich.text import Text
 from muster.history.model import Rebalance
 from muster.history.report import Report, summaries
 from muster.history.shown import moment
-from muster.history.wording import count, duration, listed, named
+from muster.history.wording import duration, listed, named, shortened
 
 SHOWN = 40
 """How many rows of a table are printed; --json has all."""
+FINDINGS = 12
 _WIDE = 150
+_LONGEST = 300
+"""Characters of a cell: a name may have 32,767."""
 
 
 def print_report(report: Report) -> None:
@@ -35,7 +38,7 @@ def print_report(report: Report) -> None:
 
 def plain(text: str) -> Text:
     """Text as it may go to a terminal: names are others' words, which may hold control characters."""
-    return Text("".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text))
+    return Text("".join(c if c.isprintable() else " " if c == "\n" else "\ufffd" for c in text))
 
 
 def _table(title: str, *heads: str) -> Table:
@@ -48,7 +51,7 @@ def _table(title: str, *heads: str) -> Table:
 
 def _rows(table: Table, rows: Iterable[tuple[str, ...]]) -> Table:
     for row in rows:
-        table.add_row(*(plain(cell) for cell in row))
+        table.add_row(*(plain(cell if len(cell) <= _LONGEST else f"{cell[:_LONGEST]}...") for cell in row))
     return table
 
 
@@ -60,11 +63,11 @@ def _groups(console: Console, report: Report) -> None:
     table = _table("Groups", "group", "protocol", "members", "rebalances", "last", "lag", "findings")
     rows = [
         (
-            group.group,
-            group.kind.value,
+            shortened(group.group),
+            shortened(group.speaks),
             str(group.members),
             str(group.rebalances),
-            (moment(group.last_rebalance_ms) or "?") if group.last_rebalance_ms is not None else "-",
+            "-" if group.last_rebalance_ms is None else _at(group.last_rebalance_ms),
             "-" if group.lag_records is None else f"{'' if group.is_exact else '<= '}{group.lag_records}",
             str(group.findings or "-"),
         )
@@ -83,8 +86,8 @@ def _rebalances(console: Console, report: Report) -> None:
     table = _table("Rebalances", "at", "group", "generation", "cause", "sure", "who", "members", "took", "moved")
     rows = [
         (
-            moment(row.at_ms) or str(row.at_ms),
-            row.group,
+            _at(row.at_ms),
+            shortened(row.group),
             str(row.generation),
             row.cause.value + (", phase 2" if row.phase == 2 else ""),
             "told" if row.source == "events" and row.confidence == 1 else f"{row.confidence:.0%}",
@@ -98,6 +101,12 @@ def _rebalances(console: Console, report: Report) -> None:
     console.print()
     console.print(_rows(table, rows))
     _more(console, len(found), "rebalance")
+
+
+def _at(ms: int) -> str:
+    """A time in UTC, to the second."""
+    found = moment(ms)
+    return str(ms) if found is None else found[:19].replace("T", " ")
 
 
 def _who(row: Rebalance) -> str:
@@ -128,11 +137,13 @@ def _findings(console: Console, report: Report) -> None:
         console.print("Nothing to complain about.")
         return
     console.print(Text("Findings", "bold"))
-    for number, finding in enumerate(report.findings[:SHOWN], 1):
+    grid = Table.grid(padding=(0, 1))
+    for number, finding in enumerate(report.findings[:FINDINGS], 1):
         cost = f" Costs {finding.cost:g} partition-seconds a day." if finding.cost else ""
-        console.print(plain(f"{number}. {finding.group} [{finding.rule}]: {finding.sentence}{cost}"))
-        console.print(plain(f"   {finding.advice}"))
-    _more(console, len(report.findings), "finding")
+        what = plain(f"{shortened(finding.group)} [{finding.rule}]: {finding.sentence}{cost}")
+        grid.add_row(f"{number}.", what.append("\n").append(plain(finding.advice)))
+    console.print(grid)
+    _more(console, len(report.findings), "finding", FINDINGS)
 
 
 def _warnings(console: Console, report: Report) -> None:
@@ -140,6 +151,6 @@ def _warnings(console: Console, report: Report) -> None:
         console.print(plain(f"Note: {warning}."))
 
 
-def _more(console: Console, there: int, noun: str) -> None:
-    if there > SHOWN:
-        console.print(f"... and {count(there - SHOWN, noun)} more (--json has all)")
+def _more(console: Console, there: int, noun: str, shown: int = SHOWN) -> None:
+    if there > shown:
+        console.print(f"... and {there - shown} more {noun}{'s' if there - shown > 1 else ''} (--json has all)")

@@ -9,10 +9,12 @@ import threading
 import time
 from typing import Any
 
-from muster.cli.common import add_connection, pairs, set_up_log
+from muster.cli.common import add_connection, pairs, reaching, set_up_log, spark_options
 from muster.errors import ConfigError, MusterError
 
-_QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
+_QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "FATAL"}
+"""What fails is told in a sentence; Spark tells it in pages."""
+_MASTER = re.compile(r"local(\[[0-9*, ]+\])?|local-cluster\[[0-9, ]+\]|(spark|k8s)://.+|yarn")
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -37,33 +39,48 @@ def run(arguments: argparse.Namespace) -> int:
     since_ms = 0
     if arguments.since is not None:
         since_ms = time.time_ns() // 1_000_000 - _milliseconds(arguments.since, "--since")
-    options = {f"kafka.{name}": value for name, value in pairs(arguments.settings, "-o").items()}
-    settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"} | pairs(
-        arguments.spark, "--spark"
-    )
-    history, session, said = _spark()
-    stop = _Stop()
-    spark = session("muster history", arguments.master, **settings)
-    try:
-        with stop:
-            query = said(
-                lambda: history.follow(
-                    spark,
-                    arguments.bootstrap,
-                    arguments.out,
-                    groups=arguments.group,
-                    every_s=every_s,
-                    once=not arguments.follow,
-                    since_ms=since_ms,
-                    **options,
+    options = spark_options(arguments)
+    settings = _QUIET | pairs(arguments.spark, "--spark")
+    _check_master(arguments.master)
+    with _Stop() as stop:  # from the start: a session takes seconds
+        history, session, said = _spark()
+        with reaching(arguments.bootstrap):
+            limits = history.check(arguments.bootstrap, **options)
+        spark = said(lambda: session("muster history", arguments.master, **settings))
+        try:
+            stop.listen()  # Spark's own handler of Ctrl-C has taken its place
+            if not stop.asked:
+                query = said(
+                    lambda: history.follow(
+                        spark,
+                        arguments.bootstrap,
+                        arguments.out,
+                        groups=arguments.group,
+                        every_s=every_s,
+                        once=not arguments.follow,
+                        since_ms=since_ms,
+                        limits=limits,
+                        **options,
+                    )
                 )
-            )
-            said(lambda: _wait(query, stop))
-        if not stop.asked:
-            _summary(history.read(spark, arguments.out))
-    finally:
-        spark.stop()
+                said(lambda: _wait(query, stop))
+            if not stop.asked:
+                _summary(history.read(spark, arguments.out))
+        finally:
+            spark.stop()
     return 0
+
+
+def _check_master(master: str) -> None:
+    if master.startswith("sc://"):
+        raise ConfigError(
+            f"--master {master}: a client of Spark Connect cannot run this job; name the cluster itself "
+            "(spark://HOST:PORT), or use muster.spark.history.tables in a session of yours"
+        )
+    if not _MASTER.fullmatch(master):
+        raise ConfigError(
+            f"--master is {master!r}; it should be such as local[*], spark://HOST:7077, yarn or k8s://URL"
+        )
 
 
 def _spark() -> tuple[Any, Any, Any]:
@@ -81,13 +98,20 @@ class _Stop:
 
     def __init__(self) -> None:
         self._event = threading.Event()
+        self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     @property
     def asked(self) -> bool:
         return self._event.is_set()
 
-    def __enter__(self) -> None:
-        self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    def __enter__(self) -> _Stop:
+        self.listen()
+        return self
+
+    def listen(self) -> None:
+        """Take the signals, also those that another has taken meanwhile."""
+        for number in self._before:
+            signal.signal(number, self._ask)
 
     def __exit__(self, *_error: object) -> None:
         for number, handler in self._before.items():
@@ -99,8 +123,13 @@ class _Stop:
 
 def _wait(query: Any, stop: _Stop) -> None:
     while not stop.asked:
-        if query.awaitTermination(1):
-            return
+        try:
+            if query.awaitTermination(1):
+                return
+        except Exception:
+            if not stop.asked:
+                raise
+            # A terminal's Ctrl-C goes to the source's Python process too, and may end the query before it is stopped.
     query.stop()
 
 

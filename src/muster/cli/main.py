@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import NamedTuple
 
 from muster import __version__
@@ -50,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.platform == "win32":
         print("muster runs on Linux and macOS. On Windows, use it inside WSL.", file=sys.stderr)
         return 1
+    _write_whatever_comes()
     try:
         try:
             return _run(arguments)
@@ -78,7 +80,17 @@ def _run(arguments: list[str]) -> int:
     if parsed.command is None:
         parser.print_help()
         return 2
-    return int(importlib.import_module(COMMANDS[parsed.command].module).run(parsed))
+    module = importlib.import_module(COMMANDS[parsed.command].module)
+    if "command_config" in parsed:
+        importlib.import_module("muster.cli.common").read_connection(parsed)
+    return int(module.run(parsed))
+
+
+def _write_whatever_comes() -> None:
+    """Have output say as an escape what its encoding lacks: groups and topics have names of others."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def give_up_output() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from muster.cli.common import add_connection, client_settings, pairs, reaching, set_up_log
+from muster.client.config import ProducerConfig
 from muster.client.producer import Producer
 from muster.errors import ConfigError, MusterError
 from muster.model import RecordMetadata
@@ -57,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         elif arguments.verbose and metadata is not None:
             print(f"{metadata.topic}-{metadata.partition} at offset {metadata.offset}", file=sys.stderr)
 
-    with reaching(arguments.bootstrap), Producer(settings | client_settings(arguments)) as producer:
+    with reaching(arguments.bootstrap), Producer(settings | client_settings(arguments, ProducerConfig)) as producer:
         for line in read_lines(arguments):
             if failures:
                 break

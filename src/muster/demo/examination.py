@@ -7,40 +7,18 @@ as well; where it did, what was inferred is held against that too, so that a cau
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from muster.client.admin import Admin
-from muster.client.config import addresses
+from muster.client.config import AdminConfig, addresses
 from muster.demo.plan import Deed, Step
 from muster.history import look
+from muster.history.live import ReaderConfig
 from muster.history.model import Cause, Rebalance
 from muster.history.report import Report
 
 CAUSES = {Step.JOIN: Cause.JOINED, Step.KILL: Cause.SESSION_EXPIRED, Step.LEAVE: Cause.LEFT}
 """What each step must be found as. The broker's restart is none: members outlive it without a rebalance."""
-
-
-@dataclass(frozen=True, slots=True)
-class Examination:
-    """The group's history with the broker's own word where there is one, and as the records alone tell it."""
-
-    told: Report
-    inferred: Report
-
-
-def examine(bootstrap: str, group: str) -> Examination:
-    """Read the group's history from the cluster, while it still runs."""
-    with Admin(bootstrap_servers=bootstrap, client_id="muster-demo") as admin:
-        servers = addresses("bootstrap_servers", bootstrap)
-        told, inferred = (
-            look.at_cluster(admin, servers, [group], None, _unheard, with_events=with_events)
-            for with_events in (True, False)
-        )
-    return Examination(told, inferred)
-
-
-def _unheard(_sentence: str) -> None:
-    """The demo shows a summary; what could not be read stands among the report's warnings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +36,33 @@ class Found:
         return self.expected in self.inferred and (not self.told or self.expected in self.told)
 
 
-def findings(deeds: Iterable[Deed], examined: Examination) -> list[Found]:
-    """Each step that must cause a rebalance, with the causes of the rebalances while it was done."""
-    told = [row for row in examined.told.rebalances if row.source == "events"]
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """The group's history, with the broker's own word where there is one, and what was found of each step."""
+
+    report: Report
+    found: tuple[Found, ...]
+
+
+def examine(bootstrap: str, group: str, deeds: Iterable[Deed]) -> Examination:
+    """Read the group's history from the cluster, while it still runs."""
+    config = ReaderConfig(bootstrap_servers=addresses("bootstrap_servers", bootstrap), client_id="muster-demo")
+    with Admin(asdict(config.narrowed(AdminConfig))) as admin:
+        seen = look.at_cluster(admin, config, look.Asked([group]), None, _unheard)
+    report, inferred = seen.report(), seen.report(with_events=False)
+    return Examination(report, tuple(findings(deeds, report.rebalances, inferred.rebalances)))
+
+
+def _unheard(_sentence: str) -> None:
+    """The demo shows a summary; what could not be read stands among the report's warnings."""
+
+
+def findings(deeds: Iterable[Deed], rebalances: Iterable[Rebalance], inferred: Sequence[Rebalance]) -> list[Found]:
+    """Each step that must cause a rebalance, with the causes of the rebalances while it was done: those that a broker
+    told among `rebalances`, and those inferred."""
+    told = [row for row in rebalances if row.source == "events"]
     return [
-        Found(deed.step, CAUSES[deed.step], _during(deed, examined.inferred.rebalances), _during(deed, told))
+        Found(deed.step, CAUSES[deed.step], _during(deed, inferred), _during(deed, told))
         for deed in deeds
         if deed.step in CAUSES
     ]

@@ -307,4 +307,5 @@ class Job:
 
     async def _examine(self) -> None:
         self._view.note("the doctor reads the group's history")
-        self.run_record.examination = await asyncio.to_thread(examine, self._bootstrap, self._options.group)
+        run, group = self.run_record, self._options.group
+        run.examination = await asyncio.to_thread(examine, self._bootstrap, group, tuple(run.deeds))

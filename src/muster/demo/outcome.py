@@ -10,7 +10,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from muster.demo.examination import findings
 from muster.demo.flights import Delay, Truth, airlines, flights, truth
 from muster.demo.job import Run
 from muster.demo.ledger import Claim, Judgement, judge, read_claims, read_member
@@ -90,7 +89,7 @@ def figures(run: Run, judgement: Judgement, wrong: list[str]) -> dict[str, Figur
 def _causes(run: Run) -> Figure:
     """How many of the steps were found in the records of the group, each with its cause."""
     assert run.examination is not None
-    found = findings(run.deeds, run.examination)
+    found = run.examination.found
     wrong = [f"{each.step}: {', '.join(each.inferred) or 'no rebalance'}" for each in found if not each.ok]
     right = f"{sum(each.ok for each in found)} of {len(found)}"
     return Figure(right, not wrong, "; ".join(wrong) or ", ".join(each.expected for each in found))
@@ -115,7 +114,7 @@ def conclude(run: Run, console: Console) -> bool:
     page.write_text(render(report(run, expected, table)), encoding="utf-8")
     assert run.examination is not None
     diagnosis = run.options.out / "doctor.html"
-    diagnosis.write_text(doctor.render(run.examination.told), encoding="utf-8")
+    diagnosis.write_text(doctor.render(run.examination.report), encoding="utf-8")
     ok = all(figure.ok is not False for figure in table.values())
     print_rebalances(run, console)
     print_figures(table, console)
@@ -165,7 +164,7 @@ def last_line(run: Run, judgement: Judgement, wrong: list[str], ok: bool) -> dic
         ],
         "causes_found": [
             {"step": each.step.name.lower(), "cause": each.expected, "found": each.ok}
-            for each in (findings(run.deeds, run.examination) if run.examination else [])
+            for each in (run.examination.found if run.examination else ())
         ],
         "broker_restarts": len(run.story.outages),
         "wall_time_s": round(run.wall_time_s, 1),

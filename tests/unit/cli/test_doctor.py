@@ -7,6 +7,7 @@ import gzip
 import json
 import subprocess
 import sys
+from io import BytesIO, TextIOWrapper
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 from muster.cli.doctor import duration_ms
 from muster.cli.main import main
+from muster.history.live import ReaderConfig
 from muster.history.raw import EVENTS_TOPIC, OFFSETS_TOPIC
 from muster.protocol.record_batch import BatchBuilder
 
@@ -76,6 +78,27 @@ def test_a_page_is_written(folder, tmp_path, capsys):
     code, out, _ = run(capsys, "--from", folder, "--html", page)
     assert (code, out) == (0, f"wrote {page}\n")
     assert GROUP in page.read_text()
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["page.html"]
+
+
+@pytest.mark.interpreted
+def test_a_page_that_cannot_be_written_whole_leaves_the_old_one(folder, tmp_path, capsys, monkeypatch):
+    page = tmp_path / "page.html"
+    page.write_text("the old one")
+    page.chmod(0o640)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", _interrupted)
+        assert run(capsys, "--from", folder, "--html", page)[0] == 130
+    assert page.read_text() == "the old one"
+    assert run(capsys, "--from", folder, "--html", page)[0] == 0
+    assert GROUP in page.read_text()
+    assert page.stat().st_mode & 0o777 == 0o640
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["page.html"]
+
+
+def _interrupted(path, text, **_options):
+    path.write_bytes(text.encode()[:1000])
+    raise KeyboardInterrupt
 
 
 def test_since_leaves_out_what_is_older_and_keeps_its_context(folder, capsys):
@@ -84,6 +107,23 @@ def test_since_leaves_out_what_is_older_and_keeps_its_context(folder, capsys):
     since = f"{(whole['until_ms'] - last['at_ms']) + 1}ms"
     some = json.loads(run(capsys, "--from", folder, "--json", "--since", since)[1])
     assert some["rebalances"] == [last]
+    assert (whole["since_ms"], some["since_ms"]) == (None, last["at_ms"] - 1)
+
+
+def test_since_limits_what_findings_count(folder, capsys):
+    whole = json.loads(run(capsys, "--from", folder, "--json")[1])
+    (expired,) = [row for row in whole["rebalances"] if row["cause"] == "session_expired"]
+    assert "session_expired" in [each["rule"] for each in whole["findings"]]
+    for ms, there in ((0, True), (1, False)):
+        since = f"{whole['until_ms'] - expired['at_ms'] - ms}ms"
+        some = json.loads(run(capsys, "--from", folder, "--json", "--since", since)[1])
+        assert ("session_expired" in [each["rule"] for each in some["findings"]]) is there
+
+
+def test_settings_reach_what_is_fetched():
+    config = ReaderConfig.of({"client.id": "me", "receive.buffer.bytes": "4096", "max.partition.fetch.bytes": "7"})
+    fetching = config.fetching()
+    assert (fetching.client.client_id, fetching.client.receive_buffer_bytes, fetching.max_bytes) == ("me", 4096, 7)
 
 
 def test_only_the_groups_asked_for_are_told(folder, capsys):
@@ -121,6 +161,8 @@ def test_events_of_the_broker_are_its_word(folder, capsys):
         (["--from", "EMPTY", "--sample", "5s"], "a folder cannot be watched"),
         (["--from", "EMPTY", "--bootstrap", "elsewhere:1"], "not both"),
         (["--from", "EMPTY", "--html", "/not/there/page.html"], "there is no folder /not/there"),
+        (["--from", "EMPTY", "--html", "EMPTY"], "is a folder: name a file in it"),
+        (["--from", "EMPTY", "--html", "/proc/page.html"], "folder /proc"),
         (["--bootstrap", "nonsense"], "nonsense"),
         (["--engine", "spark", "--sample", "5s"], "leave --engine out"),
     ],
@@ -153,13 +195,30 @@ def test_names_cannot_write_to_the_terminal(capsys):
     from muster.history.model import Finding, GroupKind
     from muster.history.report import Report
 
-    name = "\x1b[31mred[bold]"
+    name = "\x1b[31mred\n[bold]"
     print_report(
         Report("here", None, 0, kinds={name: GroupKind.CLASSIC}, findings=[Finding(name, "r", 0, "s", 0.0, "a")])
     )
     out = capsys.readouterr().out
     assert "\x1b" not in out
-    assert "[31mred[bold]" in out
+    assert out.count("[31mred [bold]") == 2  # in the table and in the finding, on one line
+
+
+def test_a_terminal_that_lacks_letters_has_them_as_escapes(monkeypatch, folder):
+    written = TextIOWrapper(BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stdout", written)
+    log = next(folder.glob(f"{OFFSETS_TOPIC}-*")) / "00000000000000000000.log"
+    builder = BatchBuilder()
+    key = b"\0\1" + b"".join(len(text.encode()).to_bytes(2, "big") + text.encode() for text in ("größe-✓", "t"))
+    builder.append(5, key + bytes(4), None)
+    log.write_bytes(builder.build())
+    assert main(["doctor", "--from", str(folder)]) == 0
+    assert b"gr\\xf6\\xdfe-\\u2713" in written.buffer.getvalue()
+
+
+def test_a_log_without_records_is_as_of_now(tmp_path, capsys):
+    (tmp_path / f"{OFFSETS_TOPIC}-0").mkdir()
+    assert json.loads(run(capsys, "--from", tmp_path, "--json")[1])["until_ms"] > 1_700_000_000_000
 
 
 def test_a_small_folder_needs_no_spark(folder):

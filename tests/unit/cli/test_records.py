@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.cli import common, consume, produce
+from muster.client.config import ProducerConfig
 from muster.errors import ConfigError, KafkaError, MusterError
 from muster.model import ConsumerRecord
 
@@ -112,8 +113,10 @@ def test_missing_keys_and_values_are_empty():
 
 
 def test_settings_of_the_command_line():
-    arguments = argparse.Namespace(settings=["linger.ms=5", "client.id=x=y"], bootstrap="b:1")
-    found = common.client_settings(arguments)
+    arguments = argparse.Namespace(
+        settings=["linger.ms=5", "client.id=x=y"], bootstrap="b:1", command_config=None, in_file={}
+    )
+    found = common.client_settings(arguments, ProducerConfig)
     assert found == {"client.id": "x=y", "linger.ms": "5", "bootstrap.servers": "b:1"}
     with pytest.raises(ConfigError, match="write it as KEY=VALUE"):
         common.pairs(["oops"], "-o")

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from muster.demo.examination import CAUSES, Examination, findings
+from muster.demo.examination import CAUSES, findings
 from muster.demo.plan import Deed, Step
 from muster.history.model import Cause, Rebalance
-from muster.history.report import Report
 from tests.support.history_report import busy
 
 AT_MS = 1_790_000_100_000
@@ -21,10 +20,7 @@ def row(cause: Cause, at_ms: int = AT_MS + 5_000, source: str = "records") -> Re
 
 
 def found(inferred: list[Rebalance], told: list[Rebalance]) -> bool:
-    examined = Examination(
-        told=Report("here", AT_MS, AT_MS, rebalances=told), inferred=Report("here", AT_MS, AT_MS, rebalances=inferred)
-    )
-    (only,) = findings([DEED, replace(DEED, step=Step.RESTART)], examined)
+    (only,) = findings([DEED, replace(DEED, step=Step.RESTART)], told, inferred)
     return only.ok
 
 
