@@ -3,9 +3,12 @@
 load       muster and Apache Kafka under the same load, in turn (the default)
 assignors  the assignors beside Kafka's own
 spark      the Spark source beside Spark's own Kafka connector
+sink       the Spark sink beside the connector's
+json       decode=json beside from_json, and what `columns` leaves out
 clients    the consumer and the producer beside other clients for Python
 hostile    well-behaved clients beside hostile ones
 history    the history of a large topic of groups, in Spark
+folding    the cost of a history on one core, by phase, also of histories made to be costly
 decoding   records of __consumer_offsets as entries of the history
 curves     how cost and memory grow with members, groups, partitions, connections, offsets and bytes
 """
@@ -22,9 +25,11 @@ OTHERS = {
     "assignors": "benchmarks.assignors",
     "spark": "benchmarks.spark_source",
     "sink": "benchmarks.spark_sink",
+    "json": "benchmarks.spark_json",
     "clients": "benchmarks.clients",
     "hostile": "benchmarks.hostile",
     "decoding": "benchmarks.decoding",
+    "folding": "benchmarks.folding",
     "curves": "benchmarks.curves",
     "history": "benchmarks.history",
 }

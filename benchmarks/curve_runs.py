@@ -24,8 +24,8 @@ from benchmarks.groups import (
 from benchmarks.modes import COMMIT_VERSION, CREATE_VERSION, FETCH_VERSION, OFFSET_FETCH_VERSION, create_topic
 from benchmarks.servers import METADATA_VERSION, Muster
 from benchmarks.wire import Asker, BenchmarkError, connect, frame
-from muster.coordinator.partitioning import group_partition
 from muster.errors import ErrorCode
+from muster.protocol.group_partitions import group_partition
 from muster.protocol.messages import (
     ApiVersionsRequest,
     CreatableTopic,

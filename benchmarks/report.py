@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 from benchmarks.modes import Figures
@@ -125,6 +126,11 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: Col
     """The same for a page."""
     rule = ["---" if column in left else "---:" for column in range(len(head))]
     return "\n".join("| " + " | ".join(line) + " |" for line in [head, rule, *rows])
+
+
+def spread(ratios: Sequence[float]) -> str:
+    """The median of ratios, and the least and the most of them."""
+    return f"{median(ratios):.2f}× ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 def machine() -> str:

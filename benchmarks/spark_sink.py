@@ -1,10 +1,15 @@
 """Writing to Kafka from Spark: the sink and Spark's own connector, in one run, in turn.
 
-    python -m benchmarks.spark_sink --records 2000000
+    python -m benchmarks sink [--records 1000000] [--rounds 3] [--cases plain big …] [--bootstrap HOST:PORT]
 
-Each writes the same generated rows (key of 11 bytes, value of 100) to a topic of eight partitions of a real broker,
-from one session. What a record costs is the difference between a write of all and of a tenth. "plain" is as people
-first write it, "tuned" gives the connector the batches that ours has by itself (`batch.size`, `linger.ms`).
+Each writes the same generated rows to topics of eight partitions of a real broker, from one session. What a row costs
+is the difference between a write of all and of a tenth; Spark makes the rows meanwhile, and what that costs by itself
+("making") is measured as well. The connector has the batches that the sink has by itself (`batch.size`, `linger.ms`),
+except in the case "plain".
+
+Figures are medians of the rounds, ratios with the least and the most of them; the first turn is not counted. CPU is
+that of the JVM and all Python workers, without the broker's: where other work shares the machine it is the figure to
+trust.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ import tempfile
 import uuid
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -28,67 +33,111 @@ from tests.support import peers
 PARTITIONS = 8
 SHORT = 10
 TUNED = {"kafka.batch.size": str(128 * 1024), "kafka.linger.ms": "20"}
-CASES: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
-    "plain": ("100 B, by key", {}, {}),
-    "tuned": ("100 B, by key, the connector tuned", {}, TUNED),
-    "lz4": ("100 B, by key, lz4, the connector tuned", {"kafka.compression.type": "lz4"}, TUNED),
+NONE: dict[str, str] = {}
+KEY = "format_string('k%010d', id) as key"
+TEXT = "rpad(cast(id as string), {size}, sha2(cast(id as string), 256)) as value"
+HEADERS = "array(named_struct('key', 'trace', 'value', cast(cast(id as string) as binary))) as headers"
+
+
+class Case(NamedTuple):
+    """What is written: columns, options of both, options of the connector, the share of the records."""
+
+    label: str
+    columns: tuple[str, ...] = (KEY, TEXT.format(size=100))
+    both: dict[str, str] = NONE
+    tuned: dict[str, str] = TUNED
+    share: float = 1.0
+
+
+CASES = {
+    "plain": Case("100 B, by key, the connector not tuned", tuned={}),
+    "tuned": Case("100 B, by key"),
+    "keyless": Case("100 B, without a key", (TEXT.format(size=100),)),
+    "big": Case("10 KB, by key", (KEY, TEXT.format(size=10_000)), share=0.05),
+    "headers": Case("100 B, by key, one header", (KEY, TEXT.format(size=100), HEADERS)),
+    "topics": Case("100 B, by key, three topics in a column", (KEY, TEXT.format(size=100), "{topics} as topic")),
+    "lz4": Case("100 B, by key, lz4", both={"kafka.compression.type": "lz4"}),
+    "zstd": Case("100 B, by key, zstd", both={"kafka.compression.type": "zstd"}),
 }
-FORMATS = ("muster", "kafka")
-HEAD = ("", "muster", "connector", "faster by", "CPU of a record", "the connector's")
+MAKING = "noop"
+FORMATS = (MAKING, "muster", "kafka")
+HEAD = (
+    "",
+    "sink",
+    "connector",
+    "faster by",
+    "CPU of a row",
+    "the connector's",
+    "making it",
+    "cheaper by, without that",
+)
 
 
 def main() -> int:
     """Run the cases and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=2_000_000)
+    parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cases", nargs="*", choices=CASES, default=list(CASES))
+    parser.add_argument("--bootstrap", help="a broker that is running already")
+    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/performance.md")
     arguments = parser.parse_args()
     with contextlib.ExitStack() as held:
         folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="muster-bench-")))
-        bootstrap = held.enter_context(peers.KafkaBroker(folder / "kafka", heap="1g")).bootstrap
+        bootstrap = arguments.bootstrap
+        if bootstrap is None:
+            bootstrap = held.enter_context(peers.KafkaBroker(folder / "kafka", heap="1g")).bootstrap
         spark = session("muster benchmark", f"local[{CORES}]", **QUIET, **{"spark.jars": ",".join(connector_jars())})
         held.callback(spark.stop)
         results = []
         for name in arguments.cases:
             results.append(measure(spark, bootstrap, name, arguments.records, arguments.rounds))
             print(json.dumps(results[-1]), flush=True)
-    print(report.plain_table(HEAD, [cells(found) for found in results], (0,)))
+    rows = [cells(found) for found in results]
+    print(report.plain_table(HEAD, rows, (0,)))
     path = report.save_as("spark-sink", {"records": arguments.records, "rounds": arguments.rounds, "cases": results})
     print(f"\n{report.machine()}; all figures: {path}")
+    if arguments.write_docs:
+        note = f"{arguments.records:,} rows (of 10 KB a twentieth), medians of {arguments.rounds} rounds, on "
+        table = report.markdown_table(HEAD, rows, (0,))
+        report.put_on_page("spark-sink", f"{note}{report.machine()}.\n\n{table}")
     return 0
 
 
 def measure(spark: Any, bootstrap: str, name: str, records: int, rounds: int) -> dict[str, Any]:
-    """One case: both in turn, a tenth of the rows and all; the first short write is not counted."""
-    label, both, tuned = CASES[name]
-    taken: dict[tuple[str, int], list[tuple[float, float]]] = {}
-    sizes = (records // SHORT, records)
-    for size, counts in [(sizes[0], False), *[(size, True) for _ in range(rounds) for size in sizes]]:
+    """One case: all in turn, a tenth of the rows and all; the first turn is not counted."""
+    case = CASES[name]
+    whole = int(records * case.share)
+    found: dict[str, dict[str, list[float]]] = {kind: {"us": [], "cpu_us": []} for kind in FORMATS}
+    for turn in range(rounds + 1):
         for kind in FORMATS:
-            topic = new_topic(bootstrap)
-            options = {
-                "kafka.bootstrap.servers": bootstrap,
-                "topic": topic,
-                **both,
-                **(tuned if kind == "kafka" else {}),
-            }
-            rows = spark.range(0, size, 1, CORES).selectExpr(
-                "format_string('k%010d', id) as key",
-                "rpad(cast(id as string), 100, sha2(cast(id as string), 256)) as value",
-            )
-            with clocked() as spent:
-                rows.write.format(kind).options(**options).mode("append").save()
-            drop_topic(bootstrap, topic)
-            if counts:
-                taken.setdefault((kind, size), []).append((spent[0], spent[1]))
-    found: dict[str, Any] = {"case": name, "label": label, "records": records}
-    for kind in FORMATS:
-        few, all_of = ([median(part) for part in zip(*taken[kind, size], strict=True)] for size in sizes)
-        each = [(whole - part) / (sizes[1] - sizes[0]) for part, whole in zip(few, all_of, strict=True)]
-        found[kind] = {"us": each[0] * 1e6, "cpu_us": each[1] * 1e6, "wall_s": all_of[0], "cpu_s": all_of[1]}
-    found["ratio"] = round(found["kafka"]["us"] / found["muster"]["us"], 2)
-    return found
+            spent = [write(spark, bootstrap, case, kind, count) for count in (whole // SHORT, whole)]
+            if turn:
+                for figures, few, all_of in zip(found[kind].values(), *spent, strict=True):
+                    figures.append((all_of - few) / (whole - whole // SHORT) * 1e6)
+    return {"case": name, "label": case.label, "records": whole, "figures": found}
+
+
+def write(spark: Any, bootstrap: str, case: Case, kind: str, count: int) -> list[float]:
+    """Write so many rows; wall and CPU seconds."""
+    topics = [new_topic(bootstrap) for _ in range(3)]
+    named = ", ".join(f"'{topic}'" for topic in topics)
+    columns = [
+        column.replace("{topics}", f"element_at(array({named}), cast(id % 3 + 1 as int))") for column in case.columns
+    ]
+    writer = spark.range(0, count, 1, CORES).selectExpr(*columns).write.format(kind)
+    if kind == MAKING:
+        writer = writer.mode("overwrite")
+    else:
+        given = {"kafka.bootstrap.servers": bootstrap, **case.both, **(case.tuned if kind == "kafka" else {})}
+        if not any(column.endswith(" as topic") for column in columns):
+            given["topic"] = topics[0]
+        writer = writer.options(**given).mode("append")
+    with clocked() as spent:
+        writer.save()
+    for topic in topics:
+        drop_topic(bootstrap, topic)
+    return spent
 
 
 def new_topic(bootstrap: str) -> str:
@@ -108,9 +157,14 @@ def drop_topic(bootstrap: str, name: str) -> None:
 
 
 def cells(found: dict[str, Any]) -> tuple[str, ...]:
-    """A row of the table."""
-    rates = [f"{1 / found[kind]['us']:.2f} M/s" for kind in FORMATS]
-    return (found["label"], *rates, f"{found['ratio']:.2f}×", *(f"{found[kind]['cpu_us']:.2f} µs" for kind in FORMATS))
+    """A row of the table. The last column compares what is left without the making of the rows."""
+    making, mine, theirs = (found["figures"][kind] for kind in FORMATS)
+    rates = [f"{1_000 / median(figures['us']):.0f} k/s" for figures in (mine, theirs)]
+    costs = [f"{median(figures['cpu_us']):.2f} µs" for figures in (mine, theirs, making)]
+    base = median(making["cpu_us"])
+    cheaper = [(dear - base) / (cheap - base) for cheap, dear in zip(mine["cpu_us"], theirs["cpu_us"], strict=True)]
+    faster = [dear / cheap for cheap, dear in zip(mine["us"], theirs["us"], strict=True)]
+    return (found["label"], *rates, report.spread(faster), *costs, report.spread(cheaper))
 
 
 if __name__ == "__main__":

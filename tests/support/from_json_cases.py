@@ -6,12 +6,25 @@ A document, and the columns that are not null; None where from_json gives null f
 SCHEMA = (
     "a INT, l BIGINT, d DOUBLE, f FLOAT, s STRING, b BOOLEAN, n DECIMAL(6,2), dt DATE, ts TIMESTAMP, "
     "st STRUCT<x:INT,y:STRING>, ar ARRAY<INT>, m MAP<STRING,INT>, sa ARRAY<STRUCT<x:INT>>, bi BINARY, sh SMALLINT, "
-    "by TINYINT, nt TIMESTAMP_NTZ, _corrupt_record STRING"
+    "by TINYINT, nt TIMESTAMP_NTZ, ne STRUCT<dt:DATE,ts:TIMESTAMP,nt:TIMESTAMP_NTZ,n:DECIMAL(20,4),f:FLOAT,by:TINYINT,"
+    "bi:BINARY,ar:ARRAY<DATE>,nn:ARRAY<ARRAY<DECIMAL(5,2)>>>, ms MAP<STRING,STRING>, "
+    "n2 DECIMAL(38,18), _corrupt_record STRING"
 )
 
 CASES: list[tuple[bytes | None, dict[str, str] | None]] = [
     (b"", None),
     (b" ", None),
+    (b'{"s":' + b"9" * 1_000 + b"}", {"s": "9" * 1_000}),
+    (b'{"s":' + b"9" * 1_001 + b"}", {"_corrupt_record": '{"s":' + "9" * 1_001 + "}"}),
+    (b'{"l":' + b"9" * 5_000 + b"}", {"_corrupt_record": '{"l":' + "9" * 5_000 + "}"}),
+    (b'{"ts":' + b"9" * 5_000 + b"}", {"_corrupt_record": '{"ts":' + "9" * 5_000 + "}"}),
+    (b'{"s":' + b"[" * 600 + b"]" * 600 + b"}", {"s": "[" * 600 + "]" * 600}),
+    (b'{"s":' + b"[" * 998 + b"]" * 998 + b"}", {"s": "[" * 998 + "]" * 998}),
+    (b'{"s":' + b"[" * 1_001 + b"]" * 1_001 + b"}", {"_corrupt_record": '{"s":' + "[" * 1_001 + "]" * 1_001 + "}"}),
+    (b'{"zz":' + b'{"k":' * 700 + b"1" + b"}" * 700 + b',"a":1}', {"a": "1"}),
+    (b'{"dt":"9999999-01-01"}', {"_corrupt_record": '{"dt":"9999999-01-01"}'}),
+    (b'{"ts":"2024-01-01T00:00:00 PST"}', {"ts": "2024-01-01 08:00:00"}),
+    ('{"n":"١"}'.encode(), {"n": "1.00"}),
     (b"null", {"_corrupt_record": "null"}),
     (b"5", {"_corrupt_record": "5"}),
     (b'"x"', {"_corrupt_record": '"x"'}),
@@ -218,4 +231,38 @@ CASES: list[tuple[bytes | None, dict[str, str] | None]] = [
     (b'{"s":"\xf5\x80\x80\x80z"}', {"s": "����z"}),
     (b'{"s":"\xe0\x80\x80z"}', {"s": "���z"}),
     (None, None),
+    (b'{"dt":"+5"}', {"dt": "1970-01-06"}),
+    (b'{"dt":"5"}', {"dt": "1970-01-06"}),
+    (b'{"dt":" 5"}', {"_corrupt_record": '{"dt":" 5"}'}),
+    (b'{"dt":"99999999999"}', {"_corrupt_record": '{"dt":"99999999999"}'}),
+    (b'{"dt":"12345"}', {"dt": "+12345-01-01"}),
+    (b'{"dt":"2147483648"}', {"_corrupt_record": '{"dt":"2147483648"}'}),
+    (b'{"s":{"q":"\\ud83d\\ude00\xc3\xa9"}}', {"s": '{"q":"\\uD83D\\uDE00é"}'}),
+    (b'{"s":{"q":"\\u007f\\u0080\\u2028\\uffff"}}', {"s": '{"q":"\x7f\x80\u2028\uffff"}'}),
+    (b'{"s":["\\u0001\\/"]}', {"s": '["\\u0001/"]'}),
+    (b'{"ts":261611751483433121}', {"ts": "2826-07-20 04:44:19.981888"}),
+    (b'{"ts":-9223372036854775808}', {"ts": "1970-01-01 00:00:00"}),
+    (b'{"ts":9223372036854775808}', {"_corrupt_record": '{"ts":9223372036854775808}'}),
+    (b'{"f":1.00000017881393432617187499}', {"f": "1.0000001"}),
+    (b'{"f":7.006492321624085e-46}', {"f": "0.0"}),
+    (b'{"f":-0}', {"f": "0.0"}),
+    (b'{"f":-0.0}', {"f": "-0.0"}),
+    (b'{"bi":"YQ==YQ=="}', {"bi": "aa"}),
+    (b'{"bi":"YWJj\\nYWJj"}', {"bi": "abcabc"}),
+    (b'{"bi":"Y\\nWJj"}', {"_corrupt_record": '{"bi":"Y\\nWJj"}'}),
+    (b'{"a":1,"bi":"a"}', {"_corrupt_record": '{"a":1,"bi":"a"}'}),
+    (b'{"bi":"YW=","a":1}', {"_corrupt_record": '{"bi":"YW=","a":1}'}),
+    (b'{"bi":"YQ","a":1}', {"a": "1", "_corrupt_record": '{"bi":"YQ","a":1}'}),
+    (b'{"bi":"Y=Q=","a":1}', {"a": "1", "_corrupt_record": '{"bi":"Y=Q=","a":1}'}),
+    (b'{"d":Inf,"a":1}', {"_corrupt_record": '{"d":Inf,"a":1}'}),
+    (b'{"zz":Inf,"a":1}', {"_corrupt_record": '{"zz":Inf,"a":1}'}),
+    (b'{"zz":-NaN,"a":1}', {"_corrupt_record": '{"zz":-NaN,"a":1}'}),
+    (b'{"s":"Inf, -NaN","a":1}', {"a": "1", "s": "Inf, -NaN"}),
+    (b'{"by":200,"n":1.005}', {"n": "1.01", "by": "-56"}),
+    (b'{"n":9999.994}', {"n": "9999.99"}),
+    (b'{"n":9999.995}', {"_corrupt_record": '{"n":9999.995}'}),
+    (b'{"n":-0.004}', {"n": "0.00"}),
+    (b'{"by":256}', {"_corrupt_record": '{"by":256}'}),
+    (b'{"by":-129}', {"_corrupt_record": '{"by":-129}'}),
+    (b'{"n2":123456789012345678901234567890}', {"_corrupt_record": '{"n2":123456789012345678901234567890}'}),
 ]

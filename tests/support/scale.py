@@ -34,3 +34,9 @@ def first_fresh_seed() -> int:
 def kills(default: int) -> int:
     """How often a kill -9 test kills: MUSTER_KILLS, else `default`."""
     return int(os.environ.get("MUSTER_KILLS", default))
+
+
+def schedules(default: int) -> range:
+    """The seeds of schedules of kills: MUSTER_SCHEDULES of them from MUSTER_FIRST_SEED (0), else `default`."""
+    first = int(os.environ.get("MUSTER_FIRST_SEED", "0"))
+    return range(first, first + int(os.environ.get("MUSTER_SCHEDULES", default)))

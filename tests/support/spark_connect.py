@@ -12,11 +12,21 @@ import sys
 import time
 from typing import Any
 
-from muster.spark import register
+from muster.errors import ConfigError
+from muster.spark import history, register
 from muster.spark.sessions import prepare
 from tests.support.spark_query import QUIET
 
 PATIENCE_S = 300.0
+
+
+def _refused(spark: Any) -> bool:
+    """Whether a session that is no driver is told that it cannot write the history on."""
+    try:
+        history.follow(spark, "127.0.0.1:1", "out")
+    except ConfigError as error:
+        return "`muster history`" in str(error)
+    return False
 
 
 def main(arguments: dict[str, Any]) -> None:
@@ -43,7 +53,14 @@ def main(arguments: dict[str, Any]) -> None:
     to = {"bootstrap": arguments["bootstrap"], "topic": arguments["topic"] + "-copy"}
     rows.write.format("muster").options(**to).mode("append").save()
     written = spark.read.format("muster").options(**options | {"subscribe": to["topic"]}).load().count()
+    kept = history.tables(spark, bootstrap=arguments["bootstrap"], groups=[arguments["group"]])
     found = {
+        "history": [
+            kept.generations.count() > 0,
+            kept.lag.count() >= 0,
+            kept.lag_over_time.count() >= 0,
+            _refused(spark),
+        ],
         "session": type(spark).__module__,
         "batch": batch,
         "stream": sink.distinct().count(),

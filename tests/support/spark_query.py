@@ -1,22 +1,13 @@
-"""A streaming query in a process of its own, with its own JVM, for tests that kill it.
-
-Reads one JSON object from the command line: the source's options, the checkpoint, the sink folder, and how long each
-batch takes. The sink is idempotent: batch N is one file, written whole. It runs until it is stopped or killed.
-"""
+"""What tests need of a streaming query in a real Spark: quiet settings, an idempotent sink, patience at its start."""
 
 from __future__ import annotations
 
 import json
-import os
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
-
-from muster.spark import session
 
 _AGAIN = 3
 """How often a query is begun again whose Python process was late."""
@@ -66,25 +57,3 @@ class Stream:
         self._begun += 1
         self._query = self._begin()
         return True
-
-
-def main(arguments: dict[str, Any]) -> None:
-    """Run the query."""
-    spark = session("test", "local[2,4]", **QUIET)
-    jvm = spark.sparkContext._gateway.proc.pid
-    Path(arguments["sink"]).mkdir(parents=True, exist_ok=True)
-
-    def sink(frame: Any, batch: int) -> None:
-        rows = frame.select("partition", "offset").collect()
-        time.sleep(arguments["batch_s"])
-        write_batch(Path(arguments["sink"]), rows, batch)
-
-    frame = spark.readStream.format("muster").options(**arguments["options"]).load()
-    writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", arguments["checkpoint"])
-    query = Stream(writer.trigger(processingTime="100 milliseconds").start)
-    print(json.dumps({"pid": os.getpid(), "jvm": jvm}), flush=True)
-    query.wait()
-
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))

@@ -104,13 +104,15 @@ def use_writable_cache() -> str | None:
     return None
 
 
-def warm() -> bool:
-    """Compile or load the kernel that decodes. Returns False if numba is not installed: all works without it, slower.
+def warm(*, packing: bool = False) -> bool:
+    """Compile or load the kernel that decodes, and with `packing` the one that packs as well. Returns False if numba
+    is not installed: all works without it, slower.
 
-    Call it once before worker processes start, so that they find the kernel in numba's cache.
+    Call it once before worker processes start, so that they find the kernels in numba's cache.
     """
     try:
-        _load(_process)
+        for process in (_process, _packing) if packing else (_process,):
+            _load(process)
     except ImportError:
         return False
     return True

@@ -61,10 +61,10 @@ def place(
     if kernel is not None:
         kernel.place(*_field(rows.key), partitions, places)
         return places
-    for row in np.flatnonzero(places == ANYWHERE).tolist():
-        key = rows.key[row].as_py()
+    free = np.flatnonzero(places == ANYWHERE)
+    for row, key in zip(free.tolist(), _binary(rows.key.take(free)).to_pylist(), strict=True):
         if key is not None:
-            places[row] = key_partition(_bytes(key), partitions)
+            places[row] = key_partition(key, partitions)
     return places
 
 
@@ -169,10 +169,12 @@ def _fixed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def _pack_plain(
     rows: Rows, places: Places, order: npt.NDArray[np.int64], timestamp_ms: int, batch_bytes: int
 ) -> Iterator[tuple[int, BatchBuilder]]:
-    keys, values, headers = ([None] * len(places) if column is None else column.to_pylist() for column in rows)
+    none = [None] * len(places)
+    keys, values = (none if column is None else _binary(column).to_pylist() for column in rows[:2])
+    headers = none if rows.headers is None else rows.headers.to_pylist()
     builder, here = BatchBuilder(), ANYWHERE
     for row in order.tolist():
-        key, value = _bytes(keys[row]), _bytes(values[row])
+        key, value = keys[row], values[row]
         pairs = [(pair["key"], pair["value"]) for pair in headers[row] or ()]
         is_full = builder.size + record_size(key, value, pairs) > batch_bytes
         if builder.count and (places[row] != here or is_full):
@@ -183,5 +185,6 @@ def _pack_plain(
     yield here, builder
 
 
-def _bytes(content: Any) -> Any:
-    return content.encode() if isinstance(content, str) else content
+def _binary(column: Any) -> Any:
+    """Text as its bytes, which are not copied: as Python's text each would be decoded, and encoded again."""
+    return column if pa.types.is_binary(column.type) else column.cast(pa.binary())

@@ -1,13 +1,14 @@
 """`decode=json`: documents become typed columns in the task that fetches them, with the results of Spark's `from_json`.
 
 Documents go to Arrow's JSON reader many at a time, as far as it is known to agree with `from_json`: objects of plain
-UTF-8 whose fields have the types that `is_quick` names. It fails at anything odd, a field of another type for
-example. Then the documents are halved until the odd ones are alone, and those are read one by one (`json_rows.py`). So
-one bad document makes itself slow, not the others.
+UTF-8, and fields of every type but those with a map (`json_columns.py`), which are read one document after the other.
+It fails at anything odd, a field of another type for example. Then the documents are halved until the odd ones are
+alone, and those are read one by one (`json_rows.py`). So one bad document makes itself slow, not the others.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -20,7 +21,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from muster.errors import ConfigError, MusterError
 from muster.spark.decoding import Decoding, Mode
-from muster.spark.json_rows import Rows, supports, text_of
+from muster.spark.json_columns import is_quick, made_of, read_as
+from muster.spark.json_rows import MOST_BRACKETS, Rows, supports, text_of
 
 pc: Any = import_module("pyarrow.compute")  # its stubs know less than it takes
 arrow_json: Any = import_module("pyarrow.json")
@@ -31,11 +33,13 @@ CHUNK = 4_096
 ALONE = 16
 """So few documents are not halved any more."""
 
-MOST_BRACKETS = 500
-"""Arrow's reader goes one call deeper for each bracket; a document with more is read here."""
-
 WARY_FOR = 8
 """After a chunk of which most documents had to be read one by one, so many chunks are not tried in another way."""
+
+
+_HINTS = ("Inf", "-NaN")
+_ODD_NUMBER = r"[:\[,][ \t\r\n]*(-?Inf[^i]|-NaN)"
+"""What Arrow's reader takes for a number, and Spark does not. Where one of the hints is."""
 
 
 class BadRecordError(MusterError):
@@ -123,16 +127,22 @@ class Documents:
         return Rows(self._own, self.decoding.zone)
 
     @cached_property
-    def _quick(self) -> Any:
-        """How Arrow reads the documents; None if it cannot."""
-        if not all(is_quick(field.dataType, True) for field in self._own):
-            return None
-        as_text = (t.DateType, t.TimestampType)
-        fields = [
-            pa.field(field.name, pa.string()) if isinstance(mine.dataType, as_text) else field
-            for field, mine in zip(to_arrow_schema(self._own, timezone="UTC"), self._own, strict=True)
-        ]
-        return arrow_json.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore")
+    def _quick(self) -> tuple[str, ...]:
+        """The fields that Arrow's reader reads."""
+        return tuple(field.name for field in self._own if is_quick(field.dataType))
+
+    @cached_property
+    def _options(self) -> Any:
+        """How Arrow's reader reads them."""
+        schema = pa.schema([pa.field(name, read_as(self._own[name].dataType)) for name in self._quick])
+        return arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+
+    @cached_property
+    def _rest(self) -> tuple[Rows, Any]:
+        """How the other fields are read, and their type."""
+        fields = [field for field in self._own if field.name not in self._quick]
+        kind = pa.struct([self._type.field(field.name) for field in fields])
+        return Rows(t.StructType(fields), self.decoding.zone), kind
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -140,14 +150,14 @@ class Documents:
         """The documents as one struct array, and which of them do not fit."""
         pieces: list[tuple[Any, Any]] = []
         bad: set[int] = set()
-        candidates = _candidates(values) if self._quick is not None else np.zeros(len(values), bool)
+        candidates = _candidates(values) if self._quick else np.zeros(len(values), bool)
         wary = 0
         for at in range(0, len(values), CHUNK):
             places = np.arange(at, min(at + CHUNK, len(values)))
             mask = candidates[places] if not wary else np.zeros(len(places), bool)
             wary = max(0, wary - 1)
             slow = [places[~mask]]
-            quick = self._try(values, places[mask], slow) if mask.any() else []
+            quick = self._try(values, places[mask], slow, bad) if mask.any() else []
             pieces += quick
             alone = np.sort(np.concatenate(slow))
             if len(alone) > len(places) // 2 and mask.any():
@@ -162,51 +172,53 @@ class Documents:
             return whole, bad
         return whole.take(pa.array(np.argsort(order))), bad
 
-    def _try(self, values: Any, places: Any, slow: list[Any]) -> list[tuple[Any, Any]]:
+    def _try(self, values: Any, places: Any, slow: list[Any], bad: set[int]) -> list[tuple[Any, Any]]:
         """Read documents with Arrow; those that it cannot read go to `slow`."""
         try:
-            return [(places, self._at_once(values.take(pa.array(places)), len(places)))]
+            return [(places, self._at_once(values.take(pa.array(places)), places, bad))]
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             if len(places) <= ALONE:
                 slow.append(places)
                 return []
             middle = len(places) // 2
-            return [*self._try(values, places[:middle], slow), *self._try(values, places[middle:], slow)]
+            halves = places[:middle], places[middle:]
+            return [piece for half in halves for piece in self._try(values, half, slow, bad)]
 
-    def _at_once(self, values: Any, count: int) -> Any:
+    def _at_once(self, values: Any, places: Any, bad: set[int]) -> Any:
+        count = len(places)
         text = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), values), b"\n")[0].as_py()
         reading = arrow_json.ReadOptions(use_threads=False, block_size=len(text) + 1)
-        table = arrow_json.read_json(pa.BufferReader(text), reading, self._quick)
+        table = arrow_json.read_json(pa.BufferReader(text), reading, self._options)
         if table.num_rows != count:
             raise pa.ArrowInvalid("a value holds several documents")
-        columns = []
-        for field, mine in zip(self._type, self._own, strict=True):
-            column = pa.concat_arrays(table.column(field.name).chunks)
-            if isinstance(mine.dataType, t.DateType):
-                column = _dates(column)
-            elif isinstance(mine.dataType, t.TimestampType):
-                column = _timestamps(column, self.decoding.zone)
-            columns.append(column if column.type == field.type else column.cast(field.type))
-        return pa.StructArray.from_arrays(columns, fields=list(self._type))
+        columns = {
+            name: made_of(
+                pa.concat_arrays(table.column(name).chunks),
+                self._own[name].dataType,
+                self._type.field(name).type,
+                self.decoding.zone,
+            )
+            for name in self._quick
+        }
+        if len(columns) < len(self._type):
+            rows, kind = self._rest
+            others = self._read_with(rows, kind, values, places, bad)
+            columns |= dict(zip([field.name for field in kind], others.flatten(), strict=True))
+        return pa.StructArray.from_arrays([columns[field.name] for field in self._type], fields=list(self._type))
 
     def _one_by_one(self, values: Any, places: Any, bad: set[int]) -> Any:
+        return self._read_with(self._rows, self._type, values.take(pa.array(places)), places, bad)
+
+    def _read_with(self, reader: Rows, kind: Any, values: Any, places: Any, bad: set[int]) -> Any:
         rows: list[Any] = []
-        for at, value in zip(places.tolist(), values.take(pa.array(places)).to_pylist(), strict=True):
-            row, fits = self._rows.read(None if value is None else text_of(value))
+        for at, value in zip(places.tolist(), values.to_pylist(), strict=True):
+            row, fits = reader.read(None if value is None else text_of(value))
             rows.append(row)
             if not fits:
                 bad.add(at)
-        return pa.array(rows, self._type)
-
-
-def is_quick(kind: t.DataType, outermost: bool = False) -> bool:
-    """Whether Arrow's reader agrees with `from_json` about a type."""
-    if isinstance(kind, t.StructType):
-        return all(is_quick(field.dataType) for field in kind)
-    if isinstance(kind, t.ArrayType):
-        return is_quick(kind.elementType)
-    plain = t.StringType | t.ShortType | t.IntegerType | t.LongType | t.DoubleType | t.BooleanType
-    return isinstance(kind, plain) or (outermost and isinstance(kind, t.DateType | t.TimestampType))
+            if row is reader.empty and reader is not self._rows:
+                raise pa.ArrowInvalid("the document is lost with all of its fields")
+        return pa.array(rows, kind)
 
 
 def _candidates(given: Any) -> Any:
@@ -219,6 +231,8 @@ def _candidates(given: Any) -> Any:
         return np.array([value is not None and _is_candidate(value) for value in values.to_pylist()], bool)
     bare = pc.utf8_trim(text, " \t\r\n")
     whole = pc.and_(pc.starts_with(bare, "{"), pc.ends_with(bare, "}"))
+    if any(pc.any(pc.match_substring(text, hint)).as_py() for hint in _HINTS):
+        whole = pc.and_not(whole, pc.match_substring_regex(text, _ODD_NUMBER))
     sizes = pc.binary_length(values)
     if (pc.max(sizes).as_py() or 0) >= MOST_BRACKETS:
         brackets = pc.add(pc.count_substring(text, "{"), pc.count_substring(text, "["))
@@ -231,29 +245,11 @@ def _is_candidate(value: bytes) -> bool:
         text = value.decode().strip(" \t\r\n")
     except UnicodeDecodeError:
         return False
-    return text[:1] == "{" and text[-1:] == "}" and text.count("{") + text.count("[") < MOST_BRACKETS
-
-
-def _dates(texts: Any) -> Any:
-    _check(texts, r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")
-    return texts.cast(pa.date32())
-
-
-def _timestamps(texts: Any, zone: str) -> Any:
-    iso = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
-    if pc.all(pc.match_substring_regex(texts, rf"{iso}Z$")).as_py() is not False:
-        return texts.cast(pa.timestamp("us", "UTC"))
-    _check(texts, rf"{iso}$")
-    local = texts.cast(pa.timestamp("us"))
-    if zone != "UTC":
-        # A time that clocks skip or show twice raises: it is read alone, in Java's way.
-        local = pc.assume_timezone(local, zone).cast(pa.timestamp("us", "UTC"))
-    return local.cast(pa.timestamp("us", "UTC"))
-
-
-def _check(texts: Any, pattern: str) -> None:
-    if pc.all(pc.match_substring_regex(texts, pattern)).as_py() is False:
-        raise pa.ArrowInvalid("a text is of another form")
+    return (
+        text[:1] == "{"
+        and text[-1:] == "}"
+        and (text.count("{") + text.count("[") < MOST_BRACKETS and not re.search(_ODD_NUMBER, text))
+    )
 
 
 def _nullable(kind: Any) -> Any:

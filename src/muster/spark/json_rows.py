@@ -1,5 +1,8 @@
 """JSON documents one by one, read as Spark's `from_json` reads them: what the quick way (`documents.py`) cannot take.
 
+Plain JSON is taken apart by Python's own scanner, which is written in C; what that refuses, or reads otherwise than
+Spark, is read by `_Reader`.
+
 Spark reads with Jackson. Beyond the standard that allows strings in single quotes, the numbers NaN, Infinity,
 -Infinity, +Infinity, -INF and +INF, and anything behind the document's end. A field that does not fit its type is
 null, and the document is bad, but its other fields are kept; where the text is no JSON, all fields are null. A bad
@@ -9,14 +12,17 @@ element takes the whole array or map along, unless it is a struct, of which only
 
 from __future__ import annotations
 
-import base64
 import binascii
+import json
 import math
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 from pyspark.sql import types as t
 
 from muster.spark.json_times import date_of, local_timestamp_of, timestamp_of
@@ -29,10 +35,25 @@ _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r"
 _HEX = re.compile(r"[0-9a-fA-F]{4}")
 _WORDS = {"true": True, "false": False, "null": None}
 _BEHIND_NUMBER = re.compile(r"[ \t\r\n,\]}]|\Z")
-_DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\Z")
+_DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\Z")
+_WHOLE = re.compile(r"[+-]?\d{1,1000}\Z")
 _ODD_TEXTS = {"NaN", "Infinity", "+Infinity", "-Infinity", "+INF", "-INF"}
 _SURROGATES = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
 _WIDE = Context(prec=100)
+_MOST_DIGITS, _DEEPEST, _LONGEST_NAME = 1_000, 1_000, 50_000
+"""Jackson's limits: a document beyond one of them is no JSON."""
+_FRAMES = 4 * _DEEPEST
+"""More than what reading and writing such a document takes of Python's stack."""
+_FOUR = "[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}=="
+BASE64 = rf"^(?:[A-Za-z0-9+/]{{4}})*(?:{_FOUR})?$"
+"""Any regular one, padded at its end."""
+
+_ODD_BASE64 = re.compile(rf"(?:[\x00-\x20]*(?:{_FOUR}))*[\x00-\x20]*\Z")
+_TOO_FAR = re.compile(rf"(?:[\x00-\x20]*(?:{_FOUR}))*[\x00-\x20]*[A-Za-z0-9+/](?:[A-Za-z0-9+/]=)?\Z")
+_HALF_PAIRS = re.compile(r"\\u[dD][89a-fA-F]")
+
+MOST_BRACKETS = 500
+"""A scanner goes one call deeper for each bracket: a document with more is read by `_Reader`, which knows its end."""
 
 
 class NoJson(ValueError):  # noqa: N818 - it is no error of the program
@@ -62,7 +83,9 @@ class Partial(NamedTuple):
 
 def text_of(raw: bytes) -> str:
     """The text of a value, as Spark casts it: what is no UTF-8 is replaced."""
-    return _SURROGATES.sub("\ufffd".encode(), raw).decode("utf-8", "replace")
+    if b"\xed" in raw:
+        raw = _SURROGATES.sub("\ufffd".encode(), raw)
+    return raw.decode("utf-8", "replace")
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -72,6 +95,7 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
+        self._depth = 0
 
     def document(self) -> Pairs:
         self._skip()
@@ -96,10 +120,8 @@ class _Reader:
     def _value(self) -> Any:
         self._skip()
         first = self._peek()
-        if first == "{":
-            return self._object()
-        if first == "[":
-            return self._array()
+        if first in ("{", "["):
+            return self._nested(self._object if first == "{" else self._array)
         if first in ('"', "'"):
             return self._string()
         for word, value in _WORDS.items():
@@ -108,6 +130,14 @@ class _Reader:
                 self._check_end()
                 return value
         return self._number()
+
+    def _nested(self, read: Callable[[], Any]) -> Any:
+        self._depth += 1
+        if self._depth >= _DEEPEST:
+            raise NoJson(f"more than {_DEEPEST} brackets are open at {self._at}")
+        found = read()
+        self._depth -= 1
+        return found
 
     def _check_end(self) -> None:
         if not _BEHIND_NUMBER.match(self._text, self._at):
@@ -123,6 +153,8 @@ class _Reader:
         else:
             whole = found[1] is None and found[2] is None
         self._at = found.end()
+        if len(found[0]) > _MOST_DIGITS and sum(map(str.isdigit, found[0])) > _MOST_DIGITS:
+            raise NoJson(f"a number of more than {_MOST_DIGITS} digits ends at {self._at}")
         self._check_end()
         return Number(found[0], whole)
 
@@ -138,6 +170,8 @@ class _Reader:
             if self._peek() not in ('"', "'"):
                 raise NoJson(f"a name was expected at {self._at}")
             name = self._string()
+            if len(name) > _LONGEST_NAME:
+                raise NoJson(f"a name of {len(name)} characters ends at {self._at}")
             self._take(":")
             found.append((name, self._value()))
             self._take(",}")
@@ -197,6 +231,50 @@ def _joined(parts: list[str]) -> str:
     )
 
 
+def _whole_number(text: str) -> Number:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(text)
+    return tuple.__new__(Number, (text, True))  # what the class does, but in Python
+
+
+def _other_number(text: str) -> Number:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(text)
+    return tuple.__new__(Number, (text, False))
+
+
+def _refuse(text: str) -> Any:
+    raise ValueError(text)  # NaN and Infinity, of which Spark knows more forms
+
+
+_scan: Any = json.JSONDecoder(
+    object_pairs_hook=Pairs, parse_int=_whole_number, parse_float=_other_number, parse_constant=_refuse
+).scan_once  # type: ignore[attr-defined]
+
+
+def parse(text: str) -> Pairs:
+    """Take a document apart.
+
+    Raises:
+        NoJson: it is no object, or no JSON.
+        RecursionError: Python's stack is too small for it.
+    """
+    start = _SPACE.match(text)
+    assert start is not None
+    # Half a surrogate pair would stay one.
+    plain = text.startswith("{", start.end()) and not ("\\u" in text and _HALF_PAIRS.search(text))
+    plain = plain and len(text) <= _LONGEST_NAME
+    if plain and (len(text) < MOST_BRACKETS or text.count("{") + text.count("[") < MOST_BRACKETS):
+        try:
+            found, _ = _scan(text, start.end())
+        except (ValueError, StopIteration, RecursionError):
+            pass
+        else:
+            assert isinstance(found, Pairs)
+            return found
+    return _Reader(text).document()
+
+
 # --- to types ---------------------------------------------------------------------------------------------------------
 
 Convert = Callable[[Any], Any]
@@ -208,17 +286,33 @@ class Rows:
 
     def __init__(self, schema: t.StructType, zone: str) -> None:
         self._convert = _struct(schema, zone)
-        self._empty: dict[str, Any] = dict.fromkeys(schema.names)
+        self.empty: dict[str, Any] = dict.fromkeys(schema.names)
+        """The row of what is no document."""
 
     def read(self, text: str | None) -> tuple[dict[str, Any], bool]:
         """The row of a document, and whether all of it fits. A value that is null or blank is a row of nulls."""
         if text is None or not text.strip(" \t\r\n"):
-            return self._empty, True
+            return self.empty, True
         try:
-            found = self._convert(_Reader(text).document())
-        except (NoJson, RecursionError):  # Jackson, too, does not follow deeper than a thousand brackets
-            return self._empty, False
+            try:
+                found = self._convert(parse(text))
+            except RecursionError:
+                with _more_frames():
+                    found = self._convert(parse(text))
+        except NoJson:
+            return self.empty, False
         return (found.value, False) if isinstance(found, Partial) else (found, True)
+
+
+@contextmanager
+def _more_frames() -> Iterator[None]:
+    """Let Python follow a document as deep as Jackson does."""
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(usual + _FRAMES)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(usual)
 
 
 def _struct(schema: t.StructType, zone: str) -> Convert:
@@ -316,6 +410,15 @@ def _float(value: Any) -> float:
     raise DoesNotFit(value)
 
 
+def _single(value: Any) -> float:
+    """As Java reads a float: rounded once, where a double made a float would be rounded twice."""
+    found = _float(value)
+    if not isinstance(value, Number) or not math.isfinite(found):
+        return found
+    single: float = pa.scalar(value.text).cast(pa.float32()).as_py()
+    return 0.0 if value.whole and not single else single
+
+
 def _any_float(text: str) -> float:
     return float(text.replace("INF", "Infinity"))
 
@@ -347,22 +450,37 @@ def _decimal(value: Any, precision: int, scale: int) -> Decimal:
 def _binary(value: Any) -> bytes:
     if not isinstance(value, str):
         raise DoesNotFit(value)
-    try:
-        return base64.b64decode(value.replace("\n", "").replace("\r", ""), validate=True)
-    except (binascii.Error, ValueError):
-        raise DoesNotFit(value) from None
+    return binary_of(value)
+
+
+def binary_of(value: str) -> bytes:
+    """What a text in base64 stands for.
+
+    Raises:
+        DoesNotFit: it is none.
+        NoJson: it is none, and the whole document is lost.
+    """
+    if re.fullmatch(BASE64[1:-1], value):
+        return binascii.a2b_base64(value)
+    if _TOO_FAR.match(value):
+        raise NoJson("Jackson looks for the rest of a base64 text behind its end, and loses the document")
+    if not _ODD_BASE64.match(value):
+        raise DoesNotFit(value)
+    return b"".join(map(binascii.a2b_base64, re.findall(_FOUR, value)))  # padded within, or with spaces between
 
 
 def _date(value: Any) -> int:
     found = date_of(value) if isinstance(value, str) else None
+    if found is None and isinstance(value, str) and _WHOLE.match(value) and -(2**31) <= int(value) < 2**31:
+        found = int(value)  # Spark's own files had days since 1970 once
     if found is None:
         raise DoesNotFit(value)
     return found
 
 
 def _timestamp(value: Any, zone: str) -> int:
-    if isinstance(value, Number) and value.whole and -(2**63) <= int(value.text) * 1_000_000 < 2**63:
-        return int(value.text) * 1_000_000
+    if isinstance(value, Number) and value.whole and -(2**63) <= int(value.text) < 2**63:
+        return (int(value.text) * 1_000_000 + 2**63) % 2**64 - 2**63  # in Java this flows over
     found = timestamp_of(value, zone) if isinstance(value, str) else None
     if found is None:
         raise DoesNotFit(value)
@@ -402,7 +520,12 @@ _NAMES = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", '"': 
 
 
 def _quoted(text: str) -> str:
-    return '"' + re.sub(r'["\\\x00-\x1f]', lambda at: _NAMES.get(at[0], f"\\u{ord(at[0]):04X}"), text) + '"'
+    return '"' + re.sub(r'["\\\x00-\x1f\U00010000-\U0010ffff]', lambda at: _escaped(at[0]), text) + '"'
+
+
+def _escaped(letter: str) -> str:
+    codes = letter.encode("utf-16-be").hex().upper()
+    return _NAMES.get(letter) or "".join(f"\\u{codes[at : at + 4]}" for at in range(0, len(codes), 4))
 
 
 def java_double(number: float) -> str:
@@ -431,7 +554,7 @@ _SIMPLE: dict[type[t.DataType], Convert] = {
     t.ShortType: _integer(-(2**15), 2**15 - 1),
     t.IntegerType: _integer(-(2**31), 2**31 - 1),
     t.LongType: _integer(-(2**63), 2**63 - 1),
-    t.FloatType: _float,
+    t.FloatType: _single,
     t.DoubleType: _float,
     t.BooleanType: _boolean,
     t.StringType: _string,

@@ -18,6 +18,34 @@ _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])([0-9]{1,2})(?::?([0-9]{2})(?::?([0-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECONDS = 1_000_000
 _DAY_US = 86_400 * _MICROSECONDS
+_SHORT = {
+    "ACT": "Australia/Darwin",
+    "AET": "Australia/Sydney",
+    "AGT": "America/Argentina/Buenos_Aires",
+    "ART": "Africa/Cairo",
+    "AST": "America/Anchorage",
+    "BET": "America/Sao_Paulo",
+    "BST": "Asia/Dhaka",
+    "CAT": "Africa/Harare",
+    "CNT": "America/St_Johns",
+    "CST": "America/Chicago",
+    "CTT": "Asia/Shanghai",
+    "EAT": "Africa/Addis_Ababa",
+    "ECT": "Europe/Paris",
+    "IET": "America/Indiana/Indianapolis",
+    "IST": "Asia/Kolkata",
+    "JST": "Asia/Tokyo",
+    "MIT": "Pacific/Apia",
+    "NET": "Asia/Yerevan",
+    "NST": "Pacific/Auckland",
+    "PLT": "Asia/Karachi",
+    "PNT": "America/Phoenix",
+    "PRT": "America/Puerto_Rico",
+    "PST": "America/Los_Angeles",
+    "SST": "Pacific/Guadalcanal",
+    "VST": "Asia/Ho_Chi_Minh",
+}
+"""Java's short names (ZoneId.SHORT_IDS), of those that have a time zone's."""
 _LENGTHS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
@@ -27,7 +55,8 @@ def date_of(text: str) -> int | None:
     if found is None:
         return None
     sign, year, month, day = found.groups()
-    return _days(int(year) * (-1 if sign == "-" else 1), int(month or 1), int(day or 1))
+    days = _days(int(year) * (-1 if sign == "-" else 1), int(month or 1), int(day or 1))
+    return days if days is not None and -(2**31) <= days < 2**31 else None
 
 
 def timestamp_of(text: str, zone: str) -> int | None:
@@ -84,7 +113,7 @@ def _zone(name: str) -> tzinfo:
         return UTC
     found = _OFFSET.match(name)
     if found is None:
-        return ZoneInfo(name)
+        return ZoneInfo(_SHORT.get(name, name))
     hours, minutes, seconds = (int(part or 0) for part in found.groups()[1:])
     if hours > 18 or minutes > 59 or seconds > 59:
         raise ValueError(name)

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from muster.client.config import ConsumerConfig
+from muster.client.config import ClientConfig, ConsumerConfig
 from muster.client.core.events import WARNING
 from muster.client.driver import CoreLoop, Driver
 from muster.client.loop import LoopThread
@@ -104,8 +104,7 @@ class Member:
     def prepare_available_now(self) -> None:
         """Read no further than the present ends of the logs."""
         options = self._options
-        timeout_s = self._config.request_timeout_ms / 1000
-        cluster = connect(options.bootstrap, self._config.client_id, timeout_s)
+        cluster = connect(self._config.narrowed(ClientConfig))
         times = dict.fromkeys(find_partitions(cluster, options), LATEST_TIMESTAMP)
         self._targets = cluster.list_offsets(times, 1 if options.read_committed else 0)
         self._run(self._begin())
@@ -328,8 +327,6 @@ def query_name(options: SourceOptions) -> str:
 def _named(options: SourceOptions, checkpoint: Checkpoint) -> ConsumerConfig:
     """The member's settings; `group.instance.id=query` becomes a name that stays over restarts of the query."""
     config = options.consumer_config()
-    if not config.client_id:
-        config = dataclasses.replace(config, client_id="muster-spark")
     if config.group_instance_id == "query":
         if options.checkpoint is None:
             raise ConfigError(

@@ -14,8 +14,8 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from muster.arrow import COLUMNS, HEADERS, LEADER_EPOCH
-from muster.client.config import ConsumerConfig
-from muster.client.plain.fetch import FetchSettings
+from muster.client.config import ClientConfig, ConsumerConfig
+from muster.client.plain.fetch import MAX_BYTES, FetchSettings
 from muster.errors import ConfigError
 from muster.model import TopicPartition
 from muster.spark.choices import ENDING, Choice, ending, overruled, starting
@@ -164,13 +164,11 @@ class SourceOptions:
         """How the executors read, and which columns if others than those that are shown."""
         config = self.consumer_config()
         return FetchSettings(
-            bootstrap=self.bootstrap,
-            client_id=config.client_id or "muster-spark",
+            client=config.narrowed(ClientConfig),
             columns=self.columns if columns is None else columns,
             isolation_level=1 if self.read_committed else 0,
             fail_on_data_loss=self.fail_on_data_loss,
             timeout_s=self.poll_timeout_ms / 1000,
-            request_timeout_s=config.request_timeout_ms / 1000,
             max_bytes=max(config.max_partition_fetch_bytes, 1),
             max_wait_ms=config.fetch_max_wait_ms,
             check_crcs=config.check_crcs,
@@ -182,7 +180,7 @@ class SourceOptions:
         Raises:
             ConfigError: a `kafka.` option that is not known, or does not fit.
         """
-        settings: dict[str, Any] = {"max_partition_fetch_bytes": FetchSettings(()).max_bytes}
+        settings: dict[str, Any] = {"client_id": "muster-spark", "max_partition_fetch_bytes": MAX_BYTES}
         settings |= {name.replace(".", "_"): value for name, value in self.consumer.items()}
         try:
             return ConsumerConfig.of(

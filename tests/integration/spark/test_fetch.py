@@ -11,6 +11,7 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 
+from muster.client.config import ClientConfig
 from muster.client.plain import cluster as clusters
 from muster.client.plain.cluster import connect, disconnect
 from muster.client.plain.fetch import DataLossError, FetchSettings, RangeReader
@@ -34,8 +35,12 @@ def cluster(request):
     disconnect()
 
 
-def reader(bootstrap, topic, start, end, **settings):
-    chosen = FetchSettings((bootstrap,), **{"max_wait_ms": 50, **settings})
+def config(bootstrap, request_timeout_ms=30_000):
+    return ClientConfig(bootstrap_servers=(bootstrap,), client_id="test", request_timeout_ms=request_timeout_ms)
+
+
+def reader(bootstrap, topic, start, end, request_timeout_ms=30_000, **settings):
+    chosen = FetchSettings(config(bootstrap, request_timeout_ms), **{"max_wait_ms": 50, **settings})
     return RangeReader(chosen, TopicPartition(topic, 0), start, end)
 
 
@@ -53,7 +58,7 @@ def test_a_range_is_read_whole_and_no_more_in_small_fetches(cluster):
     assert offsets(batches) == list(range(100, 4900))
     assert len(batches) > 5
     assert b"".join(batches[0]["value"][:2].to_pylist()) == b"100101"
-    assert connect((cluster.bootstrap,), "muster-spark", 30.0)._free
+    assert connect(config(cluster.bootstrap))._free
 
 
 def test_a_task_reads_one_range_behind_the_other(cluster):
@@ -61,7 +66,7 @@ def test_a_task_reads_one_range_behind_the_other(cluster):
     for start in range(0, 5000, 500):
         cluster.produce(topic, 500, partitions=2, start=start)
     task = ReadTask([OffsetRange(topic, 1, 5, 2000), OffsetRange(topic, 0, 100, 101), OffsetRange(topic, 0, 7, 1500)])
-    chosen = FetchSettings((cluster.bootstrap,), max_wait_ms=50, max_bytes=2000)
+    chosen = FetchSettings(config(cluster.bootstrap), max_wait_ms=50, max_bytes=2000)
     batches = read_range(chosen, task)
     first = [next(batches)]
     assert offsets([*first, *batches]) == [*range(5, 2000), 100, *range(7, 1500)]
@@ -115,7 +120,7 @@ def test_a_broker_that_is_restarted_costs_waiting_only(tmp_path):
 def test_the_wait_for_a_broker_ends(monkeypatch):
     monkeypatch.setattr(clusters, "BACKOFF_S", 0.01)
     with pytest.raises(KafkaConnectionError, match=r"no answer within 0\.2 s"):
-        list(reader("127.0.0.1:1", "t", 0, 1, timeout_s=0.2, request_timeout_s=0.2).batches())
+        list(reader("127.0.0.1:1", "t", 0, 1, request_timeout_ms=200, timeout_s=0.2).batches())
     disconnect()
 
 
@@ -158,7 +163,7 @@ def test_read_committed_passes_over_what_was_aborted(kafka_broker):
     for isolation, expected in (("read_committed", [0, 2, 4]), ("read_uncommitted", [0, 1, 2, 3, 4, 5])):
         options = parse_options(settings | {"isolationLevel": isolation}, streaming=False)
         chosen = options.fetch_settings()
-        claims = plan(connect(options.bootstrap, chosen.client_id, chosen.request_timeout_s), options)
+        claims = plan(connect(chosen.client), options)
         ((partition, claim),) = claims.items()
         found = pa.Table.from_batches(RangeReader(chosen, partition, *claim).batches())
         assert [struct.unpack(">i", value.as_py())[0] for value in found["value"]][::5] == expected
@@ -175,7 +180,7 @@ def test_what_a_batch_reads(cluster):
 
     def planned(**more):
         given = {"bootstrap": cluster.bootstrap, "subscribe": topic, **more}
-        return plan(connect((cluster.bootstrap,), "test", 30.0), parse_options(given, streaming=False))
+        return plan(connect(config(cluster.bootstrap)), parse_options(given, streaming=False))
 
     assert planned() == {zero: Claim(0, 10), one: Claim(0, 10)}
     assert planned(startingOffsets="committed", groupId=cluster.group) == {zero: Claim(4, 10), one: Claim(0, 10)}

@@ -2,29 +2,52 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
+from datetime import date
+from shutil import copytree
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from muster.errors import ConfigError
+from muster.client.admin import Admin
+from muster.client.plain.cluster import connect, disconnect
+from muster.errors import ConfigError, MusterError
+from muster.history import engine
 from muster.history import fold as rules
 from muster.history.chunks import chunks
 from muster.history.decode import decode
-from muster.history.model import Limits, Rows
+from muster.history.ends import ends_over_time, lag_samples
+from muster.history.labels import by_group
+from muster.history.live import LiveTopic, ReaderConfig
+from muster.history.model import Lag, Limits, Rows
+from muster.history.page import render
+from muster.history.past import Past, lag_over_time, places_of, plan
+from muster.history.raw import EVENTS_TOPIC, OFFSETS_TOPIC
+from muster.history.remarks import Remarks
 from muster.history.rows import from_table
+from muster.history.shown import as_json
+from muster.history.told import explained
 from muster.spark import history, session
+from muster.spark.history.compaction import NEW, OLD, Compaction
 from muster.spark.history.folding import KINDS, SCHEMAS
+from muster.spark.history.place import MARK, Place
+from muster.spark.history.sink import schema_of, written
+from muster.spark.history.source import take_options
 from tests.support import history_topic
 from tests.support.brokers import BrokerProcess
 from tests.support.faces import PATIENCE_S, rest, until
+from tests.support.history_topic import Written
 from tests.support.spark_query import QUIET
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.usefixtures("java")]
 
 PARTITIONS = 3
-SCENARIOS = ["life-java-range", "life-java-consumer", "crash-confluent-cooperative", "deploy-java-range"]
+SCENARIOS = ["life-java-range.muster", "life-java-consumer", "crash-confluent-cooperative.muster"]
+"""A group in each partition; of two, muster's broker told why they rebalanced."""
 TABLES = ("generations", "rebalances", "notes")
 
 
@@ -42,8 +65,8 @@ def broker(tmp_path):
         yield process
 
 
-def small(records, end_ms):
-    """What the rules say of these records with nothing in between."""
+def small(records, events, end_ms):
+    """What the rules say of these records with nothing in between, and the broker beside them."""
     rows = Rows()
     for partition in range(PARTITIONS):
         own = [record for record in records if record.partition == partition]
@@ -51,7 +74,35 @@ def small(records, end_ms):
             state = rules.start(chunk.group, Limits())
             rows.extend(rules.fold(state, chunk))
             rows.extend(rules.finish(state, end_ms))
+    rows.rebalances = explained(rows.rebalances, by_group(json.loads(event.value) for event in events))
     return {name: as_told(getattr(rows, name)) for name in TABLES}
+
+
+def past_lag(bootstrap, records, end_ms):
+    """The lag over time as it is found in one process."""
+    past = Past()
+    for partition in range(PARTITIONS):
+        own = [record for record in records if record.partition == partition]
+        for chunk in chunks(decode(history_topic.raw(own)).entries, None):
+            past.add(chunk.group, chunk.commits)
+    settings, _ = take_options({"bootstrap": bootstrap}, streaming=False)
+    cluster = connect(settings.fetch_settings().client)
+    asked = plan(places_of(past), past.times(end_ms))
+    try:
+        return lag_over_time(past, asked.times, ends_over_time(cluster, asked))
+    finally:
+        disconnect()
+
+
+def make_topics(bootstrap, records):
+    """The topics that the groups have read, with a record every other second of the time in which they were alive."""
+    found = decode(history_topic.raw(records)).entries.select(["topic", "partition"]).to_pylist()
+    times = range(records[0].timestamp_ms, records[-1].timestamp_ms, 2_000)
+    for topic in {row["topic"] for row in found} - {None}:
+        partitions = 1 + max(row["partition"] for row in found if row["topic"] == topic)
+        history_topic.create(bootstrap, partitions, topic)
+        written = [Written(index, time, b"k", b"v") for index in range(partitions) for time in times]
+        history_topic.write(bootstrap, written, topic)
 
 
 def as_told(rows):
@@ -72,12 +123,17 @@ def counted(tables):
 
 
 def test_batch_stream_and_the_small_engine_say_the_same(spark, broker, tmp_path):
-    records = history_topic.recorded(SCENARIOS, PARTITIONS)
+    records, events = history_topic.recorded(SCENARIOS, PARTITIONS), history_topic.told(SCENARIOS)
+    make_topics(broker.bootstrap, records)
     out, middle = tmp_path / "out", len(records) // 2
     end_ms = records[-1].timestamp_ms + 10**8
+    history_topic.create(broker.bootstrap, 1, EVENTS_TOPIC)
     for some, now_ms in ((records[:middle], records[middle - 1].timestamp_ms), (records[middle:], end_ms)):
         history_topic.write(broker.bootstrap, some)
-        begin(spark, broker, out, now_ms)
+        heard = [event for event in events if event.timestamp_ms <= now_ms]
+        history_topic.write(broker.bootstrap, heard, EVENTS_TOPIC)
+        del events[: len(heard)]
+        begin(spark, broker, out, now_ms, maxOffsetsPerTrigger="100")
     # A kill behind the sink's write, before Spark's commit: the batch is run again.
     last = out / "_checkpoint" / "commits" / str(batches(out)[-1])
     for path in (last, last.with_name(f".{last.name}.crc")):
@@ -85,20 +141,39 @@ def test_batch_stream_and_the_small_engine_say_the_same(spark, broker, tmp_path)
     begin(spark, broker, out, end_ms)
     assert batches(out)[-1] == int(last.name)
     written, whole = history.read(spark, str(out)), history.tables(spark, bootstrap=broker.bootstrap, now_ms=end_ms)
-    expected = small(records, end_ms)
+    expected = small(records, history_topic.told(SCENARIOS), end_ms)
+    assert {row.rpartition("source=")[2] for row in expected["rebalances"]} == {"'events')", "'records')"}
     assert told(whole) == expected
+    behind = past_lag(broker.bootstrap, records, end_ms)
+    assert any(row.lag_records for row in behind)
+    rows = from_table(Lag, whole.lag_over_time.toArrow())
+    assert sorted(rows, key=repr) == sorted(behind, key=repr)
     assert told(written) == expected
     assert counted(written) == counted(whole) == len(records)
     assert written.findings.count() == whole.findings.where("since_ms >= 0").count()
+    same_report_from_both_engines(spark, broker, end_ms)
     from_folder = history.tables(spark, folder=str(broker.folder))
     assert told(from_folder) == expected
     for kept in (whole, from_folder):
         kept.close()
 
 
-def begin(spark, broker, out, now_ms):
+def same_report_from_both_engines(spark, broker, end_ms):
+    """What `muster doctor` says is the same by either engine, to the last digit."""
+    config, limits = ReaderConfig(bootstrap_servers=(broker.bootstrap,)), Limits()
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        found = engine.read_history(LiveTopic(admin, config, OFFSETS_TOPIC, Remarks()), limits, None, end_ms)
+        samples = lag_samples(admin, config, found.committed, end_ms, Remarks())
+    by_spark = history.whole(spark, bootstrap=broker.bootstrap, limits=limits, now_ms=end_ms)
+    one, other = (engine.report(each, "here", end_ms, samples) for each in (found, by_spark))
+    assert as_json(one)["rebalances"]
+    assert json.dumps(as_json(one)) == json.dumps(as_json(other))
+    assert render(one) == render(other)
+
+
+def begin(spark, broker, out, now_ms, **more):
     """Read what is there now; each run goes on from the checkpoint of the one before."""
-    query = history.follow(spark, broker.bootstrap, str(out), once=True, now_ms=now_ms, maxOffsetsPerTrigger="150")
+    query = history.follow(spark, broker.bootstrap, str(out), once=True, now_ms=now_ms, **more)
     assert query.awaitTermination(PATIENCE_S)
     assert query.exception() is None
 
@@ -125,6 +200,46 @@ def test_the_job_stops_in_good_order_when_it_is_told_to(broker, tmp_path):
     assert (out / "counts").exists()
 
 
+def test_days_that_are_past_become_few_files_and_no_row_is_lost_or_there_twice(spark, tmp_path):
+    schema = SCHEMAS["counts"]
+    for day, batches_of in (("2026-11-20", range(12)), ("2026-11-21", range(10, 13)), ("2026-11-22", range(12))):
+        for batch in batches_of:
+            folder = tmp_path / "counts" / f"day={day}" / f"batch={batch}"
+            folder.mkdir(parents=True)
+            rows = [{"log_partition": batch, "kind": "k", "version": 1, "records": 1}]
+            pq.write_table(pa.Table.from_pylist(rows, pa.schema([*schema][1:])), folder / "part-0.parquet")
+
+    def read():
+        rows = written(spark, str(tmp_path), "counts").collect()
+        return sorted((str(row["day"]), row["log_partition"]) for row in rows)
+
+    def folders(day):
+        return sorted(int(path.name.removeprefix("batch=")) for path in (tmp_path / "counts" / f"day={day}").iterdir())
+
+    def compact(batch, today):
+        Compaction(spark, place, {"counts": schema_of("counts")}).run(batch, today)
+        assert not (tmp_path / "_compact").exists()
+
+    place, before = Place(spark, str(tmp_path)), read()
+    compact(12, date(2026, 11, 22))
+    assert [folders(f"2026-11-2{day}") for day in range(3)] == [[-1], [10, 11, 12], [*range(12)]]
+    assert read() == before
+
+    # A kill between two renames, on a file system that cannot exchange folders.
+    place.rename("counts/day=2026-11-20", f"{OLD}/counts/day=2026-11-20")
+    assert read() == before
+    # A batch that Spark has not in its log may be run again: the day waits.
+    compact(11, date(2026, 11, 23))
+    assert [folders(f"2026-11-2{day}") for day in range(3)] == [[-1], [10, 11, 12], [*range(12)]]
+    assert read() == before
+    # A kill before the last step: what was made anew is there beside the old.
+    (tmp_path / NEW / "counts").mkdir(parents=True)
+    copytree(tmp_path / "counts" / "day=2026-11-20", tmp_path / NEW / "counts" / "day=2026-11-20")
+    compact(20, date(2026, 11, 23))
+    assert [folders(f"2026-11-2{day}") for day in range(3)] == [[-1], [10, 11, 12], [-1]]
+    assert read() == before
+
+
 def test_errors_are_sentences(spark, tmp_path):
     with pytest.raises(ConfigError, match="bootstrp is no option of the muster source; did you mean bootstrap"):
         history.tables(spark, bootstrap="127.0.0.1:1", bootstrp="x")
@@ -132,3 +247,28 @@ def test_errors_are_sentences(spark, tmp_path):
         history.entries(spark)
     with pytest.raises(ConfigError, match="subscribe cannot be set"):
         history.follow(spark, "127.0.0.1:1", str(tmp_path), subscribe="t")
+
+
+def test_a_folder_in_which_a_job_cannot_go_on_is_refused(spark, tmp_path):
+    def claim(name):
+        Place(spark, str(tmp_path / name)).claim("_checkpoint", ["generations", "lag"])
+
+    claim("fresh")
+    claim("fresh")  # nothing has been written yet
+    for folder in ("older/_checkpoint", "newer", "fresh/lag"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "newer" / MARK).write_text('{"format": 99}')
+    (tmp_path / "file").touch()
+    for name, says in (
+        ("older", "was written by an older version of muster"),
+        ("newer", "was written by a newer version"),
+        ("fresh", "to begin anew would write their rows again"),
+        ("file", "cannot be written: .*not a directory"),
+        ("file/in", "cannot be written: .*not a directory"),
+    ):
+        with pytest.raises(MusterError, match=says):
+            claim(name)
+    (tmp_path / "fresh" / "_checkpoint").mkdir()
+    claim("fresh")
+    with pytest.raises(ConfigError, match="No FileSystem for scheme"):
+        Place(spark, "nosuch://a/b")

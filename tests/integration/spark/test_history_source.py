@@ -9,16 +9,21 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from muster.client.admin import Admin
+from muster.client.core.admin import NewTopic
 from muster.client.plain.cluster import disconnect
 from muster.errors import ConfigError
-from muster.spark.history.packed import IN_COUNTS, IN_TICK, SLOTS, from_bytes
+from muster.history.raw import EVENTS_TOPIC
+from muster.protocol.group_partitions import group_partition
+from muster.spark.history.packed import IN_COUNTS, IN_EVENTS, IN_TICK, SLOTS, from_bytes, slot_of
 from muster.spark.history.source import FolderReader, PackedBatchReader, PackedStreamReader, take_options
 from tests.support import history_topic
 from tests.support.brokers import BrokerProcess
 
 PARTITIONS = 3
 CLOCK_MS = 1_900_000_000_000
-RECORDS = history_topic.recorded(["life-java-range", "life-java-consumer", "crash-java-range"], PARTITIONS)
+SCENARIOS = ["life-java-range", "life-java-consumer", "life-java-cooperative.muster"]  # one in each partition
+RECORDS = history_topic.recorded(SCENARIOS, PARTITIONS)
 
 
 @pytest.fixture
@@ -118,9 +123,60 @@ def test_a_batch_and_a_folder_have_every_record(broker):
     ):
         tasks = reader.partitions()
         assert len(tasks) == PARTITIONS
-        assert counted([row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]) == len(
-            RECORDS
-        )
+        assert counted(rows_of_batch(reader)) == len(RECORDS)
+
+
+def heard(rows):
+    """Where each event stands that tasks have handed over, to the bucket of its group."""
+    found = []
+    for row in (row for row in rows if row["what"] == IN_EVENTS):
+        for event in from_bytes(row["data"]).to_pylist():
+            place = group_partition(event["group"], PARTITIONS), slot_of(event["group"])
+            assert (row["log_partition"], row["slot"]) == place
+            found.append((event["partition"], event["offset"]))
+    return sorted(found)
+
+
+def test_what_brokers_told_is_read_once_and_to_its_end_whatever_a_batch_may_have(broker, readers):
+    names = SCENARIOS[2:]
+    told = history_topic.told(names, 2)
+    first = readers()
+    start = first.initialOffset()
+    assert first.latestOffset(start, ReadMaxRows(6))["events"] == {}  # there is no such topic
+    history_topic.create(broker.bootstrap, 2, EVENTS_TOPIC)
+    history_topic.write(broker.bootstrap, told[:7], EVENTS_TOPIC)
+    reader = readers()
+    end = reader.latestOffset(start, ReadMaxRows(6))
+    found = rows_of(reader, start, end)
+    assert heard(found) == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2)]
+    history_topic.write(broker.bootstrap, told[7:], EVENTS_TOPIC)
+    later = readers()  # a restart
+    assert rows_of(later, start, end) == found
+    start = json.loads(json.dumps(end))
+    end = later.latestOffset(start, ReadMaxRows(6))
+    assert len(heard(rows_of(later, start, end))) == len(told) - 7
+    assert later.partitions(end, end) == []
+    start = json.loads(json.dumps(end))
+    assert heard(rows_of(later, start, later.latestOffset(start, ReadMaxRows(6)))) == []
+
+    own = [[event for event in told if event.partition == partition] for partition in range(2)]
+    everything = [(partition, offset) for partition in range(2) for offset in range(len(own[partition]))]
+    batch = PackedBatchReader(*take_options({"kafka.bootstrap.servers": broker.bootstrap}, streaming=False))
+    assert heard(rows_of_batch(batch)) == everything
+    assert heard(rows_of_batch(FolderReader(str(broker.folder), frozenset()))) == everything
+    assert heard(rows_of_batch(FolderReader(str(broker.folder), frozenset({"another"})))) == []
+
+
+def rows_of_batch(reader):
+    return [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
+
+
+def test_a_topic_of_events_that_a_user_has_made_is_not_believed(broker):
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topics([NewTopic(EVENTS_TOPIC, 1)])
+    history_topic.write(broker.bootstrap, history_topic.told(SCENARIOS[2:]), EVENTS_TOPIC)
+    batch = PackedBatchReader(*take_options({"kafka.bootstrap.servers": broker.bootstrap}, streaming=False))
+    assert heard(rows_of_batch(batch)) == []
 
 
 def test_what_the_history_reads_is_not_a_matter_of_choice():

@@ -1,9 +1,11 @@
-"""A partition whose only broker is away, on several real brokers."""
+"""Several real brokers: a partition whose only broker is away, leaders that move under a query."""
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -11,11 +13,72 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from muster.client.plain.cluster import disconnect
 from muster.model import TopicPartition
 from muster.spark.offsets import Claim
-from tests.support.faces import PATIENCE_S, Cluster, until, until_known
-from tests.support.peers import KafkaCluster
+from tests.support.faces import PATIENCE_S, Cluster, rest, until, until_known
+from tests.support.peers import KafkaCluster, run_kafka_class
 from tests.support.queries import Query, audit, grid
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+def create(cluster: Cluster, replicas: list[list[int]]) -> str:
+    """A topic whose partitions are on these brokers."""
+    topic = f"on-{cluster.group}"
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    new = NewTopic(topic, len(replicas), replica_assignment=replicas, config={"retention.ms": "-1"})
+    for future in admin.create_topics([new]).values():
+        future.result(PATIENCE_S)
+    until_known(cluster.bootstrap, topic, len(replicas))
+    return topic
+
+
+def move(cluster: Cluster, topic: str, replicas: list[list[int]], folder: Path) -> None:
+    """Have the partitions copied to these brokers, and led and kept by them alone."""
+    where = [{"topic": topic, "partition": number, "replicas": ids} for number, ids in enumerate(replicas)]
+    wish = folder / "wish.json"
+    wish.write_text(json.dumps({"version": 1, "partitions": where}))
+    done = run_kafka_class(
+        "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+        *("--bootstrap-server", cluster.bootstrap, "--reassignment-json-file", str(wish), "--execute"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+
+    def moved() -> bool:
+        found = admin.list_topics(topic, PATIENCE_S).topics[topic].partitions
+        return (
+            [found[number].replicas for number in range(len(replicas))]
+            == replicas
+            == [[found[number].leader] for number in range(len(replicas))]
+        )
+
+    until(moved, rest)
+
+
+def test_leaders_that_move_in_a_batch_and_between_batches_cost_waiting_only(kafka_cluster, tmp_path, monkeypatch):
+    cluster = Cluster(kafka_cluster.bootstrap)
+    topic = create(cluster, [[1], [2], [3]])
+    cluster.produce(topic, 60, partitions=3)
+    query = Query(cluster, topic, tmp_path / "q", maxOffsetsPerTrigger=30)
+    try:
+        until(lambda: len(query.sink()) == 60, query.run)
+        cluster.produce(topic, 60, partitions=3, start=60)
+        read, moves = query.read, iter([True])
+
+        def read_while_they_move(partition: TopicPartition, claim: Claim, topic_id: bytes) -> list[int]:
+            if next(moves, False):
+                move(cluster, topic, [[2], [3], [1]], tmp_path)
+            return read(partition, claim, topic_id)
+
+        monkeypatch.setattr(query, "read", read_while_they_move)
+        until(lambda: len(query.sink()) == 120, query.run)
+        assert not next(moves, False)
+        move(cluster, topic, [[3], [1], [2]], tmp_path)
+        cluster.produce(topic, 60, partitions=3, start=120)
+        until(lambda: len(query.sink()) == 180, query.run)
+        assert audit(grid(180, 3), query.sink()) == (set(), {})
+    finally:
+        query.stop()
+        disconnect()
 
 
 def test_a_partition_without_a_leader_holds_up_itself_only_and_is_read_on(tmp_path, monkeypatch, caplog):
@@ -29,12 +92,7 @@ def test_a_partition_without_a_leader_holds_up_itself_only_and_is_read_on(tmp_pa
 
     with KafkaCluster(tmp_path / "cluster", size=2) as brokers:
         cluster = Cluster(brokers.bootstrap)
-        topic = "one-replica-each"
-        admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
-        new = NewTopic(topic, 2, replica_assignment=[[1], [2]], config={"retention.ms": "-1"})
-        for future in admin.create_topics([new]).values():
-            future.result(PATIENCE_S)
-        until_known(brokers.bootstrap, topic, 2)
+        topic = create(cluster, [[1], [2]])
         cluster.produce(topic, 40, partitions=2)
         query = Query(cluster, topic, tmp_path / "q", kafka_metadata_max_age_ms=500, maxOffsetsPerTrigger=30)
         try:

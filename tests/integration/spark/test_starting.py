@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from muster.client.config import ClientConfig
 from muster.client.plain.cluster import connect
 from muster.errors import ConfigError
 from muster.model import OffsetAndMetadata, TopicPartition
@@ -32,7 +33,9 @@ def json_of(topic, **partitions):
 def test_batch_reads_by_time(cluster, topic, caplog):
     def planned(**more):
         given = {"bootstrap": cluster.bootstrap, "subscribe": topic, **more}
-        claims = plan(connect((cluster.bootstrap,), "test", 30.0), parse_options(given, streaming=False))
+        claims = plan(
+            connect(ClientConfig(bootstrap_servers=(cluster.bootstrap,))), parse_options(given, streaming=False)
+        )
         return [tuple(claims[TopicPartition(topic, number)]) for number in range(2)]
 
     assert planned(startingTimestamp="7001") == [(4, 10), (3, 10)]

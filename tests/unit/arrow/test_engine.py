@@ -6,12 +6,13 @@ import sys
 import pytest
 
 from muster.arrow import engine
-from muster.arrow.engine import Engine, kernel_for, use_writable_cache, warm
+from muster.arrow.engine import Engine, kernel_for, packing_kernel_for, use_writable_cache, warm
 
 
 @pytest.fixture
 def fresh_process(monkeypatch):
     monkeypatch.setattr(engine, "_process", engine._Process())
+    monkeypatch.setattr(engine, "_packing", engine._Process("muster.arrow.packing_kernel"))
 
 
 @pytest.mark.usefixtures("fresh_process")
@@ -27,6 +28,9 @@ def test_the_kernel_is_loaded_when_enough_records_have_come():
 def test_a_loaded_kernel_is_used_for_any_number():
     assert warm()
     assert kernel_for(Engine.AUTO, 1) is not None
+    assert packing_kernel_for(Engine.AUTO, 1) is None
+    assert warm(packing=True)
+    assert packing_kernel_for(Engine.AUTO, 1) is not None
 
 
 @pytest.mark.usefixtures("fresh_process")

@@ -140,3 +140,32 @@ def test_packed_records_are_the_first_of_their_batch():
     builder.append(0, None, b"")
     with pytest.raises(ValueError, match="first of their batch"):
         builder.append_packed(0, memoryview(b"1234567"), 1)
+
+
+def test_the_kernel_fills_a_batch_to_its_last_byte():
+    engine = Engine.NUMBA
+    rows = rows_of(None, [b"x" * 20] * 200)
+    [(_, whole, _)] = packed(rows_of(None, [b"x" * 20] * 100), [0] * 100, Engine.PYTHON)
+    assert [len(records) for _, _, records in packed(rows, [0] * 200, engine, len(whole))] == [100, 100]
+    assert [len(records) for _, _, records in packed(rows, [0] * 200, engine, len(whole) - 1)] == [99, 99, 2]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_batch_behind_a_long_one_has_no_holes(engine):
+    values = [b"%d" % number for number in range(300)]
+    found = packed(rows_of(None, values), [number // 100 for number in range(300)], engine)
+    assert [[record[3] for record in records] for _, _, records in found] == [
+        values[:100],
+        values[100:200],
+        values[200:],
+    ]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_entries_of_a_null_list_are_no_headers(engine):
+    names = pa.array([{"key": name, "value": b"v"} for name in "abc"], HEADERS.value_type)
+    headers: Any = pa.ListArray.from_arrays(
+        pa.array([0, 1, 2, 3], pa.int32()), names, type=HEADERS, mask=pa.array([False, True, False])
+    )
+    [(_, _, records)] = packed(Rows(None, pa.array([b"1", b"2", b"3"]), headers), [0] * 3, engine)
+    assert [list(record[4]) for record in records] == [[("a", b"v")], [], [("c", b"v")]]

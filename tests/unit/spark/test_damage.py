@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
+from muster.client.config import ClientConfig
 from muster.client.plain.fetch import FetchSettings, RangeReader
 from muster.errors import CorruptRecordError
 from muster.model import TopicPartition
@@ -24,7 +25,7 @@ def batch(base, count, **flags):
 
 
 def reader(end, start=0, **settings):
-    return RangeReader(FetchSettings(("127.0.0.1:1",), **settings), TopicPartition("t", 0), start, end)
+    return RangeReader(FetchSettings(ClientConfig(), **settings), TopicPartition("t", 0), start, end)
 
 
 def decoded(found, *batches):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -16,12 +17,26 @@ from hypothesis import strategies as st
 from muster.history import fold as rules
 from muster.history.chunks import chunks
 from muster.history.decode import decode
+from muster.history.engine import read_history
+from muster.history.labels import by_group
 from muster.history.model import Generation, GroupKind, Limits, Rows
 from muster.history.rows import from_table
-from muster.spark.history.buckets import LogBounds
-from muster.spark.history.folding import KINDS, OPEN, SCHEMAS, STANDS, fold_in_order, fold_on, unpack, unpack_lag
-from muster.spark.history.packed import IN_COUNTS, PACKED, SLOTS, from_bytes, pack, slot_of, tick_rows, to_bytes
-from tests.support.history_topic import Written, names, raw, recorded
+from muster.history.told import explained
+from muster.spark.history.folding import KINDS, OPEN, PAST, SCHEMAS, STANDS, fold_in_order, fold_on, unpack
+from muster.spark.history.packed import (
+    IN_COUNTS,
+    PACKED,
+    SLOTS,
+    from_bytes,
+    pack,
+    pack_events,
+    slot_of,
+    tick_rows,
+    to_bytes,
+)
+from muster.spark.history.source import decoded
+from muster.spark.history.whole import collected
+from tests.support.history_topic import Written, names, raw, recorded, told
 from tests.support.scale import seeds
 
 LIMITS = Limits()
@@ -35,13 +50,25 @@ def packed(records: list[Written], first: int = 0) -> list[dict[str, Any]]:
     return pack(found.entries, found.counts, 0).to_pylist()
 
 
-def small(records: list[Written], end_ms: int) -> dict[str, list[Any]]:
+def packed_events(events: list[Written], first: int = 0) -> list[dict[str, Any]]:
+    """What a task hands over of `__group_events`, a piece for each of its partitions."""
+    rows: list[dict[str, Any]] = []
+    for partition in sorted({event.partition for event in events}):
+        table = raw([event for event in events if event.partition == partition], first)
+        for batch in table.to_batches():
+            rows += pack_events(batch, lambda _: 0).to_pylist()
+    return rows
+
+
+def small(records: list[Written], end_ms: int, events: Iterable[Written] = ()) -> dict[str, list[Any]]:
     """What the rules say with nothing in between."""
     rows = Rows()
     for chunk in chunks(decode(raw(records)).entries, None):
         state = rules.start(chunk.group, LIMITS)
         rows.extend(rules.fold(state, chunk))
         rows.extend(rules.finish(state, end_ms))
+    in_order = sorted(events, key=lambda event: event.partition)
+    rows.rebalances = explained(rows.rebalances, by_group(json.loads(event.value or b"") for event in in_order))
     return {name: ordered(getattr(rows, name)) for name in TABLES}
 
 
@@ -49,19 +76,24 @@ def ordered(rows: list[Any]) -> list[Any]:
     return sorted(rows, key=repr)
 
 
-def in_batch(records: list[Written], cuts: list[int], end_ms: int) -> dict[str, list[Any]]:
+def in_batch(
+    records: list[Written], cuts: list[int], end_ms: int, events: list[Written] | None = None
+) -> dict[str, list[Any]]:
     """The batch engine: pieces, sorted as Spark sorts them."""
     bounds = [0, *sorted(cuts), len(records)]
     rows = [row for begin, end in pairwise(bounds) for row in packed(records[begin:end], begin)]
+    rows += packed_events(events or [])
     rows.sort(key=lambda row: (row["slot"], row["log_offset"]))
     batches = (pa.RecordBatch.from_pylist(rows[begin : begin + 3], PACKED) for begin in range(0, len(rows), 3))
-    told = [row for batch in fold_in_order(LIMITS, end_ms, {})(batches) for row in batch.to_pylist()]
-    return tables((row["name"], row["data"]) for row in told)
+    told = [row for batch in fold_in_order(LIMITS, end_ms)(batches) for row in batch.to_pylist()]
+    return tables((row["name"], row["data"]) for row in told if row["name"] != STANDS)
 
 
 def tables(told: Iterator[tuple[str, bytes]]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for name, data in told:
+        if name in (STANDS, PAST):
+            continue
         kind = KINDS.get(name.removeprefix(OPEN))
         rows = from_bytes(data).to_pylist() if kind is None else from_table(kind, from_bytes(data))
         found.setdefault(name, []).extend(rows)
@@ -99,9 +131,12 @@ class Stream:
         self.open: list[tuple[str, bytes]] = []
         self.stands: list[bytes] = []
 
-    def batch(self, records: list[Written], first: int, tick_ms: int | None) -> None:
+    def batch(
+        self, records: list[Written], first: int, tick_ms: int | None, events: Sequence[tuple[int, Written]] = ()
+    ) -> None:
         middle = len(records) // 2
         rows = [*packed(records[middle:], first + middle), *packed(records[:middle], first)]  # Spark keeps no order
+        rows += [row for offset, event in reversed(events) for row in packed_events([event], offset)]
         if tick_ms is not None:
             rows = [*tick_rows([0], tick_ms).to_pylist(), *rows]
             self.open, self.stands = [], []
@@ -129,30 +164,37 @@ class Stream:
 CORPUS = names()
 
 
+TOLD = [name for name in CORPUS if name.endswith(".muster")]
+
+
 @st.composite
-def histories(draw: st.DrawFn) -> tuple[list[Written], list[int]]:
-    """Some recorded scenarios side by side in one log partition, and where it is cut."""
-    chosen = draw(st.lists(st.sampled_from(CORPUS), min_size=1, max_size=4, unique=True))
+def histories(draw: st.DrawFn) -> tuple[list[Written], list[Written], list[int]]:
+    """Some recorded scenarios side by side in one log partition, what brokers told of them, and where it is cut."""
+    chosen = draw(st.lists(st.sampled_from(CORPUS) | st.sampled_from(TOLD), min_size=1, max_size=4, unique=True))
     records = recorded(chosen, 1)
-    return records, sorted(draw(st.lists(st.integers(0, len(records)), max_size=4)))
+    events = told(chosen, draw(st.integers(1, 3)))
+    return records, events, sorted(draw(st.lists(st.integers(0, len(records)), max_size=4)))
 
 
 @pytest.mark.soak
 @settings(max_examples=len(seeds(15)))
 @given(histories())
 def test_whole_in_pieces_and_as_a_stream_the_history_is_the_same(history):
-    records, cuts = history
+    records, events, cuts = history
     end_ms = records[-1].timestamp_ms + LATER_MS
-    expected = small(records, end_ms)
-    batch = in_batch(records, cuts, end_ms)
+    expected = small(records, end_ms, events)
+    batch = in_batch(records, cuts, end_ms, events)
     assert {name: batch[name] for name in TABLES} == expected
     stream, bounds = Stream(), [0, *cuts, len(records)]
+    unread = list(enumerate(events))
     for begin, end in pairwise(bounds):
         there = records[begin:end]
         # A tick says what has been read: nothing older comes behind it.
         following = min((record.timestamp_ms for record in records[end:]), default=end_ms)
-        stream.batch(there, begin, min(following, end_ms) if begin % 2 else None)
-    stream.batch([], len(records), end_ms)
+        heard = [each for each in unread if each[1].timestamp_ms <= following]
+        unread = unread[len(heard) :]
+        stream.batch(there, begin, min(following, end_ms) if begin % 2 else None, heard)
+    stream.batch([], len(records), end_ms, unread)
     assert stream.tables() == expected
 
 
@@ -165,6 +207,18 @@ def test_nothing_is_told_twice_and_what_is_open_is_told_until_it_ends():
     assert len(stream.final) == before
     assert tables(iter(stream.open)) == opened != {}
     assert all(generation.ended_ms is None for generation in opened["open/generations"])
+
+
+def test_a_row_that_is_final_at_once_has_the_broker_s_word_of_the_same_batch():
+    names_of = ["crash-java-range.muster"]
+    records, events = recorded(names_of, 1), told(names_of)
+    last = records[-1]
+    records.append(last._replace(timestamp_ms=last.timestamp_ms + 2 * LIMITS.pattern_ms))
+    stream, end_ms = Stream(), records[-1].timestamp_ms
+    stream.batch(records, 0, None, list(enumerate(events)))
+    final = tables(iter(stream.final))["rebalances"]
+    assert final == small(records, end_ms, events)["rebalances"]
+    assert {row.source for row in final} == {"events"}
 
 
 def test_a_group_that_has_nothing_left_is_forgotten():
@@ -195,19 +249,32 @@ def test_counts_are_of_every_record_also_of_groups_that_are_left_out():
     assert whole.schema == none.schema == PACKED
 
 
-def test_lag_is_that_of_what_has_been_committed_by_the_tick():
-    records = recorded(["life-java-range"], 1)
-    stream, end_ms = Stream(), records[-1].timestamp_ms
-    stream.batch(records, 0, end_ms)
-    places = {(row["topic"], row["partition"]) for row in decode(raw(records)).entries.to_pylist() if row["topic"]}
-    bounds = {place: LogBounds(0, 10**6) for place in places}
-    batch = pa.RecordBatch.from_pydict({"data": stream.stands}, schema=pa.schema([("data", pa.binary())]))
-    rows = [row for made in unpack_lag(LIMITS, bounds, end_ms, 0)(iter([batch])) for row in made.to_pylist()]
-    assert {(row["topic"], row["partition"]) for row in rows} <= places
-    assert rows
-    assert all(row["lag_records"] == 10**6 - row["committed_offset"] for row in rows)
-    assert {row["at_ms"] for row in rows} == {end_ms}
-    assert {row["day"].isoformat() for row in rows} == {"1970-01-01"}  # the tick's
+def test_collected_from_packed_rows_the_history_is_that_of_the_small_engine():
+    records = [*recorded(["life-java-range", "life-java-consumer"], 1), *recorded(["crash-java-range"], 1)]
+    end_ms = max(record.timestamp_ms for record in records) + 10**6
+    pieces = decoded(iter(raw(records).to_batches(max_chunksize=100)), frozenset())
+    rows = sorted(
+        (row for piece in pieces for row in piece.to_pylist()), key=lambda row: (row["slot"], row["log_offset"])
+    )
+    batches = iter([pa.RecordBatch.from_pylist(rows, PACKED)])
+    told = [row for batch in fold_in_order(LIMITS, end_ms)(batches) for row in batch.to_pylist()]
+    found = collected((row["name"], row["data"]) for row in told)
+    expected = read_history(Topic(records), LIMITS, None, end_ms)
+    for name in TABLES:
+        assert ordered(getattr(found.rows, name)) == ordered(getattr(expected.rows, name))
+    for name in ("committed", "kinds", "counts", "from_ms", "until_ms"):
+        assert getattr(found, name) == getattr(expected, name)
+
+
+class Topic:
+    """Records as one log partition of a source."""
+
+    def __init__(self, records: list[Written]) -> None:
+        self._raw = raw(records)
+        self.records = {0: len(records)}
+
+    def read(self, partition: int) -> Iterator[pa.RecordBatch]:
+        yield from self._raw.to_batches()
 
 
 def test_a_slot_is_the_same_in_every_process():

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from muster.client.config import ClientConfig
 from muster.client.plain import cluster as clusters
 from muster.client.plain.cluster import RetriableError
 from muster.client.plain.fetch import FetchSettings, RangeReader
@@ -19,7 +20,7 @@ from muster.spark.options import parse_options
 from muster.spark.ranges import OffsetRange, ReadTask, read_range, tasks
 from muster.spark.stream import StreamReader
 
-SETTINGS = FetchSettings(("127.0.0.1:1",), timeout_s=10)
+SETTINGS = FetchSettings(ClientConfig(), timeout_s=10)
 
 
 def reader(end):

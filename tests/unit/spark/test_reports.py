@@ -2,6 +2,7 @@
 
 import json
 
+from muster.client.config import ClientConfig
 from muster.client.plain.fetch import FetchSettings
 from muster.model import TopicPartition
 from muster.spark.offsets import Claim
@@ -54,7 +55,7 @@ def test_what_is_reported_is_read_again():
 
 
 def test_ages_count_for_the_position_that_they_were_asked_for():
-    watch = Watch(FetchSettings(("a:1",)), None)
+    watch = Watch(FetchSettings(ClientConfig()), None)
     watch._behind = dict(BEHIND)
     watch._told = {P0: Told(4, 1_000), Q0: Told(0, None)}
     assert watch.seen(3_500) == {"lagSeconds": {P0: 2.5, P1: 0.0}, "maxLagSeconds": 2.5}

@@ -7,12 +7,15 @@ import threading
 
 import pytest
 
+from muster.client.config import ClientConfig
 from muster.client.plain.wire import Connection
+from muster.client.security.access import Access
 from muster.errors import ErrorCode, ProtocolError
 from muster.protocol.framing import decode_request_header, encode_response
 from muster.protocol.messages import ApiVersion, ApiVersionsRequest, ApiVersionsResponse, MetadataRequest
 
 KEY = ApiVersionsRequest.API_KEY
+CONFIG = ClientConfig(client_id="test", receive_buffer_bytes=4096)
 SPOKEN = [ApiVersion(MetadataRequest.API_KEY, 0, 4)]
 
 
@@ -50,12 +53,14 @@ def test_a_connection_asks_again_in_a_version_that_the_broker_has_named(
         broker.start()
         try:
             if told[-1][0] is ErrorCode.NONE:
-                connection = Connection("127.0.0.1", listener.getsockname()[1], "test", 20)
+                connection = Connection("127.0.0.1", listener.getsockname()[1], CONFIG, Access(CONFIG))
                 assert connection.idle
+                buffer = connection._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+                assert 4096 <= buffer <= 2 * 4096  # Linux doubles it
                 connection.close()
             else:
                 with pytest.raises(ProtocolError, match=told[-1][0].name):
-                    Connection("127.0.0.1", listener.getsockname()[1], "test", 20)
+                    Connection("127.0.0.1", listener.getsockname()[1], CONFIG, Access(CONFIG))
         finally:
             broker.join(20)
     assert seen == asked

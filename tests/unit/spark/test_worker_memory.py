@@ -25,7 +25,7 @@ if {in_a_worker}:
 
 def frozen_by_a_task():
     new = []
-    list(ranges.read_range(FetchSettings(("127.0.0.1:1",)), ranges.ReadTask([ranges.OffsetRange("t", 0, 0, 1)])))
+    list(ranges.read_range(FetchSettings(None), ranges.ReadTask([ranges.OffsetRange("t", 0, 0, 1)])))
     return all(found is not new for found in gc.get_objects())
 
 found = [frozen_by_a_task()]
@@ -64,7 +64,7 @@ class Reader:
         yield from ()
 
 def task():
-    list(ranges.read_range(FetchSettings(("127.0.0.1:1",)), ranges.ReadTask([ranges.OffsetRange("t", 0, 0, 1)])))
+    list(ranges.read_range(FetchSettings(None), ranges.ReadTask([ranges.OffsetRange("t", 0, 0, 1)])))
 
 gc.disable()
 ranges.RangeReader = Reader
@@ -98,7 +98,7 @@ if {in_a_worker}:
 def use():
     used = [bytearray(8 << 20) for _ in range(3)]
 
-list(ranges.read_range(FetchSettings(("127.0.0.1:1",)), ranges.ReadTask([])))
+list(ranges.read_range(FetchSettings(None), ranges.ReadTask([])))
 use()
 use()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -118,3 +118,23 @@ def test_a_worker_has_the_memory_of_one_fetch_still_at_the_next() -> None:
         given.append(int(done.stdout))
 
     assert given[0] < 20 < given[1]
+
+
+WRITE = """
+import gc
+from pyspark import TaskContext
+from pyspark.sql.types import BinaryType, StructField, StructType
+from muster.spark.sink import write
+from muster.spark.sink_options import parse_sink_options
+
+TaskContext._getOrCreate()
+schema = StructType([StructField("value", BinaryType())])
+write(parse_sink_options({"bootstrap": "localhost:1", "topic": "t"}, schema), iter([]))
+print(gc.get_freeze_count() > 10_000)
+"""
+
+
+def test_a_task_that_writes_freezes_them_too() -> None:
+    done = subprocess.run([sys.executable, "-c", WRITE], capture_output=True, text=True, check=False)
+
+    assert done.stdout.split() == ["True"], done.stderr

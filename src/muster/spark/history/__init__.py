@@ -17,6 +17,7 @@ if find_spec("pandas") is None:
         "the history in Spark needs pandas, which is not installed: pip install 'muster-kafka[spark]'", name="pandas"
     )
 
-from muster.spark.history.job import History, entries, follow, read, tables
+from muster.spark.history.job import History, check, entries, follow, read, tables
+from muster.spark.history.whole import whole
 
-__all__ = ["History", "entries", "follow", "read", "tables"]
+__all__ = ["History", "check", "entries", "follow", "read", "tables", "whole"]

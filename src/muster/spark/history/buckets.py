@@ -9,13 +9,16 @@ end. These are told anew at each tick; `final` rows are told once.
 
 A group is forgotten when it has nothing left: no generation under way, no offset committed, no row that waits. Else the
 state would grow with each group that ever was, and there are tools that make up a name for each run.
+
+What a broker told of its groups (`__group_events`, which muster's has) is heard before the records of the same time
+are folded; each row of a rebalance has the broker's word in it before it is told on.
 """
 
 from __future__ import annotations
 
 import pickle
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -25,17 +28,17 @@ from muster.history.chunks import chunks, no_commits
 from muster.history.findings import View, findings
 from muster.history.fold import finish, fold, start
 from muster.history.group_state import GroupState
-from muster.history.lag import CommitSeries, Committed, Standing, lag_rows, standing
+from muster.history.lag import CommitSeries, Committed, Standing, standing
 from muster.history.model import (
     Chunk,
     Finding,
     GroupKind,
-    Lag,
-    LagSample,
     Limits,
     Rows,
     TopicPartition,
 )
+from muster.history.past import Past
+from muster.history.told import Event, Heard, event_at, explained
 
 _REMEMBERED = 20_000
 """How many of a group's rows its findings are made of, at most."""
@@ -44,19 +47,13 @@ _REMEMBERED = 20_000
 _NO_LIMITS = Limits()
 
 
-class LogBounds(NamedTuple):
-    """Where a partition's log begins and ends."""
-
-    start: int
-    end: int
-
-
 class Stand(NamedTuple):
     """How things stand with a group: what it has committed, and when that expires."""
 
     group: str
     committed: dict[TopicPartition, Committed]
     standing: Standing
+    kind: GroupKind
 
 
 @dataclass(slots=True)
@@ -82,16 +79,21 @@ class Bucket:
 
     def __init__(self, limits: Limits, stored: bytes = b"") -> None:
         self._limits = limits
-        self._frozen: dict[str, bytes] = pickle.loads(stored) if stored else {}
+        self._frozen: dict[str, bytes]
+        self._heard: dict[str, Heard]
+        self._frozen, self._heard = pickle.loads(stored) if stored else ({}, {})
         self._thawed: dict[str, _Group] = {}
         self.told = Told()
+        self.past: Past | None = None
+        """What groups have committed over time, where it is asked for; it is not stored."""
 
     def store(self) -> bytes:
         """All that the next batch needs to know."""
         for name, group in self._thawed.items():
             self._frozen[name] = _freeze(group)
         self._thawed.clear()
-        return pickle.dumps(self._frozen, pickle.HIGHEST_PROTOCOL) if self._frozen else b""
+        kept = self._frozen, self._heard
+        return pickle.dumps(kept, pickle.HIGHEST_PROTOCOL) if any(kept) else b""
 
     def take(self) -> Told:
         """What there is to tell since this was last called."""
@@ -102,29 +104,59 @@ class Bucket:
         """Go on with these entries, which follow all that were read before."""
         for chunk in chunks(entries, None):
             group = self._group(chunk.group)
-            self.told.final.extend(fold(group.state, chunk))
+            self._tell(chunk.group, fold(group.state, chunk))
             if len(chunk.commits.offset):
+                if self.past is not None:
+                    self.past.add(chunk.group, chunk.commits)
                 group.committed = CommitSeries(chunk.commits, group.committed).latest()
             group.last_ms = max(group.last_ms, _last_ms(chunk))
+            self._forget_events(chunk.group, group, group.last_ms)
+
+    def hear(self, events: pa.Table) -> None:
+        """Take in what brokers told (rows of EVENTS)."""
+        for name, rows in _by_group(events).items():
+            self._heard.setdefault(name, Heard()).hear(rows)
 
     def tick(self, now_ms: int) -> None:
         """All that was written before `now_ms` has been read: close what waits for that, and say how things stand."""
         for name in sorted(self._frozen.keys() | self._thawed.keys()):
             group = self._group(name)
-            self.told.final.extend(fold(group.state, Chunk(name, (), no_commits(), now_ms)))
+            self._tell(name, fold(group.state, Chunk(name, (), no_commits(), now_ms)))
+            self._forget_events(name, group, now_ms)
             frozen = _freeze(group)
-            still_open = finish(self._thaw(frozen).state, now_ms)
+            still_open = self._explained(name, finish(self._thaw(frozen).state, now_ms))
             if self._told_all(name, group, still_open, now_ms):
                 del self._thawed[name]
+        for name in self._heard.keys() - self._thawed.keys():
+            self._forget_events(name, None, now_ms)
 
     def end(self, now_ms: int) -> None:
         """There is nothing behind what was read: all rows are final."""
         for name in sorted(self._frozen.keys() | self._thawed.keys()):
             group = self._group(name)
-            rows = finish(group.state, now_ms)
-            self.told.final.extend(rows)
+            rows = self._tell(name, finish(group.state, now_ms))
             self.told.stands.append(_stand(name, group, rows))
         self._thawed.clear()
+
+    def _tell(self, name: str, rows: Rows) -> Rows:
+        """Tell rows that are final; as they are told."""
+        self.told.final.extend(self._explained(name, rows))
+        return rows
+
+    def _explained(self, name: str, rows: Rows) -> Rows:
+        heard = self._heard.get(name)
+        if heard is not None and rows.rebalances:
+            rows.rebalances = explained(rows.rebalances, {name: heard.labels()})
+        return rows
+
+    def _forget_events(self, name: str, group: _Group | None, now_ms: int) -> None:
+        """Forget what no row can be about any more."""
+        heard = self._heard.get(name)
+        if heard is not None:
+            pending = () if group is None else group.state.pending
+            heard.forget(min((now_ms, *(each.at_ms for each in pending))) - 2 * self._limits.pattern_ms)
+            if heard.is_empty and group is None:
+                del self._heard[name]
 
     def _told_all(self, name: str, group: _Group, rows: Rows, now_ms: int) -> bool:
         """Say how things stand with a group; whether it may be forgotten."""
@@ -160,27 +192,24 @@ def _freeze(group: _Group) -> bytes:
         group.state.limits = limits
 
 
+def _by_group(events: pa.Table) -> dict[str, list[Event]]:
+    found: dict[str, list[Event]] = {}
+    for group, partition, offset, value in zip(*(column.to_pylist() for column in events.columns), strict=True):
+        event = event_at(partition, offset, value)
+        if event is not None and event.fields.get("group_id") == group:
+            found.setdefault(group, []).append(event)
+    return found
+
+
 def _stand(name: str, group: _Group, rows: Rows) -> Stand:
-    return Stand(name, group.committed, standing(rows.generations[-1] if rows.generations else None))
+    latest = rows.generations[-1] if rows.generations else None
+    return Stand(name, group.committed, standing(latest), group.state.kind)
 
 
 def _last_ms(chunk: Chunk) -> int:
     commits = chunk.commits.timestamp_ms
     last = int(commits[-1]) if len(commits) else 0
     return max(last, chunk.entries[-1].at.timestamp_ms) if chunk.entries else last
-
-
-def lag_of(
-    stands: Iterable[Stand], bounds: Mapping[TopicPartition, LogBounds], at_ms: int, limits: Limits
-) -> Iterator[Lag]:
-    """How far groups are behind, in the partitions whose bounds are known at `at_ms`."""
-    for group, committed, stands_so in stands:
-        samples = [
-            LagSample(at_ms, group, *place, bounds[place].start, bounds[place].end)
-            for place in sorted(committed)
-            if place in bounds
-        ]
-        yield from lag_rows(CommitSeries(no_commits(), committed), samples, stands_so, limits)
 
 
 _FIRST = "generations"

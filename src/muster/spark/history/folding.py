@@ -7,16 +7,27 @@ tables, whatever they look like, and only what is written or looked at is unpack
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from muster.history.model import CommitNote, Finding, Generation, Lag, Limits, Rebalance, Rows, TopicPartition
-from muster.history.rows import day_of, from_table, schema_of, to_table
-from muster.spark.history.buckets import Bucket, LogBounds, Told, Views, lag_of
-from muster.spark.history.packed import COUNTS, COUNTS_SLOT, IN_COUNTS, IN_ENTRIES, IN_TICK, from_bytes, to_bytes
+from muster.history.model import CommitNote, Finding, Generation, Lag, Limits, Rebalance, Rows
+from muster.history.past import Past
+from muster.history.rows import from_table, schema_of, to_table
+from muster.spark.history.buckets import Bucket, Told, Views
+from muster.spark.history.packed import (
+    COUNTS,
+    COUNTS_SLOT,
+    IN_COUNTS,
+    IN_ENTRIES,
+    IN_EVENTS,
+    IN_TICK,
+    from_bytes,
+    to_bytes,
+)
 
 if TYPE_CHECKING:
     from pandas import DataFrame  # type: ignore[import-untyped]
@@ -34,7 +45,10 @@ OPEN = "open/"
 """Before a table's name: rows that would be in it if the log ended here."""
 
 STANDS = "stands"
-"""A row whose data are pickled `Stand`s: the lag is made of them where the logs' ends are known."""
+"""A row whose data are pickled `Stand`s: the lag is made of them (lags.py)."""
+
+PAST = "past"
+"""A row whose data is a pickled `Past`, and whose `at_ms` is its step: the lag over time is made of it (lags.py)."""
 
 _NAME, _DATA = pa.field("name", pa.string()), pa.field("data", pa.binary())
 _TOLD: list[pa.Field[Any]] = [_NAME, pa.field("at_ms", pa.int64()), _DATA]
@@ -54,9 +68,7 @@ _Packed = tuple[str, bytes]
 Batches = Iterator[pa.RecordBatch]
 
 
-def fold_in_order(
-    limits: Limits, now_ms: int | None, bounds: Mapping[TopicPartition, LogBounds]
-) -> Callable[[Batches], Batches]:
+def fold_in_order(limits: Limits, now_ms: int | None) -> Callable[[Batches], Batches]:
     """For mapInArrow: folds packed rows that are sorted by log partition, slot and log offset, up to their end.
 
     `now_ms` is the time of the log's end; None: that of a bucket's last record."""
@@ -67,11 +79,11 @@ def fold_in_order(
             for partition, slot, _, what, at_ms, data in zip(*(c.to_pylist() for c in batch.columns), strict=True):
                 if what == IN_COUNTS:
                     yield told_batch([("counts", data)])
-                elif what == IN_ENTRIES:
+                elif what in (IN_EVENTS, IN_ENTRIES):
                     if bucket is None or bucket.key != (partition, slot):
                         yield from bucket.end() if bucket is not None else ()
-                        bucket = _Whole((partition, slot), limits, now_ms, bounds)
-                    yield from bucket.read(data, at_ms)
+                        bucket = _Whole((partition, slot), limits, now_ms)
+                    yield from bucket.hear(data) if what == IN_EVENTS else bucket.read(data, at_ms)
         yield from bucket.end() if bucket is not None else ()
 
     return run
@@ -80,18 +92,17 @@ def fold_in_order(
 class _Whole:
     """A bucket that is read from its beginning to its end."""
 
-    def __init__(
-        self,
-        key: tuple[int, int],
-        limits: Limits,
-        now_ms: int | None,
-        bounds: Mapping[TopicPartition, LogBounds],
-    ) -> None:
+    def __init__(self, key: tuple[int, int], limits: Limits, now_ms: int | None) -> None:
         self.key = key
-        self._limits, self._bounds, self._now_ms = limits, bounds, now_ms
+        self._now_ms = now_ms
         self._bucket = Bucket(limits)
+        self._bucket.past = Past(limits.since_ms)
         self._views = Views(limits)
         self._last_ms = 0
+
+    def hear(self, data: bytes) -> Batches:
+        self._bucket.hear(from_bytes(data))
+        return iter(())
 
     def read(self, data: bytes, at_ms: int) -> Batches:
         self._bucket.read(from_bytes(data))
@@ -105,9 +116,12 @@ class _Whole:
         self._bucket.end(now_ms)
         told = self._bucket.take()
         yield self._hand_on(told)
-        lag = list(lag_of(told.stands, self._bounds, now_ms, self._limits))
-        self._views.add_table("lag", lag)
-        yield told_batch([*_packed("lag", lag), *_packed("findings", self._views.findings(now_ms))])
+        stands = [(STANDS, pickle.dumps(told.stands, pickle.HIGHEST_PROTOCOL))]
+        yield told_batch([*stands, *_packed("findings", self._views.findings(now_ms))])
+        past = self._bucket.past
+        if past is not None and past.kept:
+            step_ms = past.reach(now_ms)
+            yield told_batch([(PAST, pickle.dumps(past, pickle.HIGHEST_PROTOCOL))], step_ms)
 
     def _hand_on(self, told: Told) -> pa.RecordBatch:
         self._views.add(told.final)
@@ -136,6 +150,8 @@ def fold_on(limits: Limits) -> Callable[[Any, Iterator[DataFrame], GroupState], 
                     bucket.tick(tick_ms)
                 elif what == IN_ENTRIES:
                     bucket.read(from_bytes(data))
+                elif what == IN_EVENTS:
+                    bucket.hear(from_bytes(data))
             stored = bucket.store()
             if stored:
                 state.update((stored,))
@@ -167,9 +183,9 @@ def _packed(name: str, rows: list[Any]) -> list[_Packed]:
     return [(name, to_bytes(to_table(KINDS[name], rows)))] if rows else []
 
 
-def told_batch(rows: list[_Packed]) -> pa.RecordBatch:
+def told_batch(rows: list[_Packed], at_ms: int = 0) -> pa.RecordBatch:
     """Packed rows as a batch of the schema TOLD."""
-    rows_at = [{"name": name, "at_ms": 0, "data": data} for name, data in rows]
+    rows_at = [{"name": name, "at_ms": at_ms, "data": data} for name, data in rows]
     return pa.RecordBatch.from_pylist(rows_at, schema=TOLD)
 
 
@@ -185,23 +201,7 @@ def unpack(batches: Batches) -> Batches:
     """For mapInArrow: a column `data` of Arrow streams to their rows."""
     for batch in batches:
         for data in batch.column("data"):
-            yield from from_bytes(data.as_buffer()).to_batches()
-
-
-def unpack_lag(
-    limits: Limits, bounds: Mapping[TopicPartition, LogBounds], at_ms: int, tick_ms: int
-) -> Callable[[Batches], Batches]:
-    """For mapInArrow: `Stand`s to rows of LAG. Their day is the tick's: it is the same at a replay."""
-    day = pa.scalar(day_of(tick_ms), pa.date32())
-
-    def run(batches: Batches) -> Batches:
-        for batch in batches:
-            for data in batch.column("data"):
-                table = to_table(Lag, list(lag_of(pickle.loads(data.as_py()), bounds, at_ms, limits)))
-                days = pa.repeat(day, table.num_rows)
-                yield from table.set_column(0, "day", days).to_batches()
-
-    return run
+            yield from from_bytes(data.as_buffer()).replace_schema_metadata().to_batches()
 
 
 def pack_groups(name: str) -> Callable[[Batches], Batches]:
@@ -218,8 +218,9 @@ def pack_groups(name: str) -> Callable[[Batches], Batches]:
     return run
 
 
-def find(limits: Limits, now_ms: int) -> Callable[[Batches], Batches]:
-    """For mapInArrow, over packed rows of all tables of a few groups: their findings."""
+def find(limits: Limits, now_ms: int | None) -> Callable[[Batches], Batches]:
+    """For mapInArrow, over packed rows of some tables of a few groups: their findings. `now_ms`: what time it is, else
+    this machine's clock says."""
 
     def run(batches: Batches) -> Batches:
         views = Views(limits)
@@ -227,7 +228,7 @@ def find(limits: Limits, now_ms: int) -> Callable[[Batches], Batches]:
             for row in batch.to_pylist():
                 rows = from_table(KINDS[row["name"]], from_bytes(row["data"]))
                 views.add_table(row["name"], rows)
-        found = views.findings(now_ms)
+        found = views.findings(time.time_ns() // 1_000_000 if now_ms is None else now_ms)
         if found:
             yield from to_table(Finding, found).to_batches()
 

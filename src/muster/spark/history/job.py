@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
@@ -14,16 +14,24 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.storagelevel import StorageLevel
 
 from muster.client.admin import Admin
-from muster.client.plain.cluster import connect
 from muster.errors import ConfigError
 from muster.history.cluster_limits import limits_of
-from muster.history.model import Limits, TopicPartition
+from muster.history.model import Limits
 from muster.history.tables import ENTRIES
-from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from muster.spark.history.buckets import LogBounds
 from muster.spark.history.folding import SCHEMAS, STATE_DDL, TOLD_DDL, fold_in_order, fold_on, unpack
 from muster.spark.history.packed import IN_ENTRIES
-from muster.spark.history.sink import Sink, schema_of, written
+from muster.spark.history.place import Place
+from muster.spark.history.sink import (
+    FINAL,
+    Sink,
+    findings_frame,
+    is_remote,
+    lag_frame,
+    past_frame,
+    schema_of,
+    tasks,
+    written,
+)
 from muster.spark.history.source import CLOCK_MS, FOLDER, GROUPS, NAME, TICK_MS, HistoryDataSource, take_options
 
 if TYPE_CHECKING:
@@ -34,6 +42,9 @@ CHECKPOINT = "_checkpoint"
 """Where a query that writes to a folder keeps its checkpoint; readers of Parquet pass over such a name."""
 
 EVERY_S = 60.0
+
+_ASKED_MS = 15_000
+"""How long a cluster is looked for when a job begins."""
 
 _FOR_QUERIES = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
 """INT96, Spark's default, is read by few others."""
@@ -49,12 +60,14 @@ class History:
     lag: DataFrame
     findings: DataFrame
     counts: DataFrame
-    kept: DataFrame | None = None
+    lag_over_time: DataFrame
+    """At steps of the time that was read; of what `follow` has written, at each of its looks."""
+    kept: tuple[DataFrame, ...] = ()
 
     def close(self) -> None:
         """Give back what is kept in Spark's storage."""
-        if self.kept is not None:
-            self.kept.unpersist()
+        for frame in self.kept:
+            frame.unpersist()
 
 
 def entries(
@@ -69,13 +82,13 @@ def entries(
 
     They are read from a cluster, or from a folder with segment files: Kafka's or muster's data directory, which each
     worker has to find under this path. `options` are those of the muster source, with underscores for dots:
-    `kafka_security_protocol="SSL"`.
+    `kafka_request_timeout_ms=60_000`.
 
     Raises:
         ConfigError: an option is unknown, or does not fit.
     """
-    packed = _packed(spark, bootstrap, folder, groups, options)
-    return packed.where(f.col("what") == IN_ENTRIES).select("data").mapInArrow(unpack, from_arrow_schema(ENTRIES))
+    records = packed(spark, bootstrap, folder, groups, options)
+    return records.where(f.col("what") == IN_ENTRIES).select("data").mapInArrow(unpack, from_arrow_schema(ENTRIES))
 
 
 def tables(
@@ -98,17 +111,31 @@ def tables(
         ConfigError: an option is unknown, or does not fit.
         KafkaConnectionError: no broker answers.
     """
-    packed = _packed(spark, bootstrap, folder, groups, options)
+    records = packed(spark, bootstrap, folder, groups, options)
     limits = limits or (Limits() if bootstrap is None else _asked_limits(spark_options(bootstrap, options)))
-    bounds = log_bounds(spark_options(bootstrap, options)) if bootstrap is not None else {}
     at_ms = time.time_ns() // 1_000_000 if now_ms is None and folder is None else now_ms
-    kept = (
-        packed.repartition(_tasks(spark), "log_partition", "slot")
-        .sortWithinPartitions("log_partition", "slot", "log_offset")
-        .mapInArrow(fold_in_order(limits, at_ms, bounds), TOLD_DDL)
-        .persist(StorageLevel.MEMORY_AND_DISK)
-    )
-    return History(**{name: _table(kept, name) for name in SCHEMAS}, kept=kept)
+    kept = folded(spark, records, limits, at_ms).persist(StorageLevel.MEMORY_AND_DISK)
+    found = {name: _table(kept, name) for name in SCHEMAS}
+    if bootstrap is None:
+        return History(**found, lag_over_time=found["lag"], kept=(kept,))
+    source, _ = take_options(spark_options(bootstrap, options), streaming=False)
+    settings = source.fetch_settings()
+    lag = lag_frame(kept, settings, limits, now_ms, None).persist(StorageLevel.MEMORY_AND_DISK)
+    findings = found["findings"].union(findings_frame({"lag": lag}, limits, now_ms))
+    past = past_frame(kept, settings, now_ms).persist(StorageLevel.MEMORY_AND_DISK)
+    return History(**found | {"lag": lag, "findings": findings}, lag_over_time=past, kept=(kept, lag, past))
+
+
+def check(bootstrap: str, **options: Any) -> Limits:
+    """See that a job can begin: its options, and the cluster, which says what the rules go by. It needs no session.
+
+    Raises:
+        ConfigError: an option is unknown, or does not fit.
+        KafkaConnectionError, KafkaTimeoutError: no broker answers.
+    """
+    given = spark_options(bootstrap, options)
+    take_options(given, streaming=True)
+    return _asked_limits(given)
 
 
 def follow(
@@ -131,12 +158,20 @@ def follow(
     written anew. `once`: read what is there now, and end. `since_ms`: leave out what happened before.
 
     Raises:
-        ConfigError: an option is unknown, or does not fit.
+        ConfigError: an option is unknown, or does not fit; the folder was written by another version.
+        KafkaConnectionError: no broker answers.
+        MusterError: the folder cannot be written.
     """
+    if is_remote(spark):
+        raise ConfigError(
+            "a session of Spark Connect cannot write the history on: run `muster history`, or follow() in a session "
+            "that is the driver; tables(), entries() and read() work here"
+        )
     _register(spark)
     given = spark_options(bootstrap, options) | _own(groups, now_ms) | {TICK_MS: str(int(every_s * 500))}
     source, _ = take_options(given, streaming=True)
     limits = limits or _asked_limits(spark_options(bootstrap, options))
+    Place(spark, out).claim(None if checkpoint else CHECKPOINT, FINAL)
     told = (
         spark.readStream.format(NAME)
         .options(**given)
@@ -144,7 +179,7 @@ def follow(
         .groupBy("log_partition", "slot")
         .applyInPandasWithState(fold_on(limits), TOLD_DDL, STATE_DDL, "append", "NoTimeout")
     )
-    sink = Sink(out, limits, lambda: log_bounds(given), since_ms=since_ms, clock_ms=now_ms)
+    sink = Sink(out, limits, source.fetch_settings(), since_ms=since_ms, clock_ms=now_ms)
     writer = (
         told.writeStream.queryName(f"history of {','.join(source.bootstrap)}")
         .foreachBatch(sink.write)
@@ -152,17 +187,18 @@ def follow(
         .outputMode("append")
     )
     when: dict[str, Any] = {"availableNow": True} if once else {"processingTime": f"{int(every_s * 1000)} milliseconds"}
-    with _settings(spark, {"spark.sql.shuffle.partitions": str(_tasks(spark)), **_FOR_QUERIES}):
+    with _settings(spark, {"spark.sql.shuffle.partitions": str(tasks(spark)), **_FOR_QUERIES}):
         return writer.trigger(**when).start()
 
 
 def read(spark: SparkSession, out: str) -> History:
     """The tables that `follow` has written to a folder: what is final, and what was open when it last looked."""
-    return History(**{name: written(spark, out.rstrip("/"), name) for name in SCHEMAS})
+    found = {name: written(spark, out.rstrip("/"), name) for name in SCHEMAS}
+    return History(**found, lag_over_time=found["lag"])
 
 
 def spark_options(bootstrap: str | None, options: Mapping[str, Any]) -> dict[str, str]:
-    """Options as Spark takes them: `kafka_security_protocol` is `kafka.security.protocol`."""
+    """Options as Spark takes them: `kafka_request_timeout_ms` is `kafka.request.timeout.ms`."""
     given = {
         name.replace("_", ".") if "_" in name else name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in options.items()
@@ -170,35 +206,35 @@ def spark_options(bootstrap: str | None, options: Mapping[str, Any]) -> dict[str
     return given if bootstrap is None else given | {"kafka.bootstrap.servers": bootstrap}
 
 
-def log_bounds(options: Mapping[str, str]) -> dict[TopicPartition, LogBounds]:
-    """Where the logs of all topics begin and end now."""
-    source, _ = take_options(options, streaming=False)
-    settings = source.fetch_settings()
-    cluster = connect(settings.bootstrap, settings.client_id, settings.request_timeout_s)
-    from muster.model import TopicPartition as Place
-
-    places = [Place(topic, index) for topic, indexes in cluster.topics().items() for index in indexes]
-    starts = cluster.list_offsets(dict.fromkeys(places, EARLIEST_TIMESTAMP))
-    ends = cluster.list_offsets(dict.fromkeys(places, LATEST_TIMESTAMP))
-    return {(place.topic, place.partition): LogBounds(starts[place], ends[place]) for place in places}
-
-
 def _asked_limits(options: Mapping[str, str]) -> Limits:
     """What the cluster says of time-outs and topic ids, once: a topic that is created later goes by its id, or by the
     name that its group's records allow."""
     source, _ = take_options(options, streaming=False)
-    settings = source.fetch_settings()
-    with Admin(bootstrap_servers=list(settings.bootstrap), client_id=settings.client_id) as admin:
+    with Admin(asdict(source.fetch_settings().client), default_api_timeout_ms=_ASKED_MS) as admin:
         return limits_of(admin)
 
 
-def _packed(
+def folded(spark: SparkSession, records: DataFrame, limits: Limits, now_ms: int | None) -> DataFrame:
+    """What packed records (`packed`) tell: packed rows of all tables, and how things stand with each group."""
+    return (
+        records.repartition(tasks(spark), "log_partition", "slot")
+        .sortWithinPartitions("log_partition", "slot", "log_offset")
+        .mapInArrow(fold_in_order(limits, now_ms), TOLD_DDL)
+    )
+
+
+def packed(
     spark: SparkSession,
     bootstrap: str | None,
     folder: str | None,
     groups: Iterable[str],
     options: Mapping[str, Any],
 ) -> DataFrame:
+    """The records of a cluster or a folder as rows of PACKED.
+
+    Raises:
+        ConfigError: an option is unknown, or does not fit.
+    """
     if (bootstrap is None) == (folder is None):
         raise ConfigError("name a cluster with bootstrap, or a folder of segment files with folder: one of the two")
     _register(spark)
@@ -235,11 +271,6 @@ def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None
 def _own(groups: Iterable[str], clock_ms: int | None) -> dict[str, str]:
     found = {GROUPS: "\n".join(sorted(groups))}
     return found if clock_ms is None else found | {CLOCK_MS: str(clock_ms)}
-
-
-def _tasks(spark: SparkSession) -> int:
-    """Over how many tasks buckets are spread: a few for each core, so that one large group holds up little."""
-    return max(4, 2 * int(spark.sparkContext.defaultParallelism))
 
 
 def _table(told: DataFrame, name: str) -> DataFrame:

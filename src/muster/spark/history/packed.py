@@ -11,7 +11,7 @@ in the order of `log_offset`, are what the log says about its groups, in its ord
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 SLOTS = 8
 """Into how many buckets the groups of a log partition go. A checkpoint depends on it."""
 
-IN_ENTRIES, IN_COUNTS, IN_TICK = "entries", "counts", "tick"
+IN_ENTRIES, IN_EVENTS, IN_COUNTS, IN_TICK = "entries", "events", "counts", "tick"
 
 COUNTS_SLOT = -1
+
+_SPAN = "span_ms"
 
 _PACKED: list[pa.Field[Any]] = [
     pa.field("log_partition", pa.int32()),
@@ -41,8 +43,18 @@ _PACKED: list[pa.Field[Any]] = [
 ]
 PACKED = pa.schema(_PACKED)
 PACKED_DDL = "log_partition int, slot int, log_offset long, what string, at_ms long, data binary"
-"""Rows on their way to the fold. `entries`: a stream of ENTRIES that begins at `log_offset`. `counts`: rows of COUNTS.
-`tick`: the log partition has been read up to the time `at_ms`."""
+"""Rows on their way to the fold. `entries`: a stream of ENTRIES that begins at `log_offset`. `events`: rows of EVENTS
+of these groups, before all entries. `counts`: rows of COUNTS. `tick`: the log partition has been read up to the time
+`at_ms`."""
+
+_EVENTS: list[pa.Field[Any]] = [
+    pa.field("group", pa.string()),
+    pa.field("partition", pa.int32()),
+    pa.field("offset", pa.int64()),
+    pa.field("value", pa.binary()),
+]
+EVENTS = pa.schema(_EVENTS)
+"""Records of `__group_events`: where each stands, and its value."""
 
 _COUNTS: list[pa.Field[Any]] = [
     pa.field("day", pa.date32()),
@@ -73,8 +85,15 @@ def from_bytes(data: bytes | pa.Buffer) -> pa.Table:
     return pa.ipc.open_stream(data).read_all()
 
 
-def pack(entries: pa.Table, counts: Counts, log_partition: int, only: Collection[str] = ()) -> pa.RecordBatch:
-    """The decoded records of one piece of a log partition, as rows of PACKED. `only`: no groups but these."""
+def pack(
+    entries: pa.Table,
+    counts: Counts,
+    log_partition: int,
+    only: Collection[str] = (),
+    span: tuple[int, int] | None = None,
+) -> pa.RecordBatch:
+    """The decoded records of one piece of a log partition, as rows of PACKED. `only`: no groups but these. `span`: the
+    times of the first and the last of all records."""
     rows: list[tuple[int, int, int, str, int, bytes]] = []
     last_ms = 0
     if entries.num_rows:
@@ -83,8 +102,24 @@ def pack(entries: pa.Table, counts: Counts, log_partition: int, only: Collection
             offset = int(part.column("log_offset")[0].as_py())
             rows.append((log_partition, slot, offset, IN_ENTRIES, last_ms, to_bytes(part)))
     if counts:
-        data = to_bytes(counts_table(counts, log_partition, last_ms))
+        data = to_bytes(_with_span(counts_table(counts, log_partition, last_ms), span))
         rows.append((log_partition, COUNTS_SLOT, -1, IN_COUNTS, last_ms, data))
+    return packed_rows(rows)
+
+
+def pack_events(events: pa.RecordBatch, place_of: Callable[[str], int | None]) -> pa.RecordBatch:
+    """Records of `__group_events`, of schema RAW, as rows of PACKED. A record's key is its group; `place_of` says in
+    which log partition that one stands, None for one that is not wanted."""
+    names = [None if key is None else key.decode("utf-8", "surrogatepass") for key in events.column("key").to_pylist()]
+    places = {name: place for name in set(names) if name is not None and (place := place_of(name)) is not None}
+    own: dict[tuple[int, int], list[int]] = {}
+    for row, name in enumerate(names):
+        if name is not None and name in places:
+            own.setdefault((places[name], slot_of(name)), []).append(row)
+    groups = pa.array([name if name in places else None for name in names], pa.string())
+    columns = [groups, *(events.column(name) for name in EVENTS.names[1:])]
+    table = pa.RecordBatch.from_arrays(columns, schema=EVENTS)
+    rows = [(*place, -1, IN_EVENTS, 0, to_bytes(table.take(pa.array(some)))) for place, some in sorted(own.items())]
     return packed_rows(rows)
 
 
@@ -105,6 +140,19 @@ def counts_table(counts: Counts, log_partition: int, at_ms: int) -> pa.Table:
         ],
         schema=COUNTS,
     )
+
+
+def _with_span(counts: pa.Table, span: tuple[int, int] | None) -> pa.Table:
+    return counts if span is None else counts.replace_schema_metadata({_SPAN: f"{span[0]} {span[1]}"})
+
+
+def span_of(counts: pa.Table) -> tuple[int, int] | None:
+    """The times of the first and the last record that were counted, in milliseconds; None: no record has a time."""
+    text = (counts.schema.metadata or {}).get(_SPAN.encode())
+    if text is None:
+        return None
+    first, last = text.split()
+    return int(first), int(last)
 
 
 def tick_rows(log_partitions: Collection[int], now_ms: int) -> pa.RecordBatch:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from muster.errors import MusterError
@@ -23,7 +24,7 @@ def said(call: Callable[[], T]) -> T:
     """
     try:
         return call()
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         raise MusterError(sentence(str(error))) from error
 
 

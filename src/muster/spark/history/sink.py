@@ -11,9 +11,9 @@ into the same folders.
 
 from __future__ import annotations
 
-import logging
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import date, timedelta
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -24,29 +24,21 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 from pyspark.storagelevel import StorageLevel
 
-from muster.errors import MusterError
-from muster.history.model import Limits, TopicPartition
-from muster.spark.history.buckets import LogBounds
-from muster.spark.history.folding import (
-    GROUPED_DDL,
-    OPEN,
-    SCHEMAS,
-    STANDS,
-    find,
-    pack_groups,
-    unpack,
-    unpack_lag,
-)
+from muster.client.plain.fetch import FetchSettings
+from muster.history.model import Limits
+from muster.spark.history.compaction import OLD, Compaction, away
+from muster.spark.history.folding import GROUPED_DDL, OPEN, PAST, SCHEMAS, STANDS, find, pack_groups, unpack
+from muster.spark.history.lags import MOST_ASKED, MOST_COUNTED, behind, count, over_time, split
+from muster.spark.history.place import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-log = logging.getLogger("muster.spark.history")
 
 FINAL = ("generations", "rebalances", "notes", "lag", "counts")
 OPEN_TABLES = ("generations", "rebalances", "notes")
 
 _FILE_BYTES = 64 << 20
+_STORAGE = StorageLevel.MEMORY_AND_DISK
 _DAY_MS = 24 * 3_600_000
 _FINDINGS_DAYS = 2
 """How many days findings look back, today included."""
@@ -63,16 +55,80 @@ def written(spark: SparkSession, out: str, name: str) -> DataFrame:
     """A table of the folder: final rows, and those that are open now."""
     schema = schema_of(name)
     frame = _parquet(spark, f"{out}/{name}", schema)
+    for found in _away(spark, out, name):
+        frame = frame.unionByName(_parquet(spark, found, schema))
     return frame.unionByName(_parquet(spark, f"{out}/{OPEN}{name}", schema)) if name in OPEN_TABLES else frame
+
+
+def _away(spark: SparkSession, out: str, name: str) -> list[str]:
+    """Days that another has not taken the place of yet."""
+    if is_remote(spark):
+        return []
+    place = Place(spark, out)
+    return [place.full(f"{OLD}/{found}") for found in away(place) if found.startswith(f"{name}/")]
 
 
 def _parquet(spark: SparkSession, path: str, schema: StructType) -> DataFrame:
     try:
-        return spark.read.schema(schema).parquet(path).select(schema.fieldNames())
+        found = spark.read.schema(schema).option("basePath", re.sub("/day=[^/]*$", "", path)).parquet(path)
+        return found.select(schema.fieldNames())
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
         return spark.createDataFrame([], schema)  # nothing has been written yet
+
+
+def lag_frame(
+    told: DataFrame, settings: FetchSettings, limits: Limits, at_ms: int | None, tick_ms: int | None
+) -> DataFrame:
+    """How far the groups are behind whose standing has been told (lags.py)."""
+    spread = tasks(told.sparkSession)
+    return (
+        told.where(f.col("name") == STANDS)
+        .select("data")
+        .mapInArrow(behind(settings, limits, at_ms, tick_ms), schema_of("lag"))
+        .repartition(spread)
+        .mapInArrow(count(settings, -(-MOST_COUNTED // spread)), schema_of("lag"))
+    )
+
+
+def past_frame(told: DataFrame, settings: FetchSettings, at_ms: int | None) -> DataFrame:
+    """How far the groups were behind over time (lags.py)."""
+    spread = tasks(told.sparkSession)
+    past = told.where(f.col("name") == PAST)
+    longest = past.agg(f.max("at_ms").alias("step_ms"))
+    return (
+        past.select("data")
+        .crossJoin(longest)
+        .mapInArrow(split, "data binary")
+        .repartition(spread)
+        .mapInArrow(over_time(settings, at_ms, MOST_ASKED // spread), schema_of("lag"))
+    )
+
+
+def findings_frame(tables: Mapping[str, DataFrame], limits: Limits, now_ms: int | None) -> DataFrame:
+    """What there is to say about the groups in these tables."""
+    packed = [frame.mapInArrow(pack_groups(name), GROUPED_DDL) for name, frame in tables.items()]
+    return (
+        reduce(lambda one, other: one.union(other), packed)
+        .repartition("group")
+        .select("name", "data")
+        .mapInArrow(find(limits, now_ms), schema_of("findings"))
+    )
+
+
+def tasks(spark: SparkSession) -> int:
+    """Over how many tasks work is spread: a few for each core, so that one large group holds up little."""
+    if is_remote(spark):  # it has no context to ask
+        cores = int(spark.range(1_000).select(f.spark_partition_id()).distinct().count())
+    else:
+        cores = int(spark.sparkContext.defaultParallelism)
+    return max(4, 2 * cores)
+
+
+def is_remote(spark: SparkSession) -> bool:
+    """Whether it is a session of Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 class Sink:
@@ -82,21 +138,23 @@ class Sink:
         self,
         out: str,
         limits: Limits,
-        bounds: Callable[[], Mapping[TopicPartition, LogBounds]],
+        settings: FetchSettings,
         since_ms: int = 0,
         clock_ms: int | None = None,
     ) -> None:
         self._out = out.rstrip("/")
         self._limits = limits
-        self._bounds = bounds
+        self._settings = settings
         self._since_ms = since_ms
         self._clock_ms = clock_ms
+        self._compaction: Compaction | None = None
         self._has_open = set(OPEN_TABLES)
         """Tables of which rows that are open may be there."""
 
     def write(self, told: DataFrame, batch: int) -> None:
         """For foreachBatch."""
-        told = told.persist(StorageLevel.MEMORY_AND_DISK)
+        self._compact(told.sparkSession, batch)
+        told = told.persist(_STORAGE)
         try:
             sizes = told.groupBy("name").agg(f.sum(f.length("data")), f.max("at_ms")).collect()
             there = {name: (size, at_ms) for name, size, at_ms in sizes}
@@ -108,6 +166,15 @@ class Sink:
                 self._write_what_stands(told, batch, there)
         finally:
             told.unpersist()
+
+    def _compact(self, spark: SparkSession, batch: int) -> None:
+        if self._compaction is None:
+            schemas = {name: schema_of(name) for name in FINAL}
+            self._compaction = Compaction(spark, Place(spark, self._out), schemas)
+        self._compaction.run(batch, day(self._now_ms()))
+
+    def _now_ms(self) -> int:
+        return time.time_ns() // 1_000_000 if self._clock_ms is None else self._clock_ms
 
     def _write_what_stands(self, told: DataFrame, batch: int, there: Mapping[str, tuple[int, int]]) -> None:
         size, tick_ms = there[STANDS]
@@ -121,33 +188,18 @@ class Sink:
             frame = told.where(f.col("name") == OPEN + name).select("data").mapInArrow(unpack, schema_of(name))
             frame = self._recent(name, frame).coalesce(_files(size))
             frame.write.mode("overwrite").parquet(f"{self._out}/{OPEN}{name}")
-        now_ms = time.time_ns() // 1_000_000 if self._clock_ms is None else self._clock_ms
-        lag = self._lag(told, now_ms, tick_ms)
-        if lag is not None:
-            self._write("lag", lag, batch, size)
-        self._write_findings(told.sparkSession, now_ms, lag)
-
-    def _lag(self, told: DataFrame, now_ms: int, tick_ms: int) -> DataFrame | None:
+        now_ms = self._now_ms()
+        lag = lag_frame(told, self._settings, self._limits, self._clock_ms, tick_ms).persist(_STORAGE)
         try:
-            bounds = self._bounds()
-        except MusterError as error:
-            log.warning("no lag this time: where the logs end cannot be had (%s)", error)
-            return None
-        stands = told.where(f.col("name") == STANDS).select("data")
-        return stands.mapInArrow(unpack_lag(self._limits, bounds, now_ms, tick_ms), schema_of("lag"))
+            self._write("lag", lag, batch, size)
+            self._write_findings(told.sparkSession, now_ms, lag)
+        finally:
+            lag.unpersist()
 
-    def _write_findings(self, spark: SparkSession, now_ms: int, lag: DataFrame | None) -> None:
-        since = date(1970, 1, 1) + timedelta(days=now_ms // _DAY_MS + 1 - _FINDINGS_DAYS)
+    def _write_findings(self, spark: SparkSession, now_ms: int, lag: DataFrame) -> None:
+        since = day(now_ms) - timedelta(days=_FINDINGS_DAYS - 1)
         parts = {name: written(spark, self._out, name).where(f.col("day") >= since) for name in OPEN_TABLES}
-        if lag is not None:
-            parts["lag"] = lag
-        packed = [frame.mapInArrow(pack_groups(name), GROUPED_DDL) for name, frame in parts.items()]
-        found = (
-            reduce(lambda one, other: one.union(other), packed)
-            .repartition("group")
-            .select("name", "data")
-            .mapInArrow(find(self._limits, now_ms), schema_of("findings"))
-        )
+        found = findings_frame(parts | {"lag": lag}, self._limits, now_ms)
         found.coalesce(1).write.mode("overwrite").parquet(f"{self._out}/findings")
 
     def _write(self, name: str, frame: DataFrame, batch: int, size: int) -> None:
@@ -166,6 +218,11 @@ class Sink:
             return frame
         last: Column = f.col(_LAST[name])
         return frame.where(last.isNull() | (last >= self._since_ms))
+
+
+def day(ms: int) -> date:
+    """The day of a time, in UTC."""
+    return date(1970, 1, 1) + timedelta(days=ms // _DAY_MS)
 
 
 def _files(size: int) -> int:

@@ -3,9 +3,9 @@
 It takes the options of the muster source and hands over rows of PACKED (packed.py). Records are decoded in the task
 that fetches them: to have Spark carry each to the JVM and back to Python would cost more than to decode it.
 
-As a stream its offset is that of the muster source with two more things in it:
+As a stream its offset is that of the muster source with more in it (`events`: events.py):
 
-    {"history": 1, "until": 1763830000000, "at": [0, 1, 2], "read": {…the muster source's…}}
+    {"history": 2, "until": 1763830000000, "at": [0, 1, 2], "events": {…}, "read": {…the muster source's…}}
 
 `until` is a time before which every record of the log partitions `at` has been read by the end of this batch. A batch
 in which it grows has a tick for each bucket of these partitions; there may be nothing else in it. So time passes for a
@@ -23,15 +23,20 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from muster.errors import ConfigError
+from muster.client.plain.cluster import Cluster, connect
+from muster.client.plain.fetch import FetchSettings
+from muster.errors import ConfigError, KafkaConnectionError
 from muster.history.decode import decode
+from muster.history.engine import span
 from muster.history.folder import FolderTopic
-from muster.history.raw import DECODED, to_raw
+from muster.history.raw import DECODED, EVENTS_TOPIC, to_raw
 from muster.history.remarks import Remarks
+from muster.spark.history import events
 from muster.spark.history.packed import PACKED_DDL, pack, tick_rows
 from muster.spark.options import COMMITS_TOPIC, SourceOptions, parse_options
 from muster.spark.ranges import read_range
@@ -41,6 +46,9 @@ from muster.spark.stream import StreamReader
 log = logging.getLogger("muster.spark.history")
 
 NAME = "muster-history"
+
+FORMAT = 2
+"""Of the offsets, and of the state that Spark keeps with them."""
 
 TICK_MS, CLOCK_MS, GROUPS = "history.tick.ms", "history.clock.ms", "history.groups"
 FOLDER = "history.folder"
@@ -115,7 +123,13 @@ class PackedBatchReader(BatchReader):
         super().__init__(options)
         self._history = history
 
+    def partitions(self) -> Sequence[InputPartition]:
+        found = super().partitions()
+        return [*found, *events.tasks_of(events.look(_cluster(self._settings), {}))]
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, events.EventsTask):
+            return events.read_events(self._settings, partition, self._history.groups)
         return fetched(super().read(partition), self._history.groups)
 
 
@@ -140,11 +154,15 @@ class FolderReader(DataSourceReader):  # type: ignore[misc]
         assert isinstance(partition, FolderTask)
         own = self._folder / f"{COMMITS_TOPIC}-{partition.log_partition}"
         topic = self._topic(own if own.is_dir() else self._folder)
-        return decoded(topic.read(partition.log_partition), self._groups)
+        seen: set[str] = set()
+        yield from decoded(topic.read(partition.log_partition), self._groups, seen)
+        told = self._topic(self._folder, EVENTS_TOPIC)
+        for index in told.records if seen else ():
+            yield from events.in_folder(told.read(index), partition.log_partition, frozenset(seen))
 
-    def _topic(self, folder: Path) -> FolderTopic:
+    def _topic(self, folder: Path, name: str = COMMITS_TOPIC) -> FolderTopic:
         remarks = Remarks()
-        topic = FolderTopic([folder], COMMITS_TOPIC, remarks)
+        topic = FolderTopic([folder], name, remarks)
         for remark in remarks.sentences():
             log.warning("%s", remark)
         return topic
@@ -168,15 +186,22 @@ class PackedStreamReader(StreamReader):
     # --- Spark's names -----------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        return _offset(0, [], super().initialOffset())
+        return _offset(0, [], {}, super().initialOffset())
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._stop_at_ms = self._now_ms()
         super().prepareForTriggerAvailableNow()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        _check(start)
         now_ms = self._now_ms()
         before = start["read"]
+        try:
+            told = events.look(_cluster(self._settings), start["events"])
+        except KafkaConnectionError:
+            if self._stop_at_ms is not None:
+                raise
+            return start  # rather than go on without the brokers' word
         read = super().latestOffset(before, limit)
         at_end = self._active(before).at_end(read)
         if self._stop_at_ms is None:
@@ -186,16 +211,21 @@ class PackedStreamReader(StreamReader):
             due = start["until"] < now_ms and (read is before or all(at_end.values()))
         at = sorted(place.partition for place, there in at_end.items() if there)
         if due and at:
-            return _offset(now_ms, at, read)
-        return start if read is before else _offset(start["until"], [], read)
+            return _offset(now_ms, at, told, read)
+        return start if read is before else _offset(start["until"], [], told, read)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        found = list(super().partitions(start["read"], end["read"]))
-        return [*found, TickTask(end["at"], end["until"])] if end["at"] and end != start else found
+        _check(end)
+        if start == end:
+            return []
+        found = [*super().partitions(start["read"], end["read"]), *events.tasks_of(end["events"])]
+        return [*found, TickTask(end["at"], end["until"])] if end["at"] else found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, TickTask):
             return iter([tick_rows(partition.log_partitions, partition.now_ms)])
+        if isinstance(partition, events.EventsTask):
+            return events.read_events(self._settings, partition, self._history.groups)
         return fetched(read_range(self._settings, partition), self._history.groups)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -209,8 +239,20 @@ class PackedStreamReader(StreamReader):
         return time.time_ns() // 1_000_000 - SKEW_MS if clock_ms is None else clock_ms
 
 
-def _offset(until_ms: int, at: list[int], read: dict[str, Any]) -> dict[str, Any]:
-    return {"history": 1, "until": until_ms, "at": at, "read": read}
+def _offset(until_ms: int, at: list[int], told: events.Events, read: dict[str, Any]) -> dict[str, Any]:
+    return {"history": FORMAT, "until": until_ms, "at": at, "events": told, "read": read}
+
+
+def _check(offset: Mapping[str, Any]) -> None:
+    if offset.get("history") != FORMAT:
+        raise ConfigError(
+            "the checkpoint was written by another version of muster, which kept other things of each group: go on "
+            "with that version, or begin anew in another folder"
+        )
+
+
+def _cluster(settings: FetchSettings) -> Cluster:
+    return connect(settings.client)
 
 
 def fetched(batches: Iterator[pa.RecordBatch], groups: frozenset[str]) -> Iterator[pa.RecordBatch]:
@@ -220,9 +262,15 @@ def fetched(batches: Iterator[pa.RecordBatch], groups: frozenset[str]) -> Iterat
     )
 
 
-def decoded(batches: Iterator[pa.RecordBatch], groups: frozenset[str]) -> Iterator[pa.RecordBatch]:
-    """Records of schema RAW, decoded and packed; each batch is of one partition."""
+def decoded(
+    batches: Iterator[pa.RecordBatch], groups: frozenset[str], seen: set[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Records of schema RAW, decoded and packed; each batch is of one partition. `seen` gets the groups' names."""
     for batch in batches:
         if batch.num_rows:
             found = decode(batch)
-            yield pack(found.entries, found.counts, int(batch.column("partition")[0].as_py()), groups)
+            if seen is not None:
+                names = {str(name) for name in pc.unique(found.entries.column("group")).to_pylist()}
+                seen |= names & groups if groups else names
+            partition, times = int(batch.column("partition")[0].as_py()), batch.column("timestamp_ms").to_numpy()
+            yield pack(found.entries, found.counts, partition, groups, span(times))

@@ -1,0 +1,153 @@
+"""How far groups are behind, as tasks find it: where logs begin and end, and how many records lie between.
+
+Two steps. First a task for some buckets asks where the logs of what their groups have committed begin and end: after
+what was committed has been read, so that no group seems to be beyond a log's end. Then all partitions are dealt out
+evenly, and each task counts records in a share of those that have some behind (muster.history.ends): at most
+`MOST_COUNTED` in all, of 1 MB each. The others are told in offsets.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+import pyarrow as pa
+
+from muster.client.plain.cluster import Cluster, connect
+from muster.client.plain.fetch import FetchSettings
+from muster.errors import KafkaConnectionError, MusterError
+from muster.history.chunks import no_commits
+from muster.history.ends import count_records, ends_over_time, look_settings
+from muster.history.lag import CommitSeries, counted, lag_rows
+from muster.history.model import Lag, LagSample, Limits
+from muster.history.past import Past, lag_over_time, places_of, plan
+from muster.history.rows import day_of, from_table, to_table
+from muster.model import TopicPartition
+from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from muster.spark.history.buckets import Stand
+
+log = logging.getLogger("muster.spark.history")
+
+MOST_COUNTED = 4_000
+"""In how many partitions of groups records are counted at one look."""
+MOST_ASKED = 400_000
+"""How many ends of logs in the past are asked for: of each partition at each time."""
+
+Batches = Iterator[pa.RecordBatch]
+
+
+def behind(
+    settings: FetchSettings, limits: Limits, at_ms: int | None, tick_ms: int | None
+) -> Callable[[Batches], Batches]:
+    """For mapInArrow: `Stand`s to rows of LAG, in offsets. `at_ms`: what time it is, else this machine's clock says.
+    Their day is the tick's, which is the same at a replay; without one, their own."""
+
+    def run(batches: Batches) -> Batches:
+        for batch in batches:
+            for data in batch.column("data"):
+                now_ms = time.time_ns() // 1_000_000 if at_ms is None else at_ms
+                table = to_table(Lag, _behind(settings, pickle.loads(data.as_py()), now_ms, limits))
+                if tick_ms is not None:
+                    days = pa.repeat(pa.scalar(day_of(tick_ms), pa.date32()), table.num_rows)
+                    table = table.set_column(0, "day", days)
+                yield from table.to_batches()
+
+    return run
+
+
+def _behind(settings: FetchSettings, stands: Iterable[Stand], at_ms: int, limits: Limits) -> list[Lag]:
+    stands = list(stands)
+    names = {place for stand in stands for place in stand.committed}
+    try:
+        cluster = connect(settings.client)
+        bounds = _bounds(cluster, {TopicPartition(*name) for name in names})
+    except MusterError as error:
+        log.warning("no lag this time: where the logs end cannot be had (%s)", error)
+        return []
+    return [
+        row
+        for group, committed, stands_so, _ in stands
+        for row in lag_rows(
+            CommitSeries(no_commits(), committed),
+            [LagSample(at_ms, group, *place, *bounds[place]) for place in sorted(committed) if place in bounds],
+            stands_so,
+            limits,
+        )
+    ]
+
+
+def _bounds(cluster: Cluster, places: set[TopicPartition]) -> dict[tuple[str, int], tuple[int, int]]:
+    """Where those logs begin and end that have a leader."""
+    led = sorted(places.intersection(cluster.led({place.topic for place in places}))) if places else []
+    starts = cluster.list_offsets(dict.fromkeys(led, EARLIEST_TIMESTAMP))
+    ends = cluster.list_offsets(dict.fromkeys(led, LATEST_TIMESTAMP))
+    return {(place.topic, place.partition): (starts[place], ends[place]) for place in led}
+
+
+def count(settings: FetchSettings, most: int) -> Callable[[Batches], Batches]:
+    """For mapInArrow: rows of LAG to the same rows, with records counted in the first `most` that are behind."""
+    look = look_settings(settings)
+
+    def run(batches: Batches) -> Batches:
+        left = most
+        for batch in batches:
+            rows = []
+            for row in from_table(Lag, batch):
+                if left and row.lag_records:
+                    left -= 1
+                    try:
+                        row = _counted(look, row)
+                    except KafkaConnectionError as error:
+                        left = 0  # one wait is enough
+                        log.warning("the lag of some partitions is told in offsets: %s", error)
+                rows.append(row)
+            table = to_table(Lag, rows)
+            yield from table.set_column(0, "day", batch.column("day")).to_batches()
+
+    return run
+
+
+def _counted(look: FetchSettings, row: Lag) -> Lag:
+    place = TopicPartition(row.topic, row.partition)
+    start = max(row.committed_offset, row.log_start_offset)
+    return counted(row, *count_records(look, place, start, row.log_end_offset))
+
+
+# --- over time -------------------------------------------------------------------------------------------------------
+
+
+def split(batches: Batches) -> Batches:
+    """For mapInArrow: rows `data` (a pickled `Past`) and `step_ms` (the longest of all) to one for each partition."""
+    for batch in batches:
+        for row in batch.to_pylist():
+            past: Past = pickle.loads(row["data"])
+            past.reach(0, row["step_ms"])
+            places = {place for own in past.kept.values() for place in own}
+            parts = [pickle.dumps(past.only(place), pickle.HIGHEST_PROTOCOL) for place in sorted(places)]
+            yield pa.RecordBatch.from_pydict({"data": parts}, schema=pa.schema([pa.field("data", pa.binary())]))
+
+
+def over_time(settings: FetchSettings, at_ms: int | None, most: int) -> Callable[[Batches], Batches]:
+    """For mapInArrow: what `split` made to rows of LAG, asking for at most so many ends of logs."""
+
+    def run(batches: Batches) -> Batches:
+        parts: list[Past] = [pickle.loads(row["data"]) for batch in batches for row in batch.to_pylist()]
+        if not parts:
+            return
+        now_ms = time.time_ns() // 1_000_000 if at_ms is None else at_ms
+        times = sorted({each for past in parts for each in past.times(now_ms)})
+        asked = plan(list(dict.fromkeys(place for past in parts for place in places_of(past))), times, most)
+        if asked.left_out:
+            log.warning("the lag of %d partitions over time is left out", asked.left_out)
+        try:
+            cluster = connect(settings.client)
+            ends = ends_over_time(cluster, asked)
+        except MusterError as error:
+            log.warning("no lag over time: where the logs ended cannot be had (%s)", error)
+            return
+        rows = [row for past in parts for row in lag_over_time(past, asked.times, ends)]
+        yield from to_table(Lag, rows).to_batches()
+
+    return run

@@ -1,0 +1,73 @@
+"""The whole history as the rules' own rows, computed by Spark: what the small engine makes in one process."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as f
+
+from muster.history.engine import History
+from muster.history.model import Limits
+from muster.history.rows import from_table
+from muster.spark.history.folding import KINDS, PAST, STANDS
+from muster.spark.history.job import folded, packed
+from muster.spark.history.packed import IN_EVENTS, from_bytes, span_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ROWS = ("generations", "rebalances", "notes")
+
+
+def whole(
+    spark: SparkSession,
+    *,
+    bootstrap: str | None = None,
+    folder: str | None = None,
+    groups: Iterable[str] = (),
+    limits: Limits,
+    now_ms: int | None,
+    **options: Any,
+) -> History:
+    """As `muster.history.engine.read_history`, of a cluster or a folder.
+
+    Raises:
+        ConfigError: an option is unknown, or does not fit.
+    """
+    # What the brokers say of causes is not heard here, but when the rows are put together, as from any engine.
+    records = packed(spark, bootstrap, folder, groups, options).where(f.col("what") != IN_EVENTS)
+    told = folded(spark, records, limits, now_ms)
+    rows = told.where(f.col("name").isin(*_ROWS, STANDS, PAST, "counts")).select("name", "data").toArrow()
+    return collected(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+
+
+def collected(told: Iterable[tuple[str, bytes]]) -> History:
+    """Packed rows, unpacked; the lag and the findings are made of them again, as from any engine."""
+    found = History()
+    for name, data in told:
+        if name == STANDS:
+            for stand in pickle.loads(data):
+                found.kinds[stand.group] = stand.kind
+                if stand.committed:
+                    found.committed[stand.group] = stand.committed
+        elif name == PAST:
+            found.past.merge(pickle.loads(data))
+        elif name == "counts":
+            _count(found, data)
+        elif name in _ROWS:
+            getattr(found.rows, name).extend(from_table(KINDS[name], from_bytes(data)))
+    return found
+
+
+def _count(found: History, data: bytes) -> None:
+    table = from_bytes(data)
+    for row in table.to_pylist():
+        place = row["kind"], row["version"]
+        found.counts[place] = found.counts.get(place, 0) + row["records"]
+    span = span_of(table)
+    if span is not None:
+        first, last = span
+        found.from_ms = first if found.from_ms is None else min(first, found.from_ms)
+        found.until_ms = max(last, found.until_ms or 0)

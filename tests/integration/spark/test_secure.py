@@ -1,0 +1,97 @@
+"""Spark and the doctor on a cluster that wants TLS and a password: what works, and where the password must not be."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import pytest
+
+from muster.cli.main import main
+from muster.client.admin import Admin
+from muster.client.consumer import Consumer
+from muster.client.core.admin import NewTopic
+from muster.client.plain.cluster import disconnect
+from muster.model import TopicPartition
+from muster.spark import session
+from tests.support.secure_kafka import PASSWORDS, SCRAM, login
+from tests.support.spark_query import QUIET, Stream
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.usefixtures("java")]
+
+
+@pytest.fixture
+def settings(secure_kafka):
+    return {
+        "bootstrap.servers": secure_kafka.address("BOTH"),
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.jaas.config": login(SCRAM, username="carol", password=PASSWORDS["carol"]),
+        "ssl.truststore.location": str(secure_kafka.certificates.path("ca")),
+    }
+
+
+@pytest.fixture
+def topic(settings):
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    with Admin(settings) as admin:
+        admin.create_topics([NewTopic(name, 2)])
+    yield name
+    disconnect()
+
+
+def test_a_query_reads_and_writes_and_its_password_is_nowhere(java, settings, topic, tmp_path, capfd):
+    options = {f"kafka.{name}": value for name, value in settings.items()}
+    events = tmp_path / "events"
+    events.mkdir()
+    spark = session(
+        "secure", "local[2]", **QUIET, **{"spark.eventLog.enabled": "true", "spark.eventLog.dir": str(events)}
+    )
+    shown: list[str] = []
+    try:
+        rows = spark.range(100).selectExpr("cast(id as string) as key", "cast(id as string) as value")
+        rows.write.format("muster").mode("append").options(**options, topic=topic).save()
+        frame = spark.read.format("muster").options(**options, subscribe=topic).load()
+        assert frame.count() == 100
+        shown.append(frame._jdf.queryExecution().toString())
+        stream = spark.readStream.format("muster").options(
+            **options, subscribe=topic, groupId=topic, startingOffsets="earliest"
+        )
+        checkpoint = str(tmp_path / "checkpoint")
+        query = Stream(
+            lambda: (
+                stream.load()
+                .selectExpr("key", "value")
+                .writeStream.format("muster")
+                .options(**options, topic=f"{topic}-copy", checkpointLocation=checkpoint)
+                .trigger(availableNow=True)
+                .start()
+            )
+        )
+        query.wait()
+        copied = spark.read.format("muster").options(**options, subscribe=f"{topic}-copy").load()
+        assert copied.count() == 100
+        shown += [str(progress) for progress in query.recentProgress]
+        query.explain(True)
+        refused = spark.read.format("muster").options(**options | {"kafka.sasl.mechanism": "PLAIN"}, subscribe=topic)
+        with pytest.raises(Exception, match=r"kafka\.sasl\.jaas\.config has ScramLoginModule") as raised:
+            refused.load().count()
+        shown.append(str(raised.value))
+    finally:
+        spark.stop()
+    shown += [path.read_bytes().decode("latin-1") for path in tmp_path.rglob("*") if path.is_file()]
+    shown += list(capfd.readouterr())
+    assert len(shown) > 10
+    assert [text[:200] for text in shown if PASSWORDS["carol"] in text] == []
+
+
+def test_the_doctor_reads_the_groups(settings, topic, tmp_path, capsys):
+    with Consumer(settings, group_id=topic) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.commit({TopicPartition(topic, 0): 0})
+    path = tmp_path / "client.properties"
+    path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    assert main(["doctor", "--command-config", str(path), "--json"]) == 0
+    told = capsys.readouterr()
+    assert PASSWORDS["carol"] not in told.out + told.err
+    assert topic in [group["group"] for group in json.loads(told.out)["groups"]]
