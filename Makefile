@@ -2,7 +2,7 @@
 # make compare one workload under each scheme of group coordination (QUICK=1: with five members only, in two minutes)
 # make test    the tests (ARGS="-k name": some of them)
 # make check   format, lint, types, layers, generated files and locks fresh
-# make soak    the seeded simulations and kill -9 tests at length (SEEDS=20000 KILLS=20)
+# make soak    the seeded simulations, kill -9 tests and schedules of kills at length (SEEDS=20000 KILLS=20 SCHEDULES=50)
 # make mutants plant known bugs one at a time and see that the tests notice each (ARGS="-k fetch": some of them)
 # make wheel   a wheel for every Python, and one for this Python with compiled modules, into dist
 # make compiled  the tests of the compiled modules, on that wheel (ARGS=…)
@@ -18,6 +18,7 @@ ARGS ?=
 QUICK ?=
 SEEDS ?= 20000
 KILLS ?= 20
+SCHEDULES ?= 50
 WORKERS ?= 2
 # Half of the time of `make test` goes by in waiting: for servers to start, for sessions to end.
 TEST_WORKERS ?= 3
@@ -69,9 +70,9 @@ generated = $(BIN)/python -m muster.protocol.codegen --check
 locks = $(BIN)/python tools/lock.py --check
 hygiene = $(BIN)/python tools/hygiene.py
 
-# SEEDS and KILLS reach the tests as MUSTER_SEEDS and MUSTER_KILLS (tests/support/scale.py).
+# They reach the tests as MUSTER_SEEDS, MUSTER_KILLS and MUSTER_SCHEDULES (tests/support/scale.py).
 soak: $(VENV)/.stamp-dev $(VENV)/.stamp-java
-	@MUSTER_SEEDS=$(SEEDS) MUSTER_KILLS=$(KILLS) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m soak --timeout 0 $(ARGS)
+	@MUSTER_SEEDS=$(SEEDS) MUSTER_KILLS=$(KILLS) MUSTER_SCHEDULES=$(SCHEDULES) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m soak --timeout 0 $(ARGS)
 
 mutants: $(VENV)/.stamp-dev $(VENV)/.stamp-java
 	@$(BIN)/python tools/mutants.py -n $(WORKERS) $(ARGS)

@@ -8,6 +8,7 @@ import shutil
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,6 +16,9 @@ from hypothesis import HealthCheck, settings
 from muster.broker.broker import Broker
 from tests.support import brokers, peers, scale, zookeepers
 from tests.support.order import slow_first
+
+if TYPE_CHECKING:
+    from tests.support.secure_kafka import SecureKafka
 
 # A shell's `&` and nohup have SIGINT ignored, and every process that a test starts would ignore it with us.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -52,7 +56,12 @@ def pytest_report_header() -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Shown when the run ends badly: with -q the header is not."""
+    """Shown when the run ends badly: with -q the header is not. And what schedules of kills came to."""
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            for name, told in getattr(report, "user_properties", ()):
+                if name == "soak" and report.when == "call":
+                    terminalreporter.write_line(told)
     if terminalreporter.stats.get("failed"):
         terminalreporter.write_line(pytest_report_header())
 
@@ -76,6 +85,15 @@ def kafka_cluster(run_folder: Path) -> Iterator[peers.KafkaCluster]:
     """Three brokers of Apache Kafka 4.2 as one cluster, shared by all tests of the run, which must not stop a node."""
     with peers.shared_kafka_cluster(run_folder / "kafka-cluster") as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def secure_kafka(run_folder: Path) -> Iterator[SecureKafka]:
+    """Apache Kafka 4.2 whose ports want TLS, SASL or both, shared by all tests of the run."""
+    from tests.support.secure_kafka import shared_secure_kafka
+
+    with shared_secure_kafka(run_folder / "secure-kafka") as kafka:
+        yield kafka
 
 
 @pytest.fixture(scope="session")

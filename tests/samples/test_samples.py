@@ -21,6 +21,7 @@ import pytest
 from pyarrow import parquet
 
 from tests.support.peers import free_ports
+from tests.support.secure_kafka import PASSWORDS, SecureKafka
 from tests.support.zookeepers import ZooKeeperServer
 
 pytestmark = pytest.mark.slow
@@ -74,7 +75,7 @@ class Place:
         self.folder = folder
         self._ports = dict(zip((9092, 9093), free_ports(2), strict=True))
         here = os.environ.get("PYTHONPATH")
-        self._environment = {
+        self.environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(REDIRECT), *([here] if here else [])]),
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
@@ -90,7 +91,7 @@ class Place:
 
     def _redirect(self) -> None:
         pairs = ",".join(f"{written}:{real}" for written, real in self._ports.items())
-        self._environment["MUSTER_SAMPLE_PORTS"] = pairs
+        self.environment["MUSTER_SAMPLE_PORTS"] = pairs
 
     def start(self, *command: str) -> Callable[[], str]:
         """Start a program in the background; the function that is returned tells what it has printed so far."""
@@ -99,7 +100,7 @@ class Place:
             process = subprocess.Popen(
                 command,
                 cwd=self.folder,
-                env=self._environment,
+                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -124,7 +125,7 @@ class Place:
             command,
             shell=True,
             cwd=self.folder,
-            env=self._environment,
+            env=self.environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -274,6 +275,19 @@ def rows_written(place: Place) -> tuple[list[int], list[int]]:
     found: list[Any] = parquet.read_table(place.folder / "flights", partitioning=None).column("offset").to_pylist()
     with contextlib.closing(sqlite3.connect(place.folder / "flights.sqlite")) as database:
         return sorted(found), sorted(row[0] for row in database.execute("select position from flights"))
+
+
+def test_a_cluster_that_wants_tls_and_a_password(place: Place, secure_kafka: SecureKafka) -> None:
+    place.redirect(9093, secure_kafka.ports["BOTH"])
+    (place.folder / "ca.pem").write_bytes(secure_kafka.certificates.path("ca").read_bytes())
+    page = (ROOT / "docs" / "security.md").read_text()
+    [properties] = [text for text in re.findall(r"^```properties\n(.*?)^```$", page, re.M | re.S) if "carol" in text]
+    (place.folder / "client.properties").write_text(properties)
+    place.environment["KAFKA_PASSWORD"] = PASSWORDS["carol"]
+    place.run("muster topics create flights --command-config client.properties")
+    place.wait_for(place.python(sample("security.md", "Producer(")), r"flights 0")
+    [command] = sample("security.md", "$ muster topics list").commands
+    assert "flights" in place.run(command)
 
 
 def await_words(place: Place, told: Callable[[], str], command: str, pattern: str) -> None:

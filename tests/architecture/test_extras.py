@@ -1,0 +1,45 @@
+"""What the Arrow rooms import is what `muster-kafka[arrow]` installs: nothing comes along by chance."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+ROOMS = ("arrow", "client", "history", "pages")
+LAZY = {"numba"}
+"""Taken where it is there."""
+
+
+def installed() -> set[str]:
+    named = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["arrow"]]
+    return {re.split(r"[<>=\[;]", line)[0] for line in named}
+
+
+def imported(node: ast.AST) -> Iterator[str]:
+    """The packages that running this imports, but for what only type checkers see."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            continue
+        if isinstance(child, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in child.names)
+        elif isinstance(child, ast.ImportFrom) and child.module and not child.level:
+            yield child.module.partition(".")[0]
+        yield from imported(child)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_all_that_is_imported_is_installed(room: str) -> None:
+    found = {
+        name
+        for path in (ROOT / "src" / "muster" / room).rglob("*.py")
+        for name in imported(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    assert found - set(sys.stdlib_module_names) - {"muster"} - LAZY <= installed()
