@@ -71,12 +71,16 @@ def read_connection(arguments: argparse.Namespace) -> None:
     """Read the file of `--command-config`, if the command has that option, and settle where the cluster is.
 
     Raises:
-        ConfigError: the file cannot be read.
+        ConfigError: the file cannot be read, or has a setting that is not possible here.
     """
     if "command_config" not in arguments:
         return
     path = arguments.command_config
-    arguments.in_file = {} if path is None else properties.read(path)
+    arguments.in_file = {}
+    if path is not None:
+        set_up_log(arguments)
+        arguments.in_file = properties.read(path)
+        properties.check(path, arguments.in_file, {name for kind in _KINDS for name in _names(kind)})
     in_file = arguments.in_file.pop("bootstrap.servers", None)
     if arguments.bootstrap is None:
         arguments.bootstrap = in_file or DEFAULT_BOOTSTRAP
@@ -84,8 +88,7 @@ def read_connection(arguments: argparse.Namespace) -> None:
 
 def client_settings(arguments: argparse.Namespace, kind: type[ClientConfig]) -> dict[str, Any]:
     """The settings given in the file and on the command line, for a client with settings of this kind."""
-    known, all_known = _names(kind), {name for each in _KINDS for name in _names(each)}
-    in_file = properties.choose(arguments.command_config or "", arguments.in_file, known, all_known)
+    in_file = properties.choose(arguments.in_file, _names(kind))
     given = pairs(arguments.settings, "-o")
     return {"client.id": "muster-cli"} | in_file | given | {"bootstrap.servers": arguments.bootstrap}
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
 
-from muster.errors import MusterError
+from muster.cli.spark_tools import QUIET, spark_tools
 from muster.history.engine import History, read_history
 from muster.history.look import Teller
 from muster.history.model import Limits
@@ -19,9 +17,6 @@ LARGE = 50_000_000
 """With more records than this, as many as the log's offsets say, Spark is taken where it is installed."""
 CORES = 4
 """With fewer, Spark is never quicker: a core of it does half of what this process does with one."""
-
-
-_QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +50,9 @@ class Chosen:
         return False
 
     def _by_spark(self, limits: Limits, groups: Collection[str] | None, now_ms: int | None) -> History:
-        """The same rows, made by Spark: nothing of it is imported elsewhere."""
-        try:
-            by_spark: Any = import_module("muster.spark.history")
-            session: Any = import_module("muster.spark").session
-            said: Any = import_module("muster.spark.history.sentences").said
-        except ModuleNotFoundError as error:
-            raise MusterError(str(error)) from None
-        spark = session("muster doctor", **_QUIET)
+        """The same rows, made by Spark."""
+        by_spark, session, said = spark_tools()
+        spark = session("muster doctor", **QUIET)
         try:
             found: History = said(
                 lambda: by_spark.whole(

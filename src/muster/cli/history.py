@@ -10,10 +10,9 @@ import time
 from typing import Any
 
 from muster.cli.common import add_connection, pairs, reaching, set_up_log, spark_options
-from muster.errors import ConfigError, MusterError
+from muster.cli.spark_tools import QUIET, spark_tools
+from muster.errors import ConfigError
 
-_QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "FATAL"}
-"""What fails is told in a sentence; Spark tells it in pages."""
 _MASTER = re.compile(r"local(\[[0-9*, ]+\])?|local-cluster\[[0-9, ]+\]|(spark|k8s)://.+|yarn")
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -40,10 +39,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.since is not None:
         since_ms = time.time_ns() // 1_000_000 - _milliseconds(arguments.since, "--since")
     options = spark_options(arguments)
-    settings = _QUIET | pairs(arguments.spark, "--spark")
+    settings = QUIET | pairs(arguments.spark, "--spark")
     _check_master(arguments.master)
     with _Stop() as stop:  # from the start: a session takes seconds
-        history, session, said = _spark()
+        history, session, said = spark_tools()
         with reaching(arguments.bootstrap):
             limits = history.check(arguments.bootstrap, **options)
         spark = said(lambda: session("muster history", arguments.master, **settings))
@@ -81,16 +80,6 @@ def _check_master(master: str) -> None:
         raise ConfigError(
             f"--master is {master!r}; it should be such as local[*], spark://HOST:7077, yarn or k8s://URL"
         )
-
-
-def _spark() -> tuple[Any, Any, Any]:
-    """muster.spark's history, what makes a session, and what makes sentences of errors."""
-    try:
-        from muster.spark import history, session
-        from muster.spark.history.sentences import said
-    except ModuleNotFoundError as error:
-        raise MusterError(str(error)) from None
-    return history, session, said
 
 
 class _Stop:

@@ -108,26 +108,33 @@ def read(path: str) -> dict[str, str]:
     return dict(_pair(path, number, line) for number, line in _lines(text))
 
 
-def choose(path: str, found: Mapping[str, str], known: Iterable[str], of_others: Iterable[str]) -> dict[str, str]:
-    """Those of a file's settings that a client knows, by Kafka's names.
+def check(path: str, found: Mapping[str, str], known: Iterable[str]) -> None:
+    """Refuse or tell what a file's settings cannot do here.
 
-    `known` are the client's settings with underscores, `of_others` those of other clients, which are passed over. A
-    name that no client knows is told in the log, with the nearest that exists.
+    `known` are the settings of all clients with underscores. A name that no client knows is told in the log, with the
+    nearest that exists.
 
     Raises:
         ConfigError: a setting would change how the client proves its identity, in a way that is not possible here.
     """
-    names, others = set(known), set(of_others)
-    chosen: dict[str, str] = {}
+    names = set(known)
     for key, value in found.items():
-        name = key.replace(".", "_")
-        if name in names:
-            chosen[key] = value
-        elif key in NOT_POSSIBLE or key.startswith(_ASSERTIONS):
+        if _name(key) in names:
+            continue
+        if key in NOT_POSSIBLE or key.startswith(_ASSERTIONS):
             _refuse(path, key, value)
-        elif name not in others and key not in WITHOUT_MEANING:
-            log.warning("%s: %s is no setting of Kafka's clients%s", path, key, _nearest(name, names))
-    return chosen
+        elif key not in WITHOUT_MEANING:
+            log.warning("%s: %s is no setting of Kafka's clients%s", path, key, _nearest(_name(key), names))
+
+
+def choose(found: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
+    """Those of a file's settings that one client knows, by Kafka's names; `known` has them with underscores."""
+    names = set(known)
+    return {key: value for key, value in found.items() if _name(key) in names}
+
+
+def _name(key: str) -> str:
+    return key.replace(".", "_")
 
 
 def _refuse(path: str, key: str, value: str) -> None:

@@ -61,9 +61,11 @@ def test_without_a_file_the_cluster_is_on_this_machine():
     assert client_settings(arguments, AdminConfig) == {"client.id": "muster-cli", "bootstrap.servers": "localhost:9092"}
 
 
-def test_a_name_that_nobody_knows_is_told(parsed, caplog):
+def test_a_name_that_no_client_knows_is_told_once(parsed, caplog):
     caplog.set_level(logging.WARNING)
-    client_settings(parsed(text="sasl.mechanim=PLAIN\ngroup.id=g"), AdminConfig)
+    arguments = parsed(text="sasl.mechanim=PLAIN\ngroup.id=g")
+    for kind in (AdminConfig, ConsumerConfig):  # once, however many clients a command has
+        client_settings(arguments, kind)
     assert [message.partition(": ")[2] for message in caplog.messages] == [
         "sasl.mechanim is no setting of Kafka's clients; did you mean sasl.mechanism?"
     ]

@@ -66,7 +66,7 @@ def asked(monkeypatch: pytest.MonkeyPatch):
             sessions.append(Session(early))
             return sessions[-1]
 
-        monkeypatch.setattr(history, "_spark", lambda: (History(), session, lambda call: call()))
+        monkeypatch.setattr(history, "spark_tools", lambda: (History(), session, lambda call: call()))
         before = [signal.getsignal(number) for number in NUMBERS]
         assert main(["history", "--bootstrap", "a:1", "--out", "x", "--follow"]) == 0
         assert [signal.getsignal(number) for number in NUMBERS] == before

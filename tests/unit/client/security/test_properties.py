@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.client.properties import choose, read
+from muster.client.properties import check, choose, read
 from muster.errors import ConfigError
 
 
@@ -76,7 +76,8 @@ KNOWN = ("security_protocol", "ssl_truststore_location")
 def test_settings_of_other_clients_are_passed_over(caplog):
     caplog.set_level(logging.INFO)
     found = {"security.protocol": "SSL", "group.id": "g", "metric.reporters": "", "security.protocoll": "SSL"}
-    assert choose("f", found, KNOWN, ("group_id",)) == {"security.protocol": "SSL"}
+    assert choose(found, KNOWN) == {"security.protocol": "SSL"}
+    check("f", found, {*KNOWN, "group_id"})
     told = [record.getMessage() for record in caplog.records]
     assert told == ["f: security.protocoll is no setting of Kafka's clients; did you mean security.protocol?"]
 
@@ -84,9 +85,10 @@ def test_settings_of_other_clients_are_passed_over(caplog):
 @pytest.mark.parametrize("key", ["ssl.engine.factory.class", "config.providers", "sasl.oauthbearer.assertion.file"])
 def test_what_would_change_the_meaning_is_refused(key):
     with pytest.raises(ConfigError, match=f"f: {key} is not possible here"):
-        choose("f", {key: "x"}, KNOWN, ())
+        check("f", {key: "x"}, KNOWN)
 
 
-def test_kafkas_own_handler_of_tokens_is_what_is_done_here():
+def test_kafkas_own_handler_of_tokens_is_what_is_done_here(caplog):
     name = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
-    assert choose("f", {"sasl.login.callback.handler.class": name}, KNOWN, ()) == {}
+    check("f", {"sasl.login.callback.handler.class": name}, KNOWN)
+    assert not caplog.records
