@@ -27,8 +27,8 @@ MODULES = {
     "coordinator": "classic classic_group classic_join clocks config effects failures group home kinds loading"
     " log_store offsets parts reply runtime shard shards store topics wall_time",
     "log": "due index partition placing positions producer_state record_walk segment validation",
-    "protocol": "api codec draft_messages group_messages group_partitions group_records messages primitives"
-    " ready_codecs record_batch sasl_messages varints",
+    "protocol": "admin_messages api codec draft_messages group_messages group_partitions group_records messages"
+    " primitives ready_codecs record_batch sasl_messages varints",
     "": "model",
 }
 """What is compiled, by folder. Not among it: what inherits from classes of C (asyncio's transports, `OSError`), the

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
 MOST_LINES = 600
-WRITTEN_BY_A_PROGRAM = {f"src/muster/protocol/{name}.py" for name in ("messages", "group_messages")}
+WRITTEN_BY_A_PROGRAM = {f"src/muster/protocol/{name}.py" for name in ("messages", "admin_messages", "group_messages")}
 FILES = sorted(
     str(path.relative_to(ROOT))
     for folder in ("src", "tests", "benchmarks", "tools")

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from muster.protocol import schema
+from muster.protocol.admin_definitions import ADMIN_MESSAGES
+from muster.protocol.definitions import MESSAGES
 from muster.protocol.group_definitions import GROUP_MESSAGES
 from muster.protocol.record_kinds import RecordKind
 from muster.protocol.sasl_definitions import SASL_MESSAGES
@@ -73,7 +75,12 @@ def _compare(ours: Struct, fields: list[dict[str, Any]], common: dict[str, list[
 
 
 @pytest.mark.parametrize(
-    "name", [*schema.message_names(), *schema.message_names(GROUP_MESSAGES), *schema.message_names(SASL_MESSAGES)]
+    "name",
+    [
+        name
+        for table in (MESSAGES, GROUP_MESSAGES, SASL_MESSAGES, ADMIN_MESSAGES)
+        for name in schema.message_names(table)
+    ],
 )
 def test_table_says_what_kafka_says(name: str) -> None:
     ours, theirs = schema.message(name), _definition(name)

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from muster.protocol import draft_messages, group_messages, messages, sasl_messages, schema
+from muster.protocol import admin_messages, draft_messages, group_messages, messages, sasl_messages, schema
 from muster.protocol.schema import Field, Struct
 
 _BOUNDS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
@@ -18,7 +18,7 @@ def message(name: str, version: int, *, modest: bool = False) -> st.SearchStrate
 
     `modest` keeps numbers where other libraries can represent them as error codes, dates and spans of time.
     """
-    modules = (messages, draft_messages, group_messages, sasl_messages)
+    modules = (messages, admin_messages, draft_messages, group_messages, sasl_messages)
     module = next(module for module in modules if hasattr(module, name))
     return _struct(module, schema.message(name), version, modest)
 

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import Any
 
 from muster.errors import UnsupportedVersionError
-from muster.protocol import messages
+from muster.protocol import admin_messages, messages
 from muster.protocol.primitives import Message, Request
 
 
@@ -30,11 +30,20 @@ class ApiKey(IntEnum):
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
+    CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
+    INCREMENTAL_ALTER_CONFIGS = 44
+    OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
 
 
@@ -49,13 +58,28 @@ READ_COMMITTED = 1
 
 REQUESTS: dict[int, type[Request[Any]]] = {
     cls.API_KEY: cls
-    for cls in vars(messages).values()
+    for cls in (vars(messages) | vars(admin_messages)).values()
     if isinstance(cls, type) and issubclass(cls, Request) and cls is not Request
 }
 """The class of each request, by its key."""
 
+_NOT_SERVED = frozenset(
+    {
+        ApiKey.DELETE_RECORDS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.DESCRIBE_LOG_DIRS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.OFFSET_DELETE,
+        ApiKey.DESCRIBE_PRODUCERS,
+        ApiKey.LIST_CONFIG_RESOURCES,
+    }
+)
+"""What muster's clients ask of other brokers, and its own broker does not serve."""
+
 ADVERTISED: dict[ApiKey, tuple[int, int]] = {
-    ApiKey(key): (cls.MIN_VERSION, cls.MAX_VERSION) for key, cls in sorted(REQUESTS.items())
+    ApiKey(key): (cls.MIN_VERSION, cls.MAX_VERSION) for key, cls in sorted(REQUESTS.items()) if key not in _NOT_SERVED
 } | {
     # Kafka 4 reads Produce from v3 on, but advertises v0: old versions of librdkafka offer compression
     # only to brokers that do (KAFKA-18659).

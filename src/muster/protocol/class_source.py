@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from muster.protocol import schema
+from muster.protocol.admin_definitions import ADMIN_MESSAGES
 from muster.protocol.definitions import MESSAGES
 from muster.protocol.draft_definitions import DRAFT_MESSAGES
 from muster.protocol.group_definitions import GROUP_MESSAGES
@@ -109,6 +110,7 @@ TABLES = {
     "draft_messages.py": DRAFT_MESSAGES,
     "group_messages.py": GROUP_MESSAGES,
     "sasl_messages.py": SASL_MESSAGES,
+    "admin_messages.py": ADMIN_MESSAGES,
 }
 """What each of the files is made from."""
 

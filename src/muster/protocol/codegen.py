@@ -1,5 +1,5 @@
 """Python source for the messages and their codecs, made from the tables of `definitions.py` and of the files beside it,
-`draft_definitions.py`, `group_definitions.py` and `sasl_definitions.py`.
+`admin_definitions.py`, `draft_definitions.py`, `group_definitions.py` and `sasl_definitions.py`.
 
 There are two products. The classes of the messages, in `messages.py` and its like (`class_source.py`), are checked in:
 `python -m muster.protocol.codegen` writes them, `--check` tells whether they are fresh. The codecs, one pair of

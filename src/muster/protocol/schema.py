@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from struct import calcsize
 
+from muster.protocol.admin_definitions import ADMIN_MESSAGES
 from muster.protocol.definitions import MESSAGES
 from muster.protocol.draft_definitions import DRAFT_MESSAGES
 from muster.protocol.group_definitions import GROUP_MESSAGES
@@ -37,7 +38,7 @@ FIXED = {
 }
 """Types of fixed width, with the `struct` format of each."""
 
-TABLES = (MESSAGES, DRAFT_MESSAGES, GROUP_MESSAGES, SASL_MESSAGES)
+TABLES = (MESSAGES, DRAFT_MESSAGES, GROUP_MESSAGES, SASL_MESSAGES, ADMIN_MESSAGES)
 """The messages. Each table becomes a module, in which the names of structures are unique."""
 
 _NEVER = 1 << 15

@@ -12,7 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from muster.errors import ProtocolError, UnsupportedVersionError
-from muster.protocol import class_source, codec, draft_messages, group_messages, sasl_messages, schema
+from muster.protocol import (
+    admin_messages,
+    class_source,
+    codec,
+    draft_messages,
+    group_messages,
+    sasl_messages,
+    schema,
+)
 from muster.protocol import messages as m
 from muster.protocol.primitives import long_uvarint, read_uvarint, uvarint
 from tests.support.message_strategies import message
@@ -94,7 +102,7 @@ def test_the_source_of_a_codec_can_be_read_in_a_traceback() -> None:
 
 
 @pytest.mark.interpreted
-@pytest.mark.parametrize("module", [m, draft_messages, group_messages, sasl_messages])
+@pytest.mark.parametrize("module", [m, admin_messages, draft_messages, group_messages, sasl_messages])
 def test_the_checked_in_messages_are_fresh(module: ModuleType) -> None:
     path = Path(module.__file__ or "")
     assert path.read_text() == class_source.messages_source(path.name)

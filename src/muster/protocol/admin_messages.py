@@ -1,0 +1,749 @@
+# Made by `python -m muster.protocol.codegen` from admin_definitions.py; do not edit.
+"""The messages of Kafka's protocol: one class for all versions of each, fields as Kafka names them.
+
+A field that a version does not carry has its default after decoding, and is left out when encoding.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from muster.protocol.primitives import EMPTY, Request, Response, Struct
+
+
+class DeleteRecordsPartitionResult(Struct):
+    FIELDS: ClassVar = ("partition_index", "low_watermark", "error_code",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        partition_index: int = 0,
+        low_watermark: int = 0,
+        error_code: int = 0,
+    ) -> None:
+        self.partition_index = partition_index
+        self.low_watermark = low_watermark
+        self.error_code = error_code
+
+
+class DeleteRecordsTopicResult(Struct):
+    FIELDS: ClassVar = ("name", "partitions",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        name: str = "",
+        partitions: list[DeleteRecordsPartitionResult] = EMPTY,
+    ) -> None:
+        self.name = name
+        self.partitions = [] if partitions is EMPTY else partitions
+
+
+class DeleteRecordsResponse(Response):
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 2
+    FIRST_FLEXIBLE_VERSION: ClassVar = 2
+    API_KEY: ClassVar = 21
+    FIELDS: ClassVar = ("throttle_time_ms", "topics",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        topics: list[DeleteRecordsTopicResult] = EMPTY,
+    ) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.topics = [] if topics is EMPTY else topics
+
+
+class AlterConfigsResponseAlterConfigsResourceResponse(Struct):
+    FIELDS: ClassVar = ("error_code", "error_message", "resource_type", "resource_name",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        error_code: int = 0,
+        error_message: str | None = "",
+        resource_type: int = 0,
+        resource_name: str = "",
+    ) -> None:
+        self.error_code = error_code
+        self.error_message = error_message
+        self.resource_type = resource_type
+        self.resource_name = resource_name
+
+
+class AlterConfigsResponse(Response):
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 2
+    FIRST_FLEXIBLE_VERSION: ClassVar = 2
+    API_KEY: ClassVar = 33
+    FIELDS: ClassVar = ("throttle_time_ms", "responses",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        responses: list[AlterConfigsResponseAlterConfigsResourceResponse] = EMPTY,
+    ) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.responses = [] if responses is EMPTY else responses
+
+
+class DescribeLogDirsPartition(Struct):
+    FIELDS: ClassVar = ("partition_index", "partition_size", "offset_lag", "is_future_key",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        partition_index: int = 0,
+        partition_size: int = 0,
+        offset_lag: int = 0,
+        is_future_key: bool = False,
+    ) -> None:
+        self.partition_index = partition_index
+        self.partition_size = partition_size
+        self.offset_lag = offset_lag
+        self.is_future_key = is_future_key
+
+
+class DescribeLogDirsTopic(Struct):
+    FIELDS: ClassVar = ("name", "partitions",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        name: str = "",
+        partitions: list[DescribeLogDirsPartition] = EMPTY,
+    ) -> None:
+        self.name = name
+        self.partitions = [] if partitions is EMPTY else partitions
+
+
+class DescribeLogDirsResult(Struct):
+    FIELDS: ClassVar = ("error_code", "log_dir", "topics", "total_bytes", "usable_bytes",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        error_code: int = 0,
+        log_dir: str = "",
+        topics: list[DescribeLogDirsTopic] = EMPTY,
+        total_bytes: int = -1,
+        usable_bytes: int = -1,
+    ) -> None:
+        self.error_code = error_code
+        self.log_dir = log_dir
+        self.topics = [] if topics is EMPTY else topics
+        self.total_bytes = total_bytes
+        self.usable_bytes = usable_bytes
+
+
+class DescribeLogDirsResponse(Response):
+    MIN_VERSION: ClassVar = 1
+    MAX_VERSION: ClassVar = 4
+    FIRST_FLEXIBLE_VERSION: ClassVar = 2
+    API_KEY: ClassVar = 35
+    FIELDS: ClassVar = ("throttle_time_ms", "error_code", "results",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        results: list[DescribeLogDirsResult] = EMPTY,
+    ) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.error_code = error_code
+        self.results = [] if results is EMPTY else results
+
+
+class CreatePartitionsTopicResult(Struct):
+    FIELDS: ClassVar = ("name", "error_code", "error_message",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        name: str = "",
+        error_code: int = 0,
+        error_message: str | None = None,
+    ) -> None:
+        self.name = name
+        self.error_code = error_code
+        self.error_message = error_message
+
+
+class CreatePartitionsResponse(Response):
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 3
+    FIRST_FLEXIBLE_VERSION: ClassVar = 2
+    API_KEY: ClassVar = 37
+    FIELDS: ClassVar = ("throttle_time_ms", "results",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        results: list[CreatePartitionsTopicResult] = EMPTY,
+    ) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.results = [] if results is EMPTY else results
+
+
+class PartitionResult(Struct):
+    FIELDS: ClassVar = ("partition_id", "error_code", "error_message",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        partition_id: int = 0,
+        error_code: int = 0,
+        error_message: str | None = "",
+    ) -> None:
+        self.partition_id = partition_id
+        self.error_code = error_code
+        self.error_message = error_message
+
+
+class ReplicaElectionResult(Struct):
+    FIELDS: ClassVar = ("topic", "partition_result",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        topic: str = "",
+        partition_result: list[PartitionResult] = EMPTY,
+    ) -> None:
+        self.topic = topic
+        self.partition_result = [] if partition_result is EMPTY else partition_result
+
+
+class ElectLeadersResponse(Response):
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 2
+    FIRST_FLEXIBLE_VERSION: ClassVar = 2
+    API_KEY: ClassVar = 43
+    FIELDS: ClassVar = ("throttle_time_ms", "error_code", "replica_election_results",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        replica_election_results: list[ReplicaElectionResult] = EMPTY,
+    ) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.error_code = error_code
+        self.replica_election_results = [] if replica_election_results is EMPTY else replica_election_results
+
+
+class IncrementalAlterConfigsResponseAlterConfigsResourceResponse(Struct):
+    FIELDS: ClassVar = ("error_code", "error_message", "resource_type", "resource_name",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        error_code: int = 0,
+        error_message: str | None = "",
+        resource_type: int = 0,
+        resource_name: str = "",
+    ) -> None:
+        self.error_code = error_code
+        self.error_message = error_message
+        self.resource_type = resource_type
+        self.resource_name = resource_name
+
+
+class IncrementalAlterConfigsResponse(Response):
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 1
+    FIRST_FLEXIBLE_VERSION: ClassVar = 1
+    API_KEY: ClassVar = 44
+    FIELDS: ClassVar = ("throttle_time_ms", "responses",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        responses: list[IncrementalAlterConfigsResponseAlterConfigsResourceResponse] = EMPTY,
+    ) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.responses = [] if responses is EMPTY else responses
+
+
+class OffsetDeleteResponsePartition(Struct):
+    FIELDS: ClassVar = ("partition_index", "error_code",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        partition_index: int = 0,
+        error_code: int = 0,
+    ) -> None:
+        self.partition_index = partition_index
+        self.error_code = error_code
+
+
+class OffsetDeleteResponseTopic(Struct):
+    FIELDS: ClassVar = ("name", "partitions",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        name: str = "",
+        partitions: list[OffsetDeleteResponsePartition] = EMPTY,
+    ) -> None:
+        self.name = name
+        self.partitions = [] if partitions is EMPTY else partitions
+
+
+class OffsetDeleteResponse(Response):
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 0
+    FIRST_FLEXIBLE_VERSION: ClassVar = 32768
+    API_KEY: ClassVar = 47
+    FIELDS: ClassVar = ("error_code", "throttle_time_ms", "topics",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        error_code: int = 0,
+        throttle_time_ms: int = 0,
+        topics: list[OffsetDeleteResponseTopic] = EMPTY,
+    ) -> None:
+        self.error_code = error_code
+        self.throttle_time_ms = throttle_time_ms
+        self.topics = [] if topics is EMPTY else topics
+
+
+class ProducerState(Struct):
+    FIELDS: ClassVar = ("producer_id", "producer_epoch", "last_sequence", "last_timestamp", "coordinator_epoch", "current_txn_start_offset",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        producer_id: int = 0,
+        producer_epoch: int = 0,
+        last_sequence: int = -1,
+        last_timestamp: int = -1,
+        coordinator_epoch: int = 0,
+        current_txn_start_offset: int = -1,
+    ) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.last_sequence = last_sequence
+        self.last_timestamp = last_timestamp
+        self.coordinator_epoch = coordinator_epoch
+        self.current_txn_start_offset = current_txn_start_offset
+
+
+class PartitionResponse(Struct):
+    FIELDS: ClassVar = ("partition_index", "error_code", "error_message", "active_producers",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        partition_index: int = 0,
+        error_code: int = 0,
+        error_message: str | None = None,
+        active_producers: list[ProducerState] = EMPTY,
+    ) -> None:
+        self.partition_index = partition_index
+        self.error_code = error_code
+        self.error_message = error_message
+        self.active_producers = [] if active_producers is EMPTY else active_producers
+
+
+class TopicResponse(Struct):
+    FIELDS: ClassVar = ("name", "partitions",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        name: str = "",
+        partitions: list[PartitionResponse] = EMPTY,
+    ) -> None:
+        self.name = name
+        self.partitions = [] if partitions is EMPTY else partitions
+
+
+class DescribeProducersResponse(Response):
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 0
+    FIRST_FLEXIBLE_VERSION: ClassVar = 0
+    API_KEY: ClassVar = 61
+    FIELDS: ClassVar = ("throttle_time_ms", "topics",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        topics: list[TopicResponse] = EMPTY,
+    ) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.topics = [] if topics is EMPTY else topics
+
+
+class ConfigResource(Struct):
+    FIELDS: ClassVar = ("resource_name", "resource_type",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        resource_name: str = "",
+        resource_type: int = 16,
+    ) -> None:
+        self.resource_name = resource_name
+        self.resource_type = resource_type
+
+
+class ListConfigResourcesResponse(Response):
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 1
+    FIRST_FLEXIBLE_VERSION: ClassVar = 0
+    API_KEY: ClassVar = 74
+    FIELDS: ClassVar = ("throttle_time_ms", "error_code", "config_resources",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        config_resources: list[ConfigResource] = EMPTY,
+    ) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.error_code = error_code
+        self.config_resources = [] if config_resources is EMPTY else config_resources
+
+
+class DeleteRecordsPartition(Struct):
+    FIELDS: ClassVar = ("partition_index", "offset",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        partition_index: int = 0,
+        offset: int = 0,
+    ) -> None:
+        self.partition_index = partition_index
+        self.offset = offset
+
+
+class DeleteRecordsTopic(Struct):
+    FIELDS: ClassVar = ("name", "partitions",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        name: str = "",
+        partitions: list[DeleteRecordsPartition] = EMPTY,
+    ) -> None:
+        self.name = name
+        self.partitions = [] if partitions is EMPTY else partitions
+
+
+class DeleteRecordsRequest(Request["DeleteRecordsResponse"]):
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 2
+    FIRST_FLEXIBLE_VERSION: ClassVar = 2
+    API_KEY: ClassVar = 21
+    RESPONSE: ClassVar = DeleteRecordsResponse
+    FIELDS: ClassVar = ("topics", "timeout_ms",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        topics: list[DeleteRecordsTopic] = EMPTY,
+        timeout_ms: int = 0,
+    ) -> None:
+        self.topics = [] if topics is EMPTY else topics
+        self.timeout_ms = timeout_ms
+
+
+class AlterConfigsRequestAlterableConfig(Struct):
+    FIELDS: ClassVar = ("name", "value",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        name: str = "",
+        value: str | None = "",
+    ) -> None:
+        self.name = name
+        self.value = value
+
+
+class AlterConfigsRequestAlterConfigsResource(Struct):
+    FIELDS: ClassVar = ("resource_type", "resource_name", "configs",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        resource_type: int = 0,
+        resource_name: str = "",
+        configs: list[AlterConfigsRequestAlterableConfig] = EMPTY,
+    ) -> None:
+        self.resource_type = resource_type
+        self.resource_name = resource_name
+        self.configs = [] if configs is EMPTY else configs
+
+
+class AlterConfigsRequest(Request["AlterConfigsResponse"]):
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 2
+    FIRST_FLEXIBLE_VERSION: ClassVar = 2
+    API_KEY: ClassVar = 33
+    RESPONSE: ClassVar = AlterConfigsResponse
+    FIELDS: ClassVar = ("resources", "validate_only",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        resources: list[AlterConfigsRequestAlterConfigsResource] = EMPTY,
+        validate_only: bool = False,
+    ) -> None:
+        self.resources = [] if resources is EMPTY else resources
+        self.validate_only = validate_only
+
+
+class DescribableLogDirTopic(Struct):
+    FIELDS: ClassVar = ("topic", "partitions",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        topic: str = "",
+        partitions: list[int] = EMPTY,
+    ) -> None:
+        self.topic = topic
+        self.partitions = [] if partitions is EMPTY else partitions
+
+
+class DescribeLogDirsRequest(Request["DescribeLogDirsResponse"]):
+    MIN_VERSION: ClassVar = 1
+    MAX_VERSION: ClassVar = 4
+    FIRST_FLEXIBLE_VERSION: ClassVar = 2
+    API_KEY: ClassVar = 35
+    RESPONSE: ClassVar = DescribeLogDirsResponse
+    FIELDS: ClassVar = ("topics",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        topics: list[DescribableLogDirTopic] | None = EMPTY,
+    ) -> None:
+        self.topics = [] if topics is EMPTY else topics
+
+
+class CreatePartitionsAssignment(Struct):
+    FIELDS: ClassVar = ("broker_ids",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        broker_ids: list[int] = EMPTY,
+    ) -> None:
+        self.broker_ids = [] if broker_ids is EMPTY else broker_ids
+
+
+class CreatePartitionsTopic(Struct):
+    FIELDS: ClassVar = ("name", "count", "assignments",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        name: str = "",
+        count: int = 0,
+        assignments: list[CreatePartitionsAssignment] | None = EMPTY,
+    ) -> None:
+        self.name = name
+        self.count = count
+        self.assignments = [] if assignments is EMPTY else assignments
+
+
+class CreatePartitionsRequest(Request["CreatePartitionsResponse"]):
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 3
+    FIRST_FLEXIBLE_VERSION: ClassVar = 2
+    API_KEY: ClassVar = 37
+    RESPONSE: ClassVar = CreatePartitionsResponse
+    FIELDS: ClassVar = ("topics", "timeout_ms", "validate_only",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        topics: list[CreatePartitionsTopic] = EMPTY,
+        timeout_ms: int = 0,
+        validate_only: bool = False,
+    ) -> None:
+        self.topics = [] if topics is EMPTY else topics
+        self.timeout_ms = timeout_ms
+        self.validate_only = validate_only
+
+
+class TopicPartitions(Struct):
+    FIELDS: ClassVar = ("topic", "partitions",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        topic: str = "",
+        partitions: list[int] = EMPTY,
+    ) -> None:
+        self.topic = topic
+        self.partitions = [] if partitions is EMPTY else partitions
+
+
+class ElectLeadersRequest(Request["ElectLeadersResponse"]):
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 2
+    FIRST_FLEXIBLE_VERSION: ClassVar = 2
+    API_KEY: ClassVar = 43
+    RESPONSE: ClassVar = ElectLeadersResponse
+    FIELDS: ClassVar = ("election_type", "topic_partitions", "timeout_ms",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        election_type: int = 0,
+        topic_partitions: list[TopicPartitions] | None = EMPTY,
+        timeout_ms: int = 60000,
+    ) -> None:
+        self.election_type = election_type
+        self.topic_partitions = [] if topic_partitions is EMPTY else topic_partitions
+        self.timeout_ms = timeout_ms
+
+
+class IncrementalAlterConfigsRequestAlterableConfig(Struct):
+    FIELDS: ClassVar = ("name", "config_operation", "value",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        name: str = "",
+        config_operation: int = 0,
+        value: str | None = "",
+    ) -> None:
+        self.name = name
+        self.config_operation = config_operation
+        self.value = value
+
+
+class IncrementalAlterConfigsRequestAlterConfigsResource(Struct):
+    FIELDS: ClassVar = ("resource_type", "resource_name", "configs",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        resource_type: int = 0,
+        resource_name: str = "",
+        configs: list[IncrementalAlterConfigsRequestAlterableConfig] = EMPTY,
+    ) -> None:
+        self.resource_type = resource_type
+        self.resource_name = resource_name
+        self.configs = [] if configs is EMPTY else configs
+
+
+class IncrementalAlterConfigsRequest(Request["IncrementalAlterConfigsResponse"]):
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 1
+    FIRST_FLEXIBLE_VERSION: ClassVar = 1
+    API_KEY: ClassVar = 44
+    RESPONSE: ClassVar = IncrementalAlterConfigsResponse
+    FIELDS: ClassVar = ("resources", "validate_only",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        resources: list[IncrementalAlterConfigsRequestAlterConfigsResource] = EMPTY,
+        validate_only: bool = False,
+    ) -> None:
+        self.resources = [] if resources is EMPTY else resources
+        self.validate_only = validate_only
+
+
+class OffsetDeleteRequestPartition(Struct):
+    FIELDS: ClassVar = ("partition_index",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        partition_index: int = 0,
+    ) -> None:
+        self.partition_index = partition_index
+
+
+class OffsetDeleteRequestTopic(Struct):
+    FIELDS: ClassVar = ("name", "partitions",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        name: str = "",
+        partitions: list[OffsetDeleteRequestPartition] = EMPTY,
+    ) -> None:
+        self.name = name
+        self.partitions = [] if partitions is EMPTY else partitions
+
+
+class OffsetDeleteRequest(Request["OffsetDeleteResponse"]):
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 0
+    FIRST_FLEXIBLE_VERSION: ClassVar = 32768
+    API_KEY: ClassVar = 47
+    RESPONSE: ClassVar = OffsetDeleteResponse
+    FIELDS: ClassVar = ("group_id", "topics",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        group_id: str = "",
+        topics: list[OffsetDeleteRequestTopic] = EMPTY,
+    ) -> None:
+        self.group_id = group_id
+        self.topics = [] if topics is EMPTY else topics
+
+
+class TopicRequest(Struct):
+    FIELDS: ClassVar = ("name", "partition_indexes",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        name: str = "",
+        partition_indexes: list[int] = EMPTY,
+    ) -> None:
+        self.name = name
+        self.partition_indexes = [] if partition_indexes is EMPTY else partition_indexes
+
+
+class DescribeProducersRequest(Request["DescribeProducersResponse"]):
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 0
+    FIRST_FLEXIBLE_VERSION: ClassVar = 0
+    API_KEY: ClassVar = 61
+    RESPONSE: ClassVar = DescribeProducersResponse
+    FIELDS: ClassVar = ("topics",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        topics: list[TopicRequest] = EMPTY,
+    ) -> None:
+        self.topics = [] if topics is EMPTY else topics
+
+
+class ListConfigResourcesRequest(Request["ListConfigResourcesResponse"]):
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 1
+    FIRST_FLEXIBLE_VERSION: ClassVar = 0
+    API_KEY: ClassVar = 74
+    RESPONSE: ClassVar = ListConfigResourcesResponse
+    FIELDS: ClassVar = ("resource_types",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        resource_types: list[int] = EMPTY,
+    ) -> None:
+        self.resource_types = [] if resource_types is EMPTY else resource_types
