@@ -26,6 +26,8 @@ from muster.protocol.primitives import ZERO_UUID
 
 Result = tuple[FetchedPartition, PartitionData]
 
+_NOT_THERE = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
 
 class Reader:
     """Reads partitions for fetches, no more than `max_bytes` for one."""
@@ -52,11 +54,15 @@ class Reader:
         return self._partitions.get(name, partition.asked.partition) if name is not None else None
 
     def read(self, plan: FetchPlan, request: FetchRequest) -> Generator[None, None, tuple[list[Result], int, bool]]:
-        """The records that each partition has now, their bytes in all, and whether a partition failed."""
+        """The records that each partition has now, their bytes in all, and whether the answer has to go out at once.
+
+        A partition that failed is told at once. But as with Kafka, one that does not exist does not end the wait for
+        the others: otherwise a consumer that has one of a deleted topic would ask again and again, without rest.
+        """
         room = min(request.max_bytes, self._max_bytes)
         aborted: list[object] | None = [] if request.isolation_level == READ_COMMITTED else None
         results: list[Result] = []
-        size, failed = 0, False
+        size, failed, is_any_there = 0, False, False
         for count, partition in enumerate(list(plan.partitions.values()), 1):
             data = PartitionData(partition.asked.partition, high_watermark=-1, records=b"")
             data.aborted_transactions = aborted  # type: ignore[assignment]
@@ -65,12 +71,13 @@ class Reader:
                 got = self._read_one(partition, data, max(room - size, 0), size == 0, request.isolation_level)
             except KafkaError as error:
                 data.error_code = error.code
-                failed = True
+                failed = failed or error.code not in _NOT_THERE
             else:
                 size += got
+                is_any_there = True
             if not count % SLICE:
                 yield
-        return results, size, failed
+        return results, size, failed or not is_any_there
 
     def tell_leaders(self, results: Iterable[Result], response: FetchResponse) -> None:
         """Tell of partitions that another broker leads which one (KIP-951): the reader need not ask for metadata."""

@@ -93,8 +93,27 @@ async def test_no_more_than_one_batch_exceeds_what_is_asked_for(broker: Broker) 
 
 
 async def test_an_error_is_told_at_once(broker: Broker) -> None:
-    asked = fetch(broker, "t", "nowhere", partitions=1)
-    assert shown(asked) == [(0, 0), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0)]
+    request = m.FetchRequest(max_wait_ms=LONG_MS, min_bytes=1, topics=[m.FetchTopic("t", partitions=[])])
+    request.topics[0].partitions = [m.FetchPartition(index, fetch_offset=5 * index) for index in range(2)]
+    assert shown(Asked(broker, request, 11)) == [(0, 0), (ErrorCode.OFFSET_OUT_OF_RANGE, 0)]
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+async def test_what_is_not_there_does_not_end_the_wait_for_the_others(broker: Broker, by_id: bool) -> None:
+    """As Kafka 4.2 does: a consumer that asks for a deleted topic beside another would else never rest."""
+    gone = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    missing = m.FetchTopic("nowhere", partitions=[m.FetchPartition(0)])
+    if by_id:
+        missing.topic, missing.topic_id = "", b"nowhere".ljust(16)
+    request = m.FetchRequest(max_wait_ms=LONG_MS, min_bytes=1, topics=[missing])
+    assert shown(Asked(broker, request, 13 if by_id else 11)) == [(gone, 0)]
+
+    there = m.FetchTopic("t", broker.topics.topic_id("t"), [m.FetchPartition(0, partition_max_bytes=1 << 20)])
+    request.topics = [there, missing]
+    asked = Asked(broker, request, 13 if by_id else 11)
+    assert waits(asked)
+    put(broker)
+    assert shown(asked) == [(0, len(batch(1))), (gone, 0)]
 
 
 async def test_a_fetch_whose_connection_ends_is_forgotten(broker: Broker) -> None:

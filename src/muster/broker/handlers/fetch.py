@@ -45,7 +45,7 @@ def _fetch(here: Needs, request: FetchRequest, call: Call) -> Generator[None, No
     if plan.error:
         return FetchResponse(error_code=plan.error)
     results, size, failed = yield from here.reader.read(plan, request)
-    if size >= request.min_bytes or request.max_wait_ms <= 0 or failed or not plan.partitions:
+    if size >= request.min_bytes or request.max_wait_ms <= 0 or failed:
         return (yield from _answer(here, plan, results, call.version, failed))
     # Among very many partitions, one that was read some slices ago may have grown since. Its new records then wait
     # until the fetch's time is over.
