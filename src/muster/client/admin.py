@@ -13,6 +13,7 @@ from muster.client.core.admin import (
     ClusterDescription,
     ConfigEntry,
     ConfigResource,
+    ConfigResourceType,
     CreatedTopic,
     GroupDescription,
     GroupListing,
@@ -20,6 +21,9 @@ from muster.client.core.admin import (
     TopicDescription,
     TopicListing,
 )
+from muster.client.core.admin_configs import Changes
+from muster.client.core.admin_members import GroupMember
+from muster.client.core.admin_partitions import ElectionType, LogDirDescription, NewPartitions, ProducerState
 from muster.client.loop import LoopThread
 from muster.errors import KafkaError
 from muster.model import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
@@ -84,6 +88,28 @@ class Admin(forks.StaysHere):
         """As `AsyncAdmin.list_offsets`."""
         return self._run(self._admin.list_offsets(timestamps, isolation_level=isolation_level))
 
+    def create_partitions(
+        self, topics: Mapping[str, NewPartitions | int], *, validate_only: bool = False
+    ) -> dict[str, KafkaError | None]:
+        """As `AsyncAdmin.create_partitions`."""
+        return self._run(self._admin.create_partitions(topics, validate_only=validate_only))
+
+    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | KafkaError]:
+        """As `AsyncAdmin.delete_records`."""
+        return self._run(self._admin.delete_records(offsets))
+
+    def describe_producers(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, list[ProducerState] | KafkaError]:
+        """As `AsyncAdmin.describe_producers`."""
+        return self._run(self._admin.describe_producers(partitions))
+
+    def elect_leaders(
+        self, election_type: ElectionType, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """As `AsyncAdmin.elect_leaders`."""
+        return self._run(self._admin.elect_leaders(election_type, partitions))
+
     def describe_cluster(self) -> ClusterDescription:
         """As `AsyncAdmin.describe_cluster`."""
         return self._run(self._admin.describe_cluster())
@@ -93,6 +119,22 @@ class Admin(forks.StaysHere):
     ) -> dict[ConfigResource, dict[str, ConfigEntry] | KafkaError]:
         """As `AsyncAdmin.describe_configs`."""
         return self._run(self._admin.describe_configs(resources, include_documentation=include_documentation))
+
+    def alter_configs(
+        self, changes: Mapping[ConfigResource, Changes], *, validate_only: bool = False
+    ) -> dict[ConfigResource, KafkaError | None]:
+        """As `AsyncAdmin.alter_configs`."""
+        return self._run(self._admin.alter_configs(changes, validate_only=validate_only))
+
+    def list_config_resources(self, types: Iterable[ConfigResourceType] = ()) -> list[ConfigResource]:
+        """As `AsyncAdmin.list_config_resources`."""
+        return self._run(self._admin.list_config_resources(types))
+
+    def describe_log_dirs(
+        self, brokers: Iterable[int] | None = None
+    ) -> dict[int, dict[str, LogDirDescription] | KafkaError]:
+        """As `AsyncAdmin.describe_log_dirs`."""
+        return self._run(self._admin.describe_log_dirs(brokers))
 
     def list_consumer_groups(self, *, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[GroupListing]:
         """As `AsyncAdmin.list_consumer_groups`."""
@@ -117,3 +159,15 @@ class Admin(forks.StaysHere):
     ) -> dict[TopicPartition, KafkaError | None]:
         """As `AsyncAdmin.alter_consumer_group_offsets`."""
         return self._run(self._admin.alter_consumer_group_offsets(group_id, offsets))
+
+    def delete_consumer_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """As `AsyncAdmin.delete_consumer_group_offsets`."""
+        return self._run(self._admin.delete_consumer_group_offsets(group_id, partitions))
+
+    def remove_consumer_group_members(
+        self, group_id: str, members: Iterable[GroupMember] | None = None, *, reason: str | None = None
+    ) -> dict[GroupMember, KafkaError | None]:
+        """As `AsyncAdmin.remove_consumer_group_members`."""
+        return self._run(self._admin.remove_consumer_group_members(group_id, members, reason=reason))

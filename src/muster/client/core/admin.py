@@ -101,11 +101,13 @@ class ConfigResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
     GROUP = 32
 
 
 class ConfigResource(NamedTuple):
-    """One topic, broker (its id as text) or group."""
+    """One topic, broker (its id as text, empty for the defaults of all) or group."""
 
     resource_type: ConfigResourceType
     name: str

@@ -110,7 +110,13 @@ TOPICS_AGAIN = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_E
 """CreateTopics, DeleteTopics."""
 
 LIST_OFFSETS_AGAIN = STALE_METADATA - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-"""ListOffsets."""
+"""ListOffsets, DescribeProducers. That a partition does not exist is an answer."""
+
+RECORDS_AGAIN = LIST_OFFSETS_AGAIN | {ErrorCode.REQUEST_TIMED_OUT}
+"""DeleteRecords: a follower did not delete them in time. Deleting twice is deleting once."""
+
+CONFIGS_AGAIN = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT})
+"""IncrementalAlterConfigs."""
 
 GROUPS_AGAIN = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}

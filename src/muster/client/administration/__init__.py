@@ -1,0 +1,1 @@
+"""The parts of `AsyncAdmin`, by what they administer."""

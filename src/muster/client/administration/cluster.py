@@ -1,0 +1,121 @@
+"""The cluster as a whole: its brokers, their settings and log directories."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+from muster.client.administration.part import AdminPart
+from muster.client.core import admin as rules
+from muster.client.core import admin_configs, admin_partitions
+from muster.client.core.admin import ClusterDescription, ConfigEntry, ConfigResource, ConfigResourceType
+from muster.client.core.admin_configs import Changes
+from muster.client.core.admin_partitions import LogDirDescription
+from muster.client.core.refusals import CONFIGS_AGAIN
+from muster.client.core.sends import LEAST_LOADED
+from muster.errors import ErrorCode, KafkaError
+from muster.model import Node
+from muster.protocol.admin_messages import DescribeLogDirsRequest, ListConfigResourcesRequest
+from muster.protocol.messages import DescribeClusterRequest, DescribeConfigsRequest, DescribeConfigsResource
+
+
+class ClusterPart(AdminPart):
+    """What `AsyncAdmin` does with brokers and settings."""
+
+    async def describe_cluster(self) -> ClusterDescription:
+        """Id, controller and brokers of the cluster. Brokers before Kafka 2.8 raise UnsupportedVersionError."""
+        answer = await self._calls.retried(lambda: self._calls.ask(LEAST_LOADED, DescribeClusterRequest()))
+        error = rules.failure(answer.error_code, answer.error_message)
+        if error is not None:
+            raise error
+        nodes = [Node(broker.broker_id, broker.host, broker.port, broker.rack) for broker in answer.brokers]
+        return ClusterDescription(answer.cluster_id, answer.controller_id, sorted(nodes))
+
+    async def describe_configs(
+        self, resources: Iterable[ConfigResource], *, include_documentation: bool = False
+    ) -> dict[ConfigResource, dict[str, ConfigEntry] | KafkaError]:
+        """The settings of topics, brokers and groups. A broker is asked for its own."""
+
+        async def attempt(
+            pending: list[ConfigResource],
+        ) -> dict[ConfigResource, dict[str, ConfigEntry] | KafkaError]:
+            found: dict[ConfigResource, dict[str, ConfigEntry] | KafkaError] = {}
+            by_node: dict[int, list[ConfigResource]] = {}
+            for resource in pending:
+                own = resource.resource_type is ConfigResourceType.BROKER and resource.name.isdecimal()
+                by_node.setdefault(int(resource.name) if own else LEAST_LOADED, []).append(resource)
+            await self._calls.controller()  # knows the brokers by then
+            for node_id, asked in by_node.items():
+                request = DescribeConfigsRequest(
+                    resources=[DescribeConfigsResource(r.resource_type, r.name, None) for r in asked],
+                    include_documentation=include_documentation,
+                )
+                answer = await self._calls.ask(node_id, request)
+                for result in answer.results:
+                    resource = ConfigResource(ConfigResourceType(result.resource_type), result.resource_name)
+                    found[resource] = rules.config_entries(result)
+            return found
+
+        return await self._calls.settle(resources, attempt, frozenset())
+
+    async def alter_configs(
+        self, changes: Mapping[ConfigResource, Changes], *, validate_only: bool = False
+    ) -> dict[ConfigResource, KafkaError | None]:
+        """Change single settings of topics, brokers and groups, and leave the others as they are (KIP-339). A mapping
+        has a setting's new value, or None for its default; `ConfigChange` can also append to a list. A broker is
+        asked for its own; one with an empty name means the defaults of all. `validate_only` only checks."""
+        wanted = {resource: admin_configs.config_changes(resource, asked) for resource, asked in changes.items()}
+
+        async def attempt(pending: list[ConfigResource]) -> dict[ConfigResource, KafkaError | None]:
+            by_node: dict[int, list[ConfigResource]] = {}
+            controller = await self._calls.controller()
+            for resource in pending:
+                own = admin_configs.own_node(resource)
+                by_node.setdefault(controller if own is None else own, []).append(resource)
+            found: dict[ConfigResource, KafkaError | None] = {}
+            for node_id, asked in by_node.items():
+                request = admin_configs.alter_configs_request(
+                    {resource: wanted[resource] for resource in asked}, validate_only=validate_only
+                )
+                found |= admin_configs.alter_configs_answers(await self._calls.ask(node_id, request))
+            return found
+
+        return await self._calls.settle(wanted, attempt, CONFIGS_AGAIN)
+
+    async def list_config_resources(self, types: Iterable[ConfigResourceType] = ()) -> list[ConfigResource]:
+        """Which topics, brokers, groups and clients have settings, of all types or the given ones (KIP-1142).
+
+        Raises:
+            KafkaError: the broker refused it.
+            UnsupportedVersionError: the broker is older than Kafka 4.1.
+        """
+        wanted = list(types)
+
+        def build(version: int) -> ListConfigResourcesRequest:
+            return admin_configs.list_resources_request(version, wanted)
+
+        answer = await self._calls.retried(lambda: self._calls.send(LEAST_LOADED, ListConfigResourcesRequest, build))
+        error = rules.failure(answer.error_code)
+        if error is not None:
+            raise error
+        return admin_configs.listed_resources(answer)
+
+    async def describe_log_dirs(
+        self, brokers: Iterable[int] | None = None
+    ) -> dict[int, dict[str, LogDirDescription] | KafkaError]:
+        """The log directories of brokers, of all if none are named: what each holds of which partition, in bytes."""
+        await self._calls.controller()  # knows the brokers by then
+        known = {broker.node_id for broker in (await self._calls.describe([])).brokers}
+        wanted = sorted(known) if brokers is None else list(dict.fromkeys(brokers))
+
+        async def one(broker: int) -> dict[str, LogDirDescription] | KafkaError:
+            if broker not in known:
+                return KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"the cluster has no broker {broker} now")
+            try:
+                answer = await self._calls.retried(lambda: self._calls.ask(broker, DescribeLogDirsRequest(topics=None)))
+            except KafkaError as error:
+                return error
+            return admin_partitions.log_dirs(answer)
+
+        answers = await asyncio.gather(*(one(broker) for broker in wanted))
+        return dict(zip(wanted, answers, strict=True))
