@@ -27,7 +27,7 @@ from muster.client.security.access import Access
 from muster.errors import AuthenticationError, ClosedError, MusterError
 from muster.model import Node
 
-log = logging.getLogger("muster.client")
+log = logging.getLogger("muster.client.network")
 
 _FIRST_BOOTSTRAP_ID = -2
 

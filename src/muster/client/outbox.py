@@ -28,7 +28,7 @@ from muster.client.loop import LoopThread
 from muster.client.producer_engine import UNCLOSED_MS, Engine, Serializer
 from muster.errors import ClosedError, IllegalStateError, KafkaTimeoutError
 
-log = logging.getLogger("muster.client")
+log = logging.getLogger("muster.client.producer")
 
 _MAX_INBOX = 1_000
 """How many records a caller may be ahead of the background thread. Python's garbage collector would look at more of

@@ -23,7 +23,7 @@ from muster.errors import ClosedError, MusterError
 from muster.model import RecordMetadata
 from muster.protocol.record_batch import record_size
 
-log = logging.getLogger("muster.client")
+log = logging.getLogger("muster.client.producer")
 
 Serializer = Callable[[Any], bytes | None]
 Headers = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]

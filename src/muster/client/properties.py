@@ -18,7 +18,7 @@ from typing import Final
 
 from muster.errors import ConfigError
 
-log = logging.getLogger("muster.client")
+log = logging.getLogger("muster.client.settings")
 
 _SPACE: Final = " \t\f"
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}

@@ -52,7 +52,7 @@ from muster.model import TopicPartition
 from muster.protocol.api import READ_UNCOMMITTED
 from muster.protocol.record_batch import NO_TIMESTAMP, BatchHeader
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("muster.log")
 
 Origin = Literal["client", "coordinator"]
 

@@ -34,7 +34,7 @@ from muster.log.producer_state import CorruptSnapshotError, ProducerState
 from muster.log.segment import Segment, segment_name
 from muster.protocol.record_batch import HEADER_SIZE, BatchHeader, check_batch, read_header
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("muster.log")
 
 _CHUNK = 4 * 1024 * 1024
 _NAME = re.compile(r"([0-9]{20})\.(log|index|timeindex|snapshot|log\.cleaned|log\.swap|log\.deleted)\Z")

@@ -30,7 +30,7 @@ from muster.log.partition import PartitionLog
 from muster.log.segment import Segment
 from muster.model import TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("muster.log")
 
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"

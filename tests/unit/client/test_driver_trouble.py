@@ -205,7 +205,7 @@ async def test_a_name_that_nobody_knows():
 
 
 def told(caplog, level):
-    return [r.getMessage() for r in caplog.records if r.levelno == level and r.name == "muster.client"]
+    return [r.getMessage() for r in caplog.records if r.levelno == level and r.name == "muster.client.network"]
 
 
 async def test_that_nobody_listens_is_told_once_and_so_is_that_it_has_changed(caplog):
