@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
-from muster.model import OffsetAndMetadata
+from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
 
 class ErrorCode(IntEnum):
@@ -228,13 +228,25 @@ _RETRIABLE = STALE_METADATA | frozenset(
 )
 
 
+_ENDS_CLIENTS = frozenset({ErrorCode.FENCED_INSTANCE_ID, ErrorCode.PRODUCER_FENCED})
+"""Another client has taken this one's place (KIP-345, KIP-98)."""
+
+
 class MusterError(Exception):
     """The base of all that muster raises on purpose.
 
     When Kafka or the network fails, the error is a `KafkaError` with Kafka's own error code; `KafkaTimeoutError` and
     `KafkaConnectionError` are two of them. When the call, the settings or the state of the client is wrong, the error
-    is another subclass.
+    is another subclass. docs/errors.md lists them.
     """
+
+    fatal: bool = False
+    """Whether the client that raised it has come to its end: close it, and make another."""
+
+    @property
+    def retriable(self) -> bool:
+        """Whether trying again may help."""
+        return False
 
 
 class ProtocolError(MusterError):
@@ -259,10 +271,12 @@ class KafkaError(MusterError):
     def __init__(self, code: ErrorCode | int, message: str | None = None) -> None:
         self.code = error_code(code)
         self.message = message
+        if self.code in _ENDS_CLIENTS:
+            self.fatal = True
         super().__init__(f"{self.code.name}: {message}" if message else self.code.name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.code, self.message)
+        return type(self), (self.code, self.message), self.__dict__
 
     @property
     def retriable(self) -> bool:
@@ -280,7 +294,7 @@ class _NoAnswerError(KafkaError):
         self.args = (message,)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.message,)
+        return type(self), (self.message,), self.__dict__
 
 
 class KafkaTimeoutError(_NoAnswerError):
@@ -308,7 +322,7 @@ class AuthenticationError(KafkaError):
         self._retriable = retriable
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.message, self._retriable)
+        return type(self), (self.message, self._retriable), self.__dict__
 
     @property
     def retriable(self) -> bool:
@@ -327,7 +341,7 @@ class LogTruncationError(KafkaError):
         self.divergent = divergent
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.message, self.divergent)
+        return type(self), (self.message, self.divergent), self.__dict__
 
 
 class CommitFailedError(KafkaError):
@@ -339,6 +353,35 @@ class CommitFailedError(KafkaError):
 
 class ClosedError(MusterError):
     """The client was closed before or during the call."""
+
+    fatal = True
+
+
+class SerializationError(MusterError):
+    """A key or value could not be turned into bytes, or bytes into a key or value. The cause is what the serializer or
+    deserializer raised."""
+
+
+class RecordDeserializationError(SerializationError):
+    """A record could not be deserialized (KIP-334). The position stays in front of it.
+
+    Each poll tries again, and raises again while that fails. `consumer.seek(error.partition, error.offset + 1)` passes
+    over the record; `error.record` has its raw key, value and headers, for a topic of dead letters (KIP-1036).
+    """
+
+    def __init__(self, origin: str, record: ConsumerRecord, cause: str) -> None:
+        self.partition = TopicPartition(record.topic, record.partition)
+        self.offset = record.offset
+        self.origin = origin
+        """"key" or "value"."""
+        self.record = record
+        """The record as it was fetched, with bytes."""
+        text = f"the {origin} of the record at offset {record.offset} of {self.partition} cannot be deserialized"
+        super().__init__(f"{text}: {cause}; seek() past it to go on")
+        self._cause = cause
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.origin, self.record, self._cause), self.__dict__
 
 
 class IllegalArgumentError(MusterError, ValueError):

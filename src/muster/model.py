@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -121,7 +121,8 @@ def headers_on_demand(kind: type[T]) -> type[T]:
 class ConsumerRecord:
     """A record as a consumer gets it.
 
-    `timestamp` is in milliseconds since the epoch; `timestamp_type` 0 is CreateTime, 1 LogAppendTime.
+    `key` and `value` are bytes or None, or what the consumer's deserializers have made of bytes. `timestamp` is in
+    milliseconds since the epoch; `timestamp_type` 0 is CreateTime, 1 LogAppendTime.
     """
 
     topic: str
@@ -129,8 +130,8 @@ class ConsumerRecord:
     offset: int
     timestamp: int
     timestamp_type: int
-    key: bytes | None
-    value: bytes | None
+    key: Any
+    value: Any
     headers: Headers = field(default_factory=list)
     leader_epoch: int = NO_LEADER_EPOCH
 

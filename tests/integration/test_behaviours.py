@@ -126,7 +126,7 @@ def test_lag_is_seen_as_it_shrinks(cluster):
 
         def step():
             if consumer.poll(50):
-                seen.append(consumer.lag(place))
+                seen.append(consumer.current_lag(place))
 
         until(lambda: bool(seen) and seen[-1] == 0, step)
     assert seen == [6, 2, 0]

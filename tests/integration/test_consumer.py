@@ -101,7 +101,7 @@ def test_manual_assignment_seeks_pauses_and_asks(cluster, face):
         assert consumer.paused() == {one}
         assert [record.offset for record in read(consumer, 5)] == [45, 46, 47, 48, 49]
         assert consumer.poll(200) == {}
-        assert consumer.lag(zero) == 0
+        assert consumer.current_lag(zero) == 0
         consumer.resume([one])
         assert len(read(consumer, 50)) == 50
         consumer.seek_to_beginning([zero])

@@ -290,6 +290,13 @@ def test_a_cluster_that_wants_tls_and_a_password(place: Place, secure_kafka: Sec
     assert "flights" in place.run(command)
 
 
+def test_errors_by_their_root(place: Place) -> None:
+    serve(place)
+    told = place.python(sample("errors.md", "except KafkaError"))
+    read = "muster consume flights --from-beginning --max-messages 1 --timeout-ms 500 2>&1 || true"
+    await_words(place, told, read, "late")
+
+
 def await_words(place: Place, told: Callable[[], str], command: str, pattern: str) -> None:
     """Run a command again and again until it says something."""
     deadline = time.monotonic() + PATIENCE_S

@@ -6,7 +6,7 @@ import asyncio
 import random
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -18,10 +18,12 @@ from muster.client import forks
 from muster.client.config import ConsumerConfig
 from muster.client.core.consumer import ConsumerCore, OnDone
 from muster.client.core.subscription_state import OffsetReset, SubscriptionKind
-from muster.client.described import describe
+from muster.client.decoding import DecodingHandout
 from muster.client.handout import Handout, Records
 from muster.client.listener import RebalanceListener
 from muster.client.pump import CommitCallback, ConsumerPump, Offsets, call_here, log, settle
+from muster.client.questions import Questions
+from muster.client.serde import Deserializers, GivenDeserializer
 from muster.errors import (
     ClosedError,
     ConfigError,
@@ -34,11 +36,8 @@ from muster.model import (
     ConsumerRecord,
     GroupMetadata,
     OffsetAndMetadata,
-    OffsetAndTimestamp,
-    PartitionInfo,
     TopicPartition,
 )
-from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +53,7 @@ DEFAULT_CLOSE_TIMEOUT_MS = 30_000
 _HANG_UP_MS = 1_000
 
 
-class AsyncConsumer(forks.StaysHere):
+class AsyncConsumer(Questions):
     """Reads records, alone or as a member of a group.
 
     Settings are those of `ConsumerConfig`, by keyword or as a mapping with Kafka's dotted keys. Nothing is connected
@@ -67,12 +66,24 @@ class AsyncConsumer(forks.StaysHere):
                 ...
     """
 
-    def __init__(self, settings: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, Any] | None = None,
+        /,
+        *,
+        key_deserializer: GivenDeserializer | None = None,
+        value_deserializer: GivenDeserializer | None = None,
+        **more: Any,
+    ) -> None:
+        deserializers = Deserializers(key_deserializer, value_deserializer)
         self._config = _named(ConsumerConfig.of(settings, **more))
         self._core = ConsumerCore(self._config, seed=random.getrandbits(31))
         self._pump = ConsumerPump(self._core)
         self._driver, self._loop = self._pump.driver, self._pump.loop
-        self._handout = Handout(self._core.subscription)
+        self._decoding: DecodingHandout | None = None
+        if deserializers:
+            self._decoding = DecodingHandout(self._core.subscription, deserializers.read)
+        self._handout = self._decoding or Handout(self._core.subscription)
         self._core.unhandled = self._handout.unhandled
         self._arrow: ArrowReader | None = None
         self._started = False
@@ -252,9 +263,17 @@ class AsyncConsumer(forks.StaysHere):
         """
         limit = max_records or self._config.max_poll_records
 
-        def hand_out() -> Records:
+        async def hand_out() -> Records:
+            decoding = self._decoding
+            if decoding is None:
+                self._take(limit)
+                return self._handout.hand_out(limit)
+            decoding.raise_failure()
             self._take(limit)
-            return self._handout.hand_out(limit)
+            reading = decoding.reading(limit)
+            if reading:
+                await self._pump.call_user(reading)
+            return decoding.settle(reading)
 
         return await self._poll(timeout_ms, hand_out)
 
@@ -277,7 +296,7 @@ class AsyncConsumer(forks.StaysHere):
         """
         reader = self._arrow_reader(columns)
 
-        def hand_out() -> dict[TopicPartition, pa.Table]:
+        async def hand_out() -> dict[TopicPartition, pa.Table]:
             self._handout.give_back()
             tables = reader.collect()
             self._handout.hand_out_tables({partition: reader.starts[partition] for partition in tables})
@@ -298,7 +317,7 @@ class AsyncConsumer(forks.StaysHere):
             self._arrow = ArrowReader(self._config, self._core.fetcher, wanted)
         return self._arrow
 
-    async def _poll(self, timeout_ms: int, hand_out: Callable[[], T]) -> T:
+    async def _poll(self, timeout_ms: int, hand_out: Callable[[], Awaitable[T]]) -> T:
         """The caller has come back for more: wait, for `timeout_ms` at most, until there is something to hand out."""
         self._check_open()
         if self._polling:
@@ -314,7 +333,7 @@ class AsyncConsumer(forks.StaysHere):
             self._polling = False
             self._core.leave_poll()
 
-    async def _poll_on(self, deadline: int, hand_out: Callable[[], T]) -> T:
+    async def _poll_on(self, deadline: int, hand_out: Callable[[], Awaitable[T]]) -> T:
         self._handout.come_back()
         self._reader = asyncio.current_task()
         self._core.enter_poll(self._driver.now())
@@ -327,7 +346,7 @@ class AsyncConsumer(forks.StaysHere):
             if await self._pump.handle_events():
                 continue
             try:
-                found = hand_out()
+                found = await hand_out()
             except BaseException:
                 self._handout.take_back()  # the caller does not get the records
                 raise
@@ -369,8 +388,11 @@ class AsyncConsumer(forks.StaysHere):
 
     async def _fill(self) -> None:
         """Wait for records for iteration to hand out."""
-        limit = self._config.max_poll_records
-        await self._poll(self._config.max_poll_interval_ms // 2, lambda: self._take(limit))
+
+        async def hand_out() -> bool:
+            return self._take(self._config.max_poll_records)
+
+        await self._poll(self._config.max_poll_interval_ms // 2, hand_out)
 
     # --- where to read -----------------------------------------------------------------------------------------------
 
@@ -430,7 +452,7 @@ class AsyncConsumer(forks.StaysHere):
         """The paused partitions."""
         return set(self._core.subscription.paused())
 
-    def lag(self, partition: TopicPartition) -> int | None:
+    def current_lag(self, partition: TopicPartition) -> int | None:
         """How many records are still to be read, None before the first fetch."""
         found = self._core.fetcher.lag(partition) if self._core.fetcher is not None else None
         return None if found is None else found + self._handout.count(partition)
@@ -470,19 +492,6 @@ class AsyncConsumer(forks.StaysHere):
             self._handout.come_back()
         return {partition: place.offset for partition, place in self._core.consumed().items()}
 
-    async def committed(
-        self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offsets; None for a partition without one."""
-        await self.start()
-        outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._core.fetch_committed(partitions, partial(settle, outcome), until=self._pump.until(timeout_ms))
-        self._loop.wakeup()
-        found: dict[TopicPartition, OffsetAndMetadata | None] | MusterError = await self._pump.outcome(outcome)
-        if isinstance(found, MusterError):
-            raise found
-        return found
-
     def _commit(self, offsets: Offsets, on_done: OnDone, until: int | None) -> None:
         self._core.commit(offsets, on_done, until=until)
         self._handout.handled_up_to(offsets)
@@ -496,55 +505,6 @@ class AsyncConsumer(forks.StaysHere):
             TopicPartition(*partition): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
             for partition, offset in offsets.items()
         }
-
-    # --- asking ------------------------------------------------------------------------------------------------------
-
-    async def beginning_offsets(
-        self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
-    ) -> dict[TopicPartition, int]:
-        """The oldest offsets that can be read."""
-        found = await self._query(dict.fromkeys(partitions, EARLIEST_TIMESTAMP), timeout_ms)
-        return {partition: offset.offset for partition, offset in found.items() if offset is not None}
-
-    async def end_offsets(
-        self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
-    ) -> dict[TopicPartition, int]:
-        """The offsets that the next records will get; for read_committed, where the first open transaction begins."""
-        found = await self._query(dict.fromkeys(partitions, LATEST_TIMESTAMP), timeout_ms)
-        return {partition: offset.offset for partition, offset in found.items() if offset is not None}
-
-    async def offsets_for_times(
-        self, timestamps: Mapping[TopicPartition, int], timeout_ms: int | None = None
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first offsets at or after timestamps (milliseconds since the epoch); None where there is none."""
-        if any(timestamp < 0 for timestamp in timestamps.values()):
-            raise IllegalStateError("a timestamp is at least 0: beginning_offsets and end_offsets find the ends")
-        return await self._query(dict(timestamps), timeout_ms)
-
-    async def _query(
-        self, timestamps: dict[TopicPartition, int], timeout_ms: int | None
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        await self.start()
-        query = self._core.offsets.query(timestamps)
-        try:
-            if not await self._pump.wait(lambda: query.done, self._pump.until(timeout_ms)):
-                raise KafkaTimeoutError("the offsets could not be looked up in time")
-        finally:
-            self._core.offsets.cancel(query)
-        if query.error is not None:
-            raise query.error
-        return query.results
-
-    async def partitions_for(self, topic: str, timeout_ms: int | None = None) -> list[PartitionInfo]:
-        """The partitions of a topic, and where they are; asks the cluster each time."""
-        await self.start()
-        found = await describe(self._driver, self._config, [topic], self._pump.until(timeout_ms))
-        return found.get(topic, [])
-
-    async def list_topics(self, timeout_ms: int | None = None) -> dict[str, list[PartitionInfo]]:
-        """All topics that this client may see, with their partitions; asks the cluster each time."""
-        await self.start()
-        return await describe(self._driver, self._config, None, self._pump.until(timeout_ms))
 
     # --- the group ---------------------------------------------------------------------------------------------------
 

@@ -18,10 +18,10 @@ from muster.client.producer_engine import (
     Headers,
     OnDelivery,
     Receipt,
-    Serializer,
     check_callable,
     patience_ms,
 )
+from muster.client.serde import GivenSerializer, Serializers
 from muster.errors import ClosedError, KafkaTimeoutError
 from muster.model import RecordMetadata
 
@@ -42,8 +42,8 @@ class AsyncProducer(forks.StaysHere):
         settings: Mapping[str, Any] | None = None,
         /,
         *,
-        key_serializer: Serializer | None = None,
-        value_serializer: Serializer | None = None,
+        key_serializer: GivenSerializer | None = None,
+        value_serializer: GivenSerializer | None = None,
         partitioner: Partitioner | None = None,
         **more: Any,
     ) -> None:
@@ -51,7 +51,11 @@ class AsyncProducer(forks.StaysHere):
         self._room = asyncio.Event()
         self._over = asyncio.Event()
         self._engine = Engine(
-            config, key_serializer, value_serializer, partitioner, self._room.set, in_callers_loop=True
+            config,
+            Serializers(key_serializer, value_serializer),
+            partitioner,
+            self._room.set,
+            in_callers_loop=True,
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False

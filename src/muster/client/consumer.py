@@ -16,6 +16,7 @@ from muster.client.blocking import BlockingReader
 from muster.client.listener import RebalanceListener
 from muster.client.loop import LoopThread, in_caller
 from muster.client.pump import CommitCallback
+from muster.client.serde import GivenDeserializer
 from muster.errors import ClosedError
 from muster.model import (
     ConsumerRecord,
@@ -41,8 +42,18 @@ class Consumer(BlockingReader):
 
     _consumer: AsyncConsumer
 
-    def __init__(self, settings: Mapping[str, Any] | None = None, /, **more: Any) -> None:
-        self._consumer = AsyncConsumer(settings, **more)
+    def __init__(
+        self,
+        settings: Mapping[str, Any] | None = None,
+        /,
+        *,
+        key_deserializer: GivenDeserializer | None = None,
+        value_deserializer: GivenDeserializer | None = None,
+        **more: Any,
+    ) -> None:
+        self._consumer = AsyncConsumer(
+            settings, key_deserializer=key_deserializer, value_deserializer=value_deserializer, **more
+        )
         self._consumer._pump.call_user = in_caller
         self._handout = self._consumer._handout
         thread = LoopThread("muster-consumer", self._consumer._hang_up)
@@ -140,9 +151,9 @@ class Consumer(BlockingReader):
         """The paused partitions."""
         return self._do(self._consumer.paused)
 
-    def lag(self, partition: TopicPartition) -> int | None:
+    def current_lag(self, partition: TopicPartition) -> int | None:
         """How many records are still to be read, None before the first fetch."""
-        return self._do(self._consumer.lag, partition)
+        return self._do(self._consumer.current_lag, partition)
 
     # --- committing --------------------------------------------------------------------------------------------------
 

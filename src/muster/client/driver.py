@@ -544,6 +544,7 @@ class CoreLoop:
         """The error of every call after the loop has stopped."""
         failure = MusterError(f"the client has stopped at an error inside it, and has to be made anew: {self.error!r}")
         failure.__cause__ = self.error
+        failure.fatal = True
         return failure
 
     def _fail_waiters(self, error: MusterError) -> None:

@@ -105,15 +105,22 @@ class Handout:
         return self._next_of_another()
 
     def _next_of_another(self) -> ConsumerRecord | None:
+        run = self._first()
+        if run is None:
+            return None
+        record = run.records[run.index]
+        run.index += 1
+        return record
+
+    def _first(self) -> _Run | None:
+        """The run that iteration goes on with, once all that was handed out is handled."""
         self.come_back()
         if self._ended:
             return None
         for run in self._runs:
             if run.may_go_on:
-                record = run.records[run.index]
                 self._current = run
-                run.index += 1
-                return record
+                return run
         return None
 
     def hand_out_tables(self, starts: Mapping[TopicPartition, int]) -> None:

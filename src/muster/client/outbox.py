@@ -25,7 +25,8 @@ from muster.client.config import ProducerConfig
 from muster.client.core.produce.accumulator import OutgoingRecord
 from muster.client.core.produce.partitioner import Partitioner
 from muster.client.loop import LoopThread
-from muster.client.producer_engine import UNCLOSED_MS, Engine, Serializer
+from muster.client.producer_engine import UNCLOSED_MS, Engine
+from muster.client.serde import Serializers
 from muster.errors import ClosedError, IllegalStateError, KafkaTimeoutError
 
 log = logging.getLogger("muster.client.producer")
@@ -47,13 +48,10 @@ class Outbox:
     def __init__(
         self,
         config: ProducerConfig,
-        key_serializer: Serializer | None,
-        value_serializer: Serializer | None,
+        serializers: Serializers,
         partitioner: Partitioner | None,
     ) -> None:
-        self.engine = Engine(
-            config, key_serializer, value_serializer, partitioner, self._on_told, in_callers_loop=False
-        )
+        self.engine = Engine(config, serializers, partitioner, self._on_told, in_callers_loop=False)
         self._config = config
         self._thread = LoopThread("muster-producer")
         self._lock = threading.Lock()

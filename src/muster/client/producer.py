@@ -18,7 +18,8 @@ from muster.client.config import ProducerConfig
 from muster.client.core.produce.partitioner import Partitioner
 from muster.client.delivery import DeliveryFuture
 from muster.client.outbox import Outbox
-from muster.client.producer_engine import Headers, OnDelivery, Receipt, Serializer, check_callable, patience_ms
+from muster.client.producer_engine import Headers, OnDelivery, Receipt, check_callable, patience_ms
+from muster.client.serde import GivenSerializer, Serializers
 from muster.model import RecordMetadata
 
 
@@ -40,13 +41,13 @@ class Producer(forks.StaysHere):
         settings: Mapping[str, Any] | None = None,
         /,
         *,
-        key_serializer: Serializer | None = None,
-        value_serializer: Serializer | None = None,
+        key_serializer: GivenSerializer | None = None,
+        value_serializer: GivenSerializer | None = None,
         partitioner: Partitioner | None = None,
         **more: Any,
     ) -> None:
         config = ProducerConfig.of(settings, **more)
-        self._outbox = Outbox(config, key_serializer, value_serializer, partitioner)
+        self._outbox = Outbox(config, Serializers(key_serializer, value_serializer), partitioner)
         self._engine = self._outbox.engine
 
     def start(self) -> None:

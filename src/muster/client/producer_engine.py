@@ -19,13 +19,13 @@ from muster.client.core.produce.partitioner import Partitioner
 from muster.client.delivery import DeliveryFuture
 from muster.client.driver import wall_clock_ms
 from muster.client.producer_loop import ProducerLoop
+from muster.client.serde import Serializers, as_bytes
 from muster.errors import ClosedError, MusterError
 from muster.model import RecordMetadata
 from muster.protocol.record_batch import record_size
 
 log = logging.getLogger("muster.client.producer")
 
-Serializer = Callable[[Any], bytes | None]
 Headers = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 OnDelivery = Callable[[RecordMetadata | None, MusterError | None], None]
 """Called once for each record: with its place in the log, or with the error."""
@@ -74,19 +74,15 @@ class Engine(ProducerLoop):
     def __init__(
         self,
         config: ProducerConfig,
-        key_serializer: Serializer | None,
-        value_serializer: Serializer | None,
+        serializers: Serializers,
         partitioner: Partitioner | None,
         on_told: Callable[[], None],
         *,
         in_callers_loop: bool,
     ) -> None:
-        check_callable("key_serializer", key_serializer)
-        check_callable("value_serializer", value_serializer)
         check_callable("partitioner", partitioner)
         super().__init__(config, partitioner)
-        self._key_serializer = key_serializer
-        self._value_serializer = value_serializer
+        self._serializers = serializers or None
         self._on_told = on_told
         self._in_callers_loop = in_callers_loop
         self._watching: asyncio.Task[None] | None = None
@@ -108,8 +104,6 @@ class Engine(ProducerLoop):
         headers: Headers | None,
     ) -> OutgoingRecord:
         """Serialize and check a record: what is wrong with it is its sender's affair alone. Used from any thread."""
-        key_bytes = None if key is None is self._key_serializer else _serialize("key", self._key_serializer, key)
-        value_bytes = _serialize("value", self._value_serializer, value)
         if topic.__class__ is not str or topic not in self.metadata.topics:  # those were looked at before
             check_topic(topic)
         if partition is not None:
@@ -119,6 +113,12 @@ class Engine(ProducerLoop):
         else:
             timestamp_ms = check_number("timestamp_ms", timestamp_ms, 0, _MAX_TIMESTAMP)
         pairs = () if headers is None else _pairs(headers)
+        if self._serializers is not None:
+            more = list(pairs)
+            key, value = self._serializers.write(topic, key, value, more)
+            pairs = _pairs(more) if more else ()
+        key_bytes = None if key is None else as_bytes("key", key)
+        value_bytes = as_bytes("value", value)
         size = record_size(key_bytes, value_bytes, pairs)
         if size > self.core.largest_record and (error := self.core.check_size(size)) is not None:
             raise error
@@ -268,16 +268,6 @@ def _is_seen(future: _Future) -> bool:
     if isinstance(future, DeliveryFuture):
         return future.seen
     return not getattr(future, "_log_traceback", False)  # asyncio's own mark
-
-
-def _serialize(what: str, serializer: Serializer | None, content: Any) -> bytes | None:
-    if serializer is not None:
-        content = serializer(content)
-    if content is None or isinstance(content, bytes):
-        return content
-    if isinstance(content, bytearray | memoryview):
-        return bytes(content)
-    raise TypeError(f"the {what} is {type(content).__name__}, not bytes: encode it, or give a {what}_serializer")
 
 
 def _pairs(headers: Headers) -> list[tuple[str, bytes | None]]:

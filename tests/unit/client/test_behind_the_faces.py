@@ -18,6 +18,7 @@ from muster.client.handout import Handout
 from muster.client.listener import RebalanceListener
 from muster.client.producer_engine import Engine, Receipt, _outcomes
 from muster.client.pump import ConsumerPump, call_here, settle
+from muster.client.serde import Serializers
 from muster.errors import ClosedError, ErrorCode, IllegalStateError, KafkaError, MusterError
 from muster.model import ConsumerRecord, RecordMetadata, TopicPartition
 
@@ -29,7 +30,7 @@ ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def engine() -> Engine:
-    return Engine(ProducerConfig(), None, None, None, lambda: None, in_callers_loop=False)
+    return Engine(ProducerConfig(), Serializers(None, None), None, lambda: None, in_callers_loop=False)
 
 
 def completed(**more: Any) -> list[tuple[Any, RecordMetadata | None, MusterError | None]]:
@@ -219,7 +220,7 @@ async def test_the_lag_counts_what_waits_to_be_handed_out() -> None:
     state = consumer._core.subscription.state(ZERO)
     state.high_watermark = 10
     consumer._handout.take({ZERO: [ConsumerRecord("t", 0, offset, 0, 0, None, None, [], 1) for offset in range(3)]})
-    assert consumer.lag(ZERO) == 10
+    assert consumer.current_lag(ZERO) == 10
 
 
 async def test_a_timestamp_is_no_name_of_an_end() -> None:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 
 from muster import errors
 from muster.client.core.sends import Failure, FailureKind
 from muster.errors import (
+    AuthenticationError,
     CommitFailedError,
     ErrorCode,
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
+    LogTruncationError,
     MusterError,
+    RecordDeserializationError,
 )
+from muster.model import ConsumerRecord, TopicPartition
 
 
 def test_everything_that_is_raised_on_purpose_is_a_muster_error():
@@ -60,3 +66,52 @@ def test_a_failure_may_heal_exactly_if_its_error_may(kind):
     error = failure.error()
     assert str(error) == "why"
     assert failure.retriable == (isinstance(error, KafkaError) and error.retriable)
+
+
+def rows_of_the_page():
+    text = (Path(__file__).resolve().parents[3] / "docs" / "errors.md").read_text()
+    found = re.findall(r"^\| `(\w+)` \| (.+?) \| .+? \| (.+?) \| (.+?) \|$", text, re.MULTILINE)
+    return {name: (set(re.findall(r"\w+", bases)), retriable, fatal) for name, bases, retriable, fatal in found}
+
+
+def example(kind):
+    if issubclass(kind, RecordDeserializationError):
+        return kind("value", ConsumerRecord("t", 0, 7, 0, 0, b"k", b"v"), "bad")
+    if issubclass(kind, KafkaError) and not issubclass(kind, errors._NoAnswerError | AuthenticationError):
+        return kind("text") if kind is LogTruncationError else kind(ErrorCode.INVALID_REQUEST, "text")
+    return kind("text")
+
+
+def test_the_page_has_each_class_with_what_it_is_and_what_to_do():
+    classes = {
+        name: found
+        for name, found in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(found, Exception) and not name.startswith("_")
+    }
+    rows = rows_of_the_page()
+    assert set(rows) == set(classes)
+    for name, kind in classes.items():
+        bases, retriable, fatal = rows[name]
+        assert bases == {base.__name__.replace("_NoAnswerError", "KafkaError") for base in kind.__bases__}
+        one = example(kind)
+        assert retriable.startswith("yes" if one.retriable else ("no", "as", "where")), name
+        assert fatal.startswith("yes" if one.fatal else ("no", "then", "where", "for")), name
+
+
+@pytest.mark.parametrize("code", list(ErrorCode))
+def test_a_client_whose_place_is_taken_has_come_to_its_end(code):
+    fenced = code in (ErrorCode.FENCED_INSTANCE_ID, ErrorCode.PRODUCER_FENCED)
+    assert KafkaError(code).fatal is fenced
+    assert KafkaError(code).retriable is code.retriable
+
+
+def test_pickling_keeps_what_was_learnt_about_an_error():
+    ended = KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "no producer id")
+    ended.fatal = True
+    ended.add_note("the first of 7")
+    again = pickle.loads(pickle.dumps(ended))
+    assert (again.fatal, again.__notes__) == (True, ["the first of 7"])
+    record = ConsumerRecord("t", 3, 7, 0, 0, b"k", b"v", [("h", None)])
+    one = pickle.loads(pickle.dumps(RecordDeserializationError("key", record, "bad")))
+    assert (one.partition, one.offset, one.origin, one.record) == (TopicPartition("t", 3), 7, "key", record)
+    assert str(one).startswith("the key of the record at offset 7 of t-3 cannot be deserialized: bad")

@@ -146,7 +146,7 @@ def test_other_calls_say_nothing_of_the_kind(world: World) -> None:
         consumer.pause(world.places)
         consumer.resume(world.places)
         consumer.committed(world.places)
-        consumer.lag(world.places[0])
+        consumer.current_lag(world.places[0])
         consumer.end_offsets(world.places)
         raise ValueError
     assert world.committed() == [10]

@@ -23,6 +23,7 @@ from muster.errors import (
     KafkaError,
     KafkaTimeoutError,
     MusterError,
+    SerializationError,
 )
 from tests.support.faces import public, rest, until
 from tests.support.peers import free_ports
@@ -365,7 +366,7 @@ def test_serializers():
 
     with (
         Producer(bootstrap_servers=NOWHERE, max_block_ms=1, key_serializer=text, value_serializer=text) as producer,
-        pytest.raises(AttributeError),
+        pytest.raises(SerializationError, match="the value for topic t cannot be serialized"),
     ):
         producer.send("t", 5, "k")
 

@@ -315,13 +315,18 @@ class ProducerCore:
                 self.abort(reply.error())  # the next record is another try
             elif not reply.retriable:
                 text = f"{reply.message}; an idempotent producer needs it: set enable_idempotence to False"
-                self.fatal = UnsupportedVersionError(text)
+                self._end(UnsupportedVersionError(text))
         elif reply.error_code == ErrorCode.NONE:
             self._sequences.set_producer_id(reply.producer_id, reply.producer_epoch)
             return
         elif not error_code(reply.error_code).retriable:
-            self.fatal = KafkaError(reply.error_code, "the broker gave no producer id")
+            self._end(KafkaError(reply.error_code, "the broker gave no producer id"))
         self._init_not_before = now + self._init_backoff.next_wait_ms()
+
+    def _end(self, error: MusterError) -> None:
+        """No record can be sent any more."""
+        error.fatal = True
+        self.fatal = error
 
     def _produce(self, node_id: int, batches: list[ProducerBatch]) -> AnySend:
         by_topic: dict[str, list[ProducerBatch]] = {}
@@ -499,7 +504,7 @@ class ProducerCore:
         if self._sequences is not None:
             self._sequences.failed(batch)
             if code in PRODUCER_ENDS:
-                self.fatal = error
+                self._end(error)
         self._finish(batch, error=error, record_errors=_record_errors(code, answer))
 
     def _finish(
