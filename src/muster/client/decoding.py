@@ -99,21 +99,15 @@ class DecodingHandout(Handout):
         return reading.records
 
     def _go_back(self, partition: TopicPartition, offset: int) -> None:
-        """Have a partition go on with a record that was handed out and did not get to the user."""
-        found = False
-        for run in [run for run in self._runs if run.partition == partition]:
-            if found:
-                self._runs.remove(run)
-                continue
-            index = next((index for index, one in enumerate(run.records) if one.offset >= offset), None)
-            if index is None:
-                continue
-            found = True
-            place = run.place(index)
-            run.records, run.size = run.records[:index], index
-            run.index = min(run.index, index)
-            if run.state.assigned:
-                self._subscription.seek(partition, place)
+        """Have a partition go on with a record that was handed out and did not get to the user. All that was taken of
+        it is in one run: the core is asked for more when nothing is left."""
+        for run in self._runs:
+            index = next((index for index, one in enumerate(run.records) if one.offset == offset), None)
+            if run.partition == partition and index is not None:
+                place = run.place(index)
+                run.records, run.size, run.index = run.records[:index], index, index
+                if run.state.assigned:
+                    self._subscription.seek(partition, place)
 
 
 def _still_fails(state: PartitionState, error: RecordDeserializationError) -> bool:
