@@ -482,6 +482,21 @@ class AsyncConsumer(Questions):
         chosen = self._to_commit(offsets)
         self._commit(chosen, lambda error, _now: self._pump.commit_ended(callback, chosen, error), None)
 
+    def store_offsets(self, offsets: OffsetsToCommit | ConsumerRecord) -> None:
+        """Have the next commit write these offsets, or the one behind a record that is handled: with
+        `enable_auto_offset_store` off nothing else is committed.
+
+        Raises:
+            IllegalStateError: a partition is not assigned (any more), or `enable_auto_offset_store` is on.
+        """
+        self._check_open()
+        if self._config.enable_auto_offset_store:
+            raise IllegalStateError("store_offsets needs enable_auto_offset_store to be off")
+        if isinstance(offsets, ConsumerRecord):
+            place = TopicPartition(offsets.topic, offsets.partition)
+            offsets = {place: OffsetAndMetadata(offsets.offset + 1, offsets.leader_epoch)}
+        self._core.subscription.store({TopicPartition(*partition): offset for partition, offset in offsets.items()})
+
     def handled(self, *, handed_out: bool = False) -> dict[TopicPartition, int]:
         """The positions behind what the caller has handled: what a commit would write, for offsets kept elsewhere.
 

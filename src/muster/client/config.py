@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any, TypeVar
 
+from muster.client import other_names
 from muster.client.security.secret import Secret
 from muster.client.security.settings import PROTOCOLS, SecurityConfig
 from muster.errors import ConfigError
@@ -74,14 +75,17 @@ class ClientConfig(SecurityConfig):
         """Settings from a mapping, keywords, or both (keywords win); dots in names are underscores.
 
         Raises:
-            ConfigError: a name that is not known (the message has the nearest known one), or a value that does not fit.
+            ConfigError: a name that is not known, or a value that does not fit. For a name the message says what a
+                setting of another client is here, or which known one is near.
         """
+        if settings is not None and not isinstance(settings, Mapping):
+            raise ConfigError(f"settings are a mapping or keywords, not {settings!r}; topics are given to subscribe()")
         known: dict[str, Field[Any]] = {setting.name: setting for setting in fields(cls)}
         chosen: dict[str, Any] = {}
         for given, value in (dict(settings or {}) | more).items():
             name = given.replace(".", "_")
             if name not in known:
-                raise ConfigError(_unknown(given, known))
+                raise ConfigError(unknown(given, known))
             chosen[name] = _coerce(name, value, known[name])
         return cls(**chosen)
 
@@ -96,6 +100,9 @@ class ConsumerConfig(ClientConfig):
 
     `partition_assignment_strategy` holds names (range, roundrobin, sticky, cooperative-sticky) or `Assignor` objects,
     the most wanted first.
+
+    `enable_auto_offset_store` is librdkafka's setting: without it only offsets given to `store_offsets` are committed,
+    by auto commit, by `commit` without offsets, at a rebalance and at the end.
     """
 
     group_id: str | None = None
@@ -107,6 +114,7 @@ class ConsumerConfig(ClientConfig):
     auto_offset_reset: str = "latest"
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000
+    enable_auto_offset_store: bool = True
     exclude_internal_topics: bool = True
     allow_auto_create_topics: bool = True
     fetch_min_bytes: int = 1
@@ -331,10 +339,18 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
         raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
 
 
-def _unknown(given: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(given.replace(".", "_"), known, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return f"{given} is no setting of this client{hint}"
+def unknown(given: str, known: Iterable[str]) -> str:
+    """The sentence about a name that a client does not know."""
+    name, refused = given.replace(".", "_"), f"{given} is no setting of this client"
+    kinds = {"consumers": ConsumerConfig, "producers": ProducerConfig, "admin clients": AdminConfig}
+    owners = [kind for kind, config in kinds.items() if name in {setting.name for setting in fields(config)}]
+    if owners:
+        return f"{refused}: it is one of {' and '.join(owners)}"
+    other = other_names.answer(name, known)
+    if other is not None:
+        return f"{refused}: {other}"
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"{refused}; did you mean {near[0]}?" if near else refused
 
 
 def _as_secret(name: str, value: Any) -> Secret | None:

@@ -165,6 +165,11 @@ class Consumer(BlockingReader):
         """Commit without waiting, in one try."""
         self._do(self._consumer.commit_async, offsets, callback)
 
+    def store_offsets(self, offsets: OffsetsToCommit | ConsumerRecord) -> None:
+        """Have the next commit write these offsets, or the one behind a record that is handled: with
+        `enable_auto_offset_store` off nothing else is committed."""
+        self._consumer.store_offsets(offsets)  # a record at a time is usual: it does not cross to the loop's thread
+
     def handled(self, *, handed_out: bool = False) -> dict[TopicPartition, int]:
         """The positions behind what the caller has handled: what a commit would write, for offsets kept elsewhere."""
         return self._do(self._consumer.handled, handed_out=handed_out)

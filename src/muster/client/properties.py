@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from muster.client import other_names
 from muster.errors import ConfigError
 
 log = logging.getLogger("muster.client.settings")
@@ -143,6 +144,9 @@ def _refuse(path: str, key: str, value: str) -> None:
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
+    other = other_names.answer(name, names)
+    if other is not None:
+        return f": {other}"
     near = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.5)
     return f"; did you mean {near[0].replace('_', '.')}?" if near else ""
 

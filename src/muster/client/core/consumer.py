@@ -282,7 +282,9 @@ class ConsumerCore:
         fence: Mapping[TopicPartition, int] | None = None,
     ) -> None:
         """Commit offsets; see `Commits.commit`."""
-        self.group.commits.commit(check_offsets(offsets), on_done, until=until, fence=fence)
+        checked = check_offsets(offsets)
+        self.group.commits.commit(checked, on_done, until=until, fence=fence)
+        self.subscription.store_at_least(checked)
 
     def fetch_committed(
         self,
@@ -308,7 +310,9 @@ class ConsumerCore:
         return self._group is not None and self._group.commits.pending
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The user's position in each partition, which is what a commit sends."""
+        """What a commit sends: the user's position in each partition, or what the user has stored."""
+        if not self.config.enable_auto_offset_store:
+            return self.subscription.stored()
         return {**self.subscription.all_consumed(), **self.unhandled()}
 
     def _commit_consumed(self, on_done: OnDone, now: int) -> None:

@@ -19,7 +19,7 @@ since. A position in AWAIT_VALIDATION is committed all the same (`all_consumed`)
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -84,6 +84,8 @@ class PartitionState:
     preferred_replica: int | None = None
     """A nearer follower that the leader named to fetch from (KIP-392), valid until `preferred_until`."""
     preferred_until: int = 0
+    stored: OffsetAndMetadata | None = None
+    """What the user has said to commit, where only that is committed (`enable_auto_offset_store`)."""
     assigned: bool = True
     """False once the partition was given up. If it comes back, it gets a state of its own."""
 
@@ -242,6 +244,28 @@ class SubscriptionState:
             for partition, state in self._assigned.items()
             if state.state in (PositionState.FETCHING, PositionState.AWAIT_VALIDATION)
         }
+
+    def store(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
+        """Have the next commit that names no offsets write these.
+
+        Raises:
+            IllegalStateError: a partition is not assigned; none is stored then.
+            IllegalArgumentError: an offset is out of range.
+        """
+        wanted = [(self.state(partition), check_offset(partition, offset)) for partition, offset in offsets.items()]
+        for state, offset in wanted:
+            state.stored = offset
+
+    def stored(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What is stored of the assigned partitions."""
+        return {partition: state.stored for partition, state in self._assigned.items() if state.stored is not None}
+
+    def store_at_least(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """These are being committed by name: a later commit of what is stored must not put the group back."""
+        for partition, offset in offsets.items():
+            state = self._assigned.get(partition)
+            if state is not None and state.stored is not None and state.stored.offset < offset.offset:
+                state.stored = offset
 
     def seek(self, partition: TopicPartition, offset: OffsetAndMetadata | int) -> None:
         """Go on from an offset.

@@ -1,0 +1,107 @@
+"""A setting of another client is refused with what it is here, or why there is none."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from muster.client import Admin, AsyncConsumer, Consumer, Producer, other_names
+from muster.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
+from muster.errors import ConfigError
+
+NAMES = Path(__file__).parent / "names"
+LISTS = {
+    path.stem: [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
+    for path in NAMES.glob("*.txt")
+}
+KNOWN: dict[type[ClientConfig], set[str]] = {
+    config: {setting.name for setting in fields(config)} for config in (ConsumerConfig, ProducerConfig, AdminConfig)
+}
+ALL = set().union(*KNOWN.values())
+
+
+def refused(config: type[ClientConfig], name: str) -> str | None:
+    """The sentence about a name, None if it is a setting."""
+    if name.replace(".", "_") in KNOWN[config]:
+        return None
+    with pytest.raises(ConfigError) as told:
+        config.of({name: "1"})
+    return str(told.value)
+
+
+def test_the_lists_are_whole() -> None:
+    assert {name: len(names) for name, names in LISTS.items()} == {
+        "librdkafka": 193,
+        "java": 141,
+        "kafka_python": 79,
+        "aiokafka": 49,
+    }
+
+
+@pytest.mark.parametrize("config", KNOWN, ids=lambda config: config.__name__)
+@pytest.mark.parametrize("client", LISTS)
+def test_every_name_of_every_client_has_an_answer(config: type[ClientConfig], client: str) -> None:
+    for name in LISTS[client]:
+        sentence = refused(config, name)
+        assert sentence is None or re.match(rf"{re.escape(name)} is no setting of this client: \w", sentence), sentence
+
+
+@pytest.mark.parametrize("config", KNOWN, ids=lambda config: config.__name__)
+@pytest.mark.parametrize(("name", "found"), other_names.EQUIVALENT.items())
+def test_what_is_named_is_a_setting(config: type[ClientConfig], name: str, found: str) -> None:
+    assert name not in ALL, "it is a setting here now: take it from the table"
+    setting = re.split(r"\W", found, maxsplit=1)[0]
+    assert setting in ALL
+    sentence = refused(config, name)
+    assert sentence == f"{name} is no setting of this client: " + (
+        f"here it is {found}" if setting in KNOWN[config] else f"it would be {found}, which this client has not"
+    )
+
+
+@pytest.mark.parametrize("name", other_names.OTHERWISE)
+def test_a_name_that_has_become_a_setting_is_in_no_table(name: str) -> None:
+    assert name not in ALL
+    assert name not in other_names.EQUIVALENT
+
+
+def test_settings_that_an_answer_speaks_of_exist() -> None:
+    """Words with an underscore are settings, arguments or methods."""
+    others = {"on_delivery", "end_offsets", "current_lag", "commit_async", "timeout_ms", "use_all_dns_ips"}
+    answers = [*other_names.OTHERWISE.values(), *other_names.FAMILIES.values()]
+    told = {word for text in answers for word in re.findall(r"\b[a-z]+_[a-z_]+\b", text)}
+    assert told - ALL - others - {"ssl_"} == set()
+    assert others <= told
+    assert callable(Consumer.end_offsets)
+    assert callable(Consumer.current_lag)
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "sentence"),
+    [
+        (
+            Consumer,
+            {"enable.partition.eof": True},
+            "enable.partition.eof is no setting of this client: compare position()",
+        ),
+        (Consumer, {"queued.max.messages.kbytes": 1}, "here it is max_partition_fetch_bytes, in bytes"),
+        (Producer, {"message.timeout.ms": 1}, "here it is delivery_timeout_ms"),
+        (Producer, {"group.id": "g"}, "group.id is no setting of this client: it is one of consumers"),
+        (Consumer, {"linger_ms": 1}, "linger_ms is no setting of this client: it is one of producers"),
+        (Consumer, {"retries": 1}, "it is one of producers and admin clients"),
+        (Admin, {"value_deserializer": str}, "it is a keyword of Consumer and AsyncConsumer"),
+        (Consumer, {"queue.buffering.max.ms": 1}, "it would be linger_ms, which this client has not"),
+        (AsyncConsumer, {"sasl.kerberos.service.name": "kafka"}, "Kerberos (GSSAPI) is not spoken"),
+        (Consumer, {"fetch_min_byts": 1}, "did you mean fetch_min_bytes?"),
+    ],
+)
+def test_sentences(make: type, settings: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        make(settings)
+
+
+def test_topics_are_not_given_to_the_consumer_itself() -> None:
+    with pytest.raises(ConfigError, match="not 'flights'; topics are given to subscribe"):
+        Consumer("flights", bootstrap_servers="localhost:9092")  # type: ignore[arg-type]
