@@ -15,7 +15,9 @@ from muster.client import AsyncConsumer
 from muster.coordinator.effects import Cause, GroupEvent, RebalanceStarted
 from muster.errors import ErrorCode, KafkaError
 from muster.model import TopicPartition
+from muster.protocol.admin_messages import CreatePartitionsRequest, CreatePartitionsTopic
 from tests.support.brokers import broker_config
+from tests.support.held_disk import Asked
 from tests.support.peers import free_ports
 
 pytestmark = pytest.mark.slow
@@ -97,6 +99,18 @@ async def test_topics_that_come_and_go_are_shared_out_though_no_member_looks(wor
     world.broker.changes.delete_topic(topic)
     await world.shares_are({("b", 0)}, {("b", 1)})
     assert world.causes()[-1] is Cause.TOPIC_DELETED
+
+
+async def test_partitions_that_are_added_are_shared_out_though_no_member_looks(world: World) -> None:
+    world.broker.changes.create_topic("a", 2, {})
+    for _ in range(2):
+        await world.consumer("a")
+    await world.shares_are({("a", 0)}, {("a", 1)})
+    request = CreatePartitionsRequest([CreatePartitionsTopic("a", 4, None)], 20_000)
+    answer = await Asked(world.broker, request, 3).answered()
+    assert answer.results[0].error_code == 0
+    await world.shares_are({("a", 0), ("a", 1)}, {("a", 2), ("a", 3)})
+    assert world.causes()[-1] is Cause.PARTITIONS_GAINED
 
 
 async def forever(consumer: AsyncConsumer) -> None:

@@ -17,6 +17,11 @@ from muster.coordinator.group import GroupState
 from muster.coordinator.kinds import Group
 from muster.coordinator.shard import GroupShard
 from muster.errors import ErrorCode
+from muster.protocol.admin_messages import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
 from muster.protocol.group_records import CoordinatedRecord, OffsetCommits, decode_coordinated, encode_record
 from muster.protocol.messages import (
     JoinGroupRequest,
@@ -211,6 +216,15 @@ class GroupHarness:
         result, effects = self.shard.delete_group(self.group_id)
         self._take(effects)
         return result.error_code
+
+    def delete_offsets(self, *partitions: tuple[str, int]) -> tuple[int, dict[tuple[str, int], int]]:
+        """An OffsetDelete: its error code, and that of each partition."""
+        topics = [OffsetDeleteRequestTopic(t, [OffsetDeleteRequestPartition(number)]) for t, number in partitions]
+        request = OffsetDeleteRequest(self.group_id, topics)
+        self._take(self.shard.delete_offsets(request, self._origin("operator", 0), self.now))
+        answer = self.reply("operator")
+        codes = {(t.name, p.partition_index): p.error_code for t in answer.topics for p in t.partitions}
+        return answer.error_code, codes
 
     # ----------------------------------------------------------------------------------------------- time and restart
 

@@ -6,10 +6,12 @@ Names and numbers are few, so that requests meet each other: the same groups, to
 from __future__ import annotations
 
 import random
+import sys
 from struct import pack
+from types import ModuleType
 from typing import Any
 
-from muster.protocol import codec, messages, schema
+from muster.protocol import codec, schema
 from muster.protocol.api import ADVERTISED, REQUESTS, ApiKey, request_header_version
 from muster.protocol.messages import RequestHeader
 from muster.protocol.record_batch import build_batch
@@ -26,6 +28,8 @@ class RandomRequests:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self._module: ModuleType
+        """That of the request: names of structures are unique in it."""
 
     def frame(self, correlation_id: int) -> tuple[ApiKey, bytes]:
         """A whole frame of a request, which may have suffered on its way."""
@@ -35,6 +39,7 @@ class RandomRequests:
         version = rng.randint(max(ADVERTISED[key][0], cls.MIN_VERSION), ADVERTISED[key][1])
         header = RequestHeader(int(key), version, correlation_id, rng.choice(["fuzz", "", None]))
         start = codec.encode(header, request_header_version(cls, version))
+        self._module = sys.modules[cls.__module__]
         request = self._struct(schema.message(cls.__name__), version)
         body = codec.encode(request, version)
         if rng.random() < 0.6:
@@ -60,7 +65,7 @@ class RandomRequests:
         return bytes(data)
 
     def _struct(self, struct: Struct, version: int) -> Any:
-        cls = getattr(messages, struct.name)
+        cls = getattr(self._module, struct.name)
         return cls(**{one.name: self._field(one, version) for one in struct.fields if version in one.versions})
 
     def _field(self, member: Field, version: int) -> Any:

@@ -35,19 +35,31 @@ class Partitions:
         found = self._open.get(topic)
         return found.get(index) if found is not None else None
 
+    def __len__(self) -> int:
+        return len(self._store.logs)
+
+    def kept(self) -> list[tuple[TopicPartition, PartitionLog]]:
+        """All partitions whose records are here, also those that this broker does not lead now."""
+        return list(self._store.logs.items())
+
+    def keep_starts(self) -> None:
+        """Make durable where the logs begin; for a thread. Raises OSError."""
+        self._store.write_checkpoints()
+
     def make_room(self, wanted: Iterable[TopicPartition]) -> None:
         """Set aside folders that are in the way of partitions to be created. Raises OSError if it cannot be done."""
         self._store.make_room(wanted)
 
-    def opening(self, topic: Topic) -> Generator[None, None, None]:
-        """Open a topic's partitions, or create them, one after the other, until it is deleted."""
+    def opening(self, topic: Topic, first: int = 0) -> Generator[None, None, None]:
+        """Open a topic's partitions from one on, or create them, one after the other, until it is deleted."""
         config = log_config(topic.settings, self._config)
-        for index in range(topic.partitions):
+        for index in range(first, topic.partitions):
             if not self.is_there(topic):
                 return
             log = self._store.create(TopicPartition(topic.name, index), config)
             self._open.setdefault(topic.name, {})[index] = log
             yield
+        self.configure(topic)  # its settings may have been changed meanwhile
 
     def newest_epoch(self, topic: Topic, index: int) -> int:
         """The newest epoch under which this broker knows to have led a partition, -1 if it has not. Raises OSError."""
@@ -91,8 +103,9 @@ class Partitions:
 
     def configure(self, topic: Topic) -> None:
         """A topic's settings have changed: its logs are kept by the new ones."""
+        config = log_config(topic.settings, self._config)
         for log in self._open.get(topic.name, {}).values():
-            log.config = log_config(topic.settings, self._config)
+            log.config = config
 
     def resign(self, topic: str, index: int) -> None:
         """Lead a partition no longer: `get` does not find its log, which stays."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from muster.broker.calls import at_once
 from muster.broker.config import BrokerConfig
 from muster.broker.fetches import ParkedFetches
 from muster.broker.partitions import Partitions
 from muster.broker.topics import NewTopic, Topic, TopicCatalogue
-from muster.errors import MusterError
+from muster.errors import ErrorCode, KafkaError, MusterError
 from muster.model import GROUP_EVENTS_TOPIC, GROUP_METADATA_TOPIC, TopicPartition
 
 log = logging.getLogger("muster.broker")
@@ -45,6 +45,28 @@ class EventsTopic(Protocol):
 
     def ensure(self) -> None:
         """Have the topic."""
+
+
+class Growth(NamedTuple):
+    """A topic that is to have more partitions."""
+
+    topic: Topic
+    first: int
+    """The number of the first new partition."""
+    partitions: int
+    assigned: list[list[int]] | None = None
+    """The brokers of each new partition; None: any."""
+
+
+def check_count(name: str, had: int, count: int) -> None:
+    """Make sure that a number of partitions is more than a topic has. Raises KafkaError with Kafka's words."""
+    if count == had:
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {had} partition(s).")
+    if count < had:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {name} currently has {had} partition(s); {count} would not be an increase.",
+        )
 
 
 class TopicPendingError(MusterError):
@@ -108,6 +130,17 @@ class TopicChanges:
                 self.groups.topic_created(topic)
         self.groups.topics_changed([topic.name for topic in topics])
         return topics
+
+    def growing(self, wanted: Sequence[Growth]) -> Generator[None, None, None]:
+        """Add partitions to topics, all or none, a slice at a time. They are there from the first slice on, and are
+        opened one after the other. Raises OSError if they could not be stored: then all is as before."""
+        new = [(growth.topic, range(growth.first, growth.partitions)) for growth in wanted]
+        self._partitions.make_room(TopicPartition(topic.name, index) for topic, indices in new for index in indices)
+        self._topics.change_all([(growth.topic, growth.partitions, growth.topic.settings) for growth in wanted])
+        for topic, indices in new:
+            yield from self._partitions.opening(topic, indices.start)
+            log.info("topic %s has %d partitions, %d before", topic.name, indices.stop, indices.start)
+        self.groups.topics_changed([topic.name for topic, _ in new])
 
     def listing(self, wanted: Sequence[NewTopic]) -> list[Topic]:
         """Have topics in the catalogue that do not exist, all or none, and nothing of former ones in their place.

@@ -161,6 +161,10 @@ DELETE_GROUP: Mapping[GroupState, ErrorCode] = {
     GroupState.DEAD: ErrorCode.GROUP_ID_NOT_FOUND,
 }
 
+OFFSET_DELETE = {**dict.fromkeys(GroupState, ErrorCode.NONE), GroupState.DEAD: ErrorCode.GROUP_ID_NOT_FOUND}
+"""Of topics that no member reads. Members that are not consumers do not tell what they read: their group must be empty,
+as for DeleteGroups."""
+
 TABLES: dict[str, Answers] = {
     "Heartbeat": HEARTBEAT,
     "JoinGroup by a member, unchanged": JOIN_BY_FOLLOWER,
@@ -171,6 +175,7 @@ TABLES: dict[str, Answers] = {
     "OffsetCommit by a member": COMMIT_BY_MEMBER,
     "OffsetCommit without membership": COMMIT_WITHOUT_GROUP,
     "DeleteGroups": DELETE_GROUP,
+    "OffsetDelete, of other topics": OFFSET_DELETE,
 }
 """All of them, for the documentation and the test that steps through every cell."""
 

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from muster.coordinator import classic
-from muster.coordinator.classic import COMMIT_BY_MEMBER, COMMIT_WITHOUT_GROUP, DELETE_GROUP, check_generation
+from muster.coordinator.classic import (
+    COMMIT_BY_MEMBER,
+    COMMIT_WITHOUT_GROUP,
+    DELETE_GROUP,
+    OFFSET_DELETE,
+    check_generation,
+)
 from muster.coordinator.clocks import NO_TIMESTAMP
 from muster.coordinator.effects import Cause, Effects, GroupLoaded
 from muster.coordinator.group import ClassicGroupBase, GroupState
@@ -45,6 +51,10 @@ class ClassicGroup(ClassicGroupBase):
     def check_fetch(self, request: OffsetFetchRequestGroup) -> ErrorCode:
         """As `Group.check_fetch`: every client may read the offsets of a classic group."""
         return NONE
+
+    def check_offset_delete(self) -> ErrorCode:
+        """As `Group.check_offset_delete`: what members read that are not consumers cannot be known."""
+        return (OFFSET_DELETE if self.uses_consumer_protocol else DELETE_GROUP)[self.state]
 
     @property
     def is_empty(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from muster.coordinator.offsets import Granted
 from muster.errors import ErrorCode
+from muster.protocol.admin_messages import OffsetDeleteRequest, OffsetDeleteResponse
 from muster.protocol.messages import (
     DeletableGroupResult,
     DescribedGroup,
@@ -30,7 +31,14 @@ from muster.protocol.messages import (
 )
 from muster.protocol.primitives import Struct
 
-GroupRequest = OffsetCommitRequest | HeartbeatRequest | JoinGroupRequest | SyncGroupRequest | LeaveGroupRequest
+GroupRequest = (
+    OffsetCommitRequest
+    | HeartbeatRequest
+    | JoinGroupRequest
+    | SyncGroupRequest
+    | LeaveGroupRequest
+    | OffsetDeleteRequest
+)
 
 
 def not_joined(error: ErrorCode, member_id: str) -> JoinGroupResponse:
@@ -58,6 +66,8 @@ def refused(request: GroupRequest | OffsetFetchRequestGroup, error: ErrorCode) -
             return SyncGroupResponse(error_code=error)
         case LeaveGroupRequest():
             return LeaveGroupResponse(error_code=error)
+        case OffsetDeleteRequest():
+            return OffsetDeleteResponse(error)
         case HeartbeatRequest():
             return HeartbeatResponse(error_code=error)
         case OffsetFetchRequestGroup():
@@ -84,6 +94,7 @@ _SPOILED: dict[type[Any], Callable[[Any, ErrorCode], Struct]] = {
     LeaveGroupResponse: lambda _, error: LeaveGroupResponse(error_code=error),
     ListGroupsResponse: lambda _, error: ListGroupsResponse(error_code=error),
     DescribedGroup: lambda answer, error: DescribedGroup(group_id=answer.group_id, error_code=error),
+    OffsetDeleteResponse: lambda _, error: OffsetDeleteResponse(error),
     DeletableGroupResult: lambda answer, error: DeletableGroupResult(answer.group_id, error),
     Granted: _not_granted,
 }

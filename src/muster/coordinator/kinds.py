@@ -33,6 +33,9 @@ class Group(Protocol):
     def check_fetch(self, request: OffsetFetchRequestGroup) -> ErrorCode:
         """Whether the member that a look-up names may see the group's offsets."""
 
+    def check_offset_delete(self) -> ErrorCode:
+        """Whether committed offsets may be deleted now, of topics that no member reads."""
+
     @property
     def is_empty(self) -> bool:
         """Whether the group has no members. It goes when its last offset has expired."""

@@ -21,6 +21,12 @@ from muster.coordinator.config import GroupConfig
 from muster.coordinator.kinds import Group
 from muster.coordinator.topics import TopicResolver
 from muster.errors import NONE, ErrorCode
+from muster.protocol.admin_messages import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
 from muster.protocol.group_records import CommittedOffset, OffsetCommitRecord, OffsetCommits
 from muster.protocol.messages import (
     OffsetCommitKey,
@@ -245,6 +251,31 @@ def _fetched(index: int, value: CommittedOffset | None) -> OffsetFetchResponsePa
 
 def tombstone(group_id: str, topic: str, partition: int) -> OffsetCommitRecord:
     return OffsetCommitRecord(OffsetCommitKey(group_id, topic, partition), None)
+
+
+def delete(
+    request: OffsetDeleteRequest, group: Group, committed: GroupOffsets, topics: TopicResolver
+) -> tuple[OffsetDeleteResponse, list[OffsetCommitRecord]]:
+    """Answer and records of an OffsetDelete. What members read stays; nothing committed is no error.
+
+    A partition that does not exist gets its own error first: Kafka's broker drops it before it asks the coordinator.
+    """
+    response = OffsetDeleteResponse()
+    doomed: dict[tuple[str, int], OffsetCommitRecord] = {}
+    for topic in request.topics:
+        name, answer = topic.name, OffsetDeleteResponseTopic(topic.name)
+        response.topics.append(answer)
+        count, read = topics.partition_count(name), group.is_subscribed_to(name)
+        for each in topic.partitions:
+            index, code = each.partition_index, ErrorCode.NONE
+            if not 0 <= index < count:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif read:
+                code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            elif index in committed.get(name, ()):
+                doomed[name, index] = tombstone(group.group_id, name, index)
+            answer.partitions.append(OffsetDeleteResponsePartition(index, code))
+    return response, list(doomed.values())
 
 
 def expired(group: Group, offsets: GroupOffsets, retention_ms: int, now: int) -> tuple[list[OffsetCommitRecord], bool]:

@@ -27,6 +27,7 @@ from muster.coordinator.store import Store
 from muster.coordinator.topics import TopicResolver
 from muster.errors import ErrorCode
 from muster.model import GROUP_METADATA_TOPIC, UNKNOWN_MEMBER_ID
+from muster.protocol.admin_messages import OffsetDeleteRequest
 from muster.protocol.group_partitions import group_partition, in_hash_order, java_hash, partition_hash
 from muster.protocol.messages import (
     DeletableGroupResult,
@@ -115,6 +116,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
             JoinGroupRequest: self._join,
             SyncGroupRequest: partial(self._of_one_group, GroupShard.sync),
             LeaveGroupRequest: partial(self._of_one_group, GroupShard.leave),
+            OffsetDeleteRequest: partial(self._of_one_group, GroupShard.delete_offsets),
             OffsetFetchRequest: self._fetch,
             DescribeGroupsRequest: self._describe,
             ListGroupsRequest: self._list,

@@ -26,6 +26,7 @@ from muster.coordinator.server_assignment import ServerAssignment
 from muster.coordinator.topics import TopicResolver
 from muster.coordinator.wall_time import shifted
 from muster.errors import NONE, ErrorCode
+from muster.protocol.admin_messages import OffsetDeleteRequest, OffsetDeleteResponse
 from muster.protocol.group_records import (
     GroupMetadataRecord,
     OffsetCommitRecord,
@@ -216,6 +217,19 @@ class GroupShard:
             if error is not NONE:
                 return OffsetFetchResponseGroup(request.group_id, error_code=error)
         return offsets.fetch(self.offsets.of_group(request.group_id), request, self.topics, version)
+
+    def delete_offsets(self, request: OffsetDeleteRequest, origin: Origin, now: int) -> Effects:
+        """OffsetDelete (KIP-496): forget what was committed for partitions of topics that no member reads."""
+        group = self.groups.get(request.group_id)
+        error = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.check_offset_delete()
+        if not request.group_id:
+            error = ErrorCode.INVALID_GROUP_ID
+        if group is None or error is not NONE:
+            return Effects().reply(origin.ticket, OffsetDeleteResponse(error))
+        response, tombstones = offsets.delete(request, group, self.offsets.of_group(group.group_id), self.topics)
+        effects = Effects().reply(origin.ticket, response)
+        self._write_all(tombstones, effects)
+        return effects
 
     def forget_offsets(self, group_id: str, topic: str, partitions: Iterable[int]) -> Effects:
         """Remove a group's committed offsets for a deleted topic."""

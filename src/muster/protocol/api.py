@@ -65,15 +65,9 @@ REQUESTS: dict[int, type[Request[Any]]] = {
 
 _NOT_SERVED = frozenset(
     {
-        ApiKey.DELETE_RECORDS,
         ApiKey.ALTER_CONFIGS,
-        ApiKey.DESCRIBE_LOG_DIRS,
-        ApiKey.CREATE_PARTITIONS,
         ApiKey.ELECT_LEADERS,
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        ApiKey.OFFSET_DELETE,
-        ApiKey.DESCRIBE_PRODUCERS,
-        ApiKey.LIST_CONFIG_RESOURCES,
     }
 )
 """What muster's clients ask of other brokers, and its own broker does not serve."""

@@ -76,6 +76,9 @@ class Team:
     def check_delete(self) -> ErrorCode:
         return ErrorCode.NON_EMPTY_GROUP if self.epochs else ErrorCode.NONE
 
+    def check_offset_delete(self) -> ErrorCode:
+        return ErrorCode.NONE
+
     def tombstones(self) -> list[Written]:
         return [GroupMetadataRecord(m.GroupMetadataKey(self.group_id), None)]
 

@@ -71,6 +71,42 @@ def test_a_simple_consumer_makes_a_group_of_its_own(group):
     assert group.replayed().groups.keys() == {"g"}
 
 
+def test_offsets_are_deleted_where_no_member_reads(group):
+    both = {("t", 0): 1, ("u", 0): 2, ("u", 1): 3}
+    group.stable_with("a").commit("a", both)
+    gone, read = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    asked = [("t", 0), ("u", 0), ("u", 9), ("none", 0)]
+    codes = {("t", 0): read, ("u", 0): 0, ("u", 9): gone, ("none", 0): gone}
+    assert group.delete_offsets(*asked) == (0, codes)
+    assert [group.committed(*each) for each in both] == [1, -1, 3]
+    group.leave("a")
+    assert group.delete_offsets(*asked) == (0, codes | {("t", 0): 0})
+    assert [group.restart().committed(*each) for each in both] == [-1, -1, 3]
+
+
+def test_offsets_that_were_never_committed_may_be_deleted_and_nothing_is_written(group):
+    group.commit(None, {("t", 0): 7})
+    written = len(group.log)
+    assert group.delete_offsets(("t", 1), ("t", 1)) == (0, {("t", 1): 0})
+    assert len(group.log) == written
+    assert group.delete_offsets(("t", 0), ("t", 0)) == (0, {("t", 0): 0})
+    assert len(group.log) == written + 1
+
+
+@pytest.mark.parametrize("group_id", ["", "g"])
+def test_offsets_of_a_group_that_is_not_there_cannot_be_deleted(group, group_id):
+    group.group_id = group_id
+    error = ErrorCode.GROUP_ID_NOT_FOUND if group_id else ErrorCode.INVALID_GROUP_ID
+    assert group.delete_offsets(("t", 0)) == (error, {})
+
+
+def test_what_members_read_that_are_not_consumers_is_not_known(group):
+    group.stable_with("a", protocol_type="connect").commit("a", {("t", 0): 1})
+    assert group.delete_offsets(("t", 0)) == (ErrorCode.NON_EMPTY_GROUP, {})
+    group.leave("a")
+    assert group.delete_offsets(("t", 0)) == (0, {("t", 0): 0})
+
+
 def test_nobody_commits_by_hand_for_a_group_with_members(group):
     assert group.stable_with("a").commit(None, {("t", 0): 7}) == [ErrorCode.UNKNOWN_MEMBER_ID]
 

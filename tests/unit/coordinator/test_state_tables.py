@@ -49,6 +49,7 @@ REQUESTS: dict[str, Callable[[GroupHarness], ErrorCode | None]] = {
     "OffsetCommit by a member": lambda group: ErrorCode(group.commit("b", {("t", 0): 5})[0]),
     "OffsetCommit without membership": lambda group: ErrorCode(group.commit(None, {("t", 0): 5})[0]),
     "DeleteGroups": lambda group: ErrorCode(group.delete()),
+    "OffsetDelete, of other topics": lambda group: ErrorCode(group.delete_offsets(("other", 0))[0]),
 }
 
 

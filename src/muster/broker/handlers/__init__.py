@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from muster.broker.calls import Api, Fast, Unsupported
 from muster.broker.cluster_view import ClusterView
@@ -19,10 +19,12 @@ from muster.broker.handlers import (
     commit_short,
     configs,
     coordinators,
+    create_partitions,
     create_topics,
     fetch,
     leader_epochs,
     list_offsets,
+    logs,
     metadata,
     offsets,
     produce,
@@ -36,6 +38,10 @@ from muster.broker.side_thread import SideThread
 from muster.broker.topic_changes import TopicChanges
 from muster.broker.topics import TopicCatalogue
 from muster.protocol.api import ADVERTISED, REQUESTS, ApiKey
+
+
+class Elsewhere(cluster_topics.Elsewhere, create_partitions.Elsewhere, Protocol):
+    """Changes topics for all brokers (zookeeper_cluster.py)."""
 
 
 class Rooms(NamedTuple):
@@ -54,7 +60,7 @@ class Rooms(NamedTuple):
     loop: Loop
     side_thread: SideThread
     producer_ids: producer_ids.Source
-    elsewhere: cluster_topics.Elsewhere | None = None
+    elsewhere: Elsewhere | None = None
 
 
 def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
@@ -65,6 +71,8 @@ def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
     listed = list_offsets.Needs(cluster, partitions, rooms.side_thread)
     epochs = leader_epochs.Needs(cluster, partitions, rooms.side_thread)
     admin = create_topics.Needs(rooms.config, cluster, topics, changes)
+    of_logs = logs.Needs(cluster, topics, partitions, rooms.side_thread, rooms.config.data_dir)
+    described = configs.Needs(rooms.config, cluster, topics)
     create: Callable[..., Any]
     delete: Callable[..., Any]
     create, delete = partial(create_topics.create_topics, admin), partial(create_topics.delete_topics, admin)
@@ -78,9 +86,14 @@ def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
         ApiKey.METADATA: partial(metadata.metadata, metadata.Needs(cluster, topics, changes)),
         ApiKey.CREATE_TOPICS: create,
         ApiKey.DELETE_TOPICS: delete,
+        ApiKey.CREATE_PARTITIONS: partial(create_partitions.create_partitions, rooms.elsewhere, admin),
+        ApiKey.DELETE_RECORDS: partial(logs.delete_records, of_logs),
+        ApiKey.DESCRIBE_LOG_DIRS: partial(logs.describe_log_dirs, of_logs),
+        ApiKey.DESCRIBE_PRODUCERS: partial(logs.describe_producers, of_logs),
         ApiKey.OFFSET_FOR_LEADER_EPOCH: partial(leader_epochs.offset_for_leader_epoch, epochs),
         ApiKey.INIT_PRODUCER_ID: partial(producer_ids.init_producer_id, rooms.producer_ids),
-        ApiKey.DESCRIBE_CONFIGS: partial(configs.describe_configs, configs.Needs(rooms.config, cluster, topics)),
+        ApiKey.DESCRIBE_CONFIGS: partial(configs.describe_configs, described),
+        ApiKey.LIST_CONFIG_RESOURCES: partial(configs.list_config_resources, described),
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: partial(
             cluster_apis.describe_topic_partitions, cluster_apis.Needs(cluster, topics)
         ),
@@ -102,6 +115,7 @@ def _of_groups(cluster: ClusterView, groups: Groups) -> dict[ApiKey, Callable[..
 _TO_COORDINATORS = (
     ApiKey.LIST_GROUPS,
     ApiKey.LEAVE_GROUP,
+    ApiKey.OFFSET_DELETE,
 )
 """Requests of those that look after groups, which the group coordinator answers."""
 
@@ -132,6 +146,11 @@ _MOST_ELEMENTS = {
     ApiKey.DESCRIBE_CONFIGS: 100_000,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: 100_000,
     ApiKey.CREATE_TOPICS: 20_000,
+    ApiKey.CREATE_PARTITIONS: 20_000,
+    ApiKey.DELETE_RECORDS: 20_000,
+    ApiKey.OFFSET_DELETE: 20_000,
+    ApiKey.DESCRIBE_LOG_DIRS: 100_000,
+    ApiKey.DESCRIBE_PRODUCERS: 20_000,
     ApiKey.DELETE_TOPICS: 20_000,
 }
 """The most array elements in one request; a request with more ends its connection before it is decoded. For a handler

@@ -1,6 +1,6 @@
-"""DescribeConfigs (32): settings of topics and of the broker.
+"""DescribeConfigs (32): settings of topics and of the broker. ListConfigResources (74): what has settings.
 
-v1: synonyms. v3: types and documentation.
+DescribeConfigs v1: synonyms. v3: types and documentation. ListConfigResources v1: kinds of resources (KIP-1142).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from muster.broker.config import BrokerConfig
 from muster.broker.settings import Setting, show
 from muster.broker.topics import Topic, TopicCatalogue, invalid_name
 from muster.errors import ErrorCode, KafkaError
+from muster.protocol.admin_messages import ConfigResource, ListConfigResourcesRequest, ListConfigResourcesResponse
 from muster.protocol.messages import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -27,6 +28,11 @@ from muster.protocol.messages import (
 
 TOPIC = 2
 BROKER = 4
+BROKER_LOGGER = 8
+CLIENT_METRICS = 16
+GROUP = 32
+KINDS = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
+"""Kinds of resources, as Kafka numbers them. Of the last three there are none here."""
 
 _FEW = 10
 """More resources than this are described in slices."""
@@ -166,3 +172,20 @@ def _result(
     return DescribeConfigsResourceResult(
         setting.name, value, read_only, source, False, synonyms, int(setting.kind), documentation
     )
+
+
+def list_config_resources(
+    here: Needs, request: ListConfigResourcesRequest, call: Call
+) -> Generator[None, None, ListConfigResourcesResponse]:
+    """The topics and brokers, as far as they are asked for."""
+    spoken = KINDS if call.version else (CLIENT_METRICS,)
+    wanted = set(request.resource_types or spoken)
+    if not wanted.issubset(spoken):
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    found = []
+    if BROKER in wanted:
+        found += [ConfigResource(str(node.node_id), BROKER) for node in here.cluster.nodes]
+    for topic in here.topics if TOPIC in wanted else ():
+        found.append(ConfigResource(topic.name, TOPIC))
+        yield
+    return ListConfigResourcesResponse(config_resources=found)

@@ -22,7 +22,6 @@ from muster.broker.topic_changes import TopicChanges
 from muster.broker.topics import NewTopic, Topic, TopicCatalogue, invalid_name
 from muster.errors import ConfigError, ErrorCode, KafkaError
 from muster.protocol.messages import (
-    CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,
@@ -223,7 +222,7 @@ def _check_assignments(here: Needs, asked: CreatableTopic) -> int:
                 f"Found multiple manual partition assignments for partition {assignment.partition_index}"
             )
         seen.add(assignment.partition_index)
-        _check_replicas(here, assignment)
+        check_replicas(here, assignment.broker_ids)
         if len(assignment.broker_ids) > 1:
             raise _too_many_replicas(len(assignment.broker_ids), len(here.cluster.nodes))
     if seen != set(range(len(seen))):
@@ -231,11 +230,12 @@ def _check_assignments(here: Needs, asked: CreatableTopic) -> int:
     return len(seen)
 
 
-def _check_replicas(here: Needs, assignment: CreatableReplicaAssignment) -> None:
-    if not assignment.broker_ids:
+def check_replicas(here: Needs, broker_ids: list[int]) -> None:
+    """Make sure that brokers named for a partition are there, each once. Raises KafkaError."""
+    if not broker_ids:
         raise _bad_assignment("The manual partition assignment includes an empty replica list.")
     seen = set()
-    for broker_id in sorted(assignment.broker_ids):
+    for broker_id in sorted(broker_ids):
         if not here.cluster.is_registered(broker_id):
             raise _bad_assignment(
                 f"The manual partition assignment includes broker {broker_id}, but no such broker is registered."

@@ -1,0 +1,134 @@
+"""CreatePartitions (37): more partitions for topics that exist (KIP-195). Checks and messages are those of Kafka's
+controller.
+
+Partitions are only added: records stay where they are, and a key may go to another partition from then on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from muster.broker.calls import Call, Sliced, at_once
+from muster.broker.handlers import create_topics
+from muster.broker.handlers.create_topics import Needs
+from muster.broker.topic_changes import Growth, check_count
+from muster.errors import ErrorCode, KafkaError
+from muster.model import GROUP_METADATA_TOPIC
+from muster.protocol.admin_messages import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+
+log = logging.getLogger("muster.broker")
+
+_FEW = 50
+"""More partitions than this are created in slices."""
+
+
+class Elsewhere(Protocol):
+    """Adds partitions for all brokers (zookeeper_cluster.py)."""
+
+    def grow(self, wanted: Sequence[Growth], timeout_ms: int, done: Callable[[Mapping[str, KafkaError]], None]) -> None:
+        """Add partitions; `done` is told of the topics for which it failed, and why."""
+
+
+class _Found(NamedTuple):
+    results: list[CreatePartitionsTopicResult]
+    wanted: list[Growth]
+
+
+def create_partitions(
+    elsewhere: Elsewhere | None, here: Needs, request: CreatePartitionsRequest, call: Call
+) -> CreatePartitionsResponse | Sliced | None:
+    """Add partitions; each topic may fail by itself. With validate_only, only say what would happen."""
+    found = _check_all(here, request)
+    response = CreatePartitionsResponse(results=found.results)
+    if request.validate_only or not found.wanted:
+        return response
+    if elsewhere is not None:
+        elsewhere.grow(found.wanted, request.timeout_ms, lambda failed: call.reply(_answer(response, failed)))
+        return None
+    steps = _growing(here, found.wanted, response)
+    few = sum(growth.partitions - growth.first for growth in found.wanted) <= _FEW
+    return at_once(steps) if few else steps
+
+
+def _answer(response: CreatePartitionsResponse, failed: Mapping[str, KafkaError]) -> CreatePartitionsResponse:
+    for result in response.results:
+        if not result.error_code and (error := failed.get(result.name)) is not None:
+            result.error_code, result.error_message = error.code, error.message
+    return response
+
+
+def _growing(
+    here: Needs, wanted: list[Growth], response: CreatePartitionsResponse
+) -> Generator[None, None, CreatePartitionsResponse]:
+    try:
+        yield from here.changes.growing(wanted)
+    except OSError as error:
+        names = [growth.topic.name for growth in wanted]
+        log.error("partitions could not be added to %d topic(s), %s the first: %s", len(names), names[0], error)
+        message = f"The partitions could not be stored: {error.strerror}"
+        return _answer(response, dict.fromkeys(names, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, message)))
+    return response
+
+
+def _check_all(here: Needs, request: CreatePartitionsRequest) -> _Found:
+    """What can be done for the topics that are named once, and why the others cannot grow."""
+    times = Counter(topic.name for topic in request.topics)
+    found = _Found([], [])
+    for name, count in times.items():
+        if count > 1:
+            result = CreatePartitionsTopicResult(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            found.results.append(result)
+    for asked in request.topics:
+        if times[asked.name] > 1:
+            continue
+        result = CreatePartitionsTopicResult(asked.name)
+        found.results.append(result)
+        try:
+            found.wanted.append(_check(here, asked))
+        except KafkaError as error:
+            result.error_code, result.error_message = error.code, error.message
+    return found
+
+
+def _check(here: Needs, asked: CreatePartitionsTopic) -> Growth:
+    topic = here.topics.get(asked.name)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    check_count(topic.name, topic.partitions, asked.count)
+    if topic.name == GROUP_METADATA_TOPIC:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The number of partitions of {topic.name} cannot be changed: groups would be looked for in another one.",
+        )
+    if asked.count - topic.partitions > create_topics.MAX_PER_REQUEST:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
+    return Growth(topic, topic.partitions, asked.count, _assigned(here, asked, topic.partitions))
+
+
+def _assigned(here: Needs, asked: CreatePartitionsTopic, had: int) -> list[list[int]] | None:
+    """The brokers of each new partition, where the request names them."""
+    if asked.assignments is None:
+        return None
+    if len(asked.assignments) != asked.count - had:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Attempted to add {asked.count - had} additional partition(s), but only {len(asked.assignments)} "
+            "assignment(s) were specified.",
+        )
+    for assignment in asked.assignments:
+        create_topics.check_replicas(here, assignment.broker_ids)
+        if len(assignment.broker_ids) != 1:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"The manual partition assignment includes a partition with {len(assignment.broker_ids)} replica(s), "
+                "but this is not consistent with previous partitions, which have 1 replica(s).",
+            )
+    return [list(assignment.broker_ids) for assignment in asked.assignments]

@@ -1,0 +1,184 @@
+"""What an admin asks about the logs of partitions: DeleteRecords (21), DescribeLogDirs (35), DescribeProducers (61).
+
+DeleteRecords moves the beginning of a log (KIP-107). The answer goes out when the new beginning is on disk; the bytes
+before it go with the next look for old records. DescribeLogDirs v3: an error for all. v4: sizes of the disk (KIP-827).
+DescribeProducers (KIP-664) tells of idempotent producers; there are no transactions.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Generator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from muster.broker.calls import Call, Sliced, at_once
+from muster.broker.cluster_view import ClusterView
+from muster.broker.handlers.create_topics import UNKNOWN_NAME
+from muster.broker.partitions import Partitions
+from muster.broker.side_thread import SideThread, one_by_one
+from muster.broker.topics import TopicCatalogue, invalid_name
+from muster.errors import ErrorCode, KafkaError
+from muster.log import PartitionLog
+from muster.model import INTERNAL_TOPICS
+from muster.protocol.admin_messages import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+
+log = logging.getLogger("muster.broker")
+
+NO_LOW_WATERMARK = -1
+NO_COORDINATOR_EPOCH = -1
+_FEW = 100
+"""More partitions than this are described in slices."""
+
+
+class Needs(NamedTuple):
+    """What these handlers need."""
+
+    cluster: ClusterView
+    topics: TopicCatalogue
+    partitions: Partitions
+    side_thread: SideThread
+    data_dir: Path
+
+
+# ----------------------------------------------------------------------------------------------------- DeleteRecords
+
+
+def delete_records(here: Needs, request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse | None:
+    """Have each partition begin at an offset. A partition that is named twice is answered once, as in Kafka."""
+    asked = {(topic.name, one.partition_index): one.offset for topic in request.topics for one in topic.partitions}
+    by_topic: dict[str, DeleteRecordsTopicResult] = {}
+    done: list[DeleteRecordsPartitionResult] = []
+    for (topic, index), offset in asked.items():
+        result = DeleteRecordsPartitionResult(index, NO_LOW_WATERMARK)
+        by_topic.setdefault(topic, DeleteRecordsTopicResult(topic)).partitions.append(result)
+        try:
+            result.low_watermark = _log_to_cut(here, topic, index).delete_records(offset)
+        except KafkaError as error:
+            result.error_code = error.code
+        else:
+            done.append(result)
+    response = DeleteRecordsResponse(topics=list(by_topic.values()))
+    if not done:
+        return response
+    here.side_thread.run(call, one_by_one([partial(_keep, here, done)]), lambda: call.reply(response))
+    return None
+
+
+def _log_to_cut(here: Needs, topic: str, index: int) -> PartitionLog:
+    """The log of a partition whose records may be deleted. Raises KafkaError, in the order of Kafka's checks."""
+    known = here.topics.get(topic)
+    if known is None or not 0 <= index < known.partitions:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if topic in INTERNAL_TOPICS and known.internal:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+    found = here.partitions.get(topic, index)
+    if found is None:
+        raise KafkaError(here.cluster.why_not_here(topic, index))
+    if not found.config.cleanup_policy.deletes:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION)
+    return found
+
+
+def _keep(here: Needs, done: list[DeleteRecordsPartitionResult]) -> None:
+    """Make the new beginnings durable."""
+    for result in done:  # until it is known: the answer goes out whatever happens
+        result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+    try:
+        here.partitions.keep_starts()
+    except OSError as error:
+        log.error("where the logs of %d partition(s) begin could not be written: %s", len(done), error)
+        return
+    for result in done:
+        result.error_code = ErrorCode.NONE
+
+
+# --------------------------------------------------------------------------------------------------- DescribeLogDirs
+
+
+def describe_log_dirs(here: Needs, request: DescribeLogDirsRequest, call: Call) -> DescribeLogDirsResponse | Sliced:
+    """The one folder with logs: of each partition that is kept here its size."""
+    steps = _describe_log_dir(here, request)
+    return steps if len(here.partitions) > _FEW else at_once(steps)
+
+
+def _describe_log_dir(here: Needs, request: DescribeLogDirsRequest) -> Generator[None, None, DescribeLogDirsResponse]:
+    result = DescribeLogDirsResult(log_dir=str(here.data_dir.absolute()))
+    response = DescribeLogDirsResponse(results=[result])
+    wanted = None
+    if request.topics is not None:
+        wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+    by_topic: dict[str, DescribeLogDirsTopic] = {}
+    for partition, one in here.partitions.kept():
+        yield
+        if wanted is None or partition in wanted:
+            topic = by_topic.setdefault(partition.topic, DescribeLogDirsTopic(partition.topic))
+            topic.partitions.append(DescribeLogDirsPartition(partition.partition, one.size))
+    try:
+        disk = os.statvfs(here.data_dir)
+    except OSError as error:
+        log.error("%s cannot be looked at: %s", here.data_dir, error)
+        result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        return response
+    result.topics = list(by_topic.values())
+    result.total_bytes, result.usable_bytes = disk.f_frsize * disk.f_blocks, disk.f_frsize * disk.f_bavail
+    return response
+
+
+# ------------------------------------------------------------------------------------------------- DescribeProducers
+
+
+def describe_producers(
+    here: Needs, request: DescribeProducersRequest, call: Call
+) -> Generator[None, None, DescribeProducersResponse]:
+    """The idempotent producers that each partition remembers, a partition at a time."""
+    response = DescribeProducersResponse()
+    for topic in request.topics:
+        answer = TopicResponse(topic.name)
+        response.topics.append(answer)
+        for index in topic.partition_indexes:
+            result = PartitionResponse(index)
+            answer.partitions.append(result)
+            try:
+                result.active_producers = _producers(here, topic.name, index)
+            except KafkaError as error:
+                result.error_code, result.error_message = error.code, error.message
+            yield
+    return response
+
+
+def _producers(here: Needs, topic: str, index: int) -> list[ProducerState]:
+    if why := invalid_name(topic):
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, why)
+    if here.topics.get(topic) is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_NAME)
+    found = here.partitions.get(topic, index)
+    if found is None:
+        raise KafkaError(here.cluster.why_not_here(topic, index))
+    return [
+        ProducerState(
+            producer_id,
+            entry.epoch,
+            entry.batches[-1].last_sequence if entry.batches else -1,
+            entry.last_timestamp,
+            NO_COORDINATOR_EPOCH,
+        )
+        for producer_id, entry in list(found.producers.producers.items())
+    ]

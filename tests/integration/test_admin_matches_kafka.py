@@ -1,0 +1,299 @@
+"""What an admin asks for, to muster and to Apache Kafka 4.2 with the same bytes: answers have the same shape and codes.
+
+As test_broker_matches_kafka.py; what is changed for good is changed in the same way on both.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from muster.protocol import admin_messages as a
+from muster.protocol import messages as m
+from muster.protocol.api import ApiKey
+from muster.protocol.primitives import Request
+from muster.protocol.record_batch import build_batch
+from tests.support.brokers import BrokerProcess
+from tests.support.peers import KafkaBroker
+from tests.support.same_answers import (
+    Step,
+    World,
+    compare,
+    connect,
+    list_offsets,
+    plain,
+    produce,
+    until_ready,
+    versions,
+)
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def worlds(shared_muster: BrokerProcess, kafka_broker: KafkaBroker) -> Iterator[tuple[World, World]]:
+    prefix = f"admin-{uuid.uuid4().hex[:8]}"
+    ours, theirs = connect(shared_muster.bootstrap, prefix), connect(kafka_broker.bootstrap, prefix)
+    yield ours, theirs
+    ours.client.close()
+    theirs.client.close()
+
+
+def messages_agree(steps: list[Step], worlds: tuple[World, World], version: int, results: str) -> None:
+    """Both brokers say why in the same words."""
+    for label, build in steps:
+        ours, theirs = (
+            sorted(str(one.error_message) for one in getattr(world.client.ask(build(world), version), results))
+            for world in worlds
+        )
+        assert ours == theirs, label
+
+
+# --------------------------------------------------------------------------------------------------------- partitions
+
+
+def grow(*topics: tuple[str, int, list[list[int]] | None], validate: bool = True) -> Request[Any]:
+    asked = [
+        a.CreatePartitionsTopic(
+            name, count, None if brokers is None else [a.CreatePartitionsAssignment(each) for each in brokers]
+        )
+        for name, count, brokers in topics
+    ]
+    return a.CreatePartitionsRequest(asked, 20_000, validate)
+
+
+GROWTHS: list[Step] = [
+    ("two more", lambda w: grow((w.topic, 4, None))),
+    ("as many as there are", lambda w: grow((w.topic, 2, None))),
+    ("fewer", lambda w: grow((w.topic, 1, None))),
+    ("less than none", lambda w: grow((w.topic, -1, None))),
+    ("of no topic", lambda w: grow((f"{w.prefix}-none", 4, None))),
+    ("of a bad name", lambda w: grow(("a b", 4, None))),
+    ("twice the same", lambda w: grow((w.topic, 4, None), (w.topic, 5, None))),
+    ("one and none", lambda w: grow((w.topic, 4, None), (f"{w.prefix}-none", 4, None))),
+    ("nothing", lambda w: grow()),
+    ("assigned", lambda w: grow((w.topic, 4, [[1], [1]]))),
+    ("too few assigned", lambda w: grow((w.topic, 4, [[1]]))),
+    ("none assigned", lambda w: grow((w.topic, 4, []))),
+    ("assigned to no broker", lambda w: grow((w.topic, 3, [[]]))),
+    ("assigned elsewhere", lambda w: grow((w.topic, 3, [[9]]))),
+    ("assigned twice", lambda w: grow((w.topic, 3, [[1, 1]]))),
+    ("the most at once", lambda w: grow((w.topic, 10_002, None))),
+]
+
+
+def test_create_partitions(worlds: tuple[World, World]) -> None:
+    compare(GROWTHS, worlds, versions(ApiKey.CREATE_PARTITIONS))
+    messages_agree(GROWTHS, worlds, 3, "results")
+
+
+def test_partitions_that_were_added_are_there(worlds: tuple[World, World]) -> None:
+    told = []
+    for world in worlds:
+        answers = [world.client.ask(grow((world.topic, 5, None), validate=False), version) for version in (3, 0)]
+        while world.client.ask(list_offsets(world, -1, 4), 4).topics[0].partitions[0].error_code:
+            pass  # the leader of the new partition is being made known
+        appended = world.client.ask(produce(world, bytes(build_batch([(1000, b"k", b"v", [])])), 4), 9)
+        metadata = world.client.ask(m.MetadataRequest([m.MetadataRequestTopic(name=world.topic)]), 12)
+        told.append([plain(answer, world) for answer in (*answers, appended, metadata.topics)])
+    assert told[0] == told[1]
+    assert told[0][0]["results"][0]["error_code"] == 0
+
+
+# ------------------------------------------------------------------------------------------------------------ records
+
+
+def cut(*asked: tuple[str, int, int]) -> Request[Any]:
+    topics = [a.DeleteRecordsTopic(name, [a.DeleteRecordsPartition(index, offset)]) for name, index, offset in asked]
+    return a.DeleteRecordsRequest(topics, 20_000)
+
+
+def test_delete_records(worlds: tuple[World, World]) -> None:
+    steps: list[Step] = [
+        ("nothing", lambda w: cut()),
+        ("of no topic", lambda w: cut((f"{w.prefix}-none", 0, 1))),
+        ("of no partition", lambda w: cut((w.topic, 9, 1))),
+        ("before a negative offset", lambda w: cut((w.topic, 0, -2))),
+        ("behind the end", lambda w: cut((w.topic, 0, 7))),
+        ("some", lambda w: cut((w.topic, 0, 2))),
+        ("fewer than before", lambda w: cut((w.topic, 0, 1))),
+        ("the beginning then", lambda w: list_offsets(w, -2)),
+        ("what is left by time", lambda w: list_offsets(w, 0)),
+        ("of an empty partition", lambda w: cut((w.topic, 1, -1))),
+        ("a partition twice", lambda w: a.DeleteRecordsRequest(
+            [a.DeleteRecordsTopic(w.topic, [a.DeleteRecordsPartition(0, 4), a.DeleteRecordsPartition(0, 3)])], 20_000)),
+        ("one and none", lambda w: cut((w.topic, 0, 4), (f"{w.prefix}-none", 0, 4))),
+        ("all", lambda w: cut((w.topic, 0, -1))),
+        ("the beginning at last", lambda w: list_offsets(w, -2)),
+        ("the end at last", lambda w: list_offsets(w, -1)),
+    ]  # fmt: skip
+    for version in versions(ApiKey.DELETE_RECORDS):
+        answers = [
+            [
+                plain(world.client.ask(request, 4 if isinstance(request, m.ListOffsetsRequest) else version), world)
+                for _, build in steps
+                if (request := build(world))
+            ]
+            for world in worlds
+        ]
+        assert answers[0] == answers[1], f"v{version}: ours, then Kafka's"
+
+
+def test_deleted_records_cannot_be_fetched(worlds: tuple[World, World]) -> None:
+    answers = []
+    for world in worlds:
+        deleted = world.client.ask(cut((world.topic, 0, 4)), 2)
+        found = [deleted]
+        for offset in (3, 4):
+            asked = m.FetchPartition(0, -1, offset, partition_max_bytes=1 << 20)
+            topics = [m.FetchTopic(world.topic, partitions=[asked])]
+            found.append(world.client.ask(m.FetchRequest(max_wait_ms=0, min_bytes=1, topics=topics), 11))
+        answers.append([plain(answer, world) for answer in found])
+    assert answers[0] == answers[1]
+
+
+def test_records_of_a_compacted_topic_stay(worlds: tuple[World, World]) -> None:
+    codes = []
+    for world in worlds:
+        settings = [m.CreatableTopicConfig("cleanup.policy", "compact")]
+        topic = m.CreatableTopic(f"{world.prefix}-compacted", 1, 1, [], settings)
+        assert world.client.ask(m.CreateTopicsRequest([topic], 20_000), 7).topics[0].error_code == 0
+        while world.client.ask(list_offsets(world, -1, topic=topic.name), 4).topics[0].partitions[0].error_code:
+            pass
+        codes.append(plain(world.client.ask(cut((topic.name, 0, -1)), 2), world))
+    assert codes[0] == codes[1]
+
+
+def test_internal_topics_keep_their_records(worlds: tuple[World, World]) -> None:
+    for world in worlds:
+        until_ready(world, m.FindCoordinatorRequest(world.prefix), 3)
+    compare([("all", lambda w: cut(("__consumer_offsets", 0, -1)))], worlds, versions(ApiKey.DELETE_RECORDS))
+
+
+# --------------------------------------------------------------------------------------- what is there: logs, producers
+
+
+def test_describe_log_dirs(worlds: tuple[World, World]) -> None:
+    def some(*indices: int, topic: str | None = None) -> Step:
+        return f"{topic or 'the topic'}: {indices}", lambda w: a.DescribeLogDirsRequest(
+            [a.DescribableLogDirTopic(topic or w.topic, list(indices))]
+        )
+
+    def same_folder(found: Any) -> None:
+        for result in found["results"]:
+            result["log_dir"], result["usable_bytes"] = "", result["usable_bytes"] > 0
+
+    steps = [some(0, 1), some(1, 9), some(0, topic="nowhere"), ("nothing", lambda w: a.DescribeLogDirsRequest([]))]
+    compare(steps, worlds, versions(ApiKey.DESCRIBE_LOG_DIRS), same_folder)
+    for world in worlds:
+        (result,) = world.client.ask(a.DescribeLogDirsRequest(None), 4).results
+        (topic,) = [topic for topic in result.topics if topic.name == world.topic]
+        assert {one.partition_index for one in topic.partitions} == {0, 1}
+
+
+def test_describe_producers(worlds: tuple[World, World]) -> None:
+    for world in worlds:
+        for producer_id, epoch in ((7, 1), (8, 0)):
+            batch = build_batch(
+                [(1000, b"k", b"v", []), (900, b"k", b"v", [])],
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                base_sequence=3,
+            )
+            answer = world.client.ask(produce(world, bytes(batch)), 9)
+            assert answer.responses[0].partition_responses[0].error_code == 0
+    asked = a.TopicRequest
+    steps: list[Step] = [
+        ("some", lambda w: a.DescribeProducersRequest([asked(w.topic, [0, 1, 9])])),
+        ("twice", lambda w: a.DescribeProducersRequest([asked(w.topic, [0, 0]), asked(w.topic, [0])])),
+        ("of no topic", lambda w: a.DescribeProducersRequest([asked("nowhere", [0])])),
+        ("of a bad name", lambda w: a.DescribeProducersRequest([asked("a b", [0])])),
+        ("of none", lambda w: a.DescribeProducersRequest([])),
+    ]
+    compare(steps, worlds, versions(ApiKey.DESCRIBE_PRODUCERS))
+
+
+def test_list_config_resources(worlds: tuple[World, World]) -> None:
+    """Kafka also lists the levels of its loggers as settings, and knows the topics of other tests."""
+
+    def of_this_test(found: Any) -> None:
+        found["config_resources"] = sorted(
+            (one["resource_type"], one["resource_name"])
+            for one in found["config_resources"]
+            if one["resource_type"] != 8 and (one["resource_type"] != 2 or one["resource_name"].startswith("admin-"))
+            if one["resource_type"] not in (16, 32)
+        )
+
+    steps: list[Step] = [
+        (f"{kinds}", lambda w, kinds=kinds: a.ListConfigResourcesRequest(kinds))  # type: ignore[misc]
+        for kinds in ([], [2], [4], [8], [16], [32], [2, 4], [2, 2], [0], [3], [2, 7])
+    ]
+    ours = worlds[0].client.ask(a.ListConfigResourcesRequest([2]), 1)
+    assert worlds[0].topic in {one.resource_name for one in ours.config_resources}
+    compare(steps, worlds, versions(ApiKey.LIST_CONFIG_RESOURCES), of_this_test)
+
+
+# ------------------------------------------------------------------------------------------------------------- groups
+
+
+def forget(group: str, *asked: tuple[str, int]) -> Request[Any]:
+    topics: dict[str, list[a.OffsetDeleteRequestPartition]] = {}
+    for name, index in asked:
+        topics.setdefault(name, []).append(a.OffsetDeleteRequestPartition(index))
+    return a.OffsetDeleteRequest(group, [a.OffsetDeleteRequestTopic(name, found) for name, found in topics.items()])
+
+
+def committed(world: World, group: str) -> Any:
+    return plain(world.client.ask(m.OffsetFetchRequest(group, None), 7), world)
+
+
+def test_delete_offsets(worlds: tuple[World, World]) -> None:
+    """Of a group that has members, and of one that has none: what its members read stays."""
+    found = []
+    for world in worlds:
+        group, ask = f"{world.prefix}-g", world.client.ask
+        until_ready(world, m.FindCoordinatorRequest(group), 3)
+        until_ready(world, m.OffsetFetchRequest(group, []), 7)
+        other = f"{world.prefix}-other"
+        assert ask(m.CreateTopicsRequest([m.CreatableTopic(other, 1, 1)], 20_000), 7).topics[0].error_code == 0
+        topics = [
+            m.OffsetCommitRequestTopic(name, partitions=[m.OffsetCommitRequestPartition(i, 1) for i in indices])
+            for name, indices in ((world.topic, (0, 1)), (other, (0,)))
+        ]
+        commit = m.OffsetCommitRequest(group, topics=topics)
+        while any(one.error_code for topic in ask(commit, 8).topics for one in topic.partitions):
+            pass
+        all_of_it = (world.topic, 0), (world.topic, 9), (other, 0), ("nowhere", 0)
+        steps: list[Any] = [
+            ask(forget("", *all_of_it), 0),
+            ask(forget(f"{group}-none", *all_of_it), 0),
+            ask(forget(group), 0),
+        ]
+        subscription = b"\0\0\0\0\0\1" + len(world.topic).to_bytes(2, "big") + world.topic.encode() + b"\xff" * 4
+        first = ask(join(group, "consumer", subscription), 5)
+        steps.append(ask(forget(group, *all_of_it), 0))
+        steps.append(committed(world, group))
+        left = ask(m.LeaveGroupRequest(group, members=[m.MemberIdentity(first.member_id)]), 3)
+        assert left.error_code == 0
+        steps.append(ask(forget(group, *all_of_it, (world.topic, 0)), 0))
+        steps.append(committed(world, group))
+        second = ask(join(f"{group}-2", "connect", b"x"), 5)
+        steps.append(ask(forget(f"{group}-2", *all_of_it), 0))
+        ask(m.LeaveGroupRequest(f"{group}-2", members=[m.MemberIdentity(second.member_id)]), 3)
+        steps.append(ask(forget(f"{group}-2", *all_of_it), 0))
+        found.append([plain(step, world) for step in steps])
+    assert found[0] == found[1]
+    codes = {
+        (topic["name"].removeprefix(worlds[0].prefix), one["partition_index"]): one["error_code"]
+        for topic in found[0][3]["topics"]
+        for one in topic["partitions"]
+    }
+    assert codes == {("-topic", 0): 86, ("-topic", 9): 3, ("-other", 0): 0, ("nowhere", 0): 3}
+
+
+def join(group: str, kind: str, metadata: bytes) -> Request[Any]:
+    protocols = [m.JoinGroupRequestProtocol("r", metadata)]
+    return m.JoinGroupRequest(group, 10_000, 10_000, "", f"{group}-instance", kind, protocols)

@@ -1,0 +1,185 @@
+"""What an admin changes on a broker alone, and what becomes of it on a broken disk and after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.broker.broker import Broker
+from muster.broker.handlers import create_partitions
+from muster.broker.topic_changes import Growth
+from muster.errors import ErrorCode
+from muster.model import GROUP_METADATA_TOPIC, TopicPartition
+from muster.protocol import admin_messages as a
+from muster.protocol import messages as m
+from tests.support import brokers
+from tests.support.cluster_asks import ends, stored
+from tests.support.faulty_disk import FaultyDisk
+from tests.support.held_disk import Asked
+
+
+@pytest.fixture
+def disk() -> FaultyDisk:
+    return FaultyDisk()
+
+
+@pytest.fixture
+async def broker(tmp_path: Path, disk: FaultyDisk) -> AsyncIterator[Broker]:
+    async with brokers.running(tmp_path / "data", {"offsets.topic.num.partitions": 2}, disk) as found:
+        yield found
+
+
+# --------------------------------------------------------------------------------------------------------- partitions
+
+
+async def grow(broker: Broker, name: str, count: int, *, validate: bool = False) -> Any:
+    topic = a.CreatePartitionsTopic(name, count, None)
+    answer = await Asked(broker, a.CreatePartitionsRequest([topic], 20_000, validate), 3).answered()
+    (result,) = answer.results
+    return result
+
+
+@pytest.mark.parametrize("count", [3, create_partitions._FEW + 3], ids=["few", "many"])
+async def test_partitions_are_added_and_stay(tmp_path: Path, count: int) -> None:
+    async with brokers.running(tmp_path / "data") as broker:
+        topic = broker.changes.create_topic("t", 2, {"max.message.bytes": "77777"})
+        await stored(broker, "t", 0)
+        assert (await grow(broker, "t", count)).error_code == 0
+        assert topic.partitions == count
+        new = broker.partitions.get("t", count - 1)
+        assert new is not None
+        assert new.config.max_message_bytes == 77777
+        assert await stored(broker, "t", count - 1) == 0
+    async with brokers.running(tmp_path / "data") as broker:
+        topic_again = broker.topics.get("t")
+        assert topic_again is not None
+        assert (topic_again.topic_id, topic_again.partitions) == (topic.topic_id, count)
+        assert {index: end for index, end in ends(broker, "t").items() if end} == (
+            {0: 1, 2: 1} if count == 3 else {0: 1}
+        )
+        assert await stored(broker, "t", count - 1) == 1
+
+
+async def test_validate_only_adds_none(broker: Broker) -> None:
+    topic = broker.changes.create_topic("t", 2, {})
+    assert (await grow(broker, "t", 5, validate=True)).error_code == 0
+    assert topic.partitions == 2
+
+
+async def test_a_full_disk_adds_none(broker: Broker, disk: FaultyDisk) -> None:
+    topic = broker.changes.create_topic("t", 2, {})
+    disk.fill_up()
+    refused = await grow(broker, "t", 5)
+    assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert "No space left" in refused.error_message
+    assert topic.partitions == 2
+    assert broker.partitions.get("t", 2) is None
+    disk.mend()
+    assert (await grow(broker, "t", 5)).error_code == 0
+    assert list(ends(broker, "t")) == [0, 1, 2, 3, 4]
+
+
+async def test_what_is_in_the_way_of_a_new_partition_is_not_taken_for_it(broker: Broker) -> None:
+    topic = broker.changes.create_topic("t", 1, {})
+    (broker.config.data_dir / "t-1").write_text("a note")
+    assert (await grow(broker, "t", 2)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert topic.partitions == 1
+
+
+async def test_the_topic_of_the_groups_stays_as_it_is(broker: Broker) -> None:
+    """A group is looked for in the partition that its name and their number say."""
+    assert broker.groups.ensure()
+    refused = await grow(broker, GROUP_METADATA_TOPIC, 7)
+    assert refused.error_code == ErrorCode.INVALID_PARTITIONS
+    assert broker.topics.partition_count(GROUP_METADATA_TOPIC) == 2
+
+
+async def test_settings_that_change_while_partitions_are_added_hold_for_all(broker: Broker) -> None:
+    topic = broker.changes.create_topic("t", 1, {"max.message.bytes": "1111"})
+    count = create_partitions._FEW + 2
+    steps = broker.changes.growing([Growth(topic, 1, count)])
+    next(steps)
+    broker.topics.change_all([(topic, count, {"max.message.bytes": "2222"})])
+    broker.partitions.configure(topic)
+    for _ in steps:
+        pass
+    logs = [broker.partitions.get("t", index) for index in range(count)]
+    assert {log.config.max_message_bytes for log in logs if log is not None} == {2222}
+
+
+# ------------------------------------------------------------------------------------------------------------ records
+
+
+async def cut(broker: Broker, offset: int, name: str = "t") -> tuple[int, int]:
+    partition = a.DeleteRecordsPartition(0, offset)
+    request = a.DeleteRecordsRequest([a.DeleteRecordsTopic(name, [partition])], 20_000)
+    answer = await Asked(broker, request, 2).answered()
+    (result,) = answer.topics[0].partitions
+    return result.error_code, result.low_watermark
+
+
+@pytest.mark.parametrize("fsync", ["interval", "always", "never"])
+async def test_where_a_log_begins_is_on_disk_before_the_answer(tmp_path: Path, fsync: str) -> None:
+    async with brokers.running(tmp_path / "data", {"fsync": fsync}) as broker:
+        broker.changes.create_topic("t", 1, {})
+        for _ in range(5):
+            await stored(broker, "t", 0)
+        assert await cut(broker, 3) == (0, 3)
+        lines = (tmp_path / "data" / "log-start-offset-checkpoint").read_text().splitlines()
+        assert lines == ["0", "1", "t 0 3"]
+        assert await cut(broker, -1) == (0, 5)
+        assert await cut(broker, 6) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+
+
+async def test_a_beginning_that_cannot_be_written_is_an_error(broker: Broker, disk: FaultyDisk) -> None:
+    broker.changes.create_topic("t", 1, {})
+    for _ in range(3):
+        await stored(broker, "t", 0)
+    disk.fill_up()
+    assert (await cut(broker, 2))[0] == ErrorCode.KAFKA_STORAGE_ERROR
+    disk.mend()
+    assert await cut(broker, 2) == (0, 2)
+
+
+async def test_the_topic_of_events_keeps_its_records(broker: Broker) -> None:
+    """It is one of the broker's own."""
+    assert broker.changes.events is not None
+    broker.changes.events.ensure()
+    assert (await cut(broker, -1, "__group_events"))[0] == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+# ----------------------------------------------------------------------------------------------------------- log dirs
+
+
+async def test_a_log_is_as_large_as_its_records(broker: Broker) -> None:
+    broker.changes.create_topic("t", 2, {})
+    await stored(broker, "t", 1)
+    answer = await Asked(broker, a.DescribeLogDirsRequest(None), 4).answered()
+    (result,) = answer.results
+    assert result.log_dir == str(broker.config.data_dir)
+    assert 0 < result.usable_bytes <= result.total_bytes
+    sizes = {TopicPartition(t.name, p.partition_index): p.partition_size for t in result.topics for p in t.partitions}
+    assert sizes == {TopicPartition("t", 0): 0, TopicPartition("t", 1): _file_size(broker, "t-1")}
+
+
+def _file_size(broker: Broker, folder: str) -> int:
+    return (broker.config.data_dir / folder / f"{0:020}.log").stat().st_size
+
+
+async def test_many_partitions_are_described_in_slices(broker: Broker) -> None:
+    broker.changes.create_topic("t", 150, {})
+    answer = await Asked(broker, a.DescribeLogDirsRequest(None), 4).answered()
+    assert [len(topic.partitions) for topic in answer.results[0].topics] == [150]
+
+
+# -------------------------------------------------------------------------------------------------------- what is not
+
+
+async def test_what_is_not_served_is_not_advertised(broker: Broker) -> None:
+    answer = await Asked(broker, m.ApiVersionsRequest("test", "1"), 4).answered()
+    spoken = {api.api_key for api in answer.api_keys}
+    assert 43 not in spoken  # ElectLeaders
+    assert {21, 35, 37, 47, 61, 74} <= spoken

@@ -1,0 +1,90 @@
+"""What an admin changes in a cluster: asked of any broker, and written in ZooKeeper, which all follow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from muster.broker.broker import Broker
+from muster.errors import ErrorCode
+from muster.protocol import admin_messages as a
+from muster.zookeeper.operations import GetData
+from muster.zookeeper.znodes import TopicRegistration, read_topic, topic_path
+from tests.support.cluster_asks import create, delete, ends, leaders, stored
+from tests.support.held_disk import Asked
+from tests.support.sim_cluster import SimCluster
+
+
+def growth(broker: Broker, name: str, count: int, brokers: list[int] | None = None, timeout_ms: int = 60_000) -> Asked:
+    assigned = None if brokers is None else [a.CreatePartitionsAssignment([each]) for each in brokers]
+    return Asked(broker, a.CreatePartitionsRequest([a.CreatePartitionsTopic(name, count, assigned)], timeout_ms), 3)
+
+
+async def grow(cluster: SimCluster, broker: Broker, name: str, count: int, brokers: list[int] | None = None) -> Any:
+    answer = await cluster.soon(growth(broker, name, count, brokers).answered())
+    (result,) = answer.results
+    return result
+
+
+def registered(cluster: SimCluster, name: str) -> dict[int, list[int]]:
+    found = read_topic(name, cluster.do(GetData(topic_path(name)))[0])
+    assert isinstance(found, TopicRegistration)
+    return found.partitions
+
+
+async def test_partitions_are_added_by_any_broker_and_spread(cluster: SimCluster) -> None:
+    async with cluster.running(1) as one, cluster.running(2) as two:
+        await cluster.until(lambda: len(two.cluster.nodes) == 2)
+        await create(cluster, one, "t", 2)
+        assert (await grow(cluster, two, "t", 5)).error_code == 0
+        assert registered(cluster, "t") == {0: [1], 1: [2], 2: [1], 3: [2], 4: [1]}
+        await cluster.until(lambda: leaders(one, "t") == leaders(two, "t"))
+        assert {index: leader for index, (leader, _) in leaders(two, "t").items()} == {0: 1, 1: 2, 2: 1, 3: 2, 4: 1}
+        await cluster.until(lambda: list(ends(one, "t")) == [0, 2, 4])
+        assert await stored(one, "t", 4) == 0
+        refused = await grow(cluster, one, "t", 5)
+        assert (refused.error_code, refused.error_message) == (
+            ErrorCode.INVALID_PARTITIONS,
+            "Topic already has 5 partition(s).",
+        )
+
+
+async def test_partitions_go_where_the_request_says(cluster: SimCluster) -> None:
+    async with cluster.running(1) as one, cluster.running(2):
+        await cluster.until(lambda: len(one.cluster.nodes) == 2)
+        await create(cluster, one, "t", 1)
+        assert (await grow(cluster, one, "t", 3, [2, 2])).error_code == 0
+        assert registered(cluster, "t") == {0: [1], 1: [2], 2: [2]}
+        assert (await grow(cluster, one, "t", 4, [3])).error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+async def test_of_two_that_add_at_once_one_is_told_that_it_is_done(cluster: SimCluster) -> None:
+    """The sequence: both brokers have read two partitions, then each asks for three."""
+    async with cluster.running(1) as one, cluster.running(2) as two:
+        await cluster.until(lambda: len(one.cluster.nodes) == 2)
+        await create(cluster, one, "t", 2)
+        await cluster.until(lambda: two.topics.partition_count("t") == 2)
+        asked = [growth(broker, "t", 3) for broker in (one, two)]
+        answers = [await cluster.soon(each.answered()) for each in asked]
+        codes = sorted(answer.results[0].error_code for answer in answers)
+        assert codes == [ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS]
+        assert len(registered(cluster, "t")) == 3
+
+
+async def test_a_topic_that_is_deleted_meanwhile(cluster: SimCluster) -> None:
+    async with cluster.running(1) as one, cluster.running(2) as two:
+        await cluster.until(lambda: len(one.cluster.nodes) == 2)
+        await create(cluster, one, "t", 1)
+        await cluster.until(lambda: two.topics.partition_count("t") == 1)
+        await delete(cluster, one, "t")
+        result = await grow(cluster, two, "t", 2)
+        assert result.error_code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        await cluster.until(lambda: not len(two.topics))
+
+
+async def test_without_a_leader_in_time_the_caller_is_told(cluster: SimCluster) -> None:
+    async with cluster.running(1) as one:
+        await create(cluster, one, "t", 1)
+        asked = growth(one, "t", 2, timeout_ms=0)
+        answer = await cluster.soon(asked.answered())
+        assert answer.results[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+        await cluster.until(lambda: list(ends(one, "t")) == [0, 1])
