@@ -17,6 +17,9 @@ from muster.client.admin import Admin
 from muster.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
 from muster.errors import ConfigError, KafkaConnectionError, KafkaError, KafkaTimeoutError, MusterError
 
+FILES = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
+"""How shells complete the name of a file, as shtab has it; for `completed`."""
+
 DEFAULT_BOOTSTRAP = "localhost:9092"
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
@@ -28,11 +31,8 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help=f"a broker of the cluster, or several with commas (default {DEFAULT_BOOTSTRAP}, or that of the file)",
     )
-    parser.add_argument(
-        "--command-config",
-        metavar="FILE",
-        help="a file of client settings, as Kafka's own tools take it: client.properties",
-    )
+    file_help = "a file of client settings, as Kafka's own tools take it: client.properties"
+    completed(parser.add_argument("--command-config", metavar="FILE", help=file_help), FILES)
     parser.add_argument(
         "-o",
         dest="settings",
@@ -42,6 +42,11 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
         help="a client setting, by Kafka's name",
     )
     add_log_level(parser, "WARNING")
+
+
+def completed(action: argparse.Action, how: Mapping[str, str]) -> None:
+    """Tell `muster completion` how shells complete an argument."""
+    action.complete = how  # type: ignore[attr-defined]
 
 
 def add_log_level(parser: argparse.ArgumentParser, default: str) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import base64
 import errno
-import json
 import select
 import signal
 import sys
@@ -17,12 +15,12 @@ from types import FrameType
 from typing import Any, BinaryIO
 
 from muster.cli.common import add_connection, client_settings, reaching, set_up_log
+from muster.cli.reading_range import Ends, add_range, begin, check_range
+from muster.cli.record_text import as_json, formatter, unpackings
 from muster.client.config import ConsumerConfig
 from muster.client.consumer import Consumer
 from muster.errors import ConfigError, ErrorCode, KafkaConnectionError, KafkaError, KafkaTimeoutError, MusterError
 from muster.model import ConsumerRecord, TopicPartition
-
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,17 +30,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from-beginning", action="store_true", help="start at the first record where the group has no offset"
     )
-    parser.add_argument("--offset", metavar="N", help="start here: a number, earliest or latest (not with --group)")
-    parser.add_argument("--partition", type=int, metavar="N", help="only this partition (not with --group)")
+    add_range(parser)
     parser.add_argument("--max-messages", type=int, metavar="N", help="stop after so many")
     parser.add_argument("--timeout-ms", type=int, metavar="MS", help="stop when no record has come for this long")
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument(
         "--format",
         metavar="TEXT",
-        help=r"%%t topic, %%p partition, %%o offset, %%k key, %%s value, %%h headers, %%T timestamp (default %%s\n)",
+        help=r"as kcat's -f: %%t topic, %%p partition, %%o offset, %%k key, %%s value, %%h headers, %%T timestamp, %%K"
+        r" and %%S lengths (default %%s\n)",
     )
     shape.add_argument("--json", action="store_true", help="one JSON object for each record")
+    parser.add_argument("--keys", action="store_true", help="the key and a tab before the value")
+    parser.add_argument("--headers", action="store_true", help="headers and a tab before that: name=value,…")
+    parser.add_argument("--null", default="", metavar="TEXT", help="what stands for a key or value that is none")
+    parser.add_argument(
+        "--unpack",
+        action="append",
+        default=[],
+        metavar="[key=|value=]TEXT",
+        help="make text of bytes, as kcat's -s: b h i q numbers, in capitals unsigned, < little-endian, s text, $ end",
+    )
     add_connection(parser)
 
 
@@ -52,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     set_up_log(arguments)
     if sys.stdout is None:
         raise MusterError("standard output is closed: there is nowhere to write to")
-    write = as_json if arguments.json else formatter(arguments.format or r"%s\n")
+    write = as_json if arguments.json else _formatter(arguments)
     output = Output(sys.stdout.buffer, write)
     minded = [number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) is not signal.SIG_IGN]
     for number in minded:
@@ -65,6 +73,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _formatter(arguments: argparse.Namespace) -> Callable[[ConsumerRecord], bytes]:
+    before = r"%h\t" * arguments.headers + r"%k\t" * arguments.keys
+    key, value = unpackings(arguments.unpack)
+    null = arguments.null.encode(errors="surrogateescape")
+    text = before + r"%s\n" if arguments.format is None else arguments.format
+    return formatter(text, null=null, key=key, value=value)
+
+
 def _consume(arguments: argparse.Namespace, output: Output) -> None:
     grouped = arguments.group is not None  # an empty name is no wish to read alone: it is refused as a setting
     settings: dict[str, Any] = {
@@ -75,13 +91,14 @@ def _consume(arguments: argparse.Namespace, output: Output) -> None:
     if grouped:
         settings["group.id"] = arguments.group
     with reaching(arguments.bootstrap), Consumer(settings) as consumer:
+        ends: Ends | None = None
         if grouped:
             _look(consumer, arguments.topics)
             consumer.subscribe(arguments.topics)
         else:
-            _assign(consumer, arguments)
+            ends = _assign(consumer, arguments)
         try:
-            _pump(consumer, arguments, output)
+            _pump(consumer, arguments, output, ends)
         except BaseException:
             if grouped and ConsumerConfig.of(settings).enable_auto_commit:
                 _commit_written(consumer, output)
@@ -92,8 +109,11 @@ def _check(arguments: argparse.Namespace) -> None:
     for option, number in (("--max-messages", arguments.max_messages), ("--timeout-ms", arguments.timeout_ms)):
         if number is not None and number < 0:
             raise ConfigError(f"{option} is {number}; it must be at least 0")
-    if arguments.group is not None and (arguments.offset is not None or arguments.partition is not None):
-        raise ConfigError("--offset and --partition choose for one reader; a group shares out partitions by itself")
+    check_range(arguments)
+    if arguments.format is not None and (arguments.keys or arguments.headers):
+        raise ConfigError("--keys and --headers are for the default format: in --format they are %k and %h")
+    if arguments.json and (arguments.keys or arguments.headers or arguments.null or arguments.unpack):
+        raise ConfigError("--json has keys and headers, and null where there is none; it takes no other form")
 
 
 def _look(consumer: Consumer, topics: list[str]) -> None:
@@ -107,7 +127,7 @@ def _look(consumer: Consumer, topics: list[str]) -> None:
             print(f"muster: waiting for topic {topic}: {error.code.name}", file=sys.stderr)
 
 
-def _assign(consumer: Consumer, arguments: argparse.Namespace) -> None:
+def _assign(consumer: Consumer, arguments: argparse.Namespace) -> Ends | None:
     places: list[TopicPartition] = []
     for topic in arguments.topics:
         known = _partitions(consumer, topic)
@@ -115,18 +135,9 @@ def _assign(consumer: Consumer, arguments: argparse.Namespace) -> None:
             raise ConfigError(f"topic {topic} has {len(known)} partitions, no {arguments.partition}")
         places += [TopicPartition(topic, part) for part in sorted(known) if arguments.partition in (None, part)]
     consumer.assign(places)
-    match arguments.offset:
-        case None:
-            pass
-        case "earliest":
-            consumer.seek_to_beginning(places)
-        case "latest":
-            consumer.seek_to_end(places)
-        case number:
-            if not number.isdecimal():
-                raise ConfigError(f"--offset is a number, earliest or latest, not {number}")
-            for place in places:
-                consumer.seek(place, int(number))
+    ends = Ends(consumer, places) if arguments.until_end else None
+    begin(consumer, places, arguments)
+    return ends
 
 
 def _partitions(consumer: Consumer, topic: str) -> set[int]:
@@ -138,13 +149,17 @@ def _partitions(consumer: Consumer, topic: str) -> set[int]:
         raise
 
 
-def _pump(consumer: Consumer, arguments: argparse.Namespace, output: Output) -> None:
+def _pump(consumer: Consumer, arguments: argparse.Namespace, output: Output, ends: Ends | None) -> None:
     """Coming back to `poll` says that what it brought before is written."""
     left = arguments.max_messages
     last = time.monotonic()
     while left is None or left > 0:
         output.check_reader()
+        if ends is not None and ends.reached():
+            return
         records = [record for batch in consumer.poll(200, max_records=left).values() for record in batch]
+        if ends is not None:
+            records = ends.within(records)
         output.write(records)
         if records:
             last = time.monotonic()
@@ -228,74 +243,3 @@ def _has_fileno(stream: BinaryIO) -> bool:
     except OSError:
         return False
     return True
-
-
-def formatter(text: str) -> Callable[[ConsumerRecord], bytes]:
-    """A function that writes a record as the format says."""
-    parts = _parse(text)
-
-    def write(record: ConsumerRecord) -> bytes:
-        return b"".join(part if isinstance(part, bytes) else part(record) for part in parts)
-
-    return write
-
-
-_FIELDS: dict[str, Callable[[ConsumerRecord], bytes]] = {
-    "t": lambda record: record.topic.encode(),
-    "p": lambda record: b"%d" % record.partition,
-    "o": lambda record: b"%d" % record.offset,
-    "k": lambda record: record.key or b"",
-    "s": lambda record: record.value or b"",
-    "h": lambda record: b",".join(name.encode() + b"=" + (value or b"") for name, value in record.headers),
-    "T": lambda record: b"%d" % record.timestamp,
-}
-
-
-def _parse(text: str) -> list[bytes | Callable[[ConsumerRecord], bytes]]:
-    parts: list[bytes | Callable[[ConsumerRecord], bytes]] = []
-    position = 0
-    while position < len(text):
-        pair = text[position : position + 2]
-        if pair == "%%":
-            parts.append(b"%")
-        elif pair[0] == "%":
-            if pair[1:] not in _FIELDS:
-                raise ConfigError(f"--format: {pair} means nothing; there are {', '.join('%' + f for f in _FIELDS)}")
-            parts.append(_FIELDS[pair[1:]])
-        elif pair[0] == "\\" and pair[1:] in _ESCAPES:
-            parts.append(_ESCAPES[pair[1:]].encode())
-        else:
-            parts.append(pair[0].encode())
-            position += 1
-            continue
-        position += 2
-    return parts
-
-
-def as_json(record: ConsumerRecord) -> bytes:
-    """A record as a line of JSON, which `muster produce --json` reads.
-
-    Bytes that are no UTF-8 come as base64: a key's and a value's as `key_base64` and `value_base64`, a header's as
-    `{"base64": …}` in place of its text.
-    """
-    found: dict[str, Any] = {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-    }
-    for name, value in (("key", record.key), ("value", record.value)):
-        text = _text(value)
-        found |= {name: text} if isinstance(text, str | None) else {f"{name}_base64": text["base64"]}
-    found["headers"] = [[name, _text(value)] for name, value in record.headers]
-    return json.dumps(found, ensure_ascii=False).encode() + b"\n"
-
-
-def _text(value: bytes | None) -> str | dict[str, str] | None:
-    """Bytes as text, as an object with their base64 where they are none."""
-    if value is None:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}

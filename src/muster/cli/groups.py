@@ -1,15 +1,18 @@
-"""`muster groups`: list, describe and delete consumer groups (O1), in the columns of `kafka-consumer-groups.sh`."""
+"""`muster groups`: consumer groups, their offsets and members (O1), in the columns of `kafka-consumer-groups.sh`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 
-from muster.cli import group_tables
+from muster.cli import group_offsets, group_tables
+from muster.cli.asking import add_yes, confirm, some
 from muster.cli.common import add_connection, add_timeout, open_admin, print_json, report_errors
 from muster.client.admin import Admin
 from muster.client.core.admin import GroupDescription, TopicDescription
+from muster.client.core.admin_members import GroupMember
 from muster.errors import ConfigError, KafkaError
 from muster.model import CONSUMER_PROTOCOL_TYPE, OffsetAndMetadata, TopicPartition
 from muster.protocol.api import LATEST_TIMESTAMP
@@ -31,19 +34,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     describe.add_argument("--verbose", action="store_true", help="more columns")
     delete = actions.add_parser("delete", help="delete groups without members, and their offsets")
     delete.add_argument("groups", nargs="+", metavar="GROUP")
-    for action in (listing, describe, delete):
+    add_yes(delete)
+    reset = actions.add_parser("reset-offsets", help="have groups without members go on elsewhere")
+    group_offsets.add_reset(reset)
+    delete_offsets = actions.add_parser("delete-offsets", help="have a group forget its offsets of topics")
+    group_offsets.add_delete(delete_offsets)
+    remove = actions.add_parser("remove-members", help="remove members from a group; those that run join again")
+    _add_remove(remove)
+    for action in (listing, describe, delete, reset, delete_offsets, remove):
         add_connection(action)
         add_timeout(action)
-    for action in (listing, describe):
+    for action in (listing, describe, delete, remove):
         action.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_remove(remove: argparse.ArgumentParser) -> None:
+    remove.add_argument("group", metavar="GROUP")
+    remove.add_argument("--member", action="append", default=[], metavar="ID", help="a member's id; may be repeated")
+    remove.add_argument(
+        "--instance", action="append", default=[], metavar="ID", help="a static member's group.instance.id"
+    )
+    remove.add_argument("--all", action="store_true", help="all members")
+    remove.add_argument("--reason", metavar="TEXT", help="what the coordinator is to log")
+    add_yes(remove)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it; the exit code says whether all of it succeeded."""
     if arguments.action == "describe" and bool(arguments.groups) == arguments.all:
         raise ConfigError("groups describe: name the groups, or give --all")
+    if arguments.action == "reset-offsets":
+        group_offsets.check_reset(arguments)
+    if arguments.action == "remove-members" and bool(arguments.member or arguments.instance) == arguments.all:
+        raise ConfigError("groups remove-members: name members with --member or --instance, or give --all")
     with open_admin(arguments) as admin:
-        return {"list": _list, "describe": _describe, "delete": _delete}[arguments.action](admin, arguments)
+        return _ACTIONS[arguments.action](admin, arguments)
 
 
 def _list(admin: Admin, arguments: argparse.Namespace) -> int:
@@ -127,8 +152,45 @@ def _as_json(admin: Admin, group: GroupDescription) -> dict[str, object]:
 
 
 def _delete(admin: Admin, arguments: argparse.Namespace) -> int:
+    confirm(
+        arguments,
+        f"Delete {'groups' if len(arguments.groups) > 1 else 'group'} {some(arguments.groups)} with all offsets?",
+    )
     results = admin.delete_consumer_groups(arguments.groups)
-    for group_id, error in results.items():
-        if error is None:
-            print(f"Deleted group {group_id}.")
+    if arguments.json:
+        print_json(results)
+    else:
+        for group_id, error in results.items():
+            if error is None:
+                print(f"Deleted group {group_id}.")
     return report_errors(results, "group")
+
+
+def _remove_members(admin: Admin, arguments: argparse.Namespace) -> int:
+    named = [GroupMember(member) for member in arguments.member]
+    named += [GroupMember("", instance) for instance in arguments.instance]
+    who = "all members" if arguments.all else some([*arguments.member, *arguments.instance])
+    confirm(arguments, f"Remove {who} from group {arguments.group}?")
+    results = admin.remove_consumer_group_members(
+        arguments.group, None if arguments.all else named, reason=arguments.reason
+    )
+    if arguments.json:
+        print_json([{**member._asdict(), "error": error} for member, error in results.items()])
+    else:
+        for member, error in results.items():
+            if error is None:
+                print(f"Removed member {member.group_instance_id or member.member_id}.")
+        if not results:
+            print(f"muster: group {arguments.group} has no members", file=sys.stderr)
+    told = {member.group_instance_id or member.member_id: error for member, error in results.items()}
+    return report_errors(told, f"group {arguments.group}: member")
+
+
+_ACTIONS: dict[str, Callable[[Admin, argparse.Namespace], int]] = {
+    "list": _list,
+    "describe": _describe,
+    "delete": _delete,
+    "reset-offsets": group_offsets.reset,
+    "delete-offsets": group_offsets.delete,
+    "remove-members": _remove_members,
+}

@@ -114,6 +114,10 @@ class Admin(forks.StaysHere):
         """As `AsyncAdmin.describe_cluster`."""
         return self._run(self._admin.describe_cluster())
 
+    def reach_brokers(self) -> dict[int, KafkaError | None]:
+        """As `AsyncAdmin.reach_brokers`."""
+        return self._run(self._admin.reach_brokers())
+
     def describe_configs(
         self, resources: Iterable[ConfigResource], *, include_documentation: bool = False
     ) -> dict[ConfigResource, dict[str, ConfigEntry] | KafkaError]:

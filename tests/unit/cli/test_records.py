@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.cli import common, consume, produce
+from muster.cli import common, produce, record_text
 from muster.client.config import ProducerConfig
 from muster.errors import ConfigError, KafkaError, MusterError
 from muster.model import ConsumerRecord
@@ -75,13 +75,13 @@ _BYTES = st.none() | st.binary(max_size=8) | st.text(max_size=8).map(str.encode)
 def test_what_consume_prints_produce_reads(key, value, headers):
     """Word for word, whatever the bytes are."""
     record = ConsumerRecord("flights", 3, 42, 1700000000000, 0, key, value, headers)
-    line = produce.from_json(consume.as_json(record), 1)
+    line = produce.from_json(record_text.as_json(record), 1)
     assert line == produce.Line(key, value, headers, record.partition, record.timestamp)
 
 
 def test_text_is_shown_as_text_and_other_bytes_in_base64():
     record = ConsumerRecord("t", 0, 0, 0, 0, b"k", b"\xff", [("a", b"x"), ("b", b"\xfe")])
-    shown = json.loads(consume.as_json(record))
+    shown = json.loads(record_text.as_json(record))
     assert (shown["key"], shown["value_base64"], "value" in shown) == ("k", "/w==", False)
     assert shown["headers"] == [["a", "x"], ["b", {"base64": "/g=="}]]
 
@@ -91,25 +91,64 @@ def test_text_is_shown_as_text_and_other_bytes_in_base64():
     [
         (r"%s\n", b"late\n"),
         (r"%t [%p] %o\t%k=%s %T 100%%", b"flights [3] 42\tN1=late 1700000000000 100%"),
-        ("%h", b"why=fog,none="),
+        ("%h", b"why=fog,none=NULL"),
         ("\\x \\\\", b"\\x \\"),
+        (r"\x41\x4\66\101\0101\q\0", b"A\x04BeAq\0"),
+        ("%K %S %k", b"2 4 N1"),
+        ("%R", b"\0\0\0\x04"),
         ("né", "né".encode()),
     ],
 )
 def test_formats(text, expected):
-    assert consume.formatter(text)(RECORD) == expected
+    assert record_text.formatter(text)(RECORD) == expected
 
 
 @pytest.mark.parametrize("text", ["%x", "ends in %"])
 def test_formats_that_mean_nothing(text):
     with pytest.raises(ConfigError, match="means nothing"):
-        consume.formatter(text)
+        record_text.formatter(text)
 
 
 def test_missing_keys_and_values_are_empty():
     record = ConsumerRecord("t", 0, 0, 0, 0, None, None)
-    assert consume.formatter("<%k|%s|%h>")(record) == b"<||>"
-    assert json.loads(consume.as_json(record))["value"] is None
+    assert record_text.formatter("<%k|%s|%h>")(record) == b"<||>"
+    assert record_text.formatter("%k %K %s %S %R", null=b"NULL")(record) == b"NULL -1 NULL -1 \xff\xff\xff\xff"
+    empty = ConsumerRecord("t", 0, 0, 0, 0, b"", b"")
+    assert record_text.formatter("%k %K %s %S", null=b"NULL")(empty) == b" 0  0"
+    assert json.loads(record_text.as_json(record))["value"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "data", "expected"),
+    [
+        ("i", b"\0\0\1\2", b"258"),
+        ("<i", b"\2\1\0\0", b"258"),
+        ("b B h H", b"\xff\xff\xff\xff\xff\xff", b"-1 255 -1 65535"),
+        ("q Q", b"\xff" * 16, b"-1 18446744073709551615"),
+        ("I<h>h$", b"\xff" * 4 + b"\1\0\0\1", b"429496729511"),
+        ("bcs", b"\5xyz", b"5xyz"),
+        ("b", b"\5 and more", b"5"),
+        ("s$", b"text", b"text"),
+    ],
+)
+def test_bytes_are_unpacked(text, data, expected):
+    assert record_text.unpacking(text, "--unpack")(data) == expected
+    key, value = record_text.unpackings([f"key={text}"])
+    record = ConsumerRecord("t", 0, 0, 0, 0, data, data)
+    assert record_text.formatter("%k|%s", key=key, value=value)(record) == expected + b"|" + data
+    key, value = record_text.unpackings([text])
+    assert record_text.formatter("%k|%s", key=key, value=value)(record) == expected + b"|" + expected
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [("i", "3 bytes are left for i"), ("b$", r"2 bytes are left at \$"), ("hbc", "0 bytes are left")],
+)
+def test_bytes_that_do_not_fit(text, sentence):
+    write = record_text.formatter("%s", value=record_text.unpacking(text, "--unpack"))
+    with pytest.raises(MusterError, match=f"t-4 at offset 7 cannot be unpacked: {sentence}"):
+        write(ConsumerRecord("t", 4, 7, 0, 0, None, b"abc"))
+    assert write(ConsumerRecord("t", 4, 7, 0, 0, None, b"")) == b""
 
 
 def test_settings_of_the_command_line():

@@ -16,7 +16,12 @@ from muster.client.core.sends import LEAST_LOADED
 from muster.errors import ErrorCode, KafkaError
 from muster.model import Node
 from muster.protocol.admin_messages import DescribeLogDirsRequest, ListConfigResourcesRequest
-from muster.protocol.messages import DescribeClusterRequest, DescribeConfigsRequest, DescribeConfigsResource
+from muster.protocol.messages import (
+    DescribeClusterRequest,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    MetadataRequest,
+)
 
 
 class ClusterPart(AdminPart):
@@ -30,6 +35,22 @@ class ClusterPart(AdminPart):
             raise error
         nodes = [Node(broker.broker_id, broker.host, broker.port, broker.rack) for broker in answer.brokers]
         return ClusterDescription(answer.cluster_id, answer.controller_id, sorted(nodes))
+
+    async def reach_brokers(self) -> dict[int, KafkaError | None]:
+        """Ask every broker of the cluster for an answer of its own: for each None, or why there was none."""
+        brokers = sorted(broker.node_id for broker in (await self._calls.describe([])).brokers)
+
+        async def one(broker: int) -> KafkaError | None:
+            try:
+                await self._calls.retried(
+                    lambda: self._calls.send(broker, MetadataRequest, lambda _: MetadataRequest([]))
+                )
+            except KafkaError as error:
+                return error
+            return None
+
+        answers = await asyncio.gather(*(one(broker) for broker in brokers))
+        return dict(zip(brokers, answers, strict=True))
 
     async def describe_configs(
         self, resources: Iterable[ConfigResource], *, include_documentation: bool = False

@@ -1,0 +1,185 @@
+"""Where `muster groups reset-offsets` moves a group, as `kafka-consumer-groups --reset-offsets` of Kafka 4.2 does it.
+
+A form gives each partition an offset from four facts: where its log begins and ends, what the group has committed, and
+the first offset at the time that was asked for. Offsets that a user or a file names, and those that are shifted, are
+kept within the log; the others are within it by themselves, except the committed one, which `--to-current` leaves as it
+is. A plan is exported and read again as CSV: `topic,partition,offset`, the group before it where there are several.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from muster.errors import ConfigError, MusterError
+from muster.model import TopicPartition
+
+
+class Form(Enum):
+    """How the new offsets are chosen; the value is the option."""
+
+    TO_OFFSET = "to-offset"
+    TO_EARLIEST = "to-earliest"
+    TO_LATEST = "to-latest"
+    TO_CURRENT = "to-current"
+    SHIFT_BY = "shift-by"
+    TO_DATETIME = "to-datetime"
+    BY_DURATION = "by-duration"
+    FROM_FILE = "from-file"
+
+    @property
+    def by_time(self) -> bool:
+        """Whether brokers are asked for the first offset at a time."""
+        return self in (Form.TO_DATETIME, Form.BY_DURATION)
+
+
+@dataclass(slots=True, frozen=True)
+class Facts:
+    """What is known of one partition; `at_time` is None where no record is as young."""
+
+    begin: int
+    end: int
+    committed: int | None = None
+    at_time: int | None = None
+
+
+@dataclass(slots=True)
+class NewOffset:
+    """One line of a plan. `remark` says why it is not what was asked for."""
+
+    group: str
+    topic: str
+    partition: int
+    current_offset: int | None
+    new_offset: int
+    remark: str | None = None
+
+    @property
+    def place(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
+
+
+def new_offset(form: Form, number: int, place: TopicPartition, facts: Facts) -> tuple[int, str | None]:
+    """Where a group goes on in a partition, with a remark if that is not what was asked for. `number` is what
+    --to-offset, --shift-by or the file says.
+
+    Raises:
+        MusterError: there is no committed offset to shift.
+    """
+    match form:
+        case Form.TO_EARLIEST:
+            return facts.begin, None
+        case Form.TO_LATEST:
+            return facts.end, None
+        case Form.TO_CURRENT:
+            return (facts.end if facts.committed is None else facts.committed), None
+        case Form.TO_DATETIME | Form.BY_DURATION:
+            if facts.at_time is None:
+                return facts.end, f"{place} has no record as young: the offset is its end, {facts.end}"
+            return facts.at_time, None
+        case Form.SHIFT_BY:
+            if facts.committed is None:
+                raise MusterError(f"{place} has no committed offset that could be shifted")
+            return _within(facts.committed + number, place, facts)
+        case Form.TO_OFFSET | Form.FROM_FILE:
+            return _within(number, place, facts)
+
+
+def _within(offset: int, place: TopicPartition, facts: Facts) -> tuple[int, str | None]:
+    if offset > facts.end:
+        return facts.end, f"{place}: {offset} is behind its end, {facts.end}, which is taken"
+    if offset < facts.begin:
+        return facts.begin, f"{place}: {offset} is before its beginning, {facts.begin}, which is taken"
+    return offset, None
+
+
+# --- partitions on the command line ----------------------------------------------------------------------------------
+
+
+def named_partitions(texts: Iterable[str], option: str = "--topic") -> dict[str, list[int] | None]:
+    """`TOPIC` or `TOPIC:0,1` as partitions of topics; None means all. A topic that is named twice has both.
+
+    Raises:
+        ConfigError: a text is neither.
+    """
+    found: dict[str, list[int] | None] = {}
+    for text in texts:
+        topic, colon, numbers = text.partition(":")
+        if not topic or (colon and not all(n.isascii() and n.isdecimal() for n in numbers.split(","))):
+            raise ConfigError(f"{option} {text!r}: write TOPIC, or TOPIC:0,1 for some of its partitions")
+        if not colon:
+            found[topic] = None
+        elif (before := found.setdefault(topic, [])) is not None:
+            before += [int(number) for number in numbers.split(",") if int(number) not in before]
+    return found
+
+
+# --- CSV -------------------------------------------------------------------------------------------------------------
+
+
+def as_csv(plan: Iterable[NewOffset], *, with_group: bool) -> str:
+    """A plan as Kafka's tool exports it."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for line in plan:
+        row: list[object] = [line.topic, line.partition, line.new_offset]
+        writer.writerow([line.group, *row] if with_group else row)
+    return text.getvalue()
+
+
+def from_csv(text: str, groups: list[str], name: str) -> dict[str, dict[TopicPartition, int]]:
+    """An exported plan, by group. Lines without a group are those of the only group that is named.
+
+    Raises:
+        ConfigError: a line is not of a plan.
+    """
+    plan: dict[str, dict[TopicPartition, int]] = {}
+    rows = csv.reader(io.StringIO(text), strict=True)
+    try:
+        lines = [(rows.line_num, row) for row in rows if row]
+    except csv.Error as error:
+        raise ConfigError(f"{name}, line {rows.line_num}: {error}") from None
+    width = len(lines[0][1]) if lines else 0
+    single = len(groups) == 1 and width == 3
+    for number, row in lines:
+        where = f"{name}, line {number}"
+        if len(row) != (3 if single else 4):
+            wanted = "topic,partition,offset" if single else "group,topic,partition,offset"
+            raise ConfigError(f"{where} is {','.join(row)!r}; a line is {wanted}")
+        group, topic, partition, offset = [groups[0], *row] if single else row
+        place = TopicPartition(topic, _number(partition, where))
+        offsets = plan.setdefault(group, {})
+        if place in offsets:
+            raise ConfigError(f"{where} names {place} a second time")
+        offsets[place] = _number(offset, where)
+    return plan
+
+
+def _number(text: str, where: str) -> int:
+    try:
+        return int(text.strip())
+    except ValueError:
+        raise ConfigError(f"{where}: {text!r} is no whole number") from None
+
+
+# --- as a table ------------------------------------------------------------------------------------------------------
+
+
+def plan_table(plan: list[NewOffset]) -> list[str]:
+    """A plan in the columns of `kafka-consumer-groups --reset-offsets`."""
+    heads = ["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"]
+    rows = [heads] + [[line.group, line.topic, str(line.partition), str(line.new_offset)] for line in plan]
+    widths = [max(15, *(len(row[0]) for row in rows)), max(15, *(len(row[1]) for row in rows)), 10, 0]
+    return ["", *(" ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)) for row in rows)]
+
+
+def by_group(plan: Iterable[NewOffset]) -> Mapping[str, list[NewOffset]]:
+    """The lines of each group."""
+    found: dict[str, list[NewOffset]] = {}
+    for line in plan:
+        found.setdefault(line.group, []).append(line)
+    return found

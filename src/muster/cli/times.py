@@ -1,0 +1,72 @@
+"""Points in time and durations, as commands take them: what Kafka's tools read, and shorter forms for people."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+from muster.errors import ConfigError
+
+_DATETIME = re.compile(
+    r"\d{4}-\d{2}-\d{2}(T\d{2}:\d{2}(:\d{2}(\.\d{3})?)?(Z|[+-]\d{2}(:?\d{2})?)?)?",
+    re.ASCII,
+)
+_PERIOD = re.compile(
+    r"([-+]?)P(?:([-+]?\d+)D)?"
+    r"(T(?:([-+]?\d+)H)?(?:([-+]?\d+)M)?(?:([-+]?\d+)(?:[.,](\d{0,9}))?S)?)?",
+    re.ASCII | re.IGNORECASE,
+)
+_SHORT = re.compile(r"(\d+)(ms|[dhms])", re.ASCII)
+_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+_MOST = 2**62
+
+
+def datetime_ms(text: str, option: str) -> int:
+    """A point in time as milliseconds since the epoch. Without a zone it is UTC, as in Kafka's tools, whose form
+    `YYYY-MM-DDThh:mm:ss.sss` may also end after the day, the minute or the second.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    try:
+        if not _DATETIME.fullmatch(text):
+            raise ValueError
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"{option} {text!r} is no point in time: write 2013-06-13T17:00:00.000, with Z or +02:00 for a zone"
+        ) from None
+    since = (found if found.tzinfo else found.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000 + since.microseconds // 1_000
+
+
+def duration_ms(text: str, option: str) -> int:
+    """A duration as milliseconds: `PnDTnHnMn.nS` as Java reads it, or `2d`, `90m`, `1h30m`, `500ms`.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    period = _PERIOD.fullmatch(text)
+    if period is not None and (found := _period_ms(period)) is not None:
+        total = found
+    elif text and _SHORT.sub("", text) == "":
+        total = sum(int(number) * _MS[unit] for number, unit in _SHORT.findall(text))
+    else:
+        raise ConfigError(f"{option} {text!r} is no duration: write PT1H30M or 1h30m, or P2D or 2d")
+    if abs(total) > _MOST:
+        raise ConfigError(f"{option} {text!r} is longer than any log")
+    return total
+
+
+def _period_ms(found: re.Match[str]) -> int | None:
+    """ISO-8601 as `java.time.Duration.parse` takes it; None where nothing stands behind P or T."""
+    sign, days, time, hours, minutes, seconds, fraction = found.groups()
+    if not any((days, hours, minutes, seconds)) or (time is not None and len(time) == 1):
+        return None
+    total_ns = 0
+    for number, unit in ((days, "d"), (hours, "h"), (minutes, "m"), (seconds, "s")):
+        total_ns += int(number or 0) * _MS[unit] * 1_000_000
+    nanoseconds = int((fraction or "").ljust(9, "0"))
+    total_ns += -nanoseconds if (seconds or "").startswith("-") else nanoseconds
+    total_ns = -total_ns if sign == "-" else total_ns
+    return total_ns // 1_000_000

@@ -1,0 +1,232 @@
+"""`muster configs`, `records`, `log-dirs` and `groups` without a cluster: what they read, refuse and print."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from muster.cli import configs, log_dirs, records
+from muster.cli import main as command
+from muster.client.core.admin import ConfigEntry, ConfigResource, ConfigResourceType
+from muster.client.core.admin_configs import ConfigChange, ConfigOperation
+from muster.client.core.admin_partitions import LogDirDescription, ReplicaInfo
+from muster.errors import ConfigError, ErrorCode, KafkaError
+from muster.model import TopicPartition
+
+NOWHERE = ["--bootstrap", "127.0.0.1:1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("groups reset-offsets --to-latest --all-topics", "name the groups, or give --all-groups"),
+        ("groups reset-offsets g --all-groups --to-latest --all-topics", "name the groups, or give --all-groups"),
+        ("groups reset-offsets g --to-latest", "which partitions? --topic TOPIC[:0,1] or --all-topics"),
+        ("groups reset-offsets g --from-file f --all-topics", "--from-file names the partitions itself"),
+        ("groups reset-offsets g --to-offset 0 --topic t:x", "--topic 't:x': write TOPIC"),
+        ("groups reset-offsets g --to-datetime now --topic t", "--to-datetime 'now' is no point in time"),
+        ("groups reset-offsets g --by-period 5 --topic t", "--by-duration '5' is no duration"),
+        ("groups remove-members g", "name members with --member or --instance, or give --all"),
+        ("groups remove-members g --all --member m", "name members with --member or --instance, or give --all"),
+        ("records delete --all", "name topics and --before or --all, or give --from-file alone"),
+        ("records delete t --from-file f", "name topics and --before or --all, or give --from-file alone"),
+        ("records delete t --before -1", "--before is -1; an offset is at least 0"),
+        ("records delete t:x --all", "records delete: 't:x': write TOPIC"),
+        ("records delete --from-file not-there.json", "cannot read not-there.json: No such file or directory"),
+        ("configs alter topics t", "what is to change?"),
+        ("configs alter topics --set a=1", "name what is to be changed"),
+        ("configs alter topics t --set a", "--set 'a': write it as KEY=VALUE"),
+        ("configs alter topics t --default --set a=1", "--default is for brokers"),
+        ("configs describe brokers one", "a broker is named by its id, not 'one'"),
+        ("configs alter brokers ١ --set a=1", "a broker is named by its id"),
+        ("consume t --group g --last 3 --until-end", "--last, --until-end: these choose for one reader"),
+        ("consume t --last -3", "--last is -3; it must be at least 0"),
+        ("consume t --offset=--3", "--offset is a number, earliest or latest, not --3"),
+        ("consume t --since soon", "--since 'soon' is no duration"),
+        ("consume t --from-time soon", "--from-time 'soon' is no point in time"),
+        ("consume t --format %s --keys", "in --format they are %k and %h"),
+        ("consume t --json --null x", "--json has keys and headers"),
+        ("consume t --unpack z", "--unpack: 'z' means nothing"),
+        ("consume t --unpack offset=s", "write key=…, value=… or neither"),
+        ("consume t --unpack key=", "nothing says how to unpack"),
+    ],
+)
+def test_a_command_line_that_makes_no_sense(capsys, monkeypatch, words: str, sentence: str):
+    """It is told before anything is connected."""
+    monkeypatch.setattr("muster.client.driver.Driver.dispatch", lambda *_: pytest.fail("it has begun to connect"))
+    assert command.main([*words.split(), *NOWHERE]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("muster: ")
+    assert sentence in told.err
+    assert told.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "groups reset-offsets g --all-topics",
+        "groups reset-offsets g --all-topics --to-latest --to-earliest",
+        "groups reset-offsets g --all-topics --topic t --to-latest",
+        "groups reset-offsets g --all-topics --to-latest --dry-run --execute",
+        "groups reset-offsets g --all-topics --to-latest --export --json",
+        "records delete t",
+        "configs describe users",
+        "topics alter t",
+        "consume t --last 3 --since 5m",
+    ],
+)
+def test_options_that_exclude_each_other(capsys, words: str):
+    with pytest.raises(SystemExit) as ended:
+        command.main([*words.split(), *NOWHERE])
+    assert ended.value.code == 2
+    assert "error:" in capsys.readouterr().err
+
+
+def test_health_of_nothing(capsys):
+    assert command.main(["health", "--timeout-ms", "300", *NOWHERE]) == 1
+    told = capsys.readouterr().out
+    assert told.startswith("not healthy: gave up after 300 ms")
+    assert told.count("\n") == 1
+    assert command.main(["health", "--json", "--timeout-ms", "300", *NOWHERE]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["healthy"], len(found["problems"])) == (False, 1)
+
+
+# --- records ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_file_of_kafka_delete_records():
+    text = """{"partitions": [{"topic": "foo", "partition": 1, "offset": 1},
+                               {"topic": "foo", "partition": 2, "offset": -1}], "version": 1}"""
+    expected = {TopicPartition("foo", 1): 1, TopicPartition("foo", 2): -1}
+    assert records.offsets_from_json(text, "f") == expected
+    assert records.offsets_from_json('{"partitions": []}', "f") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "f is no JSON"),
+        ("[" * 100_000, "f is no JSON"),
+        ("[]", "f is not of the form"),
+        ('{"partitions": {}}', "f is not of the form"),
+        ('{"partitions": [], "version": 2}', "f has version 2; there is version 1"),
+        ('{"partitions": [5]}', "f, partition 1 of the list is no object"),
+        ('{"partitions": [{"partition": 0, "offset": 0}]}', "f, partition 1 of the list has no topic"),
+        ('{"partitions": [{"topic": "t", "partition": -1, "offset": 0}]}', "partition is a whole number, at least 0"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "offset": -2}]}', "offset is a whole number, at least -1"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "offset": true}]}', "offset is a whole number"),
+        ('{"partitions": [{"topic": "t", "partition": 0}]}', "offset is a whole number, at least -1, not None"),
+        (
+            '{"partitions": [' + ", ".join(['{"topic": "t", "partition": 0, "offset": 1}'] * 2) + "]}",
+            "f names t-0 twice",
+        ),
+    ],
+)
+def test_files_that_name_no_records(text: str, sentence: str):
+    with pytest.raises(ConfigError) as refused:
+        records.offsets_from_json(text, "f")
+    assert sentence in str(refused.value)
+
+
+def test_a_file_of_bytes_is_told_in_a_sentence(tmp_path: Path, capsys):
+    (tmp_path / "f").write_bytes(b"\xff\xfe")
+    for words in ("records delete --from-file", "groups reset-offsets g --from-file"):
+        assert command.main([*words.split(), str(tmp_path / "f"), "--timeout-ms", "200", *NOWHERE]) == 1
+        assert "cannot read" in capsys.readouterr().err
+
+
+# --- settings --------------------------------------------------------------------------------------------------------
+
+
+def changes(words: str):
+    parser = command.whole_parser()
+    return configs.asked_changes(parser.parse_args(f"configs alter topics t {words}".split()))
+
+
+def test_what_is_to_change():
+    assert changes("--set a=1=2 --set b= --delete c --append d=x,y --subtract e=z") == [
+        ConfigChange("a", "1=2"),
+        ConfigChange("b", ""),
+        ConfigChange("c", None, ConfigOperation.DELETE),
+        ConfigChange("d", "x,y", ConfigOperation.APPEND),
+        ConfigChange("e", "z", ConfigOperation.SUBTRACT),
+    ]
+
+
+@pytest.mark.parametrize("words", ["--set a=1 --set a=2", "--set a=1 --delete a", "--append a=1 --append a=2"])
+def test_one_setting_changes_once(words: str):
+    with pytest.raises(ConfigError, match="a is changed twice"):
+        changes(words)
+
+
+def entry(name: str, value: str | None, source: int) -> ConfigEntry:
+    return ConfigEntry(name, value, False, False, value is None, source)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "source", "own"),
+    [
+        (ConfigResourceType.TOPIC, "t", 1, True),
+        (ConfigResourceType.TOPIC, "t", 4, False),
+        (ConfigResourceType.TOPIC, "t", 5, False),
+        (ConfigResourceType.BROKER, "1", 2, True),
+        (ConfigResourceType.BROKER, "1", 3, False),
+        (ConfigResourceType.BROKER, "", 3, True),
+        (ConfigResourceType.GROUP, "g", 8, True),
+        (ConfigResourceType.GROUP, "g", 5, False),
+    ],
+)
+def test_settings_of_its_own(kind: ConfigResourceType, name: str, source: int, own: bool):
+    assert configs.is_own(ConfigResource(kind, name), entry("a", "1", source)) is own
+
+
+def test_settings_as_text():
+    topic = ConfigResource(ConfigResourceType.TOPIC, "t")
+    found = {"a": entry("a", "1", 1), "b": entry("b", "2", 5), "c": entry("c", None, 1)}
+    assert configs.table(topic, found) == ["Topic t:", "  a=1", "  b=2  (default)", "  c=(secret)"]
+    assert configs.table(topic, {}) == ["Topic t: no settings of its own"]
+    assert configs.table(ConfigResource(ConfigResourceType.BROKER, ""), {}) == ["All brokers: no settings of its own"]
+
+
+# --- log directories -------------------------------------------------------------------------------------------------
+
+
+def test_log_directories_in_both_forms():
+    replicas = {TopicPartition("t", 0): ReplicaInfo(2048, 0, False), TopicPartition("u", 1): ReplicaInfo(5, 7, True)}
+    broken = LogDirDescription(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR), {})
+    brokers = {1: {"/b": broken, "/a": LogDirDescription(None, replicas, 1 << 40, 1 << 30)}}
+    assert log_dirs.table(brokers, set()) == [
+        "Broker 1, /a: 2 partitions, 2.0 KiB; 1.0 GiB of 1.0 TiB free on its volume",
+        "\t   2.0 KiB\tt-0",
+        "\t       5 B\tu-1\t7 behind\tmoving here",
+        "Broker 1, /b: 0 partitions, 0 B",
+    ]
+    found = log_dirs.as_json(brokers, {"u"})
+    assert found == {
+        "version": 1,
+        "brokers": [
+            {
+                "broker": 1,
+                "logDirs": [
+                    {
+                        "logDir": "/a",
+                        "error": None,
+                        "totalBytes": 1 << 40,
+                        "usableBytes": 1 << 30,
+                        "partitions": [{"partition": "u-1", "size": 5, "offsetLag": 7, "isFuture": True}],
+                    },
+                    {
+                        "logDir": "/b",
+                        "error": "KAFKA_STORAGE_ERROR",
+                        "totalBytes": None,
+                        "usableBytes": None,
+                        "partitions": [],
+                    },
+                ],
+            }
+        ],
+    }
