@@ -37,8 +37,8 @@ def listed(items: Iterable[str]) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """`1 time`, `3 times`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """`1 time`, `3 times`, `10,000 times`."""
+    return f"{number} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def duration(milliseconds: int) -> str:
