@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import secrets
+import ssl
 from collections.abc import Callable
 
 from muster.client.core.sasl.mechanisms import Mechanism, OAuthBearer, Plain, Scram
+from muster.client.security import tls
 from muster.client.security.settings import Login, SecurityConfig, login
 from muster.client.security.tokens import Token, Tokens, by_client_credentials
 from muster.errors import AuthenticationError, MusterError
@@ -18,7 +20,9 @@ class Credentials:
 
     def __init__(self, config: SecurityConfig, clock: Callable[[], int]) -> None:
         self._login: Login = login(config)
-        self._tokens = Tokens(lambda: _fetched(config, self._login, clock), clock)
+        endpoint = self._login.endpoint
+        trust = None if endpoint is None else tls.context(endpoint)
+        self._tokens = Tokens(lambda: _fetched(config, self._login, clock, trust), clock)
 
     @property
     def name(self) -> str:
@@ -49,10 +53,10 @@ class Credentials:
         self._tokens.refused()
 
 
-def _fetched(config: SecurityConfig, chosen: Login, clock: Callable[[], int]) -> Token:
+def _fetched(config: SecurityConfig, chosen: Login, clock: Callable[[], int], trust: ssl.SSLContext | None) -> Token:
     provider = config.sasl_oauthbearer_token_provider
     if provider is None:
-        return by_client_credentials(config, chosen, clock)
+        return by_client_credentials(config, chosen, clock, trust)
     try:
         return Token.of(provider())
     except MusterError:

@@ -6,8 +6,8 @@ Three things are decided by them, and nothing else: whether a connection is encr
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from muster.client.core.sasl.mechanisms import SCRAM_HASHES
@@ -129,6 +129,8 @@ class Login:
     client_id: str | None = None
     client_secret: Secret | None = None
     scope: str | None = None
+    endpoint: SecurityConfig | None = None
+    """The TLS of connections to the token endpoint; None: the system's authorities are trusted."""
 
 
 def login(config: SecurityConfig) -> Login:
@@ -197,7 +199,22 @@ def _token_login(config: SecurityConfig, module: jaas.LoginModule | None) -> Log
     scope = config.sasl_oauthbearer_scope or (module.get("scope") if module else None)
     if url is not None:
         _check_endpoint(url, client_id, secret)
-    return Login("OAUTHBEARER", extensions=extensions, client_id=client_id, client_secret=secret, scope=scope)
+    return Login("OAUTHBEARER", "", NOTHING, extensions, client_id, secret, scope, _endpoint_tls(options))
+
+
+def _endpoint_tls(options: Mapping[str, Secret]) -> SecurityConfig | None:
+    """As for Kafka's clients, the options `ssl.…` of the login module: the endpoint is no broker, and may have another
+    authority."""
+    given = {name.replace(".", "_"): value for name, value in options.items() if name.startswith("ssl.")}
+    if not given:
+        return None
+    known = {setting.name for setting in fields(SecurityConfig) if setting.name.startswith("ssl_")}
+    unknown = sorted(given.keys() - known)
+    if unknown:
+        raise ConfigError(f"sasl_jaas_config has {unknown[0].replace('_', '.')}, which is no setting of TLS")
+    made = SecurityConfig(**{name: value if name in SECRETS else value.reveal() for name, value in given.items()})  # type: ignore[arg-type]
+    made.check_security()
+    return made
 
 
 def _check_endpoint(url: str, client_id: str | None, secret: Secret | None) -> None:

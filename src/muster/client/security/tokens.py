@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 import threading
 import urllib.error
 import urllib.parse
@@ -106,8 +107,11 @@ class Tokens:
             self._token = None
 
 
-def by_client_credentials(config: SecurityConfig, login: Login, clock: Callable[[], int]) -> Token:
-    """A token from the endpoint that the settings name (RFC 6749, 4.4), or from the file at a `file:` URL.
+def by_client_credentials(
+    config: SecurityConfig, login: Login, clock: Callable[[], int], trust: ssl.SSLContext | None
+) -> Token:
+    """A token from the endpoint that the settings name (RFC 6749, 4.4), or from the file at a `file:` URL. `trust` is
+    for an endpoint over TLS; None: the system's authorities.
 
     Raises:
         AuthenticationError: it could not be had. `retriable` says whether a second try may help.
@@ -115,7 +119,7 @@ def by_client_credentials(config: SecurityConfig, login: Login, clock: Callable[
     url = config.sasl_oauthbearer_token_endpoint_url or ""
     if url.startswith("file:"):
         return Token.of(_of_file(url))
-    answer = _asked(_request(url, login, config.sasl_oauthbearer_header_urlencode), config)
+    answer = _asked(_request(url, login, config.sasl_oauthbearer_header_urlencode), config, trust)
     try:
         found = json.loads(answer)
     except (ValueError, RecursionError):
@@ -151,10 +155,10 @@ def _request(url: str, login: Login, is_encoded: bool) -> urllib.request.Request
     return urllib.request.Request(url, urllib.parse.urlencode(form).encode(), headers, method="POST")
 
 
-def _asked(request: urllib.request.Request, config: SecurityConfig) -> bytes:
+def _asked(request: urllib.request.Request, config: SecurityConfig, trust: ssl.SSLContext | None) -> bytes:
     place = _place(request.full_url)
     timeout_s = max(config.sasl_login_connect_timeout_ms, config.sasl_login_read_timeout_ms) / 1000 or None
-    opener = urllib.request.build_opener(_NoRedirect)
+    opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=trust))
     try:
         with opener.open(request, timeout=timeout_s) as answer:
             return bytes(answer.read(_MOST_BYTES))
@@ -164,6 +168,12 @@ def _asked(request: urllib.request.Request, config: SecurityConfig) -> bytes:
             why = _said(error) or error.reason
         raise AuthenticationError(f"{place} gave no token: HTTP {error.code}: {why}", retriable=retriable) from None
     except (OSError, ValueError) as error:
+        cause = getattr(error, "reason", error)
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            raise AuthenticationError(
+                f"no token from {place}: its certificate is not trusted ({cause.verify_message}); name its authority's "
+                "with the option ssl.truststore.location in sasl_jaas_config"
+            ) from None
         raise AuthenticationError(f"no token from {place}: {_reason(error)}", retriable=True) from None
 
 

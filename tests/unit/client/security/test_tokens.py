@@ -2,17 +2,21 @@
 
 import base64
 import json
+import ssl
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+import trustme
 
 from muster.client.config import ClientConfig
+from muster.client.security import tls
+from muster.client.security.credentials import Credentials
 from muster.client.security.secret import Secret
 from muster.client.security.settings import login
 from muster.client.security.tokens import Token, Tokens, by_client_credentials
-from muster.errors import AuthenticationError
+from muster.errors import AuthenticationError, ConfigError
 
 NOW = 1_700_000_000_000
 
@@ -101,8 +105,8 @@ def test_what_is_no_token_is_refused_without_showing_it(given):
 
 
 @contextmanager
-def endpoint(status, body, headers=()):
-    """A token endpoint that answers so; it gives what it was asked."""
+def endpoint(status, body, headers=(), authority=None):
+    """A token endpoint that answers so, over TLS if it has an authority; it gives what it was asked."""
     asked = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -121,17 +125,22 @@ def endpoint(status, body, headers=()):
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
+    if authority is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert("127.0.0.1").configure_cert(context)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}/token?tenant=hush", asked
+        yield f"http{'s' if authority else ''}://127.0.0.1:{server.server_port}/token?tenant=hush", asked
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
 
 
-def fetch(url, secret="hush:secret", **more):
+def asking(url, secret="hush:secret", **more):
+    """Settings of a client that asks there."""
     settings = {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "OAUTHBEARER",
@@ -140,8 +149,14 @@ def fetch(url, secret="hush:secret", **more):
         "sasl.oauthbearer.client.credentials.client.secret": secret,
         "sasl.oauthbearer.scope": "kafka read",
     }
-    config = ClientConfig.of(settings | more)
-    return by_client_credentials(config, login(config), lambda: NOW)
+    return ClientConfig.of(settings | more)
+
+
+def fetch(url, **more):
+    config = asking(url, **more)
+    found = login(config)
+    trust = None if found.endpoint is None else tls.context(found.endpoint)
+    return by_client_credentials(config, found, lambda: NOW, trust)
 
 
 @pytest.mark.parametrize(("encode", "pair"), [("false", "me:hush:secret"), ("true", "me:hush%3Asecret")])
@@ -191,6 +206,43 @@ def test_an_endpoint_that_is_away_may_come_back():
     with pytest.raises(AuthenticationError, match="no token from the token endpoint at ") as raised:
         fetch(url)
     assert raised.value.retriable
+
+
+def test_the_endpoint_may_have_an_authority_of_its_own(tmp_path):
+    """The options are those of Kafka's OAuthBearerLoginCallbackHandler."""
+    authority, stranger = trustme.CA(), trustme.CA()
+    for name, found in (("own", authority), ("other", stranger)):
+        found.cert_pem.write_to_path(str(tmp_path / f"{name}.pem"))
+
+    def trusting(*options):
+        return {"sasl.jaas.config": f"x.OAuthBearerLoginModule required {' '.join(options)} ;"}
+
+    own, other = (f'ssl.truststore.location="{tmp_path}/{name}.pem"' for name in ("own", "other"))
+    with endpoint(200, b'{"access_token":"abc"}', authority=authority) as (url, asked):
+        for options in ([], [other]):
+            with pytest.raises(AuthenticationError, match=r"certificate is not trusted .*ssl.truststore.loc") as raised:
+                fetch(url, **(trusting(*options) if options else {}))
+            assert not raised.value.retriable
+        assert asked == []
+        assert fetch(url, **trusting(own)).value == Secret("abc")
+        named_otherwise = url.replace("127.0.0.1", "localhost")
+        with pytest.raises(AuthenticationError, match="certificate is not trusted"):
+            fetch(named_otherwise, **trusting(own))
+        unnamed = 'ssl.endpoint.identification.algorithm=""'
+        assert fetch(named_otherwise, **trusting(own, unnamed)).value == Secret("abc")
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ('ssl.trustore.location="x"', "ssl.trustore.location, which is no setting of TLS"),
+        ('ssl.truststore.location="/none.pem"', "/none.pem cannot be read"),
+    ],
+)
+def test_wrong_options_for_the_endpoint_are_told_before_a_token_is_wanted(option, why):
+    more = {"sasl.jaas.config": f"x.OAuthBearerLoginModule required {option} ;"}
+    with pytest.raises(ConfigError, match=why):
+        Credentials(asking("https://127.0.0.1:1/", **more), lambda: NOW)
 
 
 def test_a_token_may_lie_in_a_file(tmp_path):
