@@ -30,6 +30,14 @@ SHARED = replace(
 )
 
 
+TWICE = replace(
+    GOOD,
+    plans={A0: frozenset({0, 1}), A1: frozenset({2, 3}), A2: frozenset({2, 3, 4, 5})},
+    writes=(Write(A0, 1, (0, 1)), Write(A1, 1, (2, 3)), Write(A2, 2, (2, 3, 4, 5))),
+)
+LOST = (End("a", 1, "kill_source", 1, 1), End("a", 2, "stop", 2, 2))
+
+
 def ended(facts, how, begun, done):
     return replace(facts, ends=(*facts.ends, End("a", 1, how, begun, done)))
 
@@ -44,6 +52,8 @@ def ended(facts, how, begun, done):
         # Between Spark's note and the group's commit.
         (ended(SHARED, "term", 1, 1), 0, 2),
         (replace(SHARED, shaken=frozenset({A1})), 0, 2),
+        # The commit of batch 1 was lost, and another member had the partition before the query came back.
+        (replace(TWICE, ends=(*LOST, End("b", 1, "stop", -1, -1))), 0, 2),
         (replace(GOOD, writes=(), copies=Counter(SIX)), 0, 0),
         (replace(GOOD, writes=(), copies=Counter([*SIX, 2, 3]), ends=KILLED_IN_1), 2, 0),
         (replace(GOOD, writes=(), copies=Counter([*SIX, 2, 3]), retried=frozenset({A1})), 2, 0),
@@ -72,7 +82,9 @@ def test_what_may_be(facts, again, shared):
         (ended(SHARED, "stop", 1, 1), "2 records are in"),
         # A later batch was interrupted, not this one.
         (ended(SHARED, "kill", 2, 0), "2 records are in"),
-        # One query never has a record in two batches, whatever happens.
+        # One query alone never has a record in two batches, whatever happens.
+        (replace(TWICE, ends=LOST), r"2 records are in .*: 2, 3"),
+        (replace(TWICE, ends=(End("a", 1, "stop", 2, 2), End("b", 1, "stop", -1, -1))), r"2 records are in .*: 2, 3"),
         (replace(GOOD, plans={**GOOD.plans, A2: SIX - {0, 1, 2}}, ends=KILLED_IN_1), r"1 records are in .*: 3"),
         (replace(GOOD, writes=(), copies=Counter([*SIX, 2])), "1 records were written too often: 2"),
         (replace(GOOD, writes=(), copies=Counter([*SIX, 4]), ends=KILLED_IN_1), "1 records were written too often: 4"),
