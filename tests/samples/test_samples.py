@@ -11,6 +11,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from urllib.parse import unquote, urlparse
 import pytest
 from pyarrow import parquet
 
+from tests.support.fake_registry import fake_registry
 from tests.support.peers import free_ports
 from tests.support.secure_kafka import PASSWORDS, SecureKafka
 from tests.support.zookeepers import ZooKeeperServer
@@ -92,6 +94,10 @@ class Place:
     def _redirect(self) -> None:
         pairs = ",".join(f"{written}:{real}" for written, real in self._ports.items())
         self.environment["MUSTER_SAMPLE_PORTS"] = pairs
+
+    def for_c(self, program: str) -> str:
+        """A program whose client is not Python's: what is written leads to the real port there too."""
+        return program.replace("localhost:9092", f"localhost:{self._ports[9092]}")
 
     def start(self, *command: str) -> Callable[[], str]:
         """Start a program in the background; the function that is returned tells what it has printed so far."""
@@ -295,6 +301,60 @@ def test_errors_by_their_root(place: Place) -> None:
     told = place.python(sample("errors.md", "except KafkaError"))
     read = "muster consume flights --from-beginning --max-messages 1 --timeout-ms 500 2>&1 || true"
     await_words(place, told, read, "late")
+
+
+CLIENTS = ("kafka-python", "aiokafka", "confluent-kafka", "muster", "muster for asyncio")
+
+
+def every_sample(page: str) -> list[Sample]:
+    return [one for one in samples() if one.page == page]
+
+
+def test_the_same_program_in_each_client_prints_the_same(place: Place) -> None:
+    serve(place)
+    page = (ROOT / "docs" / "migrating.md").read_text()
+    [promised] = re.findall(r"^```\n(partitions: .*?)^```$", page, re.MULTILINE | re.DOTALL)
+    blocks = every_sample("migrating.md")
+    for client in CLIENTS:
+        program = "".join(one.text for one in blocks if one.text.startswith(f"# {client}\n"))
+        if "await " in program:
+            program = (
+                "import asyncio\n\nasync def main():\n" + textwrap.indent(program, "    ") + "\nasyncio.run(main())\n"
+            )
+        (place.folder / "program.py").write_text(place.for_c(program) if client == "confluent-kafka" else program)
+        assert place.run(f"{sys.executable} -W ignore program.py") == promised, client
+        place.run("muster groups delete delays")
+    assert [one for one in blocks if not one.text.startswith("# ")] == [
+        sample("migrating.md", "class Confluents"),
+        sample("migrating.md", "consumer.store_offsets"),
+    ]
+
+
+def test_a_serializer_of_confluents_and_offsets_that_the_program_stores(place: Place) -> None:
+    serve(place)
+    text = "from confluent's serializer"
+    for one, printed in (
+        (sample("migrating.md", "class Confluents"), f"{text}\n"),
+        (sample("migrating.md", "consumer.store_offsets"), f'b"{text}"\n'),
+    ):
+        (place.folder / "program.py").write_text(one.text)
+        assert place.run(f"{sys.executable} program.py") == printed
+    assert re.search(r"stored +notes +0 +1\b", place.run("muster groups describe stored"))
+
+
+def test_values_with_a_schema_from_a_registry(place: Place) -> None:
+    serve(place)
+    place.run("muster topics create flights")
+    with fake_registry() as registry:
+        place.redirect(8081, registry.port)
+        told = place.run(f"{sys.executable} {EXAMPLES / 'schema_registry.py'}")
+        # Each is asked for once.
+        assert registry.asked == ["POST /subjects/flights-value/versions", "GET /schemas/ids/1"]
+    first, second, third = told.splitlines()
+    assert (first, second) == ("0 Flight {'carrier': 'UA'}", "1 Flight {'carrier': 'B6'}")
+    assert third.startswith("set aside: the value of the record at offset 2 of flights-0 cannot be deserialized")
+    aside = place.run("muster consume flights-unreadable --from-beginning --max-messages 1")
+    assert aside == "written by hand\n"
 
 
 def await_words(place: Place, told: Callable[[], str], command: str, pattern: str) -> None:

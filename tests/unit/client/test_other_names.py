@@ -105,3 +105,18 @@ def test_sentences(make: type, settings: dict[str, object], sentence: str) -> No
 def test_topics_are_not_given_to_the_consumer_itself() -> None:
     with pytest.raises(ConfigError, match="not 'flights'; topics are given to subscribe"):
         Consumer("flights", bootstrap_servers="localhost:9092")  # type: ignore[arg-type]
+
+
+def test_the_page_for_those_who_come_says_the_same() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "migrating.md").read_text()
+    _, _, table = page.partition("\n## Settings\n")
+    rows = re.findall(r"^\| (.*) \| (.*) \| (.*) \|$", table.partition("\n## ")[0], re.MULTILINE)[1:]
+    assert len(rows) > 20
+    for _theirs, librdkafkas, ours in rows:
+        settings = re.findall(r"`(\w+)`", ours)
+        assert ALL.issuperset(word for word in settings if word != "Assignor")
+        for name in re.findall(r"`([\w.]+)`", librdkafkas):
+            assert name in LISTS["librdkafka"] or name == "oauth_cb"  # which is confluent-kafka's own
+            known = name.replace(".", "_")
+            here = re.split(r"\W", other_names.EQUIVALENT.get(known, known))[0]
+            assert here in settings, name
