@@ -42,7 +42,7 @@ LOCKS = (
     Lock(
         "dev",
         "what `make check` and `make test` run, besides demo.txt",
-        extras=("zookeeper",),
+        extras=("zookeeper", "metrics"),
         groups=("dev",),
         agrees_with=("demo",),
     ),

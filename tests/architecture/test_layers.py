@@ -12,7 +12,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 HEIGHT = {
     **dict.fromkeys(("model", "errors"), 0),
     **dict.fromkeys(("protocol", "assignors"), 1),
-    **dict.fromkeys(("log", "arrow", "pages"), 2),
+    **dict.fromkeys(("log", "arrow", "metrics", "pages"), 2),
     **dict.fromkeys(("coordinator", "client"), 3),
     **dict.fromkeys(("zookeeper", "local"), 4),
     **dict.fromkeys(("history",), 5),

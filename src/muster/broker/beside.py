@@ -303,6 +303,13 @@ class Coordinator(Shell):
             self.groups.stop()
             raise
 
+    def trouble(self) -> str | None:
+        """As `Shell.trouble`."""
+        found = super().trouble()
+        if found is None and not self._follower.is_registered:
+            return "it is not registered in ZooKeeper: members do not find it"
+        return found
+
     async def stop(self) -> None:
         """Answer what can be answered, close the ports, leave the slots to others. A second call does nothing."""
         if not self._accept_no_more():

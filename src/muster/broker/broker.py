@@ -10,13 +10,14 @@ the groups are loaded from their topic, and only then is the port opened. At sto
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from muster.broker import handlers
+from muster.broker import gathering, handlers
 from muster.broker.clock import now_ms
 from muster.broker.cluster_view import ClusterView
 from muster.broker.config import BrokerConfig
@@ -36,13 +37,16 @@ from muster.broker.topic_changes import TopicChanges
 from muster.broker.topics import TopicCatalogue, refuse_foreign
 from muster.coordinator.effects import GroupEvent
 from muster.errors import ConfigError, MusterError
-from muster.log import DISK, Files, FolderLock, FsyncPolicy, LogConfig, LogStore
+from muster.log import DISK, Files, FolderLock, FsyncPolicy, LogConfig, LogStore, PartitionLog, put_whole
 from muster.model import GROUP_METADATA_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
     from muster.broker.zookeeper_cluster import ZooKeeperCluster
 
 log = logging.getLogger("muster.broker")
+
+PROBE, PROBE_BYTES = "health-probe", 1 << 20
+"""The file that is written, and removed, to see whether a disk that was full takes data again."""
 
 
 class Broker(Shell):
@@ -291,6 +295,36 @@ class Broker(Shell):
     def _config_of(self, topic: str) -> LogConfig:
         found = self.topics.get(topic)
         return log_config(found.settings if found is not None else {}, self.config)
+
+    # ------------------------------------------------------------------------------------- for operators
+
+    def trouble(self) -> str | None:
+        """As `Shell.trouble`: what another broker has no part in."""
+        found = super().trouble()
+        if found is None and self._among is not None and not self._among.is_registered:
+            return "it is not registered in ZooKeeper: other brokers do not see it"
+        return found
+
+    def refusing(self) -> list[PartitionLog]:
+        """The logs that could not be written or read last."""
+        return [log for log in self.partitions.led() if log.in_trouble or log.failed is not None]
+
+    def probe_disk(self) -> str | None:
+        """Why the data folder takes no data, None if it does; for a thread."""
+        path = self.config.data_dir / PROBE
+        try:
+            put_whole(self._files, path, bytes(PROBE_BYTES), sync=True)
+            self._files.unlink(path)
+        except OSError as error:
+            for left in (path, path.with_name(f"{PROBE}.tmp")):
+                with contextlib.suppress(OSError):
+                    self._files.unlink(left)
+            return f"the data folder takes no data: {error.strerror or error}"
+        return None
+
+    def _gather_more(self) -> gathering.Steps:
+        found = yield from gathering.of_logs(self.partitions.led(), self.partitions.former)
+        return found
 
     # ------------------------------------------------------------------------------------- turns of the loop
 

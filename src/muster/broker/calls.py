@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from muster.broker.intake import Intake, LargeFrame
 from muster.errors import MusterError
+from muster.metrics.families import Buckets
 from muster.protocol import codec
 from muster.protocol.api import response_header_version
 from muster.protocol.messages import FetchRequest
@@ -73,6 +74,11 @@ class Api:
     fast: Fast | None = None
     most_elements: int = 1 << 20
     short: Short | None = None
+    counts: list[int] = field(init=False)
+    """How many requests of each version there were."""
+    latency: Buckets | None = field(init=False, default=None)
+    """The milliseconds from the read that brought a request's last bytes until its answer is ready to be written. None:
+    they are not wanted, and no clock is read for them."""
     tags_from: int = field(init=False)
     """The first version whose requests have a header with tags."""
     flexible_from: int = field(init=False)
@@ -81,6 +87,7 @@ class Api:
     """Whether its answers may hold views of the log, which are not copied."""
 
     def __post_init__(self) -> None:
+        self.counts = [0] * (self.last + 1)
         self.tags_from = self.request.FIRST_FLEXIBLE_VERSION
         self.has_records = self.request is FetchRequest
         versions = range(self.request.MIN_VERSION, self.request.MAX_VERSION + 1)
@@ -155,6 +162,7 @@ class Call:
         "over",
         "parked",
         "ready",
+        "since",
         "size",
         "version",
     )
@@ -180,6 +188,8 @@ class Call:
         self.ready = b""
         """The whole answer, of a request that was taken the short way: it only waits to be sent."""
         self.frame: list[Buffer] | None = None
+        self.since = 0.0
+        """When its last bytes had come, by the connection's clock."""
         self.size = 0
         self.over = False
         """Whether no answer is due any more: it was sent, or the connection has ended."""

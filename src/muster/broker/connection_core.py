@@ -315,6 +315,7 @@ class ConnectionCore:
         if api is None or not api.first <= version <= api.last:
             self._refuse(api_key, version, correlation_id)
             return False
+        api.counts[version] += 1
         position = 10 + client_length if client_length > 0 else 10
         known, client_id = self._client_id
         if frame[10:position] != known or position > len(frame):
@@ -326,8 +327,11 @@ class ConnectionCore:
             if answer is not None:
                 self.out.append(answer)
                 self.out_bytes += len(answer)
+                if api.latency is not None:
+                    api.latency.add((self._clock() - self.last_active) * 1e3)
                 return True
         call = Call(self, api, version, correlation_id, client_id)
+        call.since = self.last_active
         if api.short is not None and isinstance(frame, bytes):
             call.parked = True
             self._slots.append(call)
@@ -369,6 +373,8 @@ class ConnectionCore:
         else:
             self.out += frame
             self.out_bytes += call.size
+            if call.api.latency is not None:
+                call.api.latency.add((self._clock() - call.since) * 1e3)
 
     def _decode_client_id(self, frame: bytes | memoryview, length: int) -> str:
         if length <= 0:
@@ -453,6 +459,8 @@ class ConnectionCore:
             call.give_frame_back()
         if self.ending is not None or not slots:
             return
+        if call.api.latency is not None:
+            call.api.latency.add((self._clock() - call.since) * 1e3)
         if self._blocking is call:
             self._blocking = None
         call.frame = frame

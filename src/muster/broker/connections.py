@@ -27,6 +27,8 @@ class Connections:
         """The log lines about connections that were refused."""
         self.sweep_s = max(max_idle_ms / 10_000, 0.05) if max_idle_ms >= 0 else None
         """Seconds between two calls of `close_idle`; None if it need not be called."""
+        self.admitted = 0
+        """How many there were since the start."""
         self.unread_bytes = 0
         """Memory in answers that peers do not take."""
         self._max_connections = max_connections
@@ -51,6 +53,7 @@ class Connections:
             self.refused.warn(f"refused the connection of {connection.peer}: max.connections={self._max_connections}")
             return False
         self._there[connection] = None
+        self.admitted += 1
         return True
 
     def admit_no_more(self) -> None:

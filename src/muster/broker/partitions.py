@@ -10,7 +10,7 @@ from muster.broker.clock import now_ms
 from muster.broker.config import BrokerConfig
 from muster.broker.settings import Value
 from muster.broker.topics import Topic, TopicCatalogue
-from muster.log import CleanupPolicy, LogConfig, LogStore, PartitionLog, TimestampType, epochs
+from muster.log import CleanupPolicy, LogConfig, LogStore, PartitionLog, TimestampType, Traffic, epochs
 from muster.model import TopicPartition
 
 NEWEST = 2**31 - 1
@@ -25,6 +25,8 @@ class Partitions:
         self._topics = topics
         self._store = store
         self._open: dict[str, dict[int, PartitionLog]] = {}
+        self.former = Traffic()
+        """What went through logs that are not led any more."""
         self.is_doubtful: Callable[[], bool] | None = None
         """Whether another process may have this broker's place; None: there is no other."""
 
@@ -45,6 +47,10 @@ class Partitions:
     def keep_starts(self) -> None:
         """Make durable where the logs begin; for a thread. Raises OSError."""
         self._store.write_checkpoints()
+
+    def led(self) -> list[PartitionLog]:
+        """The logs of all partitions that this broker leads."""
+        return [log for name in sorted(self._open) for _, log in sorted(self._open[name].items())]
 
     def make_room(self, wanted: Iterable[TopicPartition]) -> None:
         """Set aside folders that are in the way of partitions to be created. Raises OSError if it cannot be done."""
@@ -109,7 +115,7 @@ class Partitions:
 
     def resign(self, topic: str, index: int) -> None:
         """Lead a partition no longer: `get` does not find its log, which stays."""
-        self._open.get(topic, {}).pop(index, None)
+        self._retire(self._open.get(topic, {}).pop(index, None))
 
     def is_there(self, topic: Topic) -> bool:
         """Whether a topic still exists."""
@@ -117,7 +123,13 @@ class Partitions:
 
     def forget(self, topic: Topic) -> None:
         """A topic was deleted: `get` no longer finds its partitions."""
-        self._open.pop(topic.name, None)
+        for log in self._open.pop(topic.name, {}).values():
+            self._retire(log)
+
+    def _retire(self, log: PartitionLog | None) -> None:
+        if log is not None:
+            self.former.add(log.traffic)
+            log.traffic = Traffic()
 
     def deleting(self, topics: Iterable[Topic]) -> Generator[None, None, set[TopicPartition]]:
         """Remove the folders of topics, a slice at a time. Returns those that could not be removed."""

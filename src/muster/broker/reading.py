@@ -72,12 +72,18 @@ class Reader:
             except KafkaError as error:
                 data.error_code = error.code
                 failed = failed or error.code not in _NOT_THERE
+                self._count_refusal(partition)
             else:
                 size += got
                 is_any_there = True
             if not count % SLICE:
                 yield
         return results, size, failed or not is_any_there
+
+    def _count_refusal(self, partition: FetchedPartition) -> None:
+        log = self.log_of(partition)
+        if log is not None:
+            log.traffic.refused_reads += 1
 
     def tell_leaders(self, results: Iterable[Result], response: FetchResponse) -> None:
         """Tell of partitions that another broker leads which one (KIP-951): the reader need not ask for metadata."""
@@ -108,6 +114,7 @@ class Reader:
             raise KafkaError(self._cluster.why_not_here(name or "", asked.partition))
         self._cluster.check_leader_epoch(name, asked.partition, asked.current_leader_epoch)
         limit = min(asked.partition_max_bytes, room)
+        log.traffic.reads += 1
         found = log.read(asked.fetch_offset, limit, min_one=at_least_one, isolation_level=isolation_level)
         data.high_watermark = found.high_watermark
         # A sync may have ended since the read: the last stable offset must not pass the high watermark found there.
@@ -115,4 +122,13 @@ class Reader:
         data.log_start_offset = found.log_start_offset
         # A message's records are typed as bytes in memory; to be sent, their place in a file will do.
         data.records = found.stored or found.data  # type: ignore[assignment]
-        return len(found.data)
+        size = len(found.data)
+        log.traffic.bytes_out += size
+        return size
+
+    def not_sent(self, results: Iterable[Result]) -> None:
+        """The fetch that was to have these records waits for more, and reads again then."""
+        for partition, data in results:
+            log = self.log_of(partition)
+            if log is not None and data.records:
+                log.traffic.bytes_out -= len(data.records)

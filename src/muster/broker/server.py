@@ -60,6 +60,8 @@ class Server:
         )
         service = Service(apis, unsupported, max_request_bytes, self.intake, self.slices, on_turn, monotonic)
         self.shared = Shared(self.loop, service, self.connections)
+        self.tables = [apis]
+        """What serves requests, on any of the ports."""
         self._backlog = backlog
         self._listening: dict[socket.socket, Shared] = {}
         """The sockets that listen, and what the connections of each share."""
@@ -81,6 +83,7 @@ class Server:
         self._keep_descriptors_back()
         shared = self.shared
         if apis is not None and apis is not shared.service.apis:
+            self.tables.append(apis)
             service = shared.service._replace(apis=apis, unsupported=None)
             shared = Shared(self.loop, service, self.connections)
         try:

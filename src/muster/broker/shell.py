@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Mapping
 from types import TracebackType
 from typing import Self
 
-from muster.broker import handlers
+from muster import __version__
+from muster.broker import gathering, handlers
 from muster.broker.calls import Api
-from muster.broker.clock import TICK_S, SteadyClock
+from muster.broker.clock import TICK_S, SteadyClock, now_ms
 from muster.broker.cluster_view import ClusterView
 from muster.broker.config import BrokerConfig
 from muster.broker.coordination import Coordination
@@ -22,9 +23,13 @@ from muster.broker.handlers import draft
 from muster.broker.server import Server
 from muster.coordinator.effects import GroupEvent
 from muster.errors import MusterError
+from muster.metrics.families import Buckets, Family
 from muster.model import Node
 
 log = logging.getLogger("muster.broker")
+
+LATENCY_MS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 60_000)
+"""The bounds by which the time of requests is counted."""
 
 
 class Shell:
@@ -44,8 +49,11 @@ class Shell:
         """Called now and then while no large request is under way."""
         self._listeners = [on_event] if on_event is not None else []
         self._clock = SteadyClock()
+        self.measure = False
+        """Whether the time that requests take is measured; to be set before the start."""
         self._server: Server
         self._ticking: asyncio.TimerHandle | None = None
+        self.started_at: int | None = None
         self._started = False
 
     @property
@@ -89,6 +97,50 @@ class Shell:
         node_id, rack = self.config.integer("node.id"), self.config.text_or_none("broker.rack")
         return Node(node_id, host, port or self.config.listener[1], rack)
 
+    # ------------------------------------------------------------------------------------- for operators
+
+    def watch_events(self, listener: Callable[[GroupEvent], None]) -> None:
+        """Have this called with each event of a group; before the start."""
+        self._listeners.append(listener)
+
+    def trouble(self) -> str | None:
+        """Why it does not serve, or not all; None while it does."""
+        if not self._started:
+            return "it is starting, or stopping"
+        if any(end.is_set() for end in self.ends):
+            return "it cannot go on, and stops"
+        if self.groups.runtime.is_loading:
+            return "groups are being loaded"
+        return None
+
+    def gather(self, events: Mapping[type[GroupEvent], int]) -> gathering.Steps:
+        """All that it can be counted by, a slice at a time. `events` are those that have been, by kind."""
+        found = gathering.of_state(self._started, self.started_at, __version__)
+        if not self._started:
+            return found
+        apis = [api for table in self._server.tables for api in table.values()]
+        found += gathering.of_requests(apis) + gathering.of_connections(self._server.connections)
+        found += yield from gathering.of_groups(self.groups.runtime, events)
+        found += yield from self._gather_more()
+        return found
+
+    def gather_later(self, events: Mapping[type[GroupEvent], int], done: Callable[[list[Family]], None]) -> None:
+        """`gather` between requests; `done` is called with the result, unless this process stops before."""
+
+        def work() -> Generator[None, None, None]:
+            done((yield from self.gather(events)))
+
+        if self._started:
+            self._server.slices.add(work(), wanted=lambda: True)
+        else:
+            for _ in work():
+                pass
+
+    def _gather_more(self) -> gathering.Steps:
+        """What only this kind of process has."""
+        yield from ()
+        return []
+
     # ------------------------------------------------------------------------------------- the port
 
     async def _bind(self, apis: dict[int, Api], on_turn: Callable[[], None] = lambda: None) -> None:
@@ -114,6 +166,10 @@ class Shell:
             drafts = draft.table(self.cluster, self.groups, apis)
             bound = await self._bind_one(*config.draft_listener, drafts)
             self.cluster.draft_node = Node(self.node.node_id, config.draft_advertised, bound)
+        if self.measure:
+            for table in self._server.tables:
+                for api in table.values():
+                    api.latency = Buckets(LATENCY_MS)
 
     async def _bind_one(self, host: str, port: int, apis: dict[int, Api]) -> int:
         try:
@@ -124,6 +180,7 @@ class Shell:
     def _accept(self) -> None:
         """Serve from now on."""
         self._server.accept()
+        self.started_at = now_ms()
         self._clock.begin()  # a folder that is large, or an id that is taken, may have kept the start waiting
         self._tick()
         self._started = True

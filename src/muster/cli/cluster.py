@@ -22,6 +22,8 @@ from muster.local.broker import LocalBroker
 from muster.local.cluster import LocalCluster
 from muster.local.java import find_java
 from muster.local.kept import Kept
+from muster.local.ports import LOOPBACK
+from muster.metrics.exposition import check_installed
 
 DEFAULT_PORT = 9092
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -52,6 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"{DEFAULT_PORT})",
     )
     up.add_argument(
+        "--metrics-port",
+        type=int,
+        default=0,
+        metavar="PORT",
+        help="serve metrics: the first broker on this port, the others on the next ones",
+    )
+    up.add_argument(
         "-o", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="a setting of each broker"
     )
 
@@ -67,6 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.brokers,
             arguments.zookeeper_servers,
             port_base=arguments.port_base,
+            metrics_port_base=arguments.metrics_port,
             settings=settings,
             say=_say,
         )
@@ -111,6 +121,10 @@ def _check(arguments: argparse.Namespace) -> dict[str, str]:
         raise ConfigError(
             f"--port-base {arguments.port_base} does not do: ports are 1 to 65535, and the last is {last}"
         )
+    if arguments.metrics_port:
+        if not 0 < arguments.metrics_port <= 65_536 - arguments.brokers:
+            raise ConfigError(f"--metrics-port {arguments.metrics_port} does not do: ports are 1 to 65535")
+        check_installed()
     if find_spec("kazoo") is None:
         raise ConfigError("a cluster on ZooKeeper needs kazoo: pip install 'muster-kafka[zookeeper]'")
     settings = pairs(arguments.settings, "-o")
@@ -164,6 +178,9 @@ def _tell(cluster: LocalCluster, *, kept: bool) -> None:
     for server in (*cluster.zookeepers, *cluster.brokers.values()):
         _say(f"{server.name}: {server.address}, process {server.pid}, log {server.log_file}")
     first = cluster.brokers[1].address
+    for broker in cluster.brokers.values():
+        if broker.metrics_port is not None:
+            _say(f"{broker.name}: metrics on http://{LOOPBACK}:{broker.metrics_port}/metrics")
     _say(f"bootstrap.servers={cluster.bootstrap}")
     _say(f"zookeeper.connect={cluster.zookeeper}")
     _say(f"try: muster topics create flights --partitions 6 --bootstrap {first}")

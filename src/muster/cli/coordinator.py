@@ -41,9 +41,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the coordinator; returns when a signal stopped it, or (1) when it could not go on."""
     serve.set_up_log(arguments)
     config = settings(arguments)
+    metrics = serve.metrics_address(arguments, config)
     listener = serve.event_file(arguments.events) if arguments.events is not None else None
     serve.allow_many_files()
-    return asyncio.run(_coordinate(config, listener))
+    return asyncio.run(_coordinate(config, listener, metrics))
 
 
 def settings(arguments: argparse.Namespace) -> BrokerConfig:
@@ -76,11 +77,12 @@ def _check_meaning(override: str) -> None:
         raise ConfigError(f"-o {override}: {name} means nothing to a coordinator, which has groups and no topics")
 
 
-async def _coordinate(config: BrokerConfig, events: EventFile | None) -> int:
+async def _coordinate(config: BrokerConfig, events: EventFile | None, metrics: serve.MetricsAddress | None) -> int:
     session = serve.session(config, "a coordinator", create_chroot=False)
     from muster.broker.beside import Coordinator, KafkaFollower
 
-    return await serve.until_stopped(Coordinator(config, KafkaFollower(config, session), events), ready_line)
+    coordinator = Coordinator(config, KafkaFollower(config, session), events)
+    return await serve.until_stopped(coordinator, ready_line, metrics)
 
 
 def ready_line(coordinator: Coordinator) -> str:

@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from muster import __version__
 from muster.broker.broker import Broker
@@ -22,6 +22,8 @@ from muster.broker.garbage import Garbage
 from muster.broker.shell import Shell
 from muster.cli.common import add_log_level
 from muster.errors import ConfigError
+from muster.metrics.exposition import check_installed
+from muster.metrics.port import check_port
 
 if TYPE_CHECKING:
     from muster.broker.zookeeper_cluster import ZooKeeperCluster
@@ -64,16 +66,51 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
         "-o", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="a setting, by Kafka's name"
     )
     parser.add_argument("--events", type=Path, metavar="FILE", help="append what happens to groups, as lines of JSON")
+    add_metrics_port(parser)
     add_log_level(parser, "INFO")
+
+
+def add_metrics_port(parser: argparse.ArgumentParser) -> None:
+    """Where numbers are served."""
+    parser.add_argument(
+        "--metrics-port",
+        type=int,
+        metavar="PORT",
+        help="serve /metrics for Prometheus and /healthz; 0 takes a free one",
+    )
+    parser.add_argument("--metrics-host", metavar="HOST", help="address to serve them on (default: that of --host)")
+
+
+class MetricsAddress(NamedTuple):
+    """Where numbers are to be served."""
+
+    host: str
+    port: int
+
+
+def metrics_address(arguments: argparse.Namespace, config: BrokerConfig) -> MetricsAddress | None:
+    """Where numbers are to be served, None: nowhere.
+
+    Raises:
+        ConfigError: that is no port, or what is needed is not installed.
+    """
+    if arguments.metrics_port is None:
+        if arguments.metrics_host is not None:
+            raise ConfigError("--metrics-host without --metrics-port: nothing would be served there")
+        return None
+    check_port(arguments.metrics_port)
+    check_installed()
+    return MetricsAddress(arguments.metrics_host or config.listener[0], arguments.metrics_port)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the broker; returns when a signal stopped it, or (1) when its disk failed."""
     set_up_log(arguments)
     config = settings(arguments)
+    metrics = metrics_address(arguments, config)
     listener = event_file(arguments.events) if arguments.events is not None else None
     allow_many_files()
-    return asyncio.run(serve(config, listener))
+    return asyncio.run(serve(config, listener, metrics))
 
 
 def set_up_log(arguments: argparse.Namespace) -> None:
@@ -177,20 +214,38 @@ def session(config: BrokerConfig, what: str, *, create_chroot: bool) -> ZooKeepe
     return ZooKeeperSession(config.text("zookeeper.connect"), timeout_ms=timeout_ms, create_chroot=create_chroot)
 
 
-async def serve(config: BrokerConfig, listener: EventFile | None = None) -> int:
+async def serve(config: BrokerConfig, listener: EventFile | None = None, metrics: MetricsAddress | None = None) -> int:
     """Run a broker until SIGINT or SIGTERM, or until its disk fails; returns the exit code. `listener` gets the events
     of groups.
 
     One line on standard output says that it is ready.
     """
-    return await until_stopped(Broker(config, on_event=listener, among=cluster_of(config)), ready_line)
+    return await until_stopped(Broker(config, on_event=listener, among=cluster_of(config)), ready_line, metrics)
 
 
 S = TypeVar("S", bound=Shell)
 
 
-async def until_stopped(shell: S, ready: Callable[[S], str]) -> int:
-    """Run it until a signal stops it, or it cannot go on; returns the exit code."""
+async def until_stopped(shell: S, ready: Callable[[S], str], metrics: MetricsAddress | None = None) -> int:
+    """Run it until a signal stops it, or it cannot go on; returns the exit code. `metrics` are served from before its
+    start to behind its end."""
+    if metrics is None:
+        return await _until_stopped(shell, lambda: ready(shell))
+    from muster.broker.monitor import Monitor
+
+    port = Monitor(shell, *metrics).port
+    port.start()
+    try:
+        return await _until_stopped(shell, lambda: _with_metrics(ready(shell), port.address))
+    finally:
+        await asyncio.to_thread(port.stop)
+
+
+def _with_metrics(line: str, address: str) -> str:
+    return f"{line.removesuffix(')')}, metrics on {address})"
+
+
+async def _until_stopped(shell: Shell, ready: Callable[[], str]) -> int:
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -203,7 +258,7 @@ async def until_stopped(shell: S, ready: Callable[[S], str]) -> int:
         garbage = Garbage()
         garbage.take_over()
         shell.on_rest = garbage.look
-        print(ready(shell), flush=True)
+        print(ready(), flush=True)
         ends = [asyncio.ensure_future(event.wait()) for event in (stopped, *shell.ends)]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for end in ends:

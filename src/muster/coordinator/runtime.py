@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from muster.coordinator.config import GroupConfig
+from muster.coordinator.counts import GroupCounts
 from muster.coordinator.effects import Effects, GroupEvent, Origin
 from muster.coordinator.failures import refused, spoiled
 from muster.coordinator.group_pattern import GroupPattern
@@ -95,10 +96,11 @@ class CoordinatorRuntime(Shards[GroupShard]):
         later: Callable[[Callable[[], None]], None] | None = None,
         wall_clock: Callable[[], int] | None = None,
     ) -> None:
+        counts = GroupCounts()
         super().__init__(
             GROUP_METADATA_TOPIC,
             lambda: config.offsets_topic_num_partitions,
-            lambda: GroupShard(config, topics),
+            lambda: GroupShard(config, topics, counts),
             store,
             clock=clock,
             on_event=on_event,
@@ -108,6 +110,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
             wall_clock=wall_clock,
         )
         self.config = config
+        self.counts = counts
         self._new_member_id = new_member_id
         self._assigned_groups = GroupPattern(config.server_assigned_groups)
         self._handlers: dict[type[Any], Callable[[Any, Client, Answer], None]] = {
@@ -220,6 +223,10 @@ class CoordinatorRuntime(Shards[GroupShard]):
     def _heartbeat(self, request: HeartbeatRequest, client: Client, reply: Answer) -> None:
         who = (request.group_id, request.generation_id, request.member_id, request.group_instance_id)
         reply(HeartbeatResponse(error_code=self.heartbeat(*who)))
+
+    def shards(self) -> list[GroupShard]:
+        """The shards that are loaded now."""
+        return [home.shard for _, home in sorted(self._homes.items())]
 
     def look_up(self, groups: Iterable[OffsetFetchRequestGroup], version: int) -> OffsetFetchResponse | None:
         """The short way for an OffsetFetch: the answer, if nothing that it could tell waits to be durable."""

@@ -15,6 +15,7 @@ from muster.coordinator.classic_group import ClassicGroup
 from muster.coordinator.classic_join import join
 from muster.coordinator.clocks import NEVER, NO_TIMESTAMP
 from muster.coordinator.config import GroupConfig
+from muster.coordinator.counts import GroupCounts
 from muster.coordinator.effects import Effects, Origin
 from muster.coordinator.failures import not_joined, spoiled
 from muster.coordinator.group import GroupState
@@ -66,17 +67,19 @@ class GroupShard:
         "_assignment",
         "_expiry_check_at",
         "config",
+        "counts",
         "first_alarm",
         "groups",
         "offsets",
         "topics",
     )
 
-    def __init__(self, config: GroupConfig, topics: TopicResolver) -> None:
+    def __init__(self, config: GroupConfig, topics: TopicResolver, counts: GroupCounts | None = None) -> None:
         self.config = config
         self.topics = topics
         self.groups: dict[str, Group] = {}
         self.offsets = OffsetStore()
+        self.counts = GroupCounts() if counts is None else counts
         self._assigned_groups = GroupPattern(config.server_assigned_groups)
         self._assignment = ServerAssignment(topics)
         # (time, group id): for each group the next time to look at it. Entries that were overtaken are skipped.
@@ -183,6 +186,7 @@ class GroupShard:
         response, records = offsets.commit(request, error, self.config, self.topics, version, now)
         for record in records:
             self.apply(record)
+            self.counts.offsets_committed += len(record.values)
         effects = Effects().reply(origin.ticket, response)
         effects.records += records
         return effects
@@ -197,6 +201,7 @@ class GroupShard:
     def commit_all(self, commits: OffsetCommits, ticket: Ticket, granted: Granted) -> Effects:
         """Carry out what `plain_commit` said."""
         self.apply(commits)
+        self.counts.offsets_committed += len(granted.partitions)
         return Effects([Reply(ticket, granted)], [commits])
 
     def _check_commit(self, request: OffsetCommitRequest, version: int, now: int) -> ErrorCode:
@@ -237,6 +242,7 @@ class GroupShard:
         committed = self.offsets.of_group(group_id).get(topic, {})
         for partition in partitions:
             if partition in committed:
+                self.counts.offsets_deleted += 1
                 self._write(offsets.tombstone(group_id, topic, partition), effects)
         return effects
 
@@ -400,6 +406,7 @@ class GroupShard:
         for group in list(self.groups.values()):
             committed = self.offsets.of_group(group.group_id)
             tombstones, none_left = offsets.expired(group, committed, self.config.offsets_retention_ms, now)
+            self.counts.offsets_expired += len(tombstones)
             self._write_all(tombstones, effects)
             if none_left and group.is_empty:
                 self._write_all(group.tombstones(), effects)

@@ -42,10 +42,12 @@ class LocalBroker(_Command):
         broker_id: int = 1,
         settings: Mapping[str, object] | None = None,
         users: Path | None = None,
+        metrics_port: int | None = None,
     ) -> None:
         """`settings` are those of `muster serve -o`."""
         super().__init__(f"broker {broker_id}" if zookeeper else "the broker", folder, port, users)
         self.broker_id = broker_id
+        self.metrics_port = metrics_port
         self._zookeeper = zookeeper
         self._settings = dict(settings or {})
 
@@ -70,6 +72,8 @@ class LocalBroker(_Command):
         arguments = ["serve", "--host", LOOPBACK, "--port", str(self.port), "--data-dir", str(self.data_dir)]
         if self._zookeeper is not None:
             arguments += ["--zookeeper", self._zookeeper, "--broker-id", str(self.broker_id)]
+        if self.metrics_port is not None:
+            arguments += ["--metrics-port", str(self.metrics_port)]
         return arguments + _overrides(self._settings)
 
 

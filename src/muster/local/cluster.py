@@ -23,7 +23,8 @@ class LocalCluster(RunsInBlock):
     """Brokers 1, 2, … and the ZooKeeper that they meet at, in one folder, each with a folder of its own there.
 
     With `port_base` the brokers listen on that port and the next ones, ZooKeeper's servers on those behind; without,
-    all ports are free ones. It stops brokers first. One server that does not start ends all.
+    all ports are free ones. With `metrics_port_base` the brokers serve metrics on that port and the next ones. It stops
+    brokers first. One server that does not start ends all.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class LocalCluster(RunsInBlock):
         zookeeper_servers: int = 1,
         *,
         port_base: int = 0,
+        metrics_port_base: int = 0,
         settings: Mapping[str, object] | None = None,
         fsync: bool = True,
         say: Callable[[str], None] = lambda line: None,
@@ -54,6 +56,7 @@ class LocalCluster(RunsInBlock):
                 broker_id=broker_id,
                 settings=settings,
                 users=self.users,
+                metrics_port=metrics_port_base + broker_id - 1 if metrics_port_base else None,
             )
             for broker_id in range(1, brokers + 1)
         }

@@ -5,10 +5,10 @@ It knows batches, not groups: bytes go in with `PartitionLog.append` and come ou
 
 from muster.log.compaction import CompactionStopped
 from muster.log.config import CleanupPolicy, FsyncPolicy, LogConfig, LogError, LogFailedError, TimestampType
-from muster.log.files import DISK, Files, write_whole
+from muster.log.files import DISK, Files, put_whole, write_whole
 from muster.log.folder import FolderLock, StoreLockedError
 from muster.log.partition import PartitionLog
-from muster.log.results import AppendResult, ReadResult
+from muster.log.results import AppendResult, ReadResult, Traffic
 from muster.log.store import FlushResult, LogStore
 
 __all__ = [
@@ -28,5 +28,7 @@ __all__ = [
     "ReadResult",
     "StoreLockedError",
     "TimestampType",
+    "Traffic",
+    "put_whole",
     "write_whole",
 ]

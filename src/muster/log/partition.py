@@ -45,12 +45,12 @@ from muster.log.placing import place, writable
 from muster.log.positions import Positions, position_of_end, readable
 from muster.log.producer_state import ProducerState
 from muster.log.record_walk import first_of_time
-from muster.log.results import AppendResult, ReadResult, Sealed
+from muster.log.results import AppendResult, ReadResult, Sealed, Traffic
 from muster.log.segment import STORED_FROM, Segment, segment_name
 from muster.log.validation import Examined, examine
 from muster.model import TopicPartition
 from muster.protocol.api import READ_UNCOMMITTED
-from muster.protocol.record_batch import NO_TIMESTAMP, BatchHeader
+from muster.protocol.record_batch import LOG_OVERHEAD, NO_TIMESTAMP, BatchHeader
 
 logger = logging.getLogger("muster.log")
 
@@ -80,6 +80,7 @@ class PartitionLog:
         self.fsync = fsync
         self.failed: LogFailedError | None = None
         self.producers = ProducerState()
+        self.traffic = Traffic()
         self.leader_epoch = 0
         """The epoch under which this broker leads the partition: what batches bear that name none."""
         self.cleaned_to = 0
@@ -94,7 +95,7 @@ class PartitionLog:
         self._new_files = False
         self._exchanged: list[compaction.Replacement] = []
         """Compacted segments that count already, whose predecessors could not be removed yet."""
-        self._in_trouble = False
+        self.in_trouble = False  # whether the last write, or a read since, has failed
         self._closed = False
         self._positions = Positions()
         self._on_dirty = on_dirty
@@ -242,10 +243,13 @@ class PartitionLog:
         except OSError as error:
             self._report("refuses records", error)
             raise LogFailedError(f"writing the log of {self.topic_partition} failed: {error}") from error
-        if self._in_trouble:
-            self._in_trouble = False
+        if self.in_trouble:
+            self.in_trouble = False
             logger.info("%s takes records again", self.topic_partition)
+        self.traffic.appends += 1
         for header in placed:
+            self.traffic.records_in += header.record_count
+            self.traffic.bytes_in += header.batch_length + LOG_OVERHEAD
             segment.note(header, self.config.index_interval_bytes)
             if header.producer_id >= 0:
                 self.producers.note(header)
@@ -290,8 +294,8 @@ class PartitionLog:
 
     def _report(self, what: str, error: OSError) -> None:
         """Log a problem once until it is over: one that lasts would fill the disk with lines."""
-        if not self._in_trouble:
-            self._in_trouble = True
+        if not self.in_trouble:
+            self.in_trouble = True
             logger.error("%s %s: %s", self.topic_partition, what, error)
 
     # ---------------------------------------------------------------------------------------------- read

@@ -29,6 +29,22 @@ class ReadResult(NamedTuple):
     stored: FileRange | None = None
 
 
+class Traffic:
+    """What went into a log and out of it since this process opened it. The log counts what it writes, its users the
+    rest, in plain additions: this is on the way of every record."""
+
+    __slots__ = ("appends", "bytes_in", "bytes_out", "reads", "records_in", "refused_appends", "refused_reads")
+
+    def __init__(self) -> None:
+        self.appends = self.records_in = self.bytes_in = self.refused_appends = 0
+        self.reads = self.bytes_out = self.refused_reads = 0
+
+    def add(self, other: Traffic) -> None:
+        """Add another log's."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
 class Sealed(NamedTuple):
     """A sealed segment, and the snapshot of the producers when it was sealed."""
 

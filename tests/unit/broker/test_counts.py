@@ -28,7 +28,9 @@ from muster.broker import connection_core, event_topic
 from muster.broker.broker import Broker
 from muster.broker.calls import encode_answer
 from muster.broker.connection import WRITE_EVERY, Connection
+from muster.broker.shell import LATENCY_MS
 from muster.log import DISK
+from muster.metrics.families import Buckets
 from muster.protocol import codec, framing
 from muster.protocol import messages as m
 from muster.protocol.compression import Compression
@@ -336,6 +338,23 @@ async def test_calls_of_produces_and_fetches(broker: Broker, monkeypatch: pytest
         calls.append(asked(peer, fetch, 12))
     check("a fetch of what is there", min(calls))
     assert len(peer.heard(m.FetchResponse, 12).responses[0].partitions[0].records) > 10_000
+
+
+async def test_measured_requests_cost_three_calls_more(broker: Broker) -> None:
+    """With `--metrics-port` the time that each request takes is counted: one look at the clock, one addition."""
+    requests = [(m.HeartbeatRequest("g", 1, "m"), 4), (batch(1), 11), (commit(1), 9), (m.MetadataRequest([]), 12)]
+    for request, version in requests:
+        calls = []
+        for measured in (False, True):
+            for api in broker._server.tables[0].values():
+                api.latency = Buckets(LATENCY_MS) if measured else None
+            peer, costs = Peer(broker), []
+            for _ in range(RUNS + 1):
+                peer.sent.clear()
+                peer.say(request, version=version)
+                costs.append(peer.calls + (0 if peer.sent else await answered(peer)))
+            calls.append(min(costs))
+        assert calls[1] - calls[0] == 3, request
 
 
 async def test_large_frames_use_the_same_memory_again(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,8 @@ def _fetch(here: Needs, request: FetchRequest, call: Call) -> Generator[None, No
     again = partial(_read_again, here, plan, request, call.version)
     waiting = ParkedFetch(here.reader, request, plan, call, request.min_bytes - size, again)
     if here.fetches.park(waiting, here.loop):
+        if size:
+            here.reader.not_sent(results)
         return None
     return (yield from _answer(here, plan, results, call.version, failed))
 

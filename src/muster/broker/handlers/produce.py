@@ -321,6 +321,7 @@ def refused(
     result: PartitionProduceResponse, error: KafkaError, log: PartitionLog, transactional_id: str | None
 ) -> None:
     result.error_code = error.code
+    log.traffic.refused_appends += 1
     if error.code is ErrorCode.INVALID_TXN_STATE:
         # No transaction can have begun here: this is Kafka's answer for a transactional id that it does not know.
         known = ErrorCode.INVALID_PRODUCER_ID_MAPPING

@@ -1,0 +1,106 @@
+"""The pages of a broker's, or a coordinator's, port for metrics: `/metrics` and `/healthz`.
+
+The port has a thread of its own (`muster.metrics.port`). What is counted belongs to the loop, so it is gathered there,
+between requests and a slice at a time; the page is made of it in the port's thread. While the loop does not answer, as
+at a start that has much to recover, that is what `/healthz` says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from http import HTTPStatus
+from typing import TypeVar
+
+from muster.broker.broker import Broker
+from muster.broker.shell import Shell
+from muster.coordinator.effects import GroupEvent
+from muster.metrics import exposition
+from muster.metrics.exposition import Page, text_page
+from muster.metrics.families import Family
+from muster.metrics.port import MetricsPort
+
+T = TypeVar("T")
+
+PATIENCE_S = 5.0
+"""How long the loop may take to answer."""
+
+
+class BusyError(Exception):
+    """The loop did not answer."""
+
+
+class Monitor:
+    """Watches one process, from before its start; to be made on its loop."""
+
+    def __init__(self, shell: Shell, host: str, port: int) -> None:
+        self._shell = shell
+        self._loop = asyncio.get_running_loop()
+        self._events: Counter[type[GroupEvent]] = Counter()
+        shell.measure = True
+        shell.watch_events(self._count)
+        self.port = MetricsPort(host, port, {"/metrics": self._metrics, "/healthz": self._health})
+
+    def _count(self, event: GroupEvent) -> None:
+        self._events[type(event)] += 1
+
+    # ------------------------------------------------------------------------------------- in the port's thread
+
+    async def _metrics(self, accept: str) -> Page:
+        try:
+            families = await self._on_loop(self._gather)
+        except BusyError as busy:
+            return text_page(HTTPStatus.SERVICE_UNAVAILABLE, str(busy))
+        return exposition.page(families, accept)
+
+    async def _health(self, accept: str) -> Page:
+        try:
+            trouble = await self._on_loop(self._trouble)
+            refusing = 0 if trouble else await self._on_loop(self._refusing)
+        except BusyError as busy:
+            trouble, refusing = str(busy), 0
+        if refusing and isinstance(self._shell, Broker):
+            trouble = await asyncio.to_thread(self._shell.probe_disk)
+            trouble = f"{trouble} ({refusing} partitions refused records)" if trouble else None
+        if trouble:
+            return text_page(HTTPStatus.SERVICE_UNAVAILABLE, trouble)
+        return text_page(HTTPStatus.OK, "serving")
+
+    async def _on_loop(self, work: Callable[[Callable[[T], None]], None]) -> T:
+        """Have the loop do something, which calls back with the result."""
+        future: Future[T] = Future()
+
+        def done(result: T) -> None:
+            if not future.cancelled():
+                future.set_result(result)
+
+        def begin() -> None:
+            try:
+                work(done)
+            except Exception as error:
+                future.set_exception(error)
+
+        try:
+            self._loop.call_soon_threadsafe(begin)
+        except RuntimeError:  # the loop is closed
+            raise BusyError("it has stopped") from None
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), PATIENCE_S)
+        except TimeoutError:
+            raise BusyError(f"it is busy: no answer within {PATIENCE_S:g} s") from None
+
+    # ------------------------------------------------------------------------------------- in the loop
+
+    def _trouble(self, done: Callable[[str | None], None]) -> None:
+        done(self._shell.trouble())
+
+    def _refusing(self, done: Callable[[int], None]) -> None:
+        done(len(self._shell.refusing()) if isinstance(self._shell, Broker) else 0)
+
+    def _gather(self, done: Callable[[list[Family]], None]) -> None:
+        self._shell.gather_later(dict(self._events), done)
+
+
+__all__ = ["BusyError", "Monitor"]

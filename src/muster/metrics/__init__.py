@@ -1,0 +1,1 @@
+"""Numbers for operators: families of samples, how Prometheus wants them written, the port where they are read."""

@@ -1,0 +1,85 @@
+"""Families in the formats that Prometheus reads. The library prometheus_client knows them, and which is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.util import find_spec
+from typing import NamedTuple
+
+from muster.errors import ConfigError
+from muster.metrics.families import Distribution, Family, Kind
+
+EXTRA = "pip install 'muster-kafka[metrics]'"
+
+
+class Page(NamedTuple):
+    """What is answered to a request for a page."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+def text_page(status: int, text: str) -> Page:
+    """A page of one line."""
+    return Page(status, "text/plain; charset=utf-8", f"{text}\n".encode())
+
+
+def check_installed() -> None:
+    """Make sure that the library is there, before a port is opened.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if find_spec("prometheus_client") is None:
+        raise ConfigError(f"--metrics-port needs prometheus-client, which is not installed: {EXTRA}")
+
+
+def page(families: Iterable[Family], accept: str = "") -> Page:
+    """The families in the format that the header Accept of a request asks for; with what the library knows of the
+    process itself: its memory, its time on the CPU, its open files."""
+    from prometheus_client.exposition import choose_encoder
+
+    try:
+        encoder, content_type = choose_encoder(accept)
+    except Exception:  # a version that is none, say
+        encoder, content_type = choose_encoder("")
+    return Page(200, content_type, encoder(_Registry(families)))  # type: ignore[arg-type]
+
+
+class _Registry:
+    """What the library's encoders want of a registry."""
+
+    def __init__(self, families: Iterable[Family]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[object]:
+        from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR
+
+        for family in self._families:
+            yield _metric(family)
+        for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
+            yield from collector.collect()
+
+
+def _metric(family: Family) -> object:
+    from prometheus_client.core import Metric
+
+    # The library puts `_total` behind the name of a counter.
+    name = family.name.removesuffix("_total") if family.kind is Kind.COUNTER else family.name
+    metric = Metric(name, family.text, family.kind.value)
+    suffix = "_total" if family.kind is Kind.COUNTER else ""
+    for labels, value in family.samples:
+        given = dict(labels)
+        if isinstance(value, Distribution):
+            for bound, count in zip(value.bounds, value.counts, strict=True):
+                metric.add_sample(f"{name}_bucket", given | {"le": _bound(bound)}, count)
+            metric.add_sample(f"{name}_count", given, value.counts[-1])
+            metric.add_sample(f"{name}_sum", given, value.total)
+        else:
+            metric.add_sample(name + suffix, given, value)
+    return metric
+
+
+def _bound(bound: float) -> str:
+    return "+Inf" if bound == float("inf") else str(float(bound))

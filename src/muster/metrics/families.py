@@ -1,0 +1,96 @@
+"""Families of samples: what is measured, as values. exposition.py writes them as Prometheus reads them.
+
+Names are those that the JMX exporter of Prometheus gives to Kafka's own MBeans (its example `kafka-2_0_0.yml`, and its
+default rule where that has none), so that dashboards and alerts for Kafka work here too.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import accumulate
+from typing import NamedTuple
+
+Labels = Mapping[str, str]
+
+
+class Kind(Enum):
+    """What a number means to Prometheus."""
+
+    COUNTER = "counter"
+    """Only grows, until the process starts again; its name ends in `_total`."""
+    GAUGE = "gauge"
+    UNKNOWN = "unknown"
+    """A number under a name that is not Prometheus's own, such as a counter whose name does not end in `_total`."""
+    HISTOGRAM = "histogram"
+
+
+class Distribution(NamedTuple):
+    """How many values were at most as large as each of some bounds, the last of which is infinite; and their sum."""
+
+    bounds: Sequence[float]
+    counts: Sequence[int]
+    total: float
+
+
+@dataclass(slots=True)
+class Family:
+    """Samples of one name, each with labels of its own."""
+
+    name: str
+    kind: Kind
+    text: str
+    """What it is, in a sentence."""
+    samples: list[tuple[Labels, float | Distribution]] = field(default_factory=list)
+
+    def add(self, value: float | Distribution, **labels: str) -> Family:
+        """Add a sample."""
+        self.samples.append((labels, value))
+        return self
+
+
+def counter(name: str, text: str) -> Family:
+    """A family of counters."""
+    return Family(name, Kind.COUNTER, text)
+
+
+def gauge(name: str, text: str) -> Family:
+    """A family of gauges."""
+    return Family(name, Kind.GAUGE, text)
+
+
+class Buckets:
+    """Counts values by size."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    @property
+    def count(self) -> int:
+        """How many values there were."""
+        return sum(self.counts)
+
+    def seen(self) -> Distribution:
+        """What was counted."""
+        return Distribution((*self.bounds, float("inf")), tuple(accumulate(self.counts)), self.total)
+
+
+def value_of(families: Iterable[Family], name: str, **labels: str) -> float | Distribution:
+    """The one sample of a family with these labels. Raises LookupError where there is none, or more than one."""
+    found = [
+        value for family in families if family.name == name for given, value in family.samples if dict(given) == labels
+    ]
+    if len(found) != 1:
+        raise LookupError(f"{len(found)} samples of {name} with the labels {labels}")
+    return found[0]

@@ -1,0 +1,282 @@
+"""What a broker counts, and when it says that it is not well."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from muster.broker import gathering
+from muster.broker import monitor as module
+from muster.broker.broker import PROBE, Broker
+from muster.broker.monitor import Monitor
+from muster.coordinator import effects
+from muster.coordinator.counts import GroupCounts
+from muster.log import Files
+from muster.log.results import Traffic
+from muster.metrics.families import value_of
+from muster.protocol import messages as m
+from muster.protocol.primitives import ZERO_UUID
+from muster.protocol.record_batch import build_batch
+from tests.support.brokers import RawClient, broker_config, in_thread
+
+NOW = time.time_ns() // 1_000_000
+READ = "kafka_server_brokertopicmetrics_"
+
+
+class Disk(Files):
+    """A disk that may be full."""
+
+    full = False
+
+    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> int:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().pwrite(fd, data, position)
+
+
+class Watched:
+    def __init__(self, folder: Path) -> None:
+        self.disk = Disk()
+        self.broker = Broker(broker_config(folder), self.disk)
+        self.monitor = Monitor(self.broker, "127.0.0.1", 0)
+        self.monitor.port.start()
+
+    async def get(self, path: str) -> tuple[int, str]:
+        return await asyncio.to_thread(self._get, path)
+
+    def _get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://{self.monitor.port.address}{path}", timeout=30) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    async def samples(self) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+        status, text = await self.get("/metrics")
+        assert status == 200
+        return {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+
+@pytest.fixture
+async def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watched]:
+    monkeypatch.setattr("muster.metrics.port.KEPT_S", 0)
+    watched = Watched(tmp_path)
+    async with watched.broker as broker:
+        broker.changes.create_topic("t", 2, {})
+        yield watched
+    await asyncio.to_thread(watched.monitor.port.stop)
+
+
+def labels(**given: str) -> frozenset[tuple[str, str]]:
+    return frozenset(given.items())
+
+
+def produce(records: int, topic: str = "t", partition: int = 0) -> m.ProduceRequest:
+    data = bytes(build_batch([(NOW, None, b"value", [])] * records))
+    part = m.PartitionProduceData(partition, data)
+    return m.ProduceRequest(None, -1, 30_000, [m.TopicProduceData(topic, ZERO_UUID, [part])])
+
+
+def fetch(*partitions: int, offset: int = 0, min_bytes: int = 1, max_wait_ms: int = 0) -> m.FetchRequest:
+    wanted = [m.FetchPartition(index, fetch_offset=offset, partition_max_bytes=100_000) for index in partitions]
+    return m.FetchRequest(max_wait_ms=max_wait_ms, min_bytes=min_bytes, topics=[m.FetchTopic("t", partitions=wanted)])
+
+
+async def ask(watched: Watched, *requests: Any, version: int) -> Any:
+    def all_of_them(bootstrap: str) -> list[Any]:
+        with RawClient(bootstrap) as client:
+            return [client.ask(request, version) for request in requests]
+
+    return await in_thread(all_of_them, watched.broker.bootstrap)
+
+
+async def test_records_and_bytes_are_counted(watched: Watched) -> None:
+    sizes = [len(bytes(build_batch([(NOW, None, b"value", [])] * count))) for count in (3, 200)]
+    await ask(watched, produce(3), produce(200, partition=1), version=11)  # the short way, and the general one
+    answers = await ask(watched, fetch(0, 1), fetch(0), fetch(1, offset=777), version=12)
+    sent = sum(len(part.records) for part in answers[0].responses[0].partitions)
+    assert sent == sum(sizes)
+    found = await watched.samples()
+    topic = labels(topic="t")
+    for place in (topic, labels()):
+        assert found[f"{READ}messagesin_total", place] == 203
+        assert found[f"{READ}bytesin_total", place] == sum(sizes)
+        assert found[f"{READ}bytesout_total", place] == sum(sizes) + sizes[0]
+        assert found[f"{READ}totalproducerequests_total", place] == 2
+        assert found[f"{READ}totalfetchrequests_total", place] == 4
+        assert found[f"{READ}failedfetchrequests_total", place] == 1
+        assert found[f"{READ}failedproducerequests_total", place] == 0
+    second = labels(topic="t", partition="1")
+    assert found["kafka_log_log_logendoffset", second] == 200
+    assert found["kafka_log_log_logstartoffset", second] == 0
+    assert found["kafka_log_log_size", second] == sizes[1]
+    assert found["kafka_server_replicamanager_partitioncount", labels()] == 2
+
+
+async def test_refused_batches_are_counted(watched: Watched) -> None:
+    late = m.PartitionProduceData(0, bytes(build_batch([(NOW + 10 * 3_600_000, None, b"v", [])])))
+    request = m.ProduceRequest(None, -1, 30_000, [m.TopicProduceData("t", ZERO_UUID, [late])])
+    await ask(watched, request, produce(1, "nothing"), version=11)
+    found = await watched.samples()
+    assert found[f"{READ}failedproducerequests_total", labels(topic="t")] == 1
+    assert found[f"{READ}totalproducerequests_total", labels()] == 1
+
+
+async def test_bytes_of_a_fetch_that_waits_count_once(watched: Watched) -> None:
+    (size,) = [len(bytes(build_batch([(NOW, None, b"value", [])])))]
+    await ask(watched, produce(1), fetch(0, min_bytes=size + 1, max_wait_ms=1), version=11)
+    assert (await watched.samples())[f"{READ}bytesout_total", labels(topic="t")] == size
+
+
+async def test_totals_do_not_shrink_when_a_topic_is_deleted(watched: Watched) -> None:
+    await ask(watched, produce(5), version=11)
+    before = await watched.samples()
+    await ask(watched, m.DeleteTopicsRequest(topic_names=["t"], timeout_ms=30_000), version=5)
+    found = await watched.samples()
+    assert (f"{READ}messagesin_total", labels(topic="t")) not in found
+    for name in ("messagesin", "bytesin"):
+        assert found[f"{READ}{name}_total", labels()] == before[f"{READ}{name}_total", labels()]
+
+
+async def test_requests_are_counted_by_version_and_timed(watched: Watched) -> None:
+    await ask(watched, produce(1), produce(1), produce(100), version=11)
+    await ask(watched, fetch(0), version=12)
+    await ask(watched, fetch(0), version=11)
+    found = await watched.samples()
+    start = "kafka_network_requestmetrics_"
+    assert found[f"{start}requests_total", labels(request="Produce", version="11")] == 3
+    assert found[f"{start}requests_total", labels(request="Fetch", version="12")] == 1
+    assert found[f"{start}requests_total", labels(request="Fetch", version="11")] == 1
+    assert found[f"{start}totaltimems_count", labels(request="Produce")] == 3
+    assert found[f"{start}totaltimems_bucket", labels(request="Fetch", le="+Inf")] == 2
+    assert 0 < found[f"{start}totaltimems_sum", labels(request="Produce")] < 30_000
+
+
+async def test_a_request_that_waits_is_timed_to_its_answer(watched: Watched) -> None:
+    await ask(watched, fetch(0, max_wait_ms=120), version=12)
+    found = await watched.samples()
+    assert found["kafka_network_requestmetrics_totaltimems_sum", labels(request="Fetch")] >= 100
+
+
+async def test_groups_and_commits_are_counted(watched: Watched) -> None:
+    offsets = [m.OffsetCommitRequestPartition(number, 7) for number in (0, 1)]
+    topics = [m.OffsetCommitRequestTopic("t", partitions=offsets)]
+    with_words = [m.OffsetCommitRequestTopic("t", partitions=[m.OffsetCommitRequestPartition(0, 8, -1, "words")])]
+    find = m.FindCoordinatorRequest(coordinator_keys=["g"])
+    await ask(watched, find, version=4)
+    requests = [m.OffsetCommitRequest("g", topics=some) for some in (topics, topics, with_words)]
+    await ask(watched, *requests, version=9)
+    found = await watched.samples()
+    start = "kafka_server_group_coordinator_metrics_"
+    assert found[f"{start}offset_commit_count", labels()] == 5
+    assert found[f"{start}offset_count", labels()] == 2
+    assert found[f"{start}classic_group_count", labels(state="Empty")] == 1
+    assert found["kafka_coordinator_group_groupmetadatamanager_numgroups", labels()] == 1
+    await ask(watched, m.DeleteTopicsRequest(topic_names=["t"], timeout_ms=30_000), version=5)
+    assert (await watched.samples())[f"{start}offset_deletion_count", labels()] == 2
+
+
+async def test_connections_are_counted(watched: Watched) -> None:
+    await ask(watched, fetch(0), version=12)
+    with RawClient(watched.broker.bootstrap):
+        found = await watched.samples()
+    start = "kafka_server_socket_server_metrics_connection_"
+    assert [found[f"{start}{name}", labels()] for name in ("count", "creation_total", "close_total")] == [1, 2, 1]
+
+
+async def test_rebalances_are_counted_by_events(watched: Watched) -> None:
+    watched.monitor._count(effects.RebalanceCompleted("g", 1, 2, 3, None, None))
+    found = await watched.samples()
+    assert found["kafka_server_group_coordinator_metrics_group_completed_rebalance_count", labels()] == 1
+    assert found["muster_group_events_total", labels(event="RebalanceCompleted")] == 1
+
+
+def test_groups_in_all_states() -> None:
+    counts = GroupCounts()
+    counts.offsets_expired = 4
+    found = gathering.groups_counted({"Stable": 2, "Empty": 1}, 9, counts, {effects.MemberFenced: 3})
+    start = "kafka_server_group_coordinator_metrics_"
+    assert value_of(found, f"{start}group_count", protocol="classic") == 3
+    assert value_of(found, f"{start}classic_group_count", state="Stable") == 2
+    assert value_of(found, f"{start}classic_group_count", state="PreparingRebalance") == 0
+    assert value_of(found, "kafka_coordinator_group_groupmetadatamanager_numgroupsempty") == 1
+    assert value_of(found, f"{start}offset_expiration_count") == 4
+    assert value_of(found, "muster_group_events_total", event="MemberFenced") == 3
+
+
+def test_traffic_adds_up() -> None:
+    one, other = Traffic(), Traffic()
+    for number, name in enumerate(Traffic.__slots__, 1):
+        setattr(one, name, number)
+        setattr(other, name, 100 * number)
+    one.add(other)
+    assert [getattr(one, name) for name in Traffic.__slots__] == [101 * n for n in range(1, len(Traffic.__slots__) + 1)]
+
+
+async def test_health(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await watched.get("/healthz") == (200, "serving\n")
+    monkeypatch.setattr(type(watched.broker.groups.runtime), "is_loading", property(lambda self: True))
+    assert await watched.get("/healthz") == (503, "groups are being loaded\n")
+
+
+async def test_health_says_that_the_disk_is_full_until_it_takes_data(watched: Watched) -> None:
+    watched.disk.full = True
+    assert (await watched.get("/healthz"))[0] == 200, "no record was refused yet"
+    await ask(watched, produce(1), version=11)
+    status, text = await watched.get("/healthz")
+    assert (status, text) == (
+        503,
+        "the data folder takes no data: No space left on device (1 partitions refused records)\n",
+    )
+    watched.disk.full = False
+    assert await watched.get("/healthz") == (200, "serving\n")
+    assert not list(watched.broker.config.data_dir.glob(f"{PROBE}*"))
+
+
+async def test_health_of_one_that_is_not_registered(watched: Watched) -> None:
+    class Among:
+        is_registered = False
+        lost = asyncio.Event()
+
+    watched.broker._among = Among()  # type: ignore[assignment]
+    try:
+        assert (await watched.get("/healthz"))[1] == "it is not registered in ZooKeeper: other brokers do not see it\n"
+        Among.is_registered = True
+        assert (await watched.get("/healthz"))[0] == 200
+        Among.lost.set()
+        assert await watched.get("/healthz") == (503, "it cannot go on, and stops\n")
+    finally:
+        watched.broker._among = None
+
+
+async def test_before_the_start_and_behind_the_end(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    try:
+        assert await watched.get("/healthz") == (503, "it is starting, or stopping\n")
+        assert (await watched.samples())["kafka_server_kafkaserver_brokerstate", labels()] == 1
+        assert (await watched.get("/metrics"))[1].count("kafka_") == 3
+    finally:
+        watched.monitor.port.stop()
+
+
+async def test_a_loop_that_is_busy_is_said_to_be(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE_S", 0.02)
+    asking = [asyncio.get_running_loop().run_in_executor(None, watched._get, path) for path in ("/metrics", "/healthz")]
+    await asyncio.sleep(0)
+    time.sleep(0.5)  # noqa: ASYNC251 - the loop is busy
+    for status, text in await asyncio.gather(*asking):
+        assert (status, text) == (503, "it is busy: no answer within 0.02 s\n")
