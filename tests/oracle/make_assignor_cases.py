@@ -114,24 +114,99 @@ def sticky_cases(draw: random.Random) -> list[Case]:
     cases = [claimed(draw, random_group(draw, equal=number % 2 == 0, most=8)) for number in range(120)]
     questions = []
     for case in cases:
-        members = {}
-        for name, member in case["members"].items():
-            owned = [TopicPartition(topic, number) for topic, row in member["owned"].items() for number in row]
-            user_data = encode_previous_assignment(owned, member["generation"]).hex()
-            members[name] = {"topics": member["topics"], "user_data": user_data}
+        members = {
+            name: {"topics": member["topics"], "user_data": user_data(member)}
+            for name, member in case["members"].items()
+        }
         questions.append({"ask": "assign", "assignor": "sticky", "topics": case["topics"], "members": members})
     answered = [pair for pair in zip(cases, ask(questions), strict=True) if is_sound(*pair)]
     for case, answer in answered:
-        loads = [sum(len(numbers) for numbers in topics.values()) for topics in answer.values()]
-        case["squares"] = sum(load * load for load in loads)
-        case["kept"] = sum(
-            len(set(numbers) & set(answer[name].get(topic, [])))
-            for name, member in case["members"].items()
-            for topic, numbers in member["owned"].items()
-        )
-        for member in case["members"].values():
-            member["owned"] = spans(member["owned"])
+        note_loads(case, answer)
     return [case for case, _ in answered]
+
+
+def with_racks(draw: random.Random, group: Case) -> Case:
+    """The group in a cluster of up to four racks, where not every member says in which it is."""
+    racks = [f"r{number}" for number in range(draw.randint(1, 4))]
+    known = [*racks, "elsewhere"] if draw.random() < 0.2 else racks
+    told = draw.choice([1.0, 1.0, 0.6])
+    replicas = draw.randint(1, len(racks))
+    seats = {
+        topic: [sorted(draw.sample(racks, k=replicas)) for _ in range(count)]
+        for topic, count in group["topics"].items()
+    }
+    if draw.random() < 0.2:
+        seats = {topic: row if draw.random() < 0.7 else [] for topic, row in seats.items()}
+    members = {
+        name: {**member, "rack": draw.choice(known)} if draw.random() < told else member
+        for name, member in group["members"].items()
+    }
+    return {"topics": group["topics"], "racks": seats, "members": members}
+
+
+def fresh_rack_cases(draw: random.Random) -> list[Case]:
+    """Fresh groups with racks, and what Kafka gives each member; sticky only where its result has no free choice."""
+    cases = []
+    for number in range(120):
+        equal = number % 2 == 0
+        case = with_racks(draw, random_group(draw, equal=equal, most=8))
+        asked = ("range", "roundrobin", *(("sticky", "cooperative-sticky") if equal else ()))
+        cases.append({**case, "expected": dict.fromkeys(asked)})
+    questions = [
+        {"ask": "assign", "assignor": assignor, **{key: case[key] for key in ("topics", "racks", "members")}}
+        for case in cases
+        for assignor in case["expected"]
+    ]
+    answers = iter(ask(questions))
+    for case in cases:
+        for assignor in case["expected"]:
+            case["expected"][assignor] = {member: spans(topics) for member, topics in sorted(next(answers).items())}
+    return cases
+
+
+def past_rack_cases(draw: random.Random) -> list[Case]:
+    """Groups with racks and a past: how evenly Kafka's sticky loads them, how many partitions are not in their member's
+    rack, and how many stay."""
+    cases, questions = [], []
+    for number in range(120):
+        fresh = with_racks(draw, random_group(draw, equal=number % 2 == 0, most=8))
+        case = {**claimed(draw, fresh), "racks": fresh["racks"]}
+        members = {
+            name: {key: member[key] for key in ("topics", "rack") if key in member} | {"user_data": user_data(member)}
+            for name, member in case["members"].items()
+        }
+        cases.append(case)
+        questions.append({"ask": "assign", "assignor": "sticky", **case, "members": members})
+    answered = [pair for pair in zip(cases, ask(questions), strict=True) if is_sound(*pair)]
+    for case, answer in answered:
+        note_loads(case, answer)
+        case["far"] = sum(
+            case["racks"][topic][number : number + 1] not in ([], [[]]) and rack not in case["racks"][topic][number]
+            for name, given in answer.items()
+            if (rack := case["members"][name].get("rack"))
+            for topic, numbers in given.items()
+            for number in numbers
+        )
+    return [case for case, _ in answered]
+
+
+def user_data(member: Case) -> str:
+    """What a member with this past sends along."""
+    owned = [TopicPartition(topic, number) for topic, row in member["owned"].items() for number in row]
+    return encode_previous_assignment(owned, member["generation"]).hex()
+
+
+def note_loads(case: Case, answer: Case) -> None:
+    """Write down how even an answer is and how much it leaves in place, and the past as text."""
+    loads = [sum(len(numbers) for numbers in topics.values()) for topics in answer.values()]
+    case["squares"] = sum(load * load for load in loads)
+    case["kept"] = sum(
+        len(set(numbers) & set(answer[name].get(topic, [])))
+        for name, member in case["members"].items()
+        for topic, numbers in member["owned"].items()
+    )
+    for member in case["members"].values():
+        member["owned"] = spans(member["owned"])
 
 
 def is_sound(case: Case, answer: Case | None) -> bool:
@@ -178,6 +253,7 @@ def write(path: Path, sections: dict[str, list[Case]]) -> None:
 def main() -> None:
     draw = random.Random(SEED)
     cases = {"exact": exact_cases(draw), "sticky": sticky_cases(draw)}
+    cases |= {"racks": fresh_rack_cases(draw), "racks with a past": past_rack_cases(draw)}
     write(ROOT / "tests" / "oracle" / "assignor_cases.json", cases)
     write(ROOT / "tests" / "wire" / "consumer_protocol.json", protocol_facts())
 

@@ -8,6 +8,7 @@ from muster.assignors.base import (
     sorted_members,
 )
 from muster.assignors.layout import topic_partitions
+from muster.assignors.racks import PartitionRacks
 from muster.assignors.range import RangeAssignor
 from muster.assignors.registry import BUILTIN, common_protocol, get_assignor, get_assignors
 from muster.assignors.roundrobin import RoundRobinAssignor
@@ -19,6 +20,7 @@ __all__ = [
     "CooperativeStickyAssignor",
     "MemberAssignment",
     "MemberSubscription",
+    "PartitionRacks",
     "RangeAssignor",
     "RebalanceProtocol",
     "RoundRobinAssignor",

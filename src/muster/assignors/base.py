@@ -23,6 +23,7 @@ from enum import IntEnum
 from typing import ClassVar
 
 from muster.assignors.layout import Layout
+from muster.assignors.racks import PartitionRacks
 from muster.model import UNKNOWN_GENERATION_ID, TopicPartition
 
 
@@ -137,6 +138,16 @@ class Assignor(ABC):
             An assignment for each member of `members`, empty ones included. No partition may be given twice, and none
             to a member that is not subscribed to its topic.
         """
+
+    def assign_by_rack(
+        self,
+        partitions_per_topic: Mapping[str, int],
+        members: Mapping[str, MemberSubscription],
+        racks: PartitionRacks,
+    ) -> dict[str, MemberAssignment]:
+        """`assign` for a group in which members have told their racks (KIP-881); an assignor that does not look at
+        racks needs nothing here. `racks` says in which racks each partition has replicas."""
+        return self.assign(partitions_per_topic, members)
 
     def on_assignment(self, assignment: MemberAssignment, generation_id: int) -> None:
         """Called in every member when a rebalance ends, before its listener hears of it."""

@@ -11,6 +11,7 @@ Theory
 3. What is free then is dealt in turn, so that each topic is spread over the members (as Kafka's
    AbstractStickyAssignor does; the fresh assignment is the same as Kafka's).
 4. With mixed subscriptions `mixed.py` does the rest.
+5. Where racks matter (`racks.py`), `near.py` shares out instead.
 
 `sticky` is eager: members give everything up before they join, so the claims travel as user data, in the format of
 Kafka's StickyAssignor (version 1: previous assignment and generation), and members of either kind can share a group.
@@ -29,7 +30,9 @@ from contextlib import suppress
 from muster.assignors.base import Assignor, MemberAssignment, MemberSubscription, RebalanceProtocol
 from muster.assignors.layout import FREE, Claim, Layout, places_of
 from muster.assignors.mixed import deal, share_mixed
+from muster.assignors.near import share_by_rack
 from muster.assignors.previous import PreviousReader, encode_previous_assignment
+from muster.assignors.racks import NO_RACKS, PartitionRacks, Racks
 from muster.model import UNKNOWN_GENERATION_ID, TopicPartition
 
 _INT32 = struct.Struct(">i")
@@ -59,11 +62,24 @@ class StickyAssignor(Assignor):
         self, partitions_per_topic: Mapping[str, int], members: Mapping[str, MemberSubscription]
     ) -> dict[str, MemberAssignment]:
         """Share out as the head of the file says."""
+        return self.assign_by_rack(partitions_per_topic, members, NO_RACKS)
+
+    def assign_by_rack(
+        self,
+        partitions_per_topic: Mapping[str, int],
+        members: Mapping[str, MemberSubscription],
+        racks: PartitionRacks,
+    ) -> dict[str, MemberAssignment]:
+        """The same, near to where the members are."""
         order = sorted(members)
         layout = Layout(partitions_per_topic, [members[member_id].topics for member_id in order])
         claims = self.claims(layout, [members[member_id] for member_id in order])
         owner = layout.settle(claims)
-        shares = share(layout, owner, claims)
+        where = Racks(layout, [members[member_id].rack_id for member_id in order], racks) if racks else None
+        if where is not None and where.matter(range(len(order)), range(layout.total)):
+            shares = share_by_rack(layout, owner, where)
+        else:
+            shares = share(layout, owner, claims)
         return {
             member_id: MemberAssignment.of_places(layout, self.granted(member, places, owner))
             for member, (member_id, places) in enumerate(zip(order, shares, strict=True))

@@ -51,6 +51,8 @@ class ClientConfig(SecurityConfig):
     socket_connection_setup_timeout_max_ms: int = 30_000
     connections_max_idle_ms: int = 540_000
     metadata_max_age_ms: int = 300_000
+    metadata_recovery_strategy: str = "rebootstrap"
+    metadata_recovery_rebootstrap_trigger_ms: int = 300_000
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
     broker_version_fallback: str | None = None
@@ -63,6 +65,7 @@ class ClientConfig(SecurityConfig):
             _check_range(setting.name, getattr(self, setting.name))
         if self.broker_version_fallback is not None:
             _one_of("broker_version_fallback", self.broker_version_fallback, ("0.8", "0.9"))
+        _one_of("metadata_recovery_strategy", self.metadata_recovery_strategy, ("none", "rebootstrap"))
         self.check_security()
         self._check()
 
@@ -88,6 +91,11 @@ class ClientConfig(SecurityConfig):
                 raise ConfigError(unknown(given, known))
             chosen[name] = _coerce(name, value, known[name])
         return cls(**chosen)
+
+    @property
+    def rebootstraps(self) -> bool:
+        """Whether a client that has lost all brokers starts over from its bootstrap addresses (KIP-899)."""
+        return self.metadata_recovery_strategy == "rebootstrap"
 
     def narrowed(self, kind: type[C]) -> C:
         """Those of its settings that a simpler client has as well: of a `ClientConfig`, how to reach brokers."""

@@ -20,7 +20,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from muster.client.core.sasl.exchange import REAUTHENTICATE_AT
-from muster.client.core.sends import AnySend, Channel, Failure, FailureKind
+from muster.client.core.sends import LEAST_LOADED, AnySend, Channel, Failure, FailureKind
 from muster.client.frames import FrameReader
 from muster.client.handshake import Handshake, Proof, RefusedError
 from muster.client.security.tls import why_refused
@@ -34,6 +34,9 @@ from muster.protocol.sasl_messages import SaslAuthenticateRequest, SaslHandshake
 
 MAX_IN_FLIGHT = 100
 """How many requests may be under way on one connection. A core may keep a lower bound of its own."""
+
+SLOW_MS = 1_000
+"""After this long without an end of the handshake, requests that any broker can answer look for another."""
 
 MAX_FRAME_BYTES = 512 * 1024 * 1024
 """The largest answer that is accepted. The length in text of another protocol ("HTTP") is above it."""
@@ -98,6 +101,8 @@ class Connection(asyncio.BufferedProtocol):
         self.closed_when_asked = False
         """Whether the broker ended it in place of telling its versions."""
         self.last_used = owner.now()
+        self.slow_at = self.last_used + SLOW_MS
+        """From when on it is slow, if it is not ready by then."""
         self._owner = owner
         self._client_id = client_id
         self._handshake_ms = handshake_ms
@@ -128,6 +133,13 @@ class Connection(asyncio.BufferedProtocol):
     def submit(self, send: AnySend, deadline: int) -> None:
         """Take a request; it goes out at the next `flush`."""
         self._queue.append(Waiting(send, deadline))
+
+    def withdraw(self) -> list[Waiting]:
+        """Take back the requests that any broker can answer; none of them has been sent."""
+        taken = [waiting for waiting in self._queue if waiting.send.node_id == LEAST_LOADED]
+        if taken:
+            self._queue = deque(waiting for waiting in self._queue if waiting.send.node_id != LEAST_LOADED)
+        return taken
 
     def shake_hands_again(self, proof: Proof) -> None:
         """Prove the client's identity again; requests wait meanwhile."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from muster.client.config import ClientConfig, parse_address
-from muster.client.connection import Connection, ConnectionState
+from muster.client.connection import SLOW_MS, Connection, ConnectionState
 from muster.client.core.backoff import Backoff
 from muster.client.core.events import Disconnect, Event, Note
 from muster.client.core.metadata import ClusterMetadata
@@ -110,6 +110,7 @@ class Driver:
         self._connections: dict[tuple[int, Channel], Connection] = {}
         self._addresses: dict[tuple[str, int], _Address] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._rebootstraps = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
@@ -140,20 +141,36 @@ class Driver:
 
     def dispatch(self, sends: Iterable[AnySend]) -> None:
         """Take requests. Each is answered from the event loop, never within this call."""
+        if self._rebootstraps != self._metadata.rebootstraps:
+            self._start_over()
         touched: dict[Connection, None] = {}
         for send in sends:
-            found = self._route(send)
-            if isinstance(found, Failure):
-                self._event_loop().call_soon(self._deliver_and_wake, send, found)
-                continue
             timeout_ms = self._config.request_timeout_ms if send.timeout_ms is None else send.timeout_ms
-            deadline = self.now() + timeout_ms
-            found.submit(send, deadline)
-            touched[found] = None
-            self.look_at(deadline)
+            found = self._submit(send, self.now() + timeout_ms)
+            if found is not None:
+                touched[found] = None
         for connection in touched:
             if connection.state is ConnectionState.READY:
                 self._event_loop().call_soon(connection.flush)
+
+    def _submit(self, send: AnySend, deadline: int) -> Connection | None:
+        found = self._route(send)
+        if isinstance(found, Failure):
+            self._event_loop().call_soon(self._deliver_and_wake, send, found)
+            return None
+        found.submit(send, deadline)
+        may_go_elsewhere = send.node_id == LEAST_LOADED and self.now() < found.slow_at
+        self.look_at(min(deadline, found.slow_at) if may_go_elsewhere else deadline)
+        return found
+
+    def _start_over(self) -> None:
+        """The metadata has given up the brokers that it knew: so does the driver (KIP-1102)."""
+        self._rebootstraps = self._metadata.rebootstraps
+        log.info("starting over from the bootstrap addresses: %s", ", ".join(self._config.bootstrap_servers))
+        failure = Failure(FailureKind.DISCONNECTED, "starting over from the bootstrap addresses")
+        for connection in list(self._connections.values()):
+            if connection.node.node_id > _FIRST_BOOTSTRAP_ID:
+                self._event_loop().call_soon(connection.close, failure)
 
     async def close(self) -> None:
         """Close every connection; what is under way is answered with a Failure."""
@@ -193,6 +210,7 @@ class Driver:
                 return known
             known.close(Failure(FailureKind.DISCONNECTED, f"broker {node.node_id} moved to {node.host}:{node.port}"))
         connection = Connection(self, node, channel, self._config.client_id, self._config.request_timeout_ms)
+        connection.slow_at = max(self.now(), self._address(node).retry_at) + SLOW_MS
         self._connections[node.node_id, channel] = connection
         self._begin(self._connect(connection))
         return connection
@@ -214,10 +232,12 @@ class Driver:
         return await asyncio.to_thread(access.proof) if access.may_wait else access.proof()
 
     def _least_loaded(self, channel: Channel) -> Node:
-        """The best of the known brokers; a bootstrap address while none is known, or all of them fail (KIP-899)."""
+        """The best of the known brokers; a bootstrap address while none is known, or all of them fail (KIP-899).
+
+        A request for any broker does not wait for one that is slow to be there: nothing may be behind its address."""
         now = self.now()
         ranked = [(*self._rank(node, channel, now), node) for node in self._metadata.brokers.values()]
-        if all(rank[0] == _BACKING_OFF for rank in ranked):
+        if not ranked or (self._config.rebootstraps and all(rank[0] >= _BACKING_OFF for rank in ranked)):
             ranked += [(*self._rank(node, channel, now), node) for node in self._bootstrap]
         return min(ranked)[-1]
 
@@ -228,6 +248,8 @@ class Driver:
             address = self._addresses.get((node.host, node.port))
             if not ready and address is not None and address.backoff.failures:
                 return _BACKING_OFF, address.retry_at, random.random()
+            if not ready and connection.slow_at <= now:
+                return _SLOW, connection.load, random.random()
             return _READY if ready else _CONNECTING, connection.load, random.random()
         address = self._addresses.get((node.host, node.port))
         if address is not None and address.backoff.failures:
@@ -372,13 +394,25 @@ class Driver:
         self._timer_at = when
         self._timer = self._event_loop().call_later(max(1, when - self.now()) / 1000, self._expire)
 
+    def _go_elsewhere(self, connection: Connection) -> None:
+        """Requests for any broker wait for a connection that is slow to be there: another may be there at once."""
+        for waiting in connection.withdraw():
+            found = self._submit(waiting.send, waiting.deadline)
+            if found is not None:
+                found.flush()
+
     def _expire(self) -> None:
         self._timer = None
         now = self.now()
         times: list[int] = []
         for connection in list(self._connections.values()):
             next_look = connection.expire(now)
-            connection.flush()  # it may have been throttled until now
+            if connection.was_ready:
+                connection.flush()  # it may have been throttled until now
+            elif connection.slow_at <= now:
+                self._go_elsewhere(connection)
+            else:
+                times.append(connection.slow_at)
             idle_ms = self._config.connections_max_idle_ms
             if next_look is None and idle_ms >= 0 and connection.state is ConnectionState.READY:
                 next_look = connection.last_used + idle_ms
@@ -391,7 +425,8 @@ class Driver:
             self.look_at(min(times))
 
 
-_READY, _CONNECTING, _UNTRIED, _BACKING_OFF = range(4)
+_READY, _CONNECTING, _UNTRIED, _BACKING_OFF, _SLOW = range(5)
+"""How good a broker is for a request that any can answer. A slow connection goes on: once ready, it is the best."""
 
 
 def _not_proved(node: Node, error: AuthenticationError) -> Failure:

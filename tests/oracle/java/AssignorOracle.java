@@ -67,8 +67,10 @@ public class AssignorOracle {
     private static JsonNode assign(JsonNode question) {
         List<PartitionInfo> infos = new ArrayList<>();
         question.get("topics").fields().forEachRemaining(topic -> {
-            for (int p = 0; p < topic.getValue().asInt(); p++)
-                infos.add(new PartitionInfo(topic.getKey(), p, NODES[0], NODES, NODES));
+            for (int p = 0; p < topic.getValue().asInt(); p++) {
+                Node[] replicas = replicas(question.path("racks").path(topic.getKey()).path(p));
+                infos.add(new PartitionInfo(topic.getKey(), p, replicas[0], replicas, replicas));
+            }
         });
         Map<String, Subscription> members = new HashMap<>();
         question.get("members").fields().forEachRemaining(
@@ -91,6 +93,15 @@ public class AssignorOracle {
             }
         });
         return answer;
+    }
+
+    private static Node[] replicas(JsonNode racks) {
+        if (racks.isMissingNode() || racks.isEmpty())
+            return NODES;
+        Node[] replicas = new Node[racks.size()];
+        for (int i = 0; i < replicas.length; i++)
+            replicas[i] = new Node(i + 1, "localhost", 1, racks.get(i).asText());
+        return replicas;
     }
 
     private static JsonNode userData(JsonNode question) {

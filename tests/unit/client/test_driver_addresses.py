@@ -1,6 +1,7 @@
 """Which broker the driver asks, and at which address."""
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -39,6 +40,62 @@ async def test_when_all_known_brokers_are_gone_the_bootstrap_addresses_are_tried
         await made.know(1)
         made.metadata.brokers = {5: Node(5, "127.0.0.1", gone)}
         assert not isinstance(await made.ask(ListGroupsRequest(), 5), type(None))
+        await made.know(1)
+
+
+async def silent(_peer):
+    """Takes a connection and says nothing, as a broker that stands still does: the system answers for it."""
+    await asyncio.Event().wait()
+
+
+async def test_a_bootstrap_address_that_never_answers_holds_nothing_up():
+    """Whichever is tried first: a request for any broker does not wait long for one."""
+    server = ScriptedServer(lambda peer: asyncio.sleep(0))
+    server.script = answering(server.metadata)
+    frozen = [ScriptedServer(silent) for _ in range(3)]
+    async with server.running(), contextlib.AsyncExitStack() as stack:
+        for other in frozen:
+            await stack.enter_async_context(other.running())
+        addresses = ",".join([*(other.bootstrap for other in frozen), "nowhere.invalid:9092", server.bootstrap])
+        async with client(addresses, request_timeout_ms=600_000) as made:
+            await made.know(1)
+
+
+async def test_known_brokers_that_never_answer_give_way_to_the_bootstrap_addresses():
+    frozen, server = ScriptedServer(silent), ScriptedServer(lambda peer: asyncio.sleep(0))
+    server.script = answering(server.metadata, echo)
+    async with server.running(), frozen.running(), client(server.bootstrap, request_timeout_ms=600_000) as made:
+        await made.know(1)
+        made.metadata.brokers = {5: Node(5, "127.0.0.1", frozen.port)}
+        async with asyncio.timeout(20):
+            assert not isinstance(await made.ask(HeartbeatRequest()), Failure)
+
+
+async def test_without_recovery_only_known_brokers_are_asked():
+    """KIP-899: metadata.recovery.strategy=none."""
+    (gone,) = free_ports(1)
+    async with scripted(echo, metadata_recovery_strategy="none") as (_, made):
+        await made.know(1)
+        made.metadata.brokers = {5: Node(5, "127.0.0.1", gone)}
+        for _ in range(5):
+            failed(await made.ask(HeartbeatRequest()), FailureKind.UNREACHABLE)
+
+
+async def test_to_start_over_ends_the_connections_to_known_brokers():
+    """KIP-1102: what is under way there is given up, and the bootstrap address is asked."""
+
+    async def never(peer):
+        started.set()
+
+    started = asyncio.Event()
+    async with scripted(never) as (_, made):
+        await made.know(1)
+        hanging = made.begin(HeartbeatRequest(), 1)
+        await started.wait()
+        made.metadata.rebootstrap(made.driver.now())
+        made.loop.wakeup()
+        async with asyncio.timeout(20):
+            assert "starting over" in failed(await hanging, FailureKind.DISCONNECTED)
         await made.know(1)
 
 

@@ -24,9 +24,9 @@ ID = bytes(range(16))
 class Cluster:
     """Answers for a `ClusterMetadata`, by hand."""
 
-    def __init__(self, **more):
+    def __init__(self, *, settings=None, **more):
         self.now = 1_000_000
-        self.config = ClientConfig(retry_backoff_ms=100, retry_backoff_max_ms=1000)
+        self.config = ClientConfig(retry_backoff_ms=100, retry_backoff_max_ms=1000, **settings or {})
         self.metadata = ClusterMetadata(self.config, **more)
         self.brokers = [MetadataResponseBroker(1, "one", 9092), MetadataResponseBroker(2, "two", 9092)]
 
@@ -340,7 +340,7 @@ def test_a_good_answer_ends_the_backoff():
 def test_to_start_over_is_to_ask():
     c = Cluster()
     c.learn()
-    c.metadata.rebootstrap()
+    c.metadata.rebootstrap(c.now)
     c.now += 100
     assert names(c.ask()) == []
 
@@ -388,3 +388,94 @@ def test_an_older_answer_does_not_make_a_partition_leaderless_that_has_a_leader(
     c.learn(topic(leader=-1, epoch=4, code=ErrorCode.LEADER_NOT_AVAILABLE))
     assert c.metadata.leader(FLIGHTS) == 2
     assert not c.metadata.update_pending
+
+
+def in_vain(c, until):
+    """Ask again and again, without an answer."""
+    while c.deadline() < until:
+        c.now = c.deadline()
+        c.ask().on_reply(Failure(FailureKind.TIMEOUT, "no answer"), c.now)
+
+
+def test_brokers_that_do_not_answer_for_the_trigger_are_given_up():
+    """KIP-1102."""
+    c = Cluster(settings={"metadata_recovery_rebootstrap_trigger_ms": 60_000})
+    c.learn()
+    c.metadata.request_update(c.now)
+    begun = c.now = c.deadline()
+    in_vain(c, begun + 60_000)
+    assert (len(c.metadata.brokers), c.metadata.rebootstraps) == (2, 0)
+    c.now = begun + 60_001
+    c.metadata.poll(c.now)
+    assert (len(c.metadata.brokers), c.metadata.rebootstraps) == (0, 1)
+    c.now += 500_000
+    c.metadata.poll(c.now)
+    assert c.metadata.rebootstraps == 1, "no brokers are known that could be given up"
+
+
+def test_a_request_that_is_not_answered_does_not_keep_the_trigger_from_coming():
+    c = Cluster(settings={"metadata_recovery_rebootstrap_trigger_ms": 1_000})
+    c.learn()
+    c.metadata.request_update(c.now)
+    c.now = c.deadline()
+    send = c.ask()
+    c.now = c.deadline()
+    c.quiet()
+    assert len(c.metadata.brokers) == 0
+    send.on_reply(Failure(FailureKind.DISCONNECTED, "given up"), c.now)
+    c.now = c.deadline()
+    c.learn()
+    assert len(c.metadata.brokers) == 2
+
+
+def test_an_answer_ends_the_time_in_vain():
+    c = Cluster(settings={"metadata_recovery_rebootstrap_trigger_ms": 60_000})
+    c.learn()
+    c.metadata.request_update(c.now)
+    begun = c.now = c.deadline()
+    in_vain(c, begun + 50_000)
+    c.now = c.deadline()
+    c.learn()
+    c.now += 200_000
+    c.metadata.poll(c.now)
+    assert c.metadata.rebootstraps == 0
+
+
+def test_a_broker_may_want_the_client_to_start_over():
+    """KIP-1102: REBOOTSTRAP_REQUIRED."""
+    c = Cluster()
+    c.learn(topic())
+    c.metadata.request_update(c.now)
+    c.now = c.deadline()
+    c.reply(c.ask(), error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
+    assert (len(c.metadata.brokers), c.metadata.rebootstraps) == (0, 1)
+    assert c.metadata.leader(FLIGHTS) is None
+    assert c.metadata.leader_epoch(FLIGHTS) == 3, "an older answer is still recognised"
+
+
+def test_without_recovery_no_broker_is_given_up():
+    """KIP-899: metadata.recovery.strategy=none."""
+    c = Cluster(settings={"metadata_recovery_strategy": "none", "metadata_recovery_rebootstrap_trigger_ms": 1_000})
+    c.learn()
+    c.metadata.request_update(c.now)
+    c.now = c.deadline()
+    c.reply(c.ask(), error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
+    in_vain(c, c.now + 10_000)
+    assert (len(c.metadata.brokers), c.metadata.rebootstraps) == (2, 0)
+
+
+def test_the_racks_of_a_topic_are_those_of_all_its_replicas_also_of_a_broker_that_is_away():
+    """KIP-881."""
+    c = Cluster()
+    c.brokers = [MetadataResponseBroker(n, "b", 9000 + n, rack) for n, rack in ((1, "a"), (2, "b"), (3, None))]
+    replicas = [MetadataResponsePartition(0, number, 1, 3, nodes) for number, nodes in enumerate(([1, 2], [3], [2, 9]))]
+    c.metadata.add_interest({"flights"})
+    c.learn(MetadataResponseTopic(0, "flights", ID, False, replicas))
+    found: tuple[frozenset[str], ...] = (frozenset("ab"), frozenset(), frozenset("b"))
+    assert c.metadata.racks("flights") == found
+    assert c.metadata.racks("unknown") == ()
+    del c.brokers[1]
+    c.metadata.request_update(c.now)
+    c.now = c.deadline()
+    c.learn(MetadataResponseTopic(0, "flights", ID, False, replicas))
+    assert c.metadata.racks("flights") == found

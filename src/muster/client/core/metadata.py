@@ -5,6 +5,10 @@ stale (`request_update`), when a topic of interest has never been seen, and when
 `metadata.max.age.ms` old. Requests go to the least loaded broker, one at a time. They back off exponentially while they
 fail, or while their answers hold retriable errors. A slow answer may be older than what is known already, so a leader
 is replaced only by one with the same or a newer epoch of the same topic id (KIP-320). Each update raises `version`.
+
+If no known broker has answered for `metadata.recovery.rebootstrap.trigger.ms`, or one says so, the client starts over
+from its bootstrap addresses (KIP-1102): `rebootstraps` goes up, and the driver gives up its connections. The epochs
+stay: they tell an answer that is older than what was known.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ from muster.protocol.messages import MetadataRequest, MetadataRequestTopic, Meta
 from muster.protocol.primitives import ZERO_UUID
 
 NO_LEADER = -1
+
+NEVER = 1 << 62
 
 
 @dataclass(slots=True)
@@ -60,6 +66,8 @@ class ClusterMetadata:
         self.version = 0
         self.refreshes = 0
         """How many Metadata answers came. Unlike `version`, leaders learned from other answers do not change it."""
+        self.rebootstraps = 0
+        """How often the brokers were forgotten."""
         self.allow_auto_topic_creation = allow_auto_topic_creation
         self.last_error: MusterError | None = None
         """Why the last request failed; None once one succeeds."""
@@ -71,10 +79,13 @@ class ClusterMetadata:
         self._interest: set[str] | None = set()
         self._errors: dict[str, ErrorCode] = {}
         self._names: dict[bytes, str] = {}
+        self._racks: dict[int, str] = {}
         self._need_update = True
         self._in_flight = False
         self._requested_since_send = False
         self._refreshed_at: int | None = None
+        self._asking_since: int | None = None
+        """Since when it has been asked in vain."""
         self._not_before = 0
 
     # --- what to know ------------------------------------------------------------------------------------------------
@@ -151,6 +162,17 @@ class ClusterMetadata:
         found = self._partition(partition)
         return found is not None and node_id in self.brokers and node_id in found.replicas
 
+    def racks(self, topic: str) -> tuple[frozenset[str], ...]:
+        """For each partition of a topic the racks of its replicas; a broker that is away is in the rack where it was.
+
+        Kafka's client does not know the rack of a broker that is away, so that its groups rebalance for each one."""
+        found = self.topics.get(topic)
+        if found is None:
+            return ()
+        rack_of = self._racks
+        known = [partition.replicas for _, partition in sorted(found.partitions.items())]
+        return tuple(frozenset(rack_of[node] for node in replicas if node in rack_of) for replicas in known)
+
     def leader_epoch(self, partition: TopicPartition) -> int:
         """The epoch of the known leader, -1 if there is none."""
         found = self._partition(partition)
@@ -193,18 +215,25 @@ class ClusterMetadata:
             self.brokers[node.node_id] = node
             self.version += 1
 
-    def rebootstrap(self) -> None:
+    def rebootstrap(self, now: int) -> None:
         """Forget the brokers and start over from the bootstrap addresses (KIP-899, KIP-1102)."""
         self.brokers = {}
+        self.rebootstraps += 1
+        self.version += 1
+        self._asking_since = now
         self._need_update = self._requested_since_send = True
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
     def poll(self, now: int) -> list[AnySend]:
         """The request that is due, if one is."""
+        if self._gives_up_at() <= now:
+            self.rebootstrap(now)
         if self._in_flight or self.refusal is not None or not self._due(now):
             return []
         self._in_flight = True
+        if self._asking_since is None:
+            self._asking_since = now
         self._requested_since_send = False
         asked = None if self._interest is None else frozenset(self._interest)
         return [
@@ -217,10 +246,18 @@ class ClusterMetadata:
         ]
 
     def next_deadline(self, now: int) -> int | None:
-        """When `poll` has a request, if nothing happens before; None while one is under way."""
-        if self._in_flight or self.refusal is not None:
+        """When `poll` has something to do, if nothing happens before."""
+        if self.refusal is not None:
             return None
-        return max(now, self._not_before if self._need_update else self._expires_at())
+        asks_at = NEVER if self._in_flight else self._not_before if self._need_update else self._expires_at()
+        when = min(asks_at, self._gives_up_at())
+        return None if when == NEVER else max(now, when)
+
+    def _gives_up_at(self) -> int:
+        """When the known brokers are given up."""
+        if self._asking_since is None or not self.brokers or not self._config.rebootstraps:
+            return NEVER
+        return self._asking_since + self._config.metadata_recovery_rebootstrap_trigger_ms + 1
 
     def _due(self, now: int) -> bool:
         return now >= self._not_before if self._need_update else now >= self._expires_at()
@@ -242,8 +279,8 @@ class ClusterMetadata:
             self._failed(reply.error(), now)
             self._count_refusal(reply.error())
         elif reply.error_code:
-            if reply.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
-                self.rebootstrap()
+            if reply.error_code == ErrorCode.REBOOTSTRAP_REQUIRED and self._config.rebootstraps:
+                self.rebootstrap(now)
             self._failed(KafkaError(reply.error_code, "the broker refused to describe the cluster"), now)
         elif not reply.brokers:
             self._failed(KafkaConnectionError("the broker that was asked knows of no brokers yet"), now)
@@ -265,9 +302,11 @@ class ClusterMetadata:
 
     def _update(self, reply: MetadataResponse, now: int, asked: frozenset[str] | None) -> None:
         self.last_error = None
+        self._asking_since = None
         self._refusals = 0
         self._refreshed_at = now
         self.brokers = {node.node_id: Node(node.node_id, node.host, node.port, node.rack) for node in reply.brokers}
+        self._racks |= {node.node_id: node.rack for node in reply.brokers if node.rack}
         self.cluster_id = reply.cluster_id
         self.controller_id = reply.controller_id
         stale = self._take_topics(reply.topics, asked)

@@ -2,7 +2,8 @@
 
 One `Cluster` is kept for each process and its settings (`connect`), so that tasks of a reused worker find its
 connections open. Every request is repeated, at another broker if need be, until its time is up: a restart of a broker
-only makes a task wait.
+only makes a task wait. Of brokers that did not answer, the one that failed last is asked last: a broker that stands
+still takes a request's whole time.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from muster.errors import (
 from muster.model import TopicPartition
 from muster.protocol.messages import (
     DescribeGroupsRequest,
+    FetchResponseLeaderIdAndEpoch,
+    FetchResponseNodeEndpoint,
     FindCoordinatorRequest,
     MetadataRequest,
     MetadataRequestTopic,
@@ -58,7 +61,8 @@ class Leader:
 
 
 class Retry:
-    """The time that a question may take. `reset` after progress."""
+    """The time that a question may take, and always a second try: one broker that stands still takes all the time of
+    the first. `reset` after progress."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -68,10 +72,12 @@ class Retry:
         """Begin anew: something worked."""
         self._until = time.monotonic() + self._timeout_s
         self._backoff_s = BACKOFF_S
+        self._tries = 0
 
     def pause(self, error: Exception) -> None:
         """Wait before the next try; raises KafkaConnectionError when there is no time left for one."""
-        if time.monotonic() + self._backoff_s > self._until:
+        self._tries += 1
+        if self._tries > 1 and time.monotonic() + self._backoff_s > self._until:
             raise KafkaConnectionError(f"no answer within {self._timeout_s:g} s: {error}") from error
         time.sleep(self._backoff_s)
         self._backoff_s = min(2 * self._backoff_s, BACKOFF_MAX_S)
@@ -89,6 +95,8 @@ class Cluster:
         self._leaders: dict[TopicPartition, Leader] = {}
         self._topic_ids: dict[str, bytes] = {}
         self._free: dict[tuple[str, int], Connection] = {}
+        self._failed_at: dict[tuple[str, int], float] = {}
+        """When an address last failed, until it answers."""
 
     # --- connections -------------------------------------------------------------------------------------------------
 
@@ -106,6 +114,7 @@ class Cluster:
         try:
             return Connection(*address, self._config, self._access)
         except OSError as error:
+            self._failed_at[address] = time.monotonic()
             raise RetriableError(f"broker {address[0]}:{address[1]} cannot be reached: {error}") from error
         except AuthenticationError as error:
             if error.retriable:
@@ -129,14 +138,29 @@ class Cluster:
             answer = question(connection)
         except (OSError, ProtocolError) as error:
             connection.close()
-            if reused:  # it may only have been idle for too long
+            if reused and not isinstance(error, TimeoutError):  # it may only have been idle for too long
                 return self._ask(address, question)
+            self._failed_at[address] = time.monotonic()
             raise RetriableError(f"broker {address[0]}:{address[1]} did not answer: {error}") from error
         except BaseException:
             connection.close()
             raise
+        self._failed_at.pop(address, None)
         self._keep(address, connection)
         return answer
+
+    def lost(self, node_id: int) -> None:
+        """A broker did not answer, or hung up."""
+        address = self._nodes.get(node_id)
+        if address is not None:
+            self._failed_at[address] = time.monotonic()
+
+    def _askable(self) -> list[tuple[str, int]]:
+        """Where to ask for metadata, the bootstrap addresses behind the known brokers (KIP-899)."""
+        known = list(self._nodes.values())
+        if not known or self._config.rebootstraps:
+            known += self._bootstrap
+        return sorted(dict.fromkeys(known), key=lambda address: self._failed_at.get(address, 0.0))
 
     def _retry(self, step: Callable[[], T]) -> T:
         retry = Retry(self._timeout_s)
@@ -189,7 +213,7 @@ class Cluster:
         asked = None if names is None else [MetadataRequestTopic(name=name) for name in names]
         request = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
         failed: RetriableError | None = None
-        for address in [*self._nodes.values(), *self._bootstrap]:
+        for address in self._askable():
             try:
                 response = self._ask(address, lambda connection: connection.ask(request))
             except RetriableError as error:
@@ -200,7 +224,7 @@ class Cluster:
         raise failed or RetriableError("there is no broker to ask")
 
     def _learn(self, response: MetadataResponse) -> None:
-        self._nodes = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+        self._nodes = {broker.node_id: (broker.host, broker.port) for broker in response.brokers} or self._nodes
         for topic in response.topics:
             self._topic_ids[topic.name or ""] = topic.topic_id
             for partition in topic.partitions:
@@ -216,6 +240,20 @@ class Cluster:
             self._leaders.pop(partition, None)
             raise RetriableError(f"{partition} has no leader")
         return found
+
+    def follow(
+        self,
+        partition: TopicPartition,
+        hint: FetchResponseLeaderIdAndEpoch | None,
+        nodes: Iterable[FetchResponseNodeEndpoint],
+    ) -> bool:
+        """Take over the leader that an answer names (KIP-951). False if it is not newer than the one known."""
+        known = self._leaders.get(partition)
+        if hint is None or hint.leader_id < 0 or (known is not None and hint.leader_epoch <= known.epoch):
+            return False
+        self._nodes |= {node.node_id: (node.host, node.port) for node in nodes}
+        self._leaders[partition] = Leader(hint.leader_id, hint.leader_epoch)
+        return hint.leader_id in self._nodes
 
     def topic_id(self, topic: str) -> bytes:
         """A topic's id as last heard; sixteen zero bytes where it is not known."""

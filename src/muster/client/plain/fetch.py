@@ -2,8 +2,9 @@
 
 It knows nothing of groups (rule 10 of `claims`): every task that reads the range reads the same records. The request
 for what follows is on its way while a fetch is decoded. The topic is named by its id if that is known: a topic that was
-deleted and created again has other records at the same offsets. After transient errors (a leader that moved, a broker
-that restarts) the reader waits and tries again; the wait is bounded, and counts from the last progress.
+deleted and created again has other records at the same offsets. A leader that an answer names (KIP-951) is asked at
+once. After other transient errors (a broker that restarts) the reader waits and tries again; the wait is bounded, and
+counts from the last progress.
 """
 
 from __future__ import annotations
@@ -47,6 +48,10 @@ MAX_BYTES = 8 * 1024 * 1024
 
 class NoTopicError(RetriableError):
     """The topic or partition does not exist. A broker that is just starting says so, too."""
+
+
+class MovedError(RetriableError):
+    """The leader has moved, and the answer says where to."""
 
 
 class AnotherTopicError(RetriableError):
@@ -130,6 +135,8 @@ class RangeReader:
             while self._position < self._end:
                 try:
                     data = self._fetch()
+                except MovedError:
+                    continue  # each hint is newer than what was known, so there is an end of them
                 except RetriableError as error:
                     self.close()
                     self._cluster.forget_leader(self._partition)
@@ -163,11 +170,14 @@ class RangeReader:
             response = in_flight.connection.receive()
         except (OSError, ProtocolError) as error:
             in_flight.connection.close()
+            self._cluster.lost(in_flight.node_id)
             raise RetriableError(f"the fetch from broker {in_flight.node_id} broke off: {error}") from error
         self._cluster.give_back(in_flight.node_id, in_flight.connection)
         code = error_code(response.error_code)
         if code is ErrorCode.NONE and response.responses and response.responses[0].partitions:
             data: PartitionData = response.responses[0].partitions[0]
+            if data.error_code and self._cluster.follow(self._partition, data.current_leader, response.node_endpoints):
+                raise MovedError(f"{self._partition} has moved")
             return self._judge(data)
         raise RetriableError(f"broker {in_flight.node_id} did not answer the fetch of {self._partition}: {code.name}")
 

@@ -110,7 +110,11 @@ class Assignors:
         counts = {name: len(topic.partitions) for name, topic in metadata.topics.items()}
 
         def shares() -> dict[str, MemberAssignment]:
-            found = assignor.assign(counts, leading.members)
+            if any(member.rack_id for member in leading.members.values()):
+                racks = {topic: metadata.racks(topic) for topic in leading.topics}
+                found = assignor.assign_by_rack(counts, leading.members, racks)
+            else:
+                found = assignor.assign(counts, leading.members)
             check_shares(assignor.name, leading.members, found, self.protocol)
             return found
 

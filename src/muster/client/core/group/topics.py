@@ -23,7 +23,7 @@ class GroupTopics:
         self._subscription = subscription
         self._metadata = metadata
         self._joined: set[str] | None = None
-        self._assigned_from: dict[str, int | None] | None = None
+        self._assigned_from: dict[str, object] | None = None
         self._seen_version = -1
         self._seen_refresh = -1
         self._matched_at = -(10**9)
@@ -88,8 +88,14 @@ class GroupTopics:
 
     def assigned_from(self, topics: Iterable[str]) -> None:
         """The member, as leader, has assigned these topics as they are now."""
-        self._assigned_from = {topic: self._metadata.partition_count(topic) for topic in topics}
+        self._assigned_from = {topic: self._look(topic) for topic in topics}
         self._seen_version = self._metadata.version
+
+    def _look(self, topic: str) -> object:
+        """What the assignment of a topic depends on; racks count only for a leader that is in one, as in Kafka."""
+        if self._config.client_rack:
+            return self._metadata.partition_count(topic), self._metadata.racks(topic)
+        return self._metadata.partition_count(topic)
 
     def follow(self) -> None:
         """Another member leads: changes of the topics that were assigned do not concern this one."""
@@ -113,8 +119,7 @@ class GroupTopics:
         """Why the group has to be joined again, if it has to."""
         if self._assigned_from is not None and self._seen_version != self._metadata.version:
             self._seen_version = self._metadata.version
-            count = self._metadata.partition_count
-            changed = sorted(topic for topic, before in self._assigned_from.items() if count(topic) != before)
+            changed = sorted(topic for topic, before in self._assigned_from.items() if self._look(topic) != before)
             if changed:
                 return f"cached metadata has changed: {', '.join(changed)}"
         if self._joined is not None and self._joined != self._subscription.topics:

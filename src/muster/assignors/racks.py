@@ -1,0 +1,64 @@
+"""Racks (KIP-881): which members can read which partitions from a replica in their own rack.
+
+With a `client.rack`, a member fetches from a replica in that rack where there is one (KIP-392), so it costs less to
+give it partitions that have one. Balance comes first, the racks second, and staying where it is third, as in Kafka 4.2.
+Racks matter only where members have some that partitions have, and not all partitions are in all racks: elsewhere the
+assignors do what they do without.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+
+from muster.assignors.layout import Layout
+
+PartitionRacks = Mapping[str, Sequence[frozenset[str]]]
+"""For each topic, for each partition: the racks of its replicas, also of those that are away at the moment."""
+
+NO_RACKS: PartitionRacks = {}
+
+_NOWHERE: frozenset[str] = frozenset()
+
+
+class Racks:
+    """The racks of members and places of a layout.
+
+    Attributes:
+        of_member: a member's rack, None where it named none.
+        of_place: the racks of a place's replicas.
+    """
+
+    def __init__(self, layout: Layout, members: Iterable[str | None], racks: PartitionRacks) -> None:
+        self.of_member = [rack or None for rack in members]
+        self.of_place = list(chain.from_iterable(map(_padded, map(racks.get, layout.topics), layout.counts)))
+
+    def matter(self, members: Iterable[int], places: Iterable[int]) -> bool:
+        """Whether it makes a difference which of these members gets which of these places."""
+        wanted = {rack for member in members if (rack := self.of_member[member]) is not None}
+        if not wanted:
+            return False
+        found = {self.of_place[place] for place in places}
+        everywhere = _NOWHERE.union(*found)
+        return not wanted.isdisjoint(everywhere) and found != {everywhere}
+
+    def fit(self, member: int, place: int) -> bool:
+        """Whether the member can read the place in its own rack, or does not say where it is."""
+        rack = self.of_member[member]
+        return rack is None or rack in self.of_place[place]
+
+    def near(self, member: int, place: int) -> bool:
+        """Whether the member is known to be in a rack of the place."""
+        return self.of_member[member] in self.of_place[place]
+
+    def rarest_first(self, places: Iterable[int]) -> list[int]:
+        """Places with the fewest members in their racks first, else in order."""
+        members = Counter(rack for rack in self.of_member if rack is not None)
+        near = {racks: sum(members[rack] for rack in racks) for racks in set(self.of_place)}
+        return sorted(places, key=lambda place: near[self.of_place[place]])
+
+
+def _padded(racks: Sequence[frozenset[str]] | None, count: int) -> list[frozenset[str]]:
+    known = list(racks or ())[:count]
+    return known + [_NOWHERE] * (count - len(known))
