@@ -41,7 +41,8 @@ def duration_ms(text: str) -> int:
     return int(sum(float(number) * _UNITS_MS[unit] for number, unit in _LENGTH.findall(text)))
 
 
-def _positive_ms(text: str) -> int:
+def positive_ms(text: str) -> int:
+    """The same, more than nothing."""
     found = duration_ms(text)
     if found <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no time at all")
@@ -64,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="read a broker's data directory, or copied segments of __consumer_offsets, in place of a cluster",
     )
     parser.add_argument(
-        "--sample", type=_positive_ms, metavar="TIME", help="watch the groups for so long; their history is not read"
+        "--sample", type=positive_ms, metavar="TIME", help="watch the groups for so long; their history is not read"
     )
     parser.add_argument(
         "--engine",

@@ -37,6 +37,7 @@ COMMANDS: dict[str, Command] = {
     "records": Command("muster.cli.records", "delete records from the beginning of partitions"),
     "log-dirs": Command("muster.cli.log_dirs", "show what partitions take up on the brokers' disks"),
     "health": Command("muster.cli.health", "say in one line whether a cluster is well"),
+    "lag": Command("muster.cli.lag", "show how far groups are behind; serve it for Prometheus"),
     "doctor": Command("muster.cli.doctor", "say why groups rebalanced, what that costs and what to change"),
     "produce": Command("muster.cli.produce", "write the lines of standard input to a topic"),
     "consume": Command("muster.cli.consume", "read topics, alone or as a member of a group"),

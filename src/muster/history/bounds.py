@@ -8,7 +8,7 @@ from typing import NamedTuple
 from muster.client.admin import Admin
 from muster.client.core.admin import TopicDescription
 from muster.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, UnsupportedVersionError
-from muster.history.reading import each_in_threads
+from muster.history.threads import each_in_threads
 from muster.model import OffsetAndTimestamp, TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 

@@ -7,7 +7,7 @@ are known. What is read is thrown away: nothing is committed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from muster.arrow import Fetched
 from muster.client.admin import Admin
+from muster.client.config import ClientConfig
 from muster.client.core.admin import TopicDescription
 from muster.client.plain.cluster import Cluster, connect, disconnect
 from muster.client.plain.fetch import DataLossError, FetchSettings, RangeReader
@@ -25,8 +26,8 @@ from muster.history.live import ReaderConfig
 from muster.history.model import Lag, LagSample
 from muster.history.model import TopicPartition as Name
 from muster.history.past import Asked, Past, lag_over_time, places_of, plan
-from muster.history.reading import each_in_threads
 from muster.history.remarks import Remarks
+from muster.history.threads import each_in_threads
 from muster.model import TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from muster.protocol.compression import Buffer
@@ -148,6 +149,28 @@ def count_records(settings: FetchSettings, place: TopicPartition, start: int, en
     except (DataLossError, CorruptRecordError, KafkaError):
         return Counted(None, counter.oldest_ms)
     return Counted(counter.records if counter.next_offset >= end else None, counter.oldest_ms)
+
+
+def first_times(
+    client: ClientConfig, asked: Sequence[tuple[TopicPartition, int, int]]
+) -> dict[tuple[TopicPartition, int, int], int | None]:
+    """When the first record at or behind an offset was written, by its own word; each with the end of its log. Where
+    no broker answers, what is left is not asked for."""
+    settings = replace(look_settings(FetchSettings(client)), max_bytes=FIRST_BYTES)
+
+    def some(first: int) -> dict[tuple[TopicPartition, int, int], int | None]:
+        found: dict[tuple[TopicPartition, int, int], int | None] = {}
+        try:
+            for one in asked[first::_WIDTH]:
+                found[one] = count_records(settings, *one).oldest_ms
+        except KafkaConnectionError:
+            pass
+        finally:
+            disconnect()
+        return found
+
+    parts = each_in_threads(some, range(min(_WIDTH, len(asked))), _WIDTH)
+    return {one: at_ms for part in parts for one, at_ms in part.items()}
 
 
 class _Counter:

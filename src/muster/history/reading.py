@@ -6,13 +6,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
 T = TypeVar("T")
-R = TypeVar("R")
 
 _WIDTH = 4
 """How many partitions are read at a time."""
@@ -60,40 +58,6 @@ def side_by_side(topic: Topic, partitions: Sequence[int]) -> Generator[Part, Non
         waiting.clear()
         for pipe in pipes.values():
             pipe.close()
-
-
-def each_in_threads(work: Callable[[T], R], items: Sequence[T], width: int) -> list[R]:
-    """What `work` makes of each item, in their order. The threads that do it end with the process.
-
-    Raises:
-        Exception: the first that `work` raised.
-    """
-    waiting = deque(enumerate(items))
-    done: SimpleQueue[tuple[int, R | BaseException]] = SimpleQueue()
-
-    def run() -> None:
-        while waiting:
-            try:
-                number, item = waiting.popleft()
-            except IndexError:
-                return
-            try:
-                done.put((number, work(item)))
-            except BaseException as error:  # raised again in the caller's thread
-                done.put((number, error))
-
-    for _ in range(min(width, len(items))):
-        threading.Thread(target=run, name="muster-history", daemon=True).start()
-    found: dict[int, R] = {}
-    try:
-        while len(found) < len(items):
-            number, result = done.get()
-            if isinstance(result, BaseException):
-                raise result
-            found[number] = result
-    finally:
-        waiting.clear()
-    return [found[number] for number in range(len(items))]
 
 
 def _fill(pipe: _Pipe, read: Callable[[], Iterator[pa.RecordBatch]]) -> bool:
