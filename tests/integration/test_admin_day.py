@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from muster.client.admin import Admin
-from muster.client.core.admin import ConfigResource, ConfigResourceType
+from muster.client.core.admin import ConfigResource, ConfigResourceType, NewTopic
 from muster.client.core.admin_configs import ConfigChange, ConfigOperation
 from muster.client.core.admin_members import GroupMember
 from muster.client.core.admin_partitions import ElectionType, NewPartitions
@@ -20,10 +20,13 @@ from tests.support.faces import Cluster, until, until_known
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(params=["kafka"])
+@pytest.fixture(params=["muster", "kafka"])
 def cluster(request):
     fixture = "shared_muster" if request.param == "muster" else "kafka_broker"
     return Cluster(request.getfixturevalue(fixture).bootstrap)
+
+
+on_kafka = pytest.mark.parametrize("cluster", ["kafka"], indirect=True)
 
 
 @pytest.fixture
@@ -81,15 +84,14 @@ def test_records_are_deleted(admin, cluster):
 
 
 def test_records_of_a_compacted_topic_stay(admin, cluster):
-    topic = cluster.topic(1)
-    about = ConfigResource(ConfigResourceType.TOPIC, topic)
-    cluster.produce(topic, 2, partitions=1)
-    assert admin.alter_configs({about: {"cleanup.policy": "compact"}}) == {about: None}
+    topic = f"t-{uuid.uuid4().hex[:8]}"
+    admin.create_topics([NewTopic(topic, 1, configs={"cleanup.policy": "compact"})])
+    until_known(cluster.bootstrap, topic, 1)
     place = TopicPartition(topic, 0)
-    until(lambda: isinstance(admin.delete_records({place: 1})[place], KafkaError), lambda: None)
-    assert code(admin.delete_records({place: 1})[place]) is ErrorCode.POLICY_VIOLATION
+    assert code(admin.delete_records({place: 0})[place]) is ErrorCode.POLICY_VIOLATION
 
 
+@on_kafka
 def test_settings_are_changed_one_by_one(admin, cluster):
     topic = cluster.topic(1)
     about, missing = (ConfigResource(ConfigResourceType.TOPIC, name) for name in (topic, "not-there"))
@@ -119,6 +121,7 @@ def test_settings_are_changed_one_by_one(admin, cluster):
     assert settings()["retention.ms"].is_default, "of a resource's changes all are made, or none"
 
 
+@on_kafka
 def test_settings_of_brokers_and_groups(admin, cluster):
     group = ConfigResource(ConfigResourceType.GROUP, cluster.group)
     every = ConfigResource(ConfigResourceType.BROKER, "")
@@ -214,6 +217,7 @@ def test_producers(admin, cluster):
     assert code(found[missing]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+@on_kafka
 def test_elections_on_one_broker(admin, cluster):
     topic = cluster.topic(1)
     place, missing = TopicPartition(topic, 0), TopicPartition(f"no-{uuid.uuid4().hex}", 0)
