@@ -259,6 +259,23 @@ def test_arrow_for_data_frames(place: Place, name: str, sums: str) -> None:
     place.wait_for(place.start(sys.executable, str(EXAMPLES / name)), re.escape(sums))
 
 
+def test_many_records_at_a_time(place: Place) -> None:
+    flights(place)
+    told = place.python(sample("concurrent.md", "ConcurrentConsumer("))
+    assert sorted(place.wait_for(told, r"(?:.+\n){4}").splitlines())[0].startswith("""None b'{"carrier": "B6",""")
+    place.end_last()
+    told = place.start(sys.executable, str(EXAMPLES / "concurrent_async.py"))
+    lines = place.wait_for(told, r"(?:.+\n){4}").splitlines()
+    assert sorted(lines) == ["B6 late", "B6 late", "UA late", "UA on time"]
+    place.end_last()
+    assert "'handled': 4," in told()
+    told = place.start(sys.executable, str(EXAMPLES / "concurrent_processes.py"))
+    lines = place.wait_for(told, r"(?:.+\n){4}").splitlines()
+    assert sorted(line.split()[0] for line in lines) == ["B6", "B6", "UA", "UA"]
+    place.end_last()
+    assert told().splitlines() == lines
+
+
 def test_each_record_once_where_a_batch_is_run_twice(place: Place, java: str) -> None:
     flights(place)
     scripts = [str(EXAMPLES / name) for name in ("spark_once_parquet.py", "spark_once_sqlite.py")]

@@ -1,0 +1,42 @@
+"""Ask a service about each flight, a hundred at a time, those of each plane in order.
+
+pip install muster-kafka
+"""
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+from muster.client.concurrent import AsyncConcurrentConsumer, PoisonRecordError, Retry
+from muster.model import ConsumerRecord
+
+
+async def ask_service(flight: dict[str, Any]) -> bool:
+    """In place of a request over the network."""
+    await asyncio.sleep(0.1)
+    return bool(flight["delay"] > 0)
+
+
+async def handle(record: ConsumerRecord) -> None:
+    try:
+        flight = json.loads(record.value or b"")
+    except (TypeError, ValueError) as error:
+        raise PoisonRecordError("not a flight") from error  # no second attempt: to the dead letters
+    async with asyncio.timeout(10):  # an exception, this one too, means another attempt
+        is_late = await ask_service(flight)
+    print(flight["carrier"], "late" if is_late else "on time", flush=True)
+
+
+consumer = AsyncConcurrentConsumer(
+    {"bootstrap.servers": "localhost:9092", "group.id": "late-flights", "auto.offset.reset": "earliest"},
+    handle,
+    topics=["flights"],
+    order="key",
+    concurrency=100,
+    retry=Retry(max_attempts=5, delay_ms=500),
+    dead_letter_topic="flights-dead",
+)
+logging.basicConfig(level=logging.WARNING)
+asyncio.run(consumer.run())  # until Ctrl-C or SIGTERM
+print(consumer.metrics())

@@ -1,0 +1,83 @@
+"""`AsyncConcurrentConsumer`: records handled by tasks, for asyncio."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+from muster.client import forks
+from muster.client.concurrent.engine import Engine
+from muster.client.concurrent.options import Choices, consumer_config
+from muster.client.concurrent.workers import TaskWorkers
+from muster.client.core.concurrent.rules import Order, Retry
+from muster.model import ConsumerRecord
+
+
+class AsyncConcurrentConsumer(forks.StaysHere):
+    """A member of a group that handles many records at a time, each by a call of an async function.
+
+        async def handle(record):
+            ...
+
+        await AsyncConcurrentConsumer(
+            {"bootstrap.servers": "localhost:9092", "group.id": "delays"}, handle, topics=["flights"], concurrency=100
+        ).run()
+
+    `ConcurrentConsumer` says what the choices mean; what differs is that a handler which takes too long at a rebalance
+    or at the end is cancelled, as asyncio cancels tasks.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any] | None,
+        handler: Callable[[ConsumerRecord], Awaitable[Any]],
+        /,
+        *,
+        topics: Iterable[str] | str | None = None,
+        pattern: str | re.Pattern[str] | None = None,
+        order: Order = "key",
+        concurrency: int = 100,
+        retry: Retry | None = None,
+        dead_letter_topic: str | None = None,
+        commit_interval_ms: int = 1_000,
+        drain_timeout_ms: int = 30_000,
+        max_buffered: int | None = None,
+        handle_signals: bool = True,
+        **more: Any,
+    ) -> None:
+        if not callable(handler):
+            raise TypeError(f"handler is {handler!r}, which cannot be called")
+        config = consumer_config(settings, more)
+        options = Choices(
+            topics=topics,
+            pattern=pattern,
+            order=order,
+            concurrency=concurrency,
+            retry=retry or Retry(),
+            dead_letter_topic=dead_letter_topic,
+            commit_interval_ms=commit_interval_ms,
+            drain_timeout_ms=drain_timeout_ms,
+            max_buffered=max_buffered,
+            handle_signals=handle_signals,
+        ).options(config)
+        self._engine = Engine(config, options, lambda on_end: TaskWorkers(handler, on_end))
+
+    async def run(self) -> None:
+        """Handle records until `stop`, Ctrl-C or SIGTERM; then wait for what is under way, commit, and leave the group.
+
+        Cancelling it cancels the handlers too; what they have done by then is committed.
+
+        Raises:
+            HandlerFailedError: a record failed for good, and there is no topic for dead letters.
+            KafkaError: the group or a partition cannot be read.
+        """
+        await self._engine.run()
+
+    def stop(self, *, drain: bool = True) -> None:
+        """Have `run` end; without `drain` handlers under way are cancelled. From any thread, from handlers too."""
+        self._engine.stop_soon(drain=drain)
+
+    def metrics(self) -> dict[str, int]:
+        """Counters since the start, and how many records are under way and waiting."""
+        return self._engine.core.counters()

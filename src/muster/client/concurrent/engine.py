@@ -1,0 +1,344 @@
+"""The loop behind both faces: polls the consumer, has records handled, commits what is done.
+
+All rules are in `core/concurrent`. Everything here runs in one event loop, but for the handlers of threads and
+processes. Nothing waits for a handler except a rebalance and the end, and both only up to a limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any
+
+from muster.client.async_consumer import AsyncConsumer
+from muster.client.async_producer import AsyncProducer
+from muster.client.concurrent.outcomes import HandlerFailedError, Outcome, WorkerStartError, failure_of
+from muster.client.concurrent.signals import Signals
+from muster.client.concurrent.workers import OnEnd, Workers
+from muster.client.config import ClientConfig, ConsumerConfig
+from muster.client.core.concurrent import dead_letters
+from muster.client.core.concurrent.core import ConcurrentCore
+from muster.client.core.concurrent.rules import Rules
+from muster.client.core.concurrent.work import Job
+from muster.client.listener import RebalanceListener
+from muster.errors import (
+    CommitFailedError,
+    ConfigError,
+    ErrorCode,
+    IllegalStateError,
+    KafkaError,
+    MusterError,
+    WakeupError,
+)
+from muster.model import OffsetAndMetadata, TopicPartition
+
+log = logging.getLogger("muster.client.concurrent")
+
+_POLL_MS = 1_000
+_CANCEL_S = 1.0
+"""How long handlers that were cancelled may take to clean up."""
+_COMMIT_MS = 10_000
+"""How long the last commit of a partition is tried."""
+_CLOSE_MS = 10_000
+_BURY_AGAIN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the user chooses beside the settings of the consumer."""
+
+    topics: tuple[str, ...] = ()
+    pattern: Any = None
+    rules: Rules = field(default_factory=Rules)
+    dead_letter_topic: str | None = None
+    commit_interval_ms: int = 1_000
+    drain_timeout_ms: int = 30_000
+    handle_signals: bool = True
+
+
+class Engine(RebalanceListener):
+    """One run of one consumer."""
+
+    def __init__(self, config: ConsumerConfig, options: Options, make_workers: Callable[[OnEnd], Workers]) -> None:
+        self.core = ConcurrentCore(options.rules)
+        self._config = config
+        self._options = options
+        self._consumer = AsyncConsumer({setting.name: getattr(config, setting.name) for setting in fields(config)})
+        self._workers = make_workers(self._ended)
+        self._producer: AsyncProducer | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._news = asyncio.Event()
+        """Set when a job has ended, or the run is to end."""
+        self._running: dict[Job, None] = {}
+        self._burials: set[asyncio.Task[None]] = set()
+        self._retry_timer: asyncio.TimerHandle | None = None
+        self._retry_at: int | None = None
+        self._begun = False
+        self._stopping = False
+        self._abandoning = False
+        self._error: BaseException | None = None
+        self._cause: BaseException | None = None
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Handle records until `stop`, or until something fails for good."""
+        if self._begun:
+            raise IllegalStateError("run() was called before: make another one")
+        self._begun = True
+        self._loop = asyncio.get_running_loop()
+        with Signals(self._loop, self._on_signal, wanted=self._options.handle_signals):
+            commits: asyncio.Task[None] | None = None
+            try:
+                self._consumer.subscribe(self._options.topics or None, pattern=self._options.pattern, listener=self)
+                commits = self._loop.create_task(self._commit_regularly())
+                await self._read()
+            except asyncio.CancelledError:
+                self._abandoning = True
+                raise
+            except Exception as error:
+                self._error = self._error or error
+            finally:
+                self._stopping = True
+                await self._wind_up(commits)
+        if self._error is not None:
+            raise self._error
+
+    def stop(self, *, drain: bool = True) -> None:
+        """End the run, in the event loop's thread."""
+        self._stopping = True
+        self._abandoning = self._abandoning or not drain
+        self._news.set()
+        self._consumer.wakeup()
+
+    def stop_soon(self, *, drain: bool = True) -> None:
+        """End the run; from any thread, before the run, or after it."""
+        self._stopping = True
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed: the run is over
+                self._loop.call_soon_threadsafe(partial(self.stop, drain=drain))
+
+    def _on_signal(self) -> None:
+        if self._stopping:
+            log.warning("told to end once more: handlers under way are abandoned")
+        self.stop(drain=not self._stopping)
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = self._error or error
+        self.stop()
+
+    async def _read(self) -> None:
+        while not self._stopping:
+            limit = min(self._config.max_poll_records, self.core.poll_limit)
+            try:
+                records = await self._consumer.poll(_POLL_MS, max_records=limit)
+            except WakeupError:
+                continue
+            if records:
+                self.core.add(records)
+                self._pump()
+                self._flow()
+
+    async def _wind_up(self, commits: asyncio.Task[None] | None) -> None:
+        if commits is not None:
+            commits.cancel()
+        try:
+            await self._hand_over(self.core.partitions)
+        finally:
+            try:
+                await self._consumer.close(_CLOSE_MS)
+            except MusterError as error:
+                log.warning("the consumer could not be closed in good order: %s", error)
+            for burial in list(self._burials):
+                burial.cancel()
+            if self._producer is not None:
+                await self._producer.close(0)
+            if self._retry_timer is not None:
+                self._retry_timer.cancel()
+            self._workers.close()
+
+    # --- handling ----------------------------------------------------------------------------------------------------
+
+    def _now(self) -> int:
+        assert self._loop is not None
+        return int(self._loop.time() * 1000)
+
+    def _pump(self) -> None:
+        """Start what may start."""
+        core, now = self.core, self._now()
+        while (job := core.start(now)) is not None:
+            self._running[job] = None
+            self._workers.start(job)
+        for job in core.take_dead_letters():
+            burial = asyncio.ensure_future(self._bury(job))
+            self._burials.add(burial)
+            burial.add_done_callback(self._burials.discard)
+        if core.fatal is not None and self._error is None:
+            self._fail(self._handler_failed(core.fatal))
+        if core.may_resume:
+            self._flow()
+        if core.next_retry() != self._retry_at:
+            self._arm()
+
+    def _arm(self) -> None:
+        assert self._loop is not None
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+        due = self._retry_at = self.core.next_retry()
+        self._retry_timer = None if due is None else self._loop.call_at((due + 1) / 1000, self._pump)
+
+    def _flow(self) -> None:
+        pause, resume = self.core.flow()
+        if pause or resume:
+            mine = self._consumer.assignment()
+            self._consumer.pause([partition for partition in pause if partition in mine])
+            self._consumer.resume([partition for partition in resume if partition in mine])
+
+    def _ended(self, job: Job, outcome: Outcome) -> None:
+        self._running.pop(job, None)
+        if outcome is None:
+            self.core.succeeded(job)
+        elif isinstance(outcome, asyncio.CancelledError) and (job.is_void or job.progress.closing):
+            self.core.cancelled(job)
+        else:
+            self._failed(job, outcome)
+        self._news.set()
+        self._pump()
+
+    def _failed(self, job: Job, outcome: Any) -> None:
+        if isinstance(outcome, ConfigError | WorkerStartError | KeyboardInterrupt | SystemExit):
+            # Not about this record: the next one would fare no better, or the program wants to end.
+            self._error = self._error or outcome
+            self.core.halt(job)
+            self.stop()
+            return
+        failure = failure_of(outcome)
+        self.core.failed(job, failure, self._now())
+        if self.core.fatal is job:
+            self._cause = outcome if isinstance(outcome, BaseException) else None
+        record, most = job.record, self._options.rules.retry.max_attempts
+        log.warning(
+            "%s-%d, offset %d: attempt %d of %d failed: %s: %s",
+            *(record.topic, record.partition, record.offset, job.attempts, most, failure.exception, failure.message),
+        )
+
+    def _handler_failed(self, job: Job) -> HandlerFailedError:
+        record, failure = job.record, job.failure
+        why = f"{failure.exception}: {failure.message}" if failure is not None else "unknown"
+        text = f"offset {record.offset} of {record.topic}-{record.partition} could not be handled: {why}"
+        if self._options.dead_letter_topic is None:
+            text += " (with dead_letter_topic it would be written there, and the others would go on)"
+        error = HandlerFailedError(text, record)
+        error.__cause__ = self._cause
+        return error
+
+    # --- dead letters ------------------------------------------------------------------------------------------------
+
+    async def _bury(self, job: Job) -> None:
+        """Write a record to the topic of dead letters, as often as it takes."""
+        brief = False
+        while not job.is_void:
+            try:
+                await self._write_dead_letter(job, brief=brief)
+            except KafkaError as error:
+                too_large = error.code is ErrorCode.MESSAGE_TOO_LARGE and not brief
+                brief = brief or too_large
+                if not too_large and not error.retriable:
+                    self._cause = error
+                    log.error("a dead letter cannot be written to %s: %s", self._options.dead_letter_topic, error)
+                    self.core.not_buried(job)
+                    break
+                log.warning("a dead letter is not in %s yet: %s", self._options.dead_letter_topic, error)
+                await asyncio.sleep(0 if too_large else _BURY_AGAIN_S)
+            else:
+                self.core.buried(job)
+                break
+        else:
+            self.core.not_buried(job)
+        self._news.set()
+        self._pump()
+
+    async def _write_dead_letter(self, job: Job, *, brief: bool) -> None:
+        record, topic = job.record, self._options.dead_letter_topic
+        assert topic is not None
+        if self._producer is None:
+            common = {setting.name: getattr(self._config, setting.name) for setting in fields(ClientConfig)}
+            self._producer = AsyncProducer(common | {"client_id": ""})
+        headers = dead_letters.headers(job, self._config.group_id or "", brief=brief)
+        await self._producer.send_and_wait(topic, record.value, record.key, headers=headers)
+
+    # --- committing --------------------------------------------------------------------------------------------------
+
+    async def _commit_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(self._options.commit_interval_ms / 1000)
+            await self._commit(None, max(_COMMIT_MS, self._options.commit_interval_ms))
+
+    async def _commit(self, partitions: Iterable[TopicPartition] | None, timeout_ms: int) -> None:
+        self.core.move_to(self._consumer.handled())
+        offsets = self.core.to_commit(partitions)
+        if not offsets:
+            return
+        try:
+            await self._consumer.commit(offsets, timeout_ms)
+        except CommitFailedError as error:
+            log.info("offsets were not committed: %s", error)
+        except MusterError as error:
+            if isinstance(error, KafkaError) and error.code is ErrorCode.OFFSET_METADATA_TOO_LARGE:
+                self.core.limit_metadata(0)
+                text = "offset.metadata.max.bytes of the broker is smaller than metadata_limit: commits go on without"
+                log.warning("%s metadata, and a restart repeats more", text)
+            else:
+                log.warning("offsets were not committed: %s", error)
+        else:
+            self.core.committed(offsets)
+
+    # --- rebalances, and the end -------------------------------------------------------------------------------------
+
+    async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        """Ask what a former owner has done there."""
+        found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        if partitions:
+            try:
+                found = await self._consumer.committed(partitions)
+            except MusterError as error:
+                log.warning("what is done behind the committed offsets is not known, and done again: %s", error)
+        for partition in partitions:
+            self.core.assign(partition, found.get(partition))
+
+    async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        """Let what is under way end, and commit it."""
+        await self._hand_over(partitions)
+        self._pump()
+
+    async def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+        """Others have them: nothing that is done here from now on counts."""
+        self.core.give_up(partitions)
+        self._workers.cancel(self._jobs_of(partitions))
+
+    async def _hand_over(self, partitions: list[TopicPartition]) -> None:
+        """Wait for what is under way, up to the limit; cancel the rest; commit what is done."""
+        self.core.close(partitions)
+        await self._until_ended(partitions, self._options.drain_timeout_ms / 1000, abandon=True)
+        if late := self._jobs_of(partitions):
+            log.warning("%d handlers were still at work when their partitions had to be given up", len(late))
+            self._workers.cancel(late)
+            await self._until_ended(partitions, _CANCEL_S, abandon=False)
+        await self._commit(partitions, _COMMIT_MS)
+        self.core.give_up(partitions)
+
+    async def _until_ended(self, partitions: list[TopicPartition], seconds: float, *, abandon: bool) -> None:
+        """Wait for the jobs of some partitions; `abandon`: not when the run is to end at once."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.core.is_waited_for(partitions) and not (abandon and self._abandoning):
+                    self._news.clear()
+                    await self._news.wait()
+
+    def _jobs_of(self, partitions: Iterable[TopicPartition]) -> list[Job]:
+        gone = set(partitions)
+        return [job for job in self._running if job.progress.partition in gone]

@@ -1,0 +1,132 @@
+"""`ConcurrentConsumer`: records handled by threads or processes, for code that blocks."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import pickle
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from muster.client import forks
+from muster.client.concurrent.engine import Engine
+from muster.client.concurrent.options import Choices, consumer_config
+from muster.client.concurrent.workers import Call, DirectCall, Handler, OnEnd, ProcessCall, ThreadWorkers
+from muster.client.core.concurrent.rules import Order, Retry
+from muster.errors import ConfigError, IllegalStateError
+from muster.model import ConsumerRecord
+
+_CALLS: dict[str, Callable[[Handler], Call]] = {"threads": DirectCall, "processes": ProcessCall}
+
+
+class ConcurrentConsumer(forks.StaysHere):
+    """A member of a group that handles many records at a time, each by a call of a function.
+
+        def handle(record):
+            ...
+
+        ConcurrentConsumer(
+            {"bootstrap.servers": "localhost:9092", "group.id": "delays"}, handle, topics=["flights"], concurrency=32
+        ).run()
+
+    Args:
+        settings: those of `Consumer`, as a mapping or as keywords.
+        handler: gets each record. It returns when the record is done, and raises if it could not be handled.
+        topics, pattern: what is read.
+        order: `"key"` (records with one key in order, those without a key in any), `"partition"`, `"unordered"`, or a
+            function of a record: those of a partition for which it returns the same are handled in order.
+        concurrency: how many at a time; 100 threads, or as many processes as there are processors.
+        workers: `"threads"`, or `"processes"` for work that needs the CPU; then the handler is a function at the top of
+            a module.
+        retry: after which wait a record that failed is tried again, and how often. Later records of its key wait, the
+            others do not.
+        dead_letter_topic: where records go that failed for good. Without it the first of them ends the run.
+        commit_interval_ms: how often is committed what is done: a crash repeats what was done since.
+        drain_timeout_ms: how long a rebalance, and the end, wait for handlers under way.
+        max_buffered: how many records wait in memory, twice that at most; 1,000, or ten for each handler.
+        handle_signals: have Ctrl-C and SIGTERM end the run, where the program does nothing else about them.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any] | None,
+        handler: Callable[[ConsumerRecord], Any],
+        /,
+        *,
+        topics: Iterable[str] | str | None = None,
+        pattern: str | re.Pattern[str] | None = None,
+        order: Order = "key",
+        concurrency: int | None = None,
+        workers: str = "threads",
+        retry: Retry | None = None,
+        dead_letter_topic: str | None = None,
+        commit_interval_ms: int = 1_000,
+        drain_timeout_ms: int = 30_000,
+        max_buffered: int | None = None,
+        handle_signals: bool = True,
+        **more: Any,
+    ) -> None:
+        _check(handler, workers)
+        config = consumer_config(settings, more)
+        if concurrency is None:
+            concurrency = 100 if workers == "threads" else os.cpu_count() or 1
+        options = Choices(
+            topics=topics,
+            pattern=pattern,
+            order=order,
+            concurrency=concurrency,
+            retry=retry or Retry(),
+            dead_letter_topic=dead_letter_topic,
+            commit_interval_ms=commit_interval_ms,
+            drain_timeout_ms=drain_timeout_ms,
+            max_buffered=max_buffered,
+            handle_signals=handle_signals,
+        ).options(config)
+
+        def make_workers(on_end: OnEnd) -> ThreadWorkers:
+            return ThreadWorkers(concurrency, partial(_CALLS[workers], handler), on_end)
+
+        self._engine = Engine(config, options, make_workers)
+
+    def run(self) -> None:
+        """Handle records until `stop`, Ctrl-C or SIGTERM; then wait for what is under way, commit, and leave the group.
+
+        A second Ctrl-C or SIGTERM abandons the handlers under way; their records are handled again by the next run.
+
+        Raises:
+            HandlerFailedError: a record failed for good, and there is no topic for dead letters.
+            KafkaError: the group or a partition cannot be read.
+            IllegalStateError: it ran before, or an event loop is running in this thread.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            asyncio.run(self._engine.run())
+        else:
+            raise IllegalStateError("an event loop is running in this thread: use AsyncConcurrentConsumer there")
+
+    def stop(self, *, drain: bool = True) -> None:
+        """Have `run` end; without `drain` handlers under way are abandoned. From any thread, from handlers too."""
+        self._engine.stop_soon(drain=drain)
+
+    def metrics(self) -> dict[str, int]:
+        """Counters since the start, and how many records are under way and waiting."""
+        return self._engine.core.counters()
+
+
+def _check(handler: Any, workers: str) -> None:
+    if not callable(handler):
+        raise TypeError(f"handler is {handler!r}, which cannot be called")
+    if inspect.iscoroutinefunction(handler):
+        raise ConfigError("an async function is a handler for AsyncConcurrentConsumer")
+    if workers not in _CALLS:
+        raise ConfigError(f'workers is {workers!r}; it is "threads" or "processes"')
+    if workers == "processes":
+        try:
+            pickle.dumps(handler)
+        except Exception as error:
+            text = f"the handler cannot be sent to a process: {error}. It has to be a function at the top of a module"
+            raise ConfigError(text) from error

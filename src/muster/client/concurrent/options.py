@@ -1,0 +1,81 @@
+"""What both faces take: the settings of the consumer, and what is chosen beside them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from muster.client.concurrent.engine import Options
+from muster.client.config import ConsumerConfig
+from muster.client.core.concurrent.encoding import DEFAULT_LIMIT
+from muster.client.core.concurrent.rules import Order, Retry, Rules
+from muster.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """As the user gave them."""
+
+    topics: Iterable[str] | str | None = None
+    pattern: str | re.Pattern[str] | None = None
+    order: Order = "key"
+    concurrency: int = 100
+    retry: Retry = field(default_factory=Retry)
+    dead_letter_topic: str | None = None
+    commit_interval_ms: int = 1_000
+    drain_timeout_ms: int = 30_000
+    max_buffered: int | None = None
+    max_buffered_bytes: int = 64 << 20
+    metadata_limit: int = DEFAULT_LIMIT
+    handle_signals: bool = True
+
+    def options(self, config: ConsumerConfig) -> Options:
+        """What the engine is told. Raises ConfigError where the choices do not agree."""
+        topics = (self.topics,) if isinstance(self.topics, str) else tuple(self.topics or ())
+        if bool(topics) == (self.pattern is not None):
+            raise ConfigError("name topics, or a pattern for them")
+        if config.group_id is None:
+            raise ConfigError("group_id is not set: what is done is kept in the offsets of a group")
+        letters = self.dead_letter_topic
+        if letters is not None and (letters in topics or (self.pattern and re.fullmatch(self.pattern, letters))):
+            raise ConfigError(f"{letters} is read, and cannot be its own topic of dead letters")
+        if self.commit_interval_ms < 1 or self.drain_timeout_ms < 0:
+            raise ConfigError("commit_interval_ms must be at least 1, and drain_timeout_ms at least 0")
+        if self.drain_timeout_ms >= config.max_poll_interval_ms:
+            raise ConfigError(
+                f"drain_timeout_ms ({self.drain_timeout_ms}) must be below max_poll_interval_ms "
+                f"({config.max_poll_interval_ms}): the group waits no longer in a rebalance"
+            )
+        return Options(
+            topics=topics,
+            pattern=self.pattern,
+            rules=self._rules(),
+            dead_letter_topic=letters,
+            commit_interval_ms=self.commit_interval_ms,
+            drain_timeout_ms=self.drain_timeout_ms,
+            handle_signals=self.handle_signals,
+        )
+
+    def _rules(self) -> Rules:
+        buffered = max(1_000, 10 * self.concurrency) if self.max_buffered is None else self.max_buffered
+        return Rules(
+            order=self.order,
+            concurrency=self.concurrency,
+            max_buffered=buffered,
+            max_buffered_bytes=self.max_buffered_bytes,
+            retry=self.retry,
+            dead_letters=self.dead_letter_topic is not None,
+            metadata_limit=self.metadata_limit,
+        )
+
+
+def consumer_config(settings: Mapping[str, Any] | None, more: Mapping[str, Any]) -> ConsumerConfig:
+    """The settings of the consumer, which commits nothing by itself."""
+    given = dict(settings or {}) | dict(more)
+    asked = any(name.replace(".", "_") == "enable_auto_commit" for name in given)
+    config = ConsumerConfig.of(given)
+    if asked and config.enable_auto_commit:
+        raise ConfigError("enable_auto_commit cannot be on: committed is what handlers have done, not what was read")
+    return replace(config, enable_auto_commit=False)

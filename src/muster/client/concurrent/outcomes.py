@@ -1,0 +1,56 @@
+"""What a handler can say by raising, and what is made of an exception."""
+
+from __future__ import annotations
+
+import traceback
+
+from muster.client.core.concurrent.rules import Failure
+from muster.errors import MusterError
+from muster.model import ConsumerRecord
+
+
+class PoisonRecordError(Exception):
+    """Raised by a handler: another attempt does not help. The record goes to the dead letters at once."""
+
+
+class RetryLaterError(Exception):
+    """Raised by a handler: it is to get the record again in `delay_ms`. It counts as an attempt."""
+
+    def __init__(self, delay_ms: int, why: str = "") -> None:
+        super().__init__(why or f"again in {delay_ms} ms")
+        self.delay_ms = delay_ms
+
+
+class HandlerFailedError(MusterError):
+    """`run` has ended because a record could not be handled, and there is no topic for dead letters, or it could not be
+    written there. `record` is not committed: the next run begins with it. The cause is what the handler raised."""
+
+    def __init__(self, message: str, record: ConsumerRecord) -> None:
+        super().__init__(message)
+        self.record = record
+
+
+class WorkerDiedError(MusterError):
+    """The process that handled a record ended meanwhile."""
+
+
+class WorkerStartError(MusterError):
+    """No worker process could be started."""
+
+
+Outcome = BaseException | Failure | None
+"""How a handler ended; None if it returned."""
+
+
+def failure_of(outcome: BaseException | Failure) -> Failure:
+    """Why a record was not handled, as words."""
+    if isinstance(outcome, Failure):
+        return outcome
+    kind = type(outcome)
+    return Failure(
+        kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
+        str(outcome),
+        "".join(traceback.format_exception(outcome)),
+        isinstance(outcome, PoisonRecordError),
+        max(0, outcome.delay_ms) if isinstance(outcome, RetryLaterError) else None,
+    )

@@ -1,0 +1,74 @@
+"""What the user chooses: the order, how much at a time, and how often a failure is tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+from muster.client.core.concurrent.encoding import DEFAULT_LIMIT
+from muster.errors import ConfigError
+from muster.model import ConsumerRecord
+
+Order = str | Callable[[ConsumerRecord], Hashable]
+"""`"key"`, `"partition"` or `"unordered"`; or a function: of one partition, records for which it returns the same are
+handled in order, and those for which it returns None in any."""
+
+ORDERS = ("key", "partition", "unordered")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """How often a record is handed to its handler, and after which wait again: twice as long after each failure."""
+
+    max_attempts: int = 10
+    delay_ms: int = 1_000
+    max_delay_ms: int = 60_000
+
+    def __post_init__(self) -> None:
+        if self.max_attempts < 1:
+            raise ConfigError(f"max_attempts is {self.max_attempts}; the first attempt counts, so it is at least 1")
+        if not 0 <= self.delay_ms <= self.max_delay_ms:
+            raise ConfigError(
+                f"delay_ms ({self.delay_ms}) must be at least 0 and at most max_delay_ms ({self.max_delay_ms})"
+            )
+
+    def wait_ms(self, failures: int) -> int:
+        """How long to wait after so many failures."""
+        return min(self.max_delay_ms, self.delay_ms << min(failures - 1, 30))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """All that the core has to know."""
+
+    order: Order = "key"
+    concurrency: int = 100
+    max_buffered: int = 1_000
+    max_buffered_bytes: int = 64 << 20
+    retry: Retry = field(default_factory=Retry)
+    dead_letters: bool = False
+    """Whether there is a topic for records that are given up; without, the first of them ends the run."""
+    metadata_limit: int = DEFAULT_LIMIT
+
+    def __post_init__(self) -> None:
+        if not callable(self.order) and self.order not in ORDERS:
+            raise ConfigError(f'order is {self.order!r}; it is "key", "partition", "unordered" or a function')
+        for name in ("concurrency", "max_buffered", "max_buffered_bytes"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.metadata_limit < 0:
+            raise ConfigError(f"metadata_limit is {self.metadata_limit}; it must be at least 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a handler could not handle a record.
+
+    `permanent`: another attempt does not help. `delay_ms`: when the handler wants it again, None where `Retry` says.
+    """
+
+    exception: str
+    message: str = ""
+    stacktrace: str = ""
+    permanent: bool = False
+    delay_ms: int | None = None
