@@ -5,6 +5,7 @@ As test_broker_matches_kafka.py; what is changed for good is changed in the same
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -14,8 +15,9 @@ import pytest
 from muster.protocol import admin_messages as a
 from muster.protocol import messages as m
 from muster.protocol.api import ApiKey
+from muster.protocol.compression import Compression
 from muster.protocol.primitives import Request
-from muster.protocol.record_batch import build_batch
+from muster.protocol.record_batch import build_batch, read_header
 from tests.support.brokers import BrokerProcess
 from tests.support.peers import KafkaBroker
 from tests.support.same_answers import (
@@ -101,6 +103,200 @@ def test_partitions_that_were_added_are_there(worlds: tuple[World, World]) -> No
         told.append([plain(answer, world) for answer in (*answers, appended, metadata.topics)])
     assert told[0] == told[1]
     assert told[0][0]["results"][0]["error_code"] == 0
+
+
+# ----------------------------------------------------------------------------------------------------------- settings
+
+SET, DELETE, APPEND, SUBTRACT = range(4)
+TOPIC, BROKER = 2, 4
+
+
+def alter(name: str, *changes: tuple[str, int, str | None], kind: int = TOPIC, validate: bool = True) -> Request[Any]:
+    configs = [a.IncrementalAlterConfigsRequestAlterableConfig(*each) for each in changes]
+    resource = a.IncrementalAlterConfigsRequestAlterConfigsResource(kind, name, configs)
+    return a.IncrementalAlterConfigsRequest([resource], validate)
+
+
+def put(name: str, *settings: tuple[str, str | None], kind: int = TOPIC, validate: bool = True) -> Request[Any]:
+    configs = [a.AlterConfigsRequestAlterableConfig(*each) for each in settings]
+    return a.AlterConfigsRequest([a.AlterConfigsRequestAlterConfigsResource(kind, name, configs)], validate)
+
+
+def of_topic(*changes: tuple[str, int, str | None]) -> Step:
+    return f"{changes}", lambda w: alter(w.topic, *changes)
+
+
+def of_broker(*changes: tuple[str, int, str | None], name: str = "1") -> Step:
+    return f"broker {name!r}: {changes}", lambda w: alter(name, *changes, kind=BROKER)
+
+
+ALTERATIONS: list[Step] = [
+    of_topic(("retention.ms", SET, "5000")),
+    of_topic(("retention.ms", SET, " 5000 ")),
+    of_topic(("no.such", SET, "5")),
+    of_topic(("no.such", DELETE, None)),
+    of_topic(("no.such", APPEND, "x")),
+    of_topic(("retention.ms", SET, "abc")),
+    of_topic(("retention.ms", SET, "-2")),
+    of_topic(("retention.ms", SET, None)),
+    of_topic(("retention.ms", SET, None), ("segment.ms", APPEND, None)),
+    of_topic(("retention.ms", APPEND, "5")),
+    of_topic(("retention.ms", SUBTRACT, "5")),
+    of_topic(("retention.ms", SET, "5"), ("retention.ms", DELETE, None)),
+    of_topic(("cleanup.policy", SET, "foo")),
+    of_topic(("cleanup.policy", SET, "")),
+    of_topic(("cleanup.policy", APPEND, "compact")),
+    of_topic(("cleanup.policy", SUBTRACT, "delete")),
+    of_topic(("min.compaction.lag.ms", SET, "50"), ("max.compaction.lag.ms", SET, "10")),
+    of_topic(("remote.storage.enable", SET, "true")),
+    of_topic(("segment.bytes", SET, "100")),
+    of_topic(("compression.type", SET, "foo")),
+    of_topic(("preallocate", SET, "maybe")),
+    of_topic(("min.cleanable.dirty.ratio", SET, "2")),
+    of_topic(("leader.replication.throttled.replicas", SET, "x")),
+    of_topic(("leader.replication.throttled.replicas", SET, "*")),
+    of_topic(),
+    ("of no topic", lambda w: alter(f"{w.prefix}-none", ("retention.ms", SET, "5"))),
+    ("of no topic, and wrong", lambda w: alter(f"{w.prefix}-none", ("no.such", SET, "5"))),
+    ("of a bad name", lambda w: alter("a b", ("retention.ms", SET, "5"))),
+    ("of no name", lambda w: alter("", ("retention.ms", SET, "5"))),
+    ("of a kind that is none", lambda w: alter(w.topic, ("retention.ms", SET, "5"), kind=77)),
+    ("of no kind", lambda w: alter(w.topic, kind=0)),
+    of_broker(("log.retention.ms", SET, "5000")),
+    of_broker(("log.retention.ms", SET, "5000"), name=""),
+    of_broker(("num.partitions", SET, "3")),
+    of_broker(("num.partitions", SET, "3"), ("node.id", SET, "3")),
+    of_broker(("log.retention.hours", SET, "3")),
+    of_broker(("no.such", DELETE, None)),
+    of_broker(("log.retention.ms", SET, "abc")),
+    of_broker(("log.retention.ms", 9, "5")),
+    of_broker(("log.segment.bytes", SET, "5")),
+    of_broker(("log.cleanup.policy", SET, "foo")),
+    of_broker(("log.cleanup.policy", APPEND, "compact")),
+    of_broker(("log.retention.ms", APPEND, "5")),
+    of_broker(("log.retention.ms", SUBTRACT, "5")),
+    of_broker(("log.retention.ms", SET, "5"), name="17"),
+    of_broker(("log.retention.ms", SET, "5"), name="abc"),
+    of_broker(),
+]
+
+REPLACEMENTS: list[Step] = [
+    ("one", lambda w: put(w.topic, ("retention.ms", "5000"))),
+    ("an unknown one", lambda w: put(w.topic, ("no.such", "5"))),
+    ("a wrong one", lambda w: put(w.topic, ("retention.ms", "abc"))),
+    ("a null", lambda w: put(w.topic, ("retention.ms", None))),
+    ("one twice", lambda w: put(w.topic, ("retention.ms", "1"), ("retention.ms", "2"))),
+    ("none", lambda w: put(w.topic)),
+    ("of no topic", lambda w: put(f"{w.prefix}-none", ("retention.ms", "5"))),
+    ("of a bad name", lambda w: put("a b", ("retention.ms", "5"))),
+    ("of no name", lambda w: put("", ("retention.ms", "5"))),
+    ("of a logger", lambda w: put("1", ("kafka", "INFO"), kind=8)),
+    ("of a kind that is none", lambda w: put("1", kind=77)),
+    ("of the broker", lambda w: put("1", ("log.retention.ms", "5000"), kind=BROKER)),
+    ("what a broker keeps", lambda w: put("1", ("num.partitions", "5"), kind=BROKER)),
+    ("of another broker", lambda w: put("17", ("log.retention.ms", "5"), kind=BROKER)),
+]
+
+
+@pytest.mark.parametrize(
+    ("steps", "key"), [(ALTERATIONS, ApiKey.INCREMENTAL_ALTER_CONFIGS), (REPLACEMENTS, ApiKey.ALTER_CONFIGS)]
+)
+def test_alter_configs(worlds: tuple[World, World], steps: list[Step], key: ApiKey) -> None:
+    compare(steps, worlds, versions(key))
+    messages_agree(steps, worlds, versions(key)[-1], "responses")
+
+
+def test_several_resources_at_once(worlds: tuple[World, World]) -> None:
+    resource = a.IncrementalAlterConfigsRequestAlterConfigsResource
+    config = a.IncrementalAlterConfigsRequestAlterableConfig
+
+    def of(name: str, *settings: str) -> Any:
+        return resource(TOPIC, name, [config(setting, SET, "5") for setting in settings])
+
+    steps: list[Step] = [
+        ("none", lambda w: a.IncrementalAlterConfigsRequest([], True)),
+        ("one twice", lambda w: a.IncrementalAlterConfigsRequest(
+            [of(w.topic, "retention.ms"), of(w.topic, "segment.ms")], True)),
+        ("some good", lambda w: a.IncrementalAlterConfigsRequest(
+            [of(w.topic, "retention.ms"), of("nowhere", "retention.ms"), of("no-where", "no.such")], True)),
+    ]  # fmt: skip
+    compare(steps, worlds, versions(ApiKey.INCREMENTAL_ALTER_CONFIGS))
+
+
+def test_what_is_altered_is_told_with_its_source(worlds: tuple[World, World]) -> None:
+    """Settings that no other test looks at: the brokers are shared."""
+    both, nothing = [(TOPIC, "topic"), (BROKER, "1"), (BROKER, "")], {"": None}
+    names = ["log.segment.delete.delay.ms", "log.preallocate", "file.delete.delay.ms", "preallocate", "cleanup.policy"]
+    told = []
+    for world in worlds:
+        ask = world.client.ask
+        found: list[Any] = []
+
+        def look(world: World = world, found: list[Any] = found) -> None:
+            asked = [
+                m.DescribeConfigsResource(kind, world.topic if kind == TOPIC else name, names) for kind, name in both
+            ]
+            answer = world.client.ask(m.DescribeConfigsRequest(asked, True, False), 4)
+            found.append(plain(answer, world) | nothing)
+
+        look()
+        for name, changes in (
+            ("1", [("log.segment.delete.delay.ms", SET, "61000"), ("log.preallocate", SET, "true")]),
+            ("", [("log.segment.delete.delay.ms", SET, "62000")]),
+            (world.topic, [("file.delete.delay.ms", SET, " 63000 "), ("cleanup.policy", APPEND, "compact")]),
+            ("1", [("log.segment.delete.delay.ms", DELETE, None), ("log.preallocate", DELETE, None)]),
+            ("", [("log.segment.delete.delay.ms", DELETE, None)]),
+            (world.topic, [("cleanup.policy", SUBTRACT, "delete")]),
+            (world.topic, [("file.delete.delay.ms", DELETE, None), ("cleanup.policy", DELETE, None)]),
+        ):
+            kind = TOPIC if name == world.topic else BROKER
+            found.append(plain(ask(alter(name, *changes, kind=kind, validate=False), 1), world))
+            wait_until_known(world, name if kind == BROKER else None, changes[0])
+            look()
+        told.append(found)
+    for number, (ours, theirs) in enumerate(zip(*told, strict=True)):
+        assert ours == theirs, f"step {number}: ours, then Kafka's"
+
+
+def wait_until_known(world: World, broker: str | None, change: tuple[str, int, str | None]) -> None:
+    """Kafka's broker hears of it after the answer."""
+    kind, name = (TOPIC, world.topic) if broker is None else (BROKER, broker)
+    source = 1 if broker is None else 2 if broker else 3
+    wanted = change[1] != DELETE
+    asked = m.DescribeConfigsRequest([m.DescribeConfigsResource(kind, name, [change[0]])], True, False)
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        (result,) = world.client.ask(asked, 4).results
+        if any(one.source == source for each in result.configs for one in each.synonyms) == wanted:
+            time.sleep(0.1)  # what was changed along with it
+            return
+
+
+def test_what_is_altered_holds(worlds: tuple[World, World]) -> None:
+    """The largest batch and the codec of what is stored."""
+    told = []
+    for world in worlds:
+        ask = world.client.ask
+        found: list[Any] = []
+        for changes in (
+            [("max.message.bytes", SET, "200")],
+            [("max.message.bytes", DELETE, None), ("compression.type", SET, "gzip")],
+            [("compression.type", SET, "uncompressed")],
+        ):
+            assert ask(alter(world.topic, *changes, validate=False), 1).responses[0].error_code == 0
+            wait_until_known(world, None, changes[0])
+            for compression in (Compression.NONE, Compression.ZSTD):
+                batch = build_batch([(1000, b"k", bytes(1000), [])], compression=compression)
+                answer = ask(produce(world, bytes(batch)), 9)
+                result = answer.responses[0].partition_responses[0]
+                found.append((result.error_code, result.base_offset))
+                asked = m.FetchPartition(0, -1, max(result.base_offset, 0), partition_max_bytes=1)
+                topics = [m.FetchTopic(world.topic, partitions=[asked])]
+                fetched = ask(m.FetchRequest(max_wait_ms=0, min_bytes=1, topics=topics), 11)
+                records: Any = fetched.responses[0].partitions[0].records
+                found.append(read_header(records, 0).compression)
+        told.append(found)
+    assert told[0] == told[1]
 
 
 # ------------------------------------------------------------------------------------------------------------ records

@@ -26,6 +26,7 @@ from muster.broker.durability import Durability
 from muster.broker.event_topic import EventTopic
 from muster.broker.fetch_sessions import FetchSessions
 from muster.broker.fetches import ParkedFetches
+from muster.broker.given_settings import GivenSettings
 from muster.broker.groups import Groups, GroupTopics
 from muster.broker.identity import Identity, load_identity, read_identity
 from muster.broker.partitions import Partitions, log_config
@@ -71,6 +72,7 @@ class Broker(Shell):
         self.changes: TopicChanges
         self.partitions: Partitions
         self.producer_ids: ProducerIds
+        self.given: GivenSettings
         self.durability: Durability
         self.fetches = ParkedFetches()
         self.side_thread = SideThread()
@@ -172,6 +174,7 @@ class Broker(Shell):
                 if self._among is not None:
                     self._among.take_folder(folder, self.identity, self._files)
                 self.cluster = self._view()
+                self.given = GivenSettings(self.config, folder, self._files)
                 self.topics = TopicCatalogue.load(folder, self._files)
                 self.producer_ids = ProducerIds(folder, self._files)
                 if self._among is None:
@@ -286,6 +289,7 @@ class Broker(Shell):
             loop=self.loop,
             side_thread=self.side_thread,
             producer_ids=self._among or self.producer_ids,
+            given=self.given,
             elsewhere=self._among,
         )
 

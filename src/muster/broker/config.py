@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from muster.broker.settings import INT_MAX, LONG_MAX, Kind, Setting, Value, show
+from muster.broker.settings import INT_MAX, LONG_MAX, Kind, Setting, Source, Value, show
 from muster.coordinator.group_pattern import GroupPattern
 from muster.errors import ConfigError
 
@@ -73,11 +73,11 @@ _SETTINGS = (
       1, 1),
     S("min.insync.replicas", K.INT, 1, "Replicas that must have a record before acks=all is answered (unused).", 1),
     S("message.max.bytes", K.INT, 1_048_588, "The largest record batch, as compressed by the producer.", 0),
-    S("compression.type", K.STRING, "producer", "The codec that stored batches have; `producer` as sent (unused).",
+    S("compression.type", K.STRING, "producer", "The codec that stored batches have; `producer`: as they were sent.",
       choices=COMPRESSION_TYPES),
-    S("compression.gzip.level", K.INT, -1, "Level of gzip (unused).", -1, 9),
+    S("compression.gzip.level", K.INT, -1, "Level of gzip; -1 is its own.", -1, 9),
     S("compression.lz4.level", K.INT, 9, "Level of lz4 (unused).", 1, 17),
-    S("compression.zstd.level", K.INT, 3, "Level of zstd (unused).", -131_072, 22),
+    S("compression.zstd.level", K.INT, 3, "Level of zstd.", -131_072, 22),
     S("unclean.leader.election.enable", K.BOOLEAN, False, "Whether a replica that is behind may lead (unused)."),
     # --- the log
     S("log.cleanup.policy", K.LIST, "delete", "How old records go: `delete`, `compact` or both.",
@@ -132,14 +132,34 @@ SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _SETTINGS}
 """Every setting of the broker, by name."""
 
 
+DYNAMIC = frozenset({
+    "message.max.bytes", "min.insync.replicas", "compression.type", "compression.gzip.level", "compression.lz4.level",
+    "compression.zstd.level", "unclean.leader.election.enable", "log.cleanup.policy", "log.retention.ms",
+    "log.retention.bytes", "log.segment.bytes", "log.segment.delete.delay.ms", "log.roll.ms",
+    "log.index.interval.bytes", "log.index.size.max.bytes", "log.preallocate", "log.message.timestamp.type",
+    "log.message.timestamp.before.max.ms", "log.message.timestamp.after.max.ms", "log.flush.interval.messages",
+    "log.cleaner.min.cleanable.ratio", "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms",
+    "log.cleaner.delete.retention.ms", "log.local.retention.ms", "log.local.retention.bytes",
+    "producer.id.expiration.ms",
+})  # fmt: skip
+"""What may be changed while the broker runs: what Kafka 4.2 lets be changed, but listeners and max.connections."""
+
+_RETENTION = (("log.retention.ms", 1), ("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000))
+_ROLL = (("log.roll.ms", 1), ("log.roll.hours", 3_600_000))
+_SAME = {name: tuple(each for each, _ in names) for names in (_RETENTION, _ROLL) for name, _ in names}
+"""Settings that say one thing in several units, the strongest first."""
+
+
 class BrokerConfig:
     """The settings of one broker: `config["num.partitions"]`. Built by `load`, or from a mapping in tests.
 
-    `is_set` says whether a source gave the setting a value.
+    `is_set` says whether a source gave the setting a value. `change` gives values while the broker runs, which go
+    before those that it was started with.
     """
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
         self._values: dict[str, Value] = {}
+        self._given: dict[Source, dict[str, Value]] = {Source.BROKER: {}, Source.ALL_BROKERS: {}}
         for name, value in (values or {}).items():
             self.set(name, value)
 
@@ -165,12 +185,49 @@ class BrokerConfig:
         except ConfigError as error:
             raise ConfigError(f"{prefix}{error}") from None
 
+    def change(self, source: Source, settings: Mapping[str, str]) -> None:
+        """Have these values from one of the sources that may change, in place of what it gave before; as text.
+
+        Raises:
+            ConfigError: no such setting, or a wrong value.
+        """
+        unknown = [name for name in settings if name not in SETTINGS]
+        if unknown:
+            raise ConfigError(f"there is no setting {unknown[0]!r}{nearest(unknown[0], SETTINGS)}")
+        self._given[source] = {name: SETTINGS[name].parse(text) for name, text in settings.items()}
+
+    def changed(self, source: Source) -> dict[str, str]:
+        """What such a source gives, as text."""
+        return {name: show(value) or "" for name, value in self._given[source].items()}
+
     def is_set(self, name: str) -> bool:
         """Whether a source gave the setting a value."""
-        return name in self._values
+        return self.source(name) is not Source.DEFAULT
+
+    def source(self, name: str) -> Source:
+        """Where the value of a setting comes from."""
+        for source, values in self._given.items():
+            if name in values:
+                return source
+        return Source.START if name in self._values else Source.DEFAULT
 
     def __getitem__(self, name: str) -> Value:
+        for values in self._given.values():
+            if name in values:
+                return values[name]
         return self._values[name] if name in self._values else SETTINGS[name].default
+
+    def synonyms(self, name: str) -> list[tuple[str, Value, Source]]:
+        """All that a setting would fall back to, the strongest first, as Kafka tells it: also values of settings that
+        say the same in another unit, behind the first that has the name itself. None where it has no value."""
+        found: list[tuple[str, Value, Source]] = []
+        names = _SAME.get(name, (name,))
+        for source, values in (*self._given.items(), (Source.START, self._values)):
+            found += [(each, values[each], source) for each in names if each in values]
+        defaults = ((each, SETTINGS[each].default) for each in names)
+        found += [(each, value, Source.DEFAULT) for each, value in defaults if value is not None]
+        first = next((at for at, (each, _, _) in enumerate(found) if each == name), len(found))
+        return found[first:]
 
     def integer(self, name: str) -> int:
         """A setting that is a number and has a value."""
@@ -235,13 +292,12 @@ class BrokerConfig:
     @property
     def retention_ms(self) -> int:
         """log.retention.ms, or .minutes, or .hours; -1 is for ever."""
-        return _first_of(self, (("log.retention.ms", 1), ("log.retention.minutes", 60_000),
-                                ("log.retention.hours", 3_600_000)))  # fmt: skip
+        return _first_of(self, _RETENTION)
 
     @property
     def roll_ms(self) -> int:
         """log.roll.ms or .hours."""
-        return _first_of(self, (("log.roll.ms", 1), ("log.roll.hours", 3_600_000)))
+        return _first_of(self, _ROLL)
 
 
 def _first_of(config: BrokerConfig, names: Iterable[tuple[str, int]]) -> int:

@@ -12,6 +12,7 @@ from muster.broker.settings import Value
 from muster.broker.topics import Topic, TopicCatalogue
 from muster.log import CleanupPolicy, LogConfig, LogStore, PartitionLog, TimestampType, Traffic, epochs
 from muster.model import TopicPartition
+from muster.protocol.compression import Compression
 
 NEWEST = 2**31 - 1
 """No leader epoch is newer."""
@@ -113,6 +114,12 @@ class Partitions:
         for log in self._open.get(topic.name, {}).values():
             log.config = config
 
+    def configure_all(self) -> Generator[None, None, None]:
+        """The broker's settings have changed: all logs are kept by the new ones, a topic at a time."""
+        for topic in list(self._topics):
+            self.configure(topic)
+            yield
+
     def resign(self, topic: str, index: int) -> None:
         """Lead a partition no longer: `get` does not find its log, which stays."""
         self._retire(self._open.get(topic, {}).pop(index, None))
@@ -143,6 +150,7 @@ class Partitions:
 def log_config(settings: dict[str, str], config: BrokerConfig) -> LogConfig:
     """How the log of a topic with these settings is kept."""
     values = topic_settings.values(settings, config)
+    compression = _CODECS[str(values["compression.type"])]
     return LogConfig(
         segment_bytes=_number(values["segment.bytes"]),
         segment_ms=_number(values["segment.ms"]),
@@ -158,7 +166,27 @@ def log_config(settings: dict[str, str], config: BrokerConfig) -> LogConfig:
         message_timestamp_after_max_ms=_number(values["message.timestamp.after.max.ms"]),
         message_timestamp_before_max_ms=_number(values["message.timestamp.before.max.ms"]),
         producer_id_expiration_ms=config.integer("producer.id.expiration.ms"),
+        compression=compression,
+        compression_level=_level(compression, values),
     )
+
+
+_CODECS = {
+    "producer": None,
+    "uncompressed": Compression.NONE,
+    "gzip": Compression.GZIP,
+    "snappy": Compression.SNAPPY,
+    "lz4": Compression.LZ4,
+    "zstd": Compression.ZSTD,
+}
+
+
+def _level(codec: Compression | None, values: dict[str, Value]) -> int | None:
+    """The level of a codec that has levels here; None is the codec's own."""
+    if codec is Compression.ZSTD:
+        return _number(values["compression.zstd.level"])
+    level = _number(values["compression.gzip.level"])
+    return level if codec is Compression.GZIP and level >= 0 else None
 
 
 def _number(value: Value) -> int:
@@ -170,7 +198,7 @@ def _cleanup_policy(text: str) -> CleanupPolicy:
     words = {word.strip() for word in text.split(",") if word.strip()}
     if words == {"compact", "delete"}:
         return CleanupPolicy.COMPACT_AND_DELETE
-    return CleanupPolicy.COMPACT if words == {"compact"} else CleanupPolicy.DELETE
+    return CleanupPolicy(words.pop()) if words else CleanupPolicy.NONE
 
 
 def _timestamp_type(value: Any) -> TimestampType:

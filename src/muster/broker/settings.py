@@ -28,6 +28,19 @@ class Kind(IntEnum):
     LIST = 7
 
 
+class Source(IntEnum):
+    """Where a value comes from, as DescribeConfigs numbers it; of two the smaller number wins."""
+
+    TOPIC = 1
+    BROKER = 2
+    """Given to this broker while it runs."""
+    ALL_BROKERS = 3
+    """Given to all brokers while they run."""
+    START = 4
+    """Given to this broker when it was started."""
+    DEFAULT = 5
+
+
 _LIMITS = {Kind.INT: INT_MAX, Kind.SHORT: 2**15 - 1, Kind.LONG: LONG_MAX}
 
 
@@ -70,8 +83,10 @@ class Setting(NamedTuple):
             if text.lower() not in ("true", "false"):
                 raise self._invalid(text, "Expected value to be either true or false")
             return text.lower() == "true"
-        if self.kind in (Kind.STRING, Kind.LIST):
+        if self.kind is Kind.STRING:
             return text
+        if self.kind is Kind.LIST:
+            return ",".join(dict.fromkeys(split_list(text)))
         try:
             if self.kind is Kind.DOUBLE:
                 return float(text)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from enum import IntEnum
 from typing import NamedTuple
 
 from muster.broker.config import CLEANUP_POLICIES, COMPRESSION_TYPES, TIMESTAMP_TYPES, BrokerConfig
-from muster.broker.settings import INT_MAX, LONG_MAX, Kind, Setting, Value
+from muster.broker.settings import INT_MAX, LONG_MAX, Kind, Setting, Source, Value, show, split_list
 from muster.errors import ConfigError
 
 S, K = Setting, Kind
 _SETTINGS = (
     S("cleanup.policy", K.LIST, "delete", "How old records go: `delete`, `compact` or both.",
       choices=CLEANUP_POLICIES, synonym="log.cleanup.policy"),
-    S("compression.gzip.level", K.INT, -1, "Level of gzip (unused).", -1, 9, synonym="compression.gzip.level"),
+    S("compression.gzip.level", K.INT, -1, "Level of gzip; -1 is its own.", -1, 9, synonym="compression.gzip.level"),
     S("compression.lz4.level", K.INT, 9, "Level of lz4 (unused).", 1, 17, synonym="compression.lz4.level"),
-    S("compression.type", K.STRING, "producer", "The codec that stored batches have (unused).",
+    S("compression.type", K.STRING, "producer", "The codec that stored batches have; `producer`: as they were sent.",
       choices=COMPRESSION_TYPES, synonym="compression.type"),
-    S("compression.zstd.level", K.INT, 3, "Level of zstd (unused).", -131_072, 22, synonym="compression.zstd.level"),
+    S("compression.zstd.level", K.INT, 3, "Level of zstd.", -131_072, 22, synonym="compression.zstd.level"),
     S("delete.retention.ms", K.LONG, 86_400_000, "How long compaction keeps a tombstone.", 0,
       synonym="log.cleaner.delete.retention.ms"),
     S("file.delete.delay.ms", K.LONG, 60_000, "How long a deleted segment stays on disk (unused).", 0,
@@ -72,6 +74,57 @@ _IN_HOURS = {"retention.ms": ("log.retention.ms", "log.retention.minutes", "log.
              "segment.ms": ("log.roll.ms", "log.roll.hours")}  # fmt: skip
 
 
+_REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+_REPLICA_LIST = re.compile(r"|\*|\d+:\d+(,\d+:\d+)*")
+_LAGS = ("min.compaction.lag.ms", "max.compaction.lag.ms")
+
+
+class Operation(IntEnum):
+    """What IncrementalAlterConfigs does with a setting."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class Change(NamedTuple):
+    """One operation; a value is there except with DELETE."""
+
+    name: str
+    operation: Operation
+    value: str
+
+
+def altered(settings: Mapping[str, str], changes: Iterable[Change]) -> dict[str, str]:
+    """A topic's settings after some operations, checked as a whole.
+
+    Raises:
+        ConfigError: an operation that the setting has no use for, an unknown name or a wrong value, in Kafka's words.
+    """
+    found = dict(settings)
+    for change in changes:
+        name, operation, value = change
+        if operation is Operation.DELETE:
+            found.pop(name, None)
+        elif operation is Operation.SET:
+            found[name] = value
+        else:
+            setting = SETTINGS.get(name)
+            if setting is None or setting.kind is not Kind.LIST:
+                raise ConfigError(f"Can't {operation.name} to key {name} because its type is not LIST.")
+            found[name] = joined(found.get(name, show(setting.default) or ""), operation, value)
+    return check(found.items())
+
+
+def joined(text: str, operation: Operation, value: str) -> str:
+    """A list after APPEND or SUBTRACT."""
+    words, given = split_list(text), split_list(value)
+    if operation is Operation.APPEND:
+        return ",".join(dict.fromkeys([*words, *given]))
+    return ",".join(word for word in words if word not in given)
+
+
 def check(given: Iterable[tuple[str, str | None]]) -> dict[str, str]:
     """The settings that a client gives for a topic, checked. The last value of a name wins.
 
@@ -85,8 +138,16 @@ def check(given: Iterable[tuple[str, str | None]]) -> dict[str, str]:
             raise ConfigError(f"Unknown topic config name: {name}")
         if value is None:
             raise ConfigError(f"Null value not supported for topic configs: {name}")
-        setting.parse(value)
-        found[name] = value.strip()
+        found[name] = show(setting.parse(value)) or ""
+        if name in _REPLICAS and not _REPLICA_LIST.fullmatch(found[name]):
+            raise ConfigError(
+                f"Invalid value [{', '.join(split_list(value))}] for configuration {name}: {name} must be the literal "
+                "'*' or a list of replicas in the following format: "
+                "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
+            )
+    least, most = (int(found.get(name, str(SETTINGS[name].default))) for name in _LAGS)
+    if least > most:
+        raise ConfigError(f"conflict topic config setting {_LAGS[0]} ({least}) > {_LAGS[1]} ({most})")
     if found.get("remote.storage.enable") == "true":
         raise ConfigError(
             "Tiered Storage functionality is disabled in the broker. "
@@ -96,25 +157,24 @@ def check(given: Iterable[tuple[str, str | None]]) -> dict[str, str]:
 
 
 class Effective(NamedTuple):
-    """The effective value of a setting, and where it comes from: the topic, the broker's settings or the default."""
+    """The effective value of a setting, and where it comes from."""
 
     value: Value
-    of_topic: bool
-    of_broker: bool
+    source: Source
 
 
 def effective(name: str, topic: Mapping[str, str], broker: BrokerConfig) -> Effective:
     """The value of a topic's setting: its own, else the broker's, else the default."""
     setting = SETTINGS[name]
     if name in topic:
-        return Effective(setting.parse(topic[name]), True, False)
+        return Effective(setting.parse(topic[name]), Source.TOPIC)
     if name == "retention.ms":
-        return Effective(broker.retention_ms, False, any(map(broker.is_set, _IN_HOURS[name])))
+        return Effective(broker.retention_ms, min(map(broker.source, _IN_HOURS[name])))
     if name == "segment.ms":
-        return Effective(broker.roll_ms, False, any(map(broker.is_set, _IN_HOURS[name])))
+        return Effective(broker.roll_ms, min(map(broker.source, _IN_HOURS[name])))
     if setting.synonym is not None:
-        return Effective(broker[setting.synonym], False, broker.is_set(setting.synonym))
-    return Effective(setting.default, False, False)
+        return Effective(broker[setting.synonym], broker.source(setting.synonym))
+    return Effective(setting.default, Source.DEFAULT)
 
 
 def values(topic: Mapping[str, str], broker: BrokerConfig) -> dict[str, Value]:

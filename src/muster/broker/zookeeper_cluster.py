@@ -15,13 +15,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
 
 from muster.broker import follower
 from muster.broker.clock import now_ms
+from muster.broker.cluster_alterations import Alterations, Rule
 from muster.broker.config import BrokerConfig
 from muster.broker.coordination import Coordination
 from muster.broker.fetches import ParkedFetches
@@ -30,12 +30,11 @@ from muster.broker.former_topics import FormerTopics
 from muster.broker.identity import Identity, last_start, random_uuid, uuid_bytes, uuid_text, write_start
 from muster.broker.partitions import Partitions
 from muster.broker.standstill import Standstill
-from muster.broker.topic_changes import Growth, TopicChanges, check_count
+from muster.broker.topic_changes import Growth, TopicChanges
 from muster.broker.topics import NewTopic, Topic, TopicCatalogue, invalid_name
 from muster.errors import ConfigError, ErrorCode, KafkaError
 from muster.log import Files
 from muster.model import Node
-from muster.zookeeper.alterations import add_partitions
 from muster.zookeeper.cluster_scheme import (
     ClusterMember,
     check_cluster,
@@ -54,7 +53,6 @@ from muster.zookeeper.image import TopicImage
 from muster.zookeeper.operations import (
     Exists,
     NodeExistsError,
-    NoNodeError,
     SessionEvent,
     Watched,
     ZooKeeperError,
@@ -93,6 +91,7 @@ class ZooKeeperCluster(Follower):
         self._standstill: Standstill | None = None
         self._parts: Parts
         self._former: FormerTopics
+        self._alterations: Alterations
         self._registration: BrokerRegistration
         self._tasks: set[asyncio.Task[None]] = set()
         self._led: dict[tuple[str, int], tuple[bytes, int]] = {}
@@ -167,6 +166,7 @@ class ZooKeeperCluster(Follower):
         """
         self._parts = Parts(topics, changes, partitions, coordination, fetches)
         self._former = FormerTopics(topics, changes, partitions, fetches)
+        self._alterations = Alterations(self.session, self.image, topics, self._brokers, self._until)
         endpoint = Endpoint(LISTENER, node.host, node.port)
         draft = Endpoint("DRAFT", draft_node.host, draft_node.port) if draft_node is not None else None
         self._registration = BrokerRegistration(
@@ -428,36 +428,12 @@ class ZooKeeperCluster(Follower):
     def grow(self, wanted: Sequence[Growth], timeout_ms: int, done: Callable[[Mapping[str, KafkaError]], None]) -> None:
         """Add partitions; `done` is told of the topics for which it failed, and why, when the others have leaders or
         the time is over."""
-        self._spawn(self._grow(wanted, timeout_ms, done))
+        self._spawn(self._alterations.grow(wanted, timeout_ms, done))
 
-    async def _grow(
-        self, wanted: Sequence[Growth], timeout_ms: int, done: Callable[[Mapping[str, KafkaError]], None]
-    ) -> None:
-        failed: dict[str, KafkaError] = {}
-        load, brokers = load_of(self.image.topics.values()), await self._brokers()
-        for growth in wanted:
-            name = growth.topic.name
-            try:
-                await self.session.run(add_partitions(name, partial(_added, growth, brokers, load)))
-            except KafkaError as error:
-                failed[name] = error
-            except NoNodeError:
-                failed[name] = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            except ZooKeeperError as error:
-                failed[name] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper did not take it: {error}")
-        left = [growth for growth in wanted if growth.topic.name not in failed]
-        late = await self._until(timeout_ms, lambda: [one.topic.name for one in left if not self._has_grown(one)])
-        for name in late:
-            failed[name] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The new partitions have no leaders yet.")
-        done(failed)
-
-    def _has_grown(self, growth: Growth) -> bool:
-        image = self.image.topics.get(growth.topic.name)
-        if image is None or self._parts.topics.get(growth.topic.name) is not growth.topic:
-            return True  # deleted meanwhile
-        new = [image.states.get(index) for index in range(growth.first, growth.partitions)]
-        led = all(known is not None and known.state.leader >= 0 for known in new)
-        return led and growth.topic.partitions >= growth.partitions
+    def alter(self, wanted: Mapping[str, Rule], done: Callable[[Mapping[str, KafkaError]], None]) -> None:
+        """Give topics other settings; `done` is told of those for which it failed, and why, when this broker keeps the
+        others by their new settings, or the time is over."""
+        self._spawn(self._alterations.alter(wanted, done))
 
     def create_soon(self, names: Iterable[str], partitions: int, settings: Mapping[str, str]) -> None:
         """Create topics that were asked for, without telling when they are there."""
@@ -535,16 +511,6 @@ class ZooKeeperCluster(Follower):
             raise OSError("ZooKeeper has not reserved a block yet")
         found, self._ids = self._ids[0], self._ids[1:]
         return found
-
-
-def _added(growth: Growth, brokers: Collection[int], load: Mapping[int, int], had: int) -> list[list[int]]:
-    """The brokers of each partition that a topic gets beside those that it has. Raises KafkaError."""
-    check_count(growth.topic.name, had, growth.partitions)
-    if growth.assigned is None:
-        return list(spread(growth.partitions - had, brokers, load).values())
-    if len(growth.assigned) != growth.partitions - had:
-        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The topic has got {had} partitions meanwhile.")
-    return growth.assigned
 
 
 def _is_usable(name: str, topic: TopicImage) -> bool:

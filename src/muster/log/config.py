@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
 from muster.errors import ErrorCode, KafkaError
+from muster.protocol.compression import Compression
 
 NO_LIMIT = -1
 DAY_MS = 86_400_000
@@ -33,14 +34,16 @@ class CleanupPolicy(StrEnum):
     DELETE = "delete"
     COMPACT = "compact"
     COMPACT_AND_DELETE = "compact,delete"
+    NONE = ""
+    """Records stay for ever."""
 
     @property
     def compacts(self) -> bool:
-        return self is not CleanupPolicy.DELETE
+        return self in (CleanupPolicy.COMPACT, CleanupPolicy.COMPACT_AND_DELETE)
 
     @property
     def deletes(self) -> bool:
-        return self is not CleanupPolicy.COMPACT
+        return self in (CleanupPolicy.DELETE, CleanupPolicy.COMPACT_AND_DELETE)
 
 
 class TimestampType(IntEnum):
@@ -68,6 +71,9 @@ class LogConfig:
     message_timestamp_after_max_ms: int = 3_600_000
     message_timestamp_before_max_ms: int = 2**63 - 1
     producer_id_expiration_ms: int = DAY_MS
+    compression: Compression | None = None
+    """The codec that a client's batch has in the log; None: that which it came with."""
+    compression_level: int | None = None
 
 
 class LogError(KafkaError):

@@ -72,7 +72,7 @@ def load(
     unless a batch turns out to be damaged: then all are read through, as they are without `trusting`.
     With `sync` the others are synced now: a killed process may have left them in the system's memory only.
     Raises OSError."""
-    recovery = _Recovery(directory, config, now, sync, files)
+    recovery = _Recovery(directory, config, now, sync, files, cleaned_to)
     names = recovery.names()
     if not names and not recovery_point and not log_start_offset:
         return recovery.loaded  # never written: of a hundred thousand partitions most may be
@@ -105,7 +105,7 @@ def load(
 class _Recovery:
     """The recovery of one folder. A segment with a damaged batch is cut behind the last good batch before it."""
 
-    def __init__(self, directory: Path, config: LogConfig, now: int, sync: bool, files: Files) -> None:
+    def __init__(self, directory: Path, config: LogConfig, now: int, sync: bool, files: Files, cleaned_to: int) -> None:
         self.loaded = Loaded()
         self.changed = False
         self._directory = directory
@@ -113,6 +113,7 @@ class _Recovery:
         self._now = now
         self._sync = sync
         self._files = files
+        self._cleaned_to = cleaned_to
         self._first_loss: int | None = None
         """The first offset that is known to have been lost."""
         self._seen_end = 0
@@ -182,8 +183,10 @@ class _Recovery:
             self.changed = True
 
     def _check_offsets(self, header: BatchHeader, expected: int, limit: int) -> None:
-        """Check a batch's offsets, which its CRC does not cover. Only compaction leaves gaps between batches."""
+        """Check a batch's offsets, which its CRC does not cover. Only compaction leaves gaps between batches; it may
+        have been at work before the topic was given another policy."""
         gap = header.base_offset != expected and not self._config.cleanup_policy.compacts
+        gap = gap and header.base_offset > self._cleaned_to
         if gap or header.base_offset < expected or header.next_offset > limit:
             raise CorruptRecordError(f"a batch has offset {header.base_offset} in place of {expected}")
 

@@ -150,7 +150,9 @@ def _walk(buffer: Buffer, header: BatchHeader, config: LogConfig, now: int, at_o
     if config.message_timestamp_type is TimestampType.CREATE_TIME:
         earliest = max(now - config.message_timestamp_before_max_ms, earliest)
         latest = min(now + config.message_timestamp_after_max_ms, latest)
-    rules = Rules(config.cleanup_policy is not CleanupPolicy.DELETE, earliest, latest)
+    policy = config.cleanup_policy  # compared by hand: a property would be one call more for each batch
+    compacts = policy is CleanupPolicy.COMPACT or policy is CleanupPolicy.COMPACT_AND_DELETE
+    rules = Rules(compacts, earliest, latest)
     data = _records(buffer, header, at_once)
     if header.record_count * _SMALLEST_RECORD > len(data):
         raise _invalid(f"{header.record_count} records do not fit into {len(data)} bytes")

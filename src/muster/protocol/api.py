@@ -65,9 +65,7 @@ REQUESTS: dict[int, type[Request[Any]]] = {
 
 _NOT_SERVED = frozenset(
     {
-        ApiKey.ALTER_CONFIGS,
         ApiKey.ELECT_LEADERS,
-        ApiKey.INCREMENTAL_ALTER_CONFIGS,
     }
 )
 """What muster's clients ask of other brokers, and its own broker does not serve."""

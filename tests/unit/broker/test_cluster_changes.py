@@ -7,7 +7,7 @@ from typing import Any
 from muster.broker.broker import Broker
 from muster.errors import ErrorCode
 from muster.protocol import admin_messages as a
-from muster.zookeeper.operations import GetData
+from muster.zookeeper.operations import Delete, GetData
 from muster.zookeeper.znodes import TopicRegistration, read_topic, topic_path
 from tests.support.cluster_asks import create, delete, ends, leaders, stored
 from tests.support.held_disk import Asked
@@ -88,3 +88,79 @@ async def test_without_a_leader_in_time_the_caller_is_told(cluster: SimCluster) 
         answer = await cluster.soon(asked.answered())
         assert answer.results[0].error_code == ErrorCode.REQUEST_TIMED_OUT
         await cluster.until(lambda: list(ends(one, "t")) == [0, 1])
+
+
+# ----------------------------------------------------------------------------------------------------------- settings
+
+
+def change(broker: Broker, name: str, *changes: tuple[str, int, str | None], kind: int = 2) -> Asked:
+    configs = [a.IncrementalAlterConfigsRequestAlterableConfig(*each) for each in changes]
+    resource = a.IncrementalAlterConfigsRequestAlterConfigsResource(kind, name, configs)
+    return Asked(broker, a.IncrementalAlterConfigsRequest([resource]), 1)
+
+
+async def alter(cluster: SimCluster, broker: Broker, name: str, *changes: Any, kind: int = 2) -> int:
+    answer = await cluster.soon(change(broker, name, *changes, kind=kind).answered())
+    code: int = answer.responses[0].error_code
+    return code
+
+
+def kept(broker: Broker, name: str) -> dict[str, str]:
+    topic = broker.topics.get(name)
+    return dict(topic.settings) if topic is not None else {}
+
+
+async def test_settings_are_changed_by_any_broker_and_followed_by_all(cluster: SimCluster) -> None:
+    async with cluster.running(1) as one, cluster.running(2) as two:
+        await cluster.until(lambda: len(one.cluster.nodes) == 2)
+        await create(cluster, one, "t", 2)
+        await cluster.until(lambda: list(ends(two, "t")) == [1])
+        assert await alter(cluster, two, "t", ("retention.ms", 0, "7"), ("segment.ms", 0, "9")) == 0
+        assert kept(two, "t") == {"retention.ms": "7", "segment.ms": "9"}
+        await cluster.until(lambda: kept(one, "t") == kept(two, "t"))
+        for broker, index in ((one, 0), (two, 1)):
+            log = broker.partitions.get("t", index)
+            assert log is not None
+            assert (log.config.retention_ms, log.config.segment_ms) == (7, 9)
+        written, _ = cluster.do(GetData("/config/topics/t"))
+        assert written == b'{"version":1,"config":{"retention.ms":"7","segment.ms":"9"}}'
+        assert await alter(cluster, one, "t", ("segment.ms", 1, None)) == 0
+        await cluster.until(lambda: kept(two, "t") == {"retention.ms": "7"})
+        assert await alter(cluster, one, "t", ("retention.ms", 0, "7")) == 0  # as it is
+
+
+async def test_of_two_that_change_at_once_both_are_granted(cluster: SimCluster) -> None:
+    """Each looks again at what the other has written."""
+    async with cluster.running(1) as one, cluster.running(2) as two:
+        await cluster.until(lambda: len(one.cluster.nodes) == 2)
+        await create(cluster, one, "t", 2)
+        await cluster.until(lambda: two.topics.partition_count("t") == 2)
+        asked = [change(one, "t", ("retention.ms", 0, "7")), change(two, "t", ("segment.ms", 0, "9"))]
+        for each in asked:
+            answer = await cluster.soon(each.answered())
+            assert answer.responses[0].error_code == 0
+        both = {"retention.ms": "7", "segment.ms": "9"}
+        await cluster.until(lambda: kept(one, "t") == kept(two, "t") == both)
+
+
+async def test_a_topic_whose_settings_are_not_in_zookeeper_gets_them(cluster: SimCluster) -> None:
+    async with cluster.running(1) as one:
+        await create(cluster, one, "t", 1)
+        cluster.do(Delete("/config/topics/t"))
+        assert await alter(cluster, one, "t", ("retention.ms", 0, "7")) == 0
+        assert cluster.do(GetData("/config/topics/t"))[0] == b'{"version":1,"config":{"retention.ms":"7"}}'
+
+
+async def test_settings_of_a_topic_that_is_gone(cluster: SimCluster) -> None:
+    async with cluster.running(1) as one:
+        assert await alter(cluster, one, "t", ("retention.ms", 0, "7")) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await create(cluster, one, "t", 1)
+        assert await alter(cluster, one, "t", ("retention.ms", 0, "x")) == ErrorCode.INVALID_CONFIG
+
+
+async def test_each_broker_has_settings_of_its_own(cluster: SimCluster) -> None:
+    async with cluster.running(1) as one, cluster.running(2) as two:
+        assert await alter(cluster, one, "1", ("log.retention.ms", 0, "7"), kind=4) == 0
+        assert await alter(cluster, one, "2", ("log.retention.ms", 0, "7"), kind=4) == ErrorCode.INVALID_REQUEST
+        assert await alter(cluster, one, "", ("log.retention.ms", 0, "7"), kind=4) == ErrorCode.INVALID_REQUEST
+        assert (one.config.retention_ms, two.config.retention_ms) == (7, 604_800_000)

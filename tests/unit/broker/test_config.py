@@ -6,6 +6,7 @@ import pytest
 
 from muster.broker import topic_settings
 from muster.broker.config import SETTINGS, BrokerConfig, environment_name, load
+from muster.broker.settings import Source
 from muster.errors import ConfigError
 
 
@@ -154,9 +155,9 @@ def test_clients_are_not_told_an_address_that_nobody_can_connect_to(name: str, a
 def test_a_topics_setting_its_brokers_or_the_default():
     broker = BrokerConfig({"log.segment.bytes": 2_000_000, "log.retention.minutes": 1})
     topic = {"max.message.bytes": "5"}
-    assert topic_settings.effective("max.message.bytes", topic, broker) == (5, True, False)
-    assert topic_settings.effective("segment.bytes", topic, broker) == (2_000_000, False, True)
-    assert topic_settings.effective("retention.ms", topic, broker) == (60_000, False, True)
-    assert topic_settings.effective("segment.ms", topic, broker) == (604_800_000, False, False)
-    assert topic_settings.effective("preallocate", topic, broker) == (False, False, False)
+    assert topic_settings.effective("max.message.bytes", topic, broker) == (5, Source.TOPIC)
+    assert topic_settings.effective("segment.bytes", topic, broker) == (2_000_000, Source.START)
+    assert topic_settings.effective("retention.ms", topic, broker) == (60_000, Source.START)
+    assert topic_settings.effective("segment.ms", topic, broker) == (604_800_000, Source.DEFAULT)
+    assert topic_settings.effective("preallocate", topic, broker) == (False, Source.DEFAULT)
     assert set(topic_settings.values(topic, broker)) == set(topic_settings.SETTINGS)

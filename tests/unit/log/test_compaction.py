@@ -443,3 +443,23 @@ class Dying(Unsynced):
     def unlink(self, path):
         self.step()
         super().unlink(path)
+
+
+def test_what_was_compacted_is_whole_under_another_policy(tmp_path):
+    """The sequence: compacted; another policy; a kill -9; the recovery point is lost, so that all is read through."""
+    store = LogStore.open(tmp_path, now=NOW, defaults=config(), files=Unsynced())
+    log = store.create(TP)
+    for at in range(40):
+        put(log, (b"k" if at % 2 else b"once%d" % at, b"%d" % at))
+    roll(log)
+    log.compact(NOW)
+    store.write_checkpoints()
+    rows = read_all(log)
+    assert [offset for offset, _, _ in rows] != list(range(len(rows)))
+    store.close(clean=False)
+    (tmp_path / "recovery-point-offset-checkpoint").unlink()
+    for policy in (CleanupPolicy.DELETE, CleanupPolicy.NONE):
+        store = LogStore.open(tmp_path, now=NOW, defaults=config(cleanup_policy=policy), files=Unsynced())
+        assert read_all(store.logs[TP]) == rows
+        store.close(clean=False)
+    assert not list((tmp_path / str(TP)).glob("*.damaged"))

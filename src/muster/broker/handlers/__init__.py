@@ -12,8 +12,10 @@ from muster.broker.config import BrokerConfig
 from muster.broker.durability import Durability
 from muster.broker.fetch_sessions import FetchSessions
 from muster.broker.fetches import Loop, ParkedFetches
+from muster.broker.given_settings import GivenSettings
 from muster.broker.groups import Groups
 from muster.broker.handlers import (
+    alter_configs,
     api_versions,
     cluster_topics,
     commit_short,
@@ -40,7 +42,7 @@ from muster.broker.topics import TopicCatalogue
 from muster.protocol.api import ADVERTISED, REQUESTS, ApiKey
 
 
-class Elsewhere(cluster_topics.Elsewhere, create_partitions.Elsewhere, Protocol):
+class Elsewhere(cluster_topics.Elsewhere, create_partitions.Elsewhere, alter_configs.Elsewhere, Protocol):
     """Changes topics for all brokers (zookeeper_cluster.py)."""
 
 
@@ -60,6 +62,7 @@ class Rooms(NamedTuple):
     loop: Loop
     side_thread: SideThread
     producer_ids: producer_ids.Source
+    given: GivenSettings
     elsewhere: Elsewhere | None = None
 
 
@@ -72,6 +75,7 @@ def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
     epochs = leader_epochs.Needs(cluster, partitions, rooms.side_thread)
     admin = create_topics.Needs(rooms.config, cluster, topics, changes)
     of_logs = logs.Needs(cluster, topics, partitions, rooms.side_thread, rooms.config.data_dir)
+    altered = alter_configs.Needs(cluster, topics, partitions, rooms.given, rooms.elsewhere)
     described = configs.Needs(rooms.config, cluster, topics)
     create: Callable[..., Any]
     delete: Callable[..., Any]
@@ -86,6 +90,8 @@ def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
         ApiKey.METADATA: partial(metadata.metadata, metadata.Needs(cluster, topics, changes)),
         ApiKey.CREATE_TOPICS: create,
         ApiKey.DELETE_TOPICS: delete,
+        ApiKey.ALTER_CONFIGS: partial(alter_configs.alter_configs, altered),
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: partial(alter_configs.incremental_alter_configs, altered),
         ApiKey.CREATE_PARTITIONS: partial(create_partitions.create_partitions, rooms.elsewhere, admin),
         ApiKey.DELETE_RECORDS: partial(logs.delete_records, of_logs),
         ApiKey.DESCRIBE_LOG_DIRS: partial(logs.describe_log_dirs, of_logs),
@@ -144,6 +150,8 @@ _MOST_ELEMENTS = {
     ApiKey.DESCRIBE_GROUPS: 100_000,
     ApiKey.DELETE_GROUPS: 100_000,
     ApiKey.DESCRIBE_CONFIGS: 100_000,
+    ApiKey.ALTER_CONFIGS: 20_000,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: 20_000,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: 100_000,
     ApiKey.CREATE_TOPICS: 20_000,
     ApiKey.CREATE_PARTITIONS: 20_000,

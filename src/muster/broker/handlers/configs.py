@@ -13,7 +13,7 @@ from muster.broker import topic_settings
 from muster.broker.calls import Call, Sliced, at_once
 from muster.broker.cluster_view import ClusterView
 from muster.broker.config import BrokerConfig
-from muster.broker.settings import Setting, show
+from muster.broker.settings import Setting, Source, show
 from muster.broker.topics import Topic, TopicCatalogue, invalid_name
 from muster.errors import ErrorCode, KafkaError
 from muster.protocol.admin_messages import ConfigResource, ListConfigResourcesRequest, ListConfigResourcesResponse
@@ -42,17 +42,6 @@ MALFORMED = (
     "an incompatible broker. See the broker logs for more details."
 )
 """What Kafka's tools show for INVALID_REQUEST without a reason."""
-
-TOPIC_CONFIG = 1
-STATIC_BROKER_CONFIG = 4
-DEFAULT_CONFIG = 5
-
-
-def source_of(value: topic_settings.Effective) -> int:
-    """Where a topic's value comes from, as the wire numbers it."""
-    if value.of_topic:
-        return TOPIC_CONFIG
-    return STATIC_BROKER_CONFIG if value.of_broker else DEFAULT_CONFIG
 
 
 class Needs(NamedTuple):
@@ -96,8 +85,9 @@ def _describe(
         return _of_topic(here, topic, asked.configuration_keys, request)
     if asked.resource_type == BROKER:
         _check_broker_name(here, asked.resource_name)
-        # An empty name asks for settings of all brokers that were changed at run time; there are none here.
-        return _of_broker(here, asked.configuration_keys, request) if asked.resource_name else []
+        if not asked.resource_name:
+            return _of_all_brokers(here, asked.configuration_keys, request)
+        return _of_broker(here, asked.configuration_keys, request)
     raise KafkaError(ErrorCode.INVALID_REQUEST, MALFORMED)
 
 
@@ -127,10 +117,10 @@ def _of_topic(
         value = topic_settings.effective(name, topic.settings, here.config)
         synonyms = []
         if request.include_synonyms:
-            if value.of_topic:
-                synonyms.append(DescribeConfigsSynonym(name, show(value.value), TOPIC_CONFIG))
+            if value.source is Source.TOPIC:
+                synonyms.append(DescribeConfigsSynonym(name, show(value.value), Source.TOPIC))
             synonyms += _synonyms(here, setting.synonym)
-        found.append(_result(setting, show(value.value), False, source_of(value), synonyms, request))
+        found.append(_result(setting, show(value.value), False, value.source, synonyms, request))
     return found
 
 
@@ -141,23 +131,29 @@ def _of_broker(
     for name, setting in broker_config.SETTINGS.items():
         if not _wanted(names, name):
             continue
-        source = STATIC_BROKER_CONFIG if here.config.is_set(name) else DEFAULT_CONFIG
         synonyms = _synonyms(here, name) if request.include_synonyms else []
-        found.append(_result(setting, show(here.config[name]), True, source, synonyms, request))
+        read_only, source = name not in broker_config.DYNAMIC, here.config.source(name)
+        found.append(_result(setting, show(here.config[name]), read_only, source, synonyms, request))
+    return found
+
+
+def _of_all_brokers(
+    here: Needs, names: list[str] | None, request: DescribeConfigsRequest
+) -> list[DescribeConfigsResourceResult]:
+    """What was given to all brokers while they run."""
+    source, found = Source.ALL_BROKERS, []
+    for name, value in here.config.changed(source).items():
+        if _wanted(names, name):
+            synonyms = [DescribeConfigsSynonym(name, value, source)] if request.include_synonyms else []
+            found.append(_result(broker_config.SETTINGS[name], value, False, source, synonyms, request))
     return found
 
 
 def _synonyms(here: Needs, name: str | None) -> list[DescribeConfigsSynonym]:
-    """The values that a setting would fall back to, the strongest first. A setting without a value has none."""
+    """The values that a setting would fall back to, the strongest first."""
     if name is None:
         return []
-    found = []
-    if here.config.is_set(name):
-        found.append(DescribeConfigsSynonym(name, show(here.config[name]), STATIC_BROKER_CONFIG))
-    default = broker_config.SETTINGS[name].default
-    if default is not None:
-        found.append(DescribeConfigsSynonym(name, show(default), DEFAULT_CONFIG))
-    return found
+    return [DescribeConfigsSynonym(each, show(value), source) for each, value, source in here.config.synonyms(name)]
 
 
 def _result(

@@ -15,7 +15,6 @@ from muster.broker import topic_settings
 from muster.broker.calls import Call, Sliced, at_once
 from muster.broker.cluster_view import ClusterView
 from muster.broker.config import BrokerConfig
-from muster.broker.handlers.configs import source_of
 from muster.broker.identity import random_uuid
 from muster.broker.settings import show
 from muster.broker.topic_changes import TopicChanges
@@ -257,7 +256,7 @@ def _all_settings(here: Needs, settings: dict[str, str]) -> list[CreatableTopicC
     found = []
     for name in topic_settings.SETTINGS:
         value = topic_settings.effective(name, settings, here.config)
-        found.append(CreatableTopicConfigs(name, show(value.value), False, source_of(value), False))
+        found.append(CreatableTopicConfigs(name, show(value.value), False, value.source, False))
     return found
 
 

@@ -21,7 +21,7 @@ from muster.broker.partitions import Partitions
 from muster.broker.side_thread import SideThread, one_by_one
 from muster.broker.topics import TopicCatalogue, invalid_name
 from muster.errors import ErrorCode, KafkaError
-from muster.log import PartitionLog
+from muster.log import CleanupPolicy, PartitionLog
 from muster.model import INTERNAL_TOPICS
 from muster.protocol.admin_messages import (
     DeleteRecordsPartitionResult,
@@ -92,7 +92,7 @@ def _log_to_cut(here: Needs, topic: str, index: int) -> PartitionLog:
     found = here.partitions.get(topic, index)
     if found is None:
         raise KafkaError(here.cluster.why_not_here(topic, index))
-    if not found.config.cleanup_policy.deletes:
+    if found.config.cleanup_policy is CleanupPolicy.COMPACT:
         raise KafkaError(ErrorCode.POLICY_VIOLATION)
     return found
 

@@ -22,6 +22,7 @@ from muster.broker.side_thread import SideThread
 from muster.broker.topics import TopicCatalogue
 from muster.errors import ErrorCode, KafkaError
 from muster.log import LogError, validation
+from muster.log.recompression import recompressed
 from muster.model import INTERNAL_TOPICS
 from muster.protocol.compression import Compression
 from muster.protocol.messages import (
@@ -90,9 +91,11 @@ class Append:
     def examine(self, now: int, *, at_once: bool) -> None:
         """Examine the batch. With `at_once` a batch that would take long is left for the thread."""
         try:
-            self.examined = validation.examine(
-                self.batch, self.log.config, now, "client", self.log.topic_partition, at_once=at_once
-            )
+            config = self.log.config
+            examined = validation.examine(self.batch, config, now, "client", self.log.topic_partition, at_once=at_once)
+            if config.compression is not None:
+                self.batch, examined = recompressed(self.batch, examined, config, at_once=at_once)
+            self.examined = examined
         except validation.CostlyError:
             pass
         except LogError as error:

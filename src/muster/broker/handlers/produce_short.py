@@ -113,6 +113,8 @@ def fast_produce(here: Needs) -> Fast:
             return None
         target, batch = plain
         log, said = target.log, target.answer
+        if log.config.compression:  # it came without
+            return None
         now = now_ms()
         try:
             examined = examine(batch, log.config, now, "client", log.topic_partition)

@@ -1,0 +1,255 @@
+"""AlterConfigs (33) and IncrementalAlterConfigs (44, KIP-339): settings of topics and brokers, changed while they run.
+
+AlterConfigs puts what it brings in place of all that a resource had; the other one changes single settings. Checks,
+their order and their messages are Kafka's. What is granted holds from the answer on, and is on disk.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from muster.broker import given_settings, topic_settings
+from muster.broker.calls import Call, Sliced, at_once
+from muster.broker.cluster_view import ClusterView
+from muster.broker.given_settings import GivenSettings
+from muster.broker.handlers.configs import BROKER, TOPIC
+from muster.broker.partitions import Partitions
+from muster.broker.settings import Source
+from muster.broker.topic_settings import Change, Operation
+from muster.broker.topics import TopicCatalogue, invalid_name
+from muster.errors import ConfigError, ErrorCode, KafkaError
+from muster.model import GROUP_EVENTS_TOPIC
+from muster.protocol.admin_messages import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    AlterConfigsResponseAlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    IncrementalAlterConfigsResponseAlterConfigsResourceResponse,
+)
+
+log = logging.getLogger("muster.broker")
+
+Settings = Mapping[str, str]
+Rule = Callable[[Settings], dict[str, str]]
+"""Other settings in place of those that a resource has. Raises KafkaError or ConfigError."""
+
+
+class Elsewhere(Protocol):
+    """Changes settings of topics for all brokers (zookeeper_cluster.py)."""
+
+    def alter(self, wanted: Mapping[str, Rule], done: Callable[[Mapping[str, KafkaError]], None]) -> None:
+        """Change settings of topics; `done` is told of those for which it failed, and why."""
+
+
+class Needs(NamedTuple):
+    """What these handlers need."""
+
+    cluster: ClusterView
+    topics: TopicCatalogue
+    partitions: Partitions
+    given: GivenSettings
+    elsewhere: Elsewhere | None
+
+
+class _Asked(NamedTuple):
+    """What is asked for one resource; of AlterConfigs all settings that it is to have."""
+
+    kind: int
+    name: str
+    settings: list[tuple[str, int, str | None]]
+
+
+class _Result:
+    """What becomes of it."""
+
+    def __init__(self, asked: _Asked) -> None:
+        self.asked = asked
+        self.error: KafkaError | None = None
+
+
+def alter_configs(here: Needs, request: AlterConfigsRequest, call: Call) -> Sliced | None:
+    """Give resources the settings of the request, and none beside them; each may fail by itself."""
+    asked = [
+        _Asked(one.resource_type, one.resource_name, [(each.name, Operation.SET, each.value) for each in one.configs])
+        for one in request.resources
+    ]
+
+    def answer(results: list[_Result]) -> AlterConfigsResponse:
+        made = AlterConfigsResponseAlterConfigsResourceResponse
+        return AlterConfigsResponse(responses=[made(*_told(each)) for each in results])
+
+    return _Work(here, asked, call, answer, whole=True).begin(request.validate_only)
+
+
+def incremental_alter_configs(here: Needs, request: IncrementalAlterConfigsRequest, call: Call) -> Sliced | None:
+    """Change settings of resources; each resource may fail by itself, and then keeps all of its own."""
+    asked = [
+        _Asked(
+            one.resource_type,
+            one.resource_name,
+            [(each.name, each.config_operation, each.value) for each in one.configs],
+        )
+        for one in request.resources
+    ]
+
+    def answer(results: list[_Result]) -> IncrementalAlterConfigsResponse:
+        made = IncrementalAlterConfigsResponseAlterConfigsResourceResponse
+        return IncrementalAlterConfigsResponse(responses=[made(*_told(each)) for each in results])
+
+    return _Work(here, asked, call, answer, whole=False).begin(request.validate_only)
+
+
+def _told(result: _Result) -> tuple[int, str | None, int, str]:
+    error = result.error
+    code, message = (error.code, error.message) if error is not None else (ErrorCode.NONE, None)
+    return code, message, result.asked.kind, result.asked.name
+
+
+class _Work:
+    """One request. `whole`: what it brings is all that a resource is to have."""
+
+    def __init__(
+        self,
+        here: Needs,
+        asked: list[_Asked],
+        call: Call,
+        answer: Callable[[list[_Result]], AlterConfigsResponse | IncrementalAlterConfigsResponse],
+        *,
+        whole: bool,
+    ) -> None:
+        self._here = here
+        self._call = call
+        self._answer = answer
+        self._whole = whole
+        self._results = [_Result(one) for one in asked]
+        self._topics: dict[str, tuple[_Result, Rule]] = {}
+        self._brokers: dict[Source, tuple[_Result, dict[str, str]]] = {}
+
+    def begin(self, validate_only: bool) -> Sliced | None:
+        times = Counter((result.asked.kind, result.asked.name) for result in self._results)
+        for result in self._results:
+            try:
+                if times[result.asked.kind, result.asked.name] > 1:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+                self._check(result)
+            except KafkaError as error:
+                result.error = error
+            except ConfigError as error:
+                result.error = KafkaError(ErrorCode.INVALID_CONFIG, str(error))
+        if validate_only:
+            self._topics, self._brokers = {}, {}
+        if self._here.elsewhere is not None and self._topics:
+            at_once(self._change_brokers())
+            self._here.elsewhere.alter({name: rule for name, (_, rule) in self._topics.items()}, self._altered)
+            return None
+        return self._change()
+
+    def _altered(self, failed: Mapping[str, KafkaError]) -> None:
+        for name, error in failed.items():
+            self._topics[name][0].error = error
+        self._call.reply(self._answer(self._results))
+
+    # --- checks ------------------------------------------------------------------------------------------------------
+
+    def _check(self, result: _Result) -> None:
+        kind, name, settings = result.asked
+        if len({each for each, _, _ in settings}) < len(settings):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+        nulls = [each for each, operation, value in settings if value is None and operation != Operation.DELETE]
+        if nulls:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}")
+        if kind == TOPIC:
+            self._check_topic(result, name, _changes(settings))
+        elif kind == BROKER:
+            self._check_broker(result, name, settings)
+        else:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
+
+    def _check_topic(self, result: _Result, name: str, changes: list[Change]) -> None:
+        def rule(settings: Settings) -> dict[str, str]:
+            return topic_settings.altered({} if self._whole else settings, changes)
+
+        topic = self._here.topics.get(name)
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+        if why := invalid_name(name):
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, why)
+        rule(topic.settings if topic is not None else {})
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+        if name == GROUP_EVENTS_TOPIC and topic.internal:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION, f"{name} has the settings that its brokers give it (group.events.*)."
+            )
+        self._topics[name] = result, rule
+
+    def _check_broker(self, result: _Result, name: str, settings: Sequence[tuple[str, int, str | None]]) -> None:
+        source = Source.BROKER if name else Source.ALL_BROKERS
+        if name:
+            self._check_broker_name(name)
+        elif self._here.elsewhere is not None:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "A cluster keeps no configs for all of its brokers: name a broker."
+            )
+        before = {} if self._whole else self._here.given.of(source)
+        self._brokers[source] = result, given_settings.altered(before, _changes(settings))
+
+    def _check_broker_name(self, name: str) -> None:
+        expected = self._here.cluster.node.node_id
+        if not name.removeprefix("-").isdecimal():
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
+        if int(name) != expected:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {expected}, but received {name}"
+            )
+
+    # --- changes -----------------------------------------------------------------------------------------------------
+
+    def _change(self) -> Sliced:
+        yield from self._change_brokers()
+        changed = []
+        for name, (result, rule) in self._topics.items():
+            topic = self._here.topics.get(name)
+            if topic is None:  # deleted between two slices
+                result.error = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+            else:
+                changed.append((topic, topic.partitions, rule(topic.settings)))
+        try:
+            if changed:
+                self._here.topics.change_all(changed)
+        except OSError as error:
+            log.error("settings of %d topic(s), %s the first, are not stored: %s", len(changed), changed[0][0], error)
+            for topic, _, _ in changed:
+                self._topics[topic.name][0].error = _not_stored(error)
+            return self._answer(self._results)
+        for topic, _, settings in changed:
+            self._here.partitions.configure(topic)
+            log.info("topic %s has other settings: %s", topic.name, dict(settings))
+            yield
+        return self._answer(self._results)
+
+    def _change_brokers(self) -> Generator[None, None, None]:
+        for source, (result, settings) in self._brokers.items():
+            try:
+                self._here.given.put(source, settings)
+            except OSError as error:
+                log.error("settings of the broker are not stored: %s", error)
+                result.error = _not_stored(error)
+                continue
+            log.info("settings given to %s while it runs: %s", source.name.lower().replace("_", " "), settings)
+            yield from self._here.partitions.configure_all()
+
+
+def _not_stored(error: OSError) -> KafkaError:
+    return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"The settings could not be stored: {error.strerror}")
+
+
+def _changes(settings: Sequence[tuple[str, int, str | None]]) -> list[Change]:
+    for _, operation, _ in settings:
+        if not Operation.SET <= operation <= Operation.SUBTRACT:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {operation}")
+    return [Change(name, Operation(operation), value or "") for name, operation, value in settings]

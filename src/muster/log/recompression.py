@@ -1,0 +1,61 @@
+"""A client's batch in the codec that the topic wants (`compression.type`): its records as they are, in another form."""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from crc32c import crc32c
+
+from muster.errors import ErrorCode
+from muster.log.config import LogConfig, LogError
+from muster.log.validation import CHEAP_COMPRESSED_BYTES, CostlyError, Examined
+from muster.protocol.compression import compress
+from muster.protocol.primitives import Buffer
+from muster.protocol.record_batch import (
+    COMPRESSION_MASK,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    read_header,
+    record_bytes,
+)
+
+_LENGTH_AT = 8
+_LENGTH = Struct(">i")
+_CRC_AT = 17
+_CRC = Struct(">I")
+_ATTRIBUTES_AT = 21
+_ATTRIBUTES = Struct(">h")
+
+
+def recompressed(
+    batch: Buffer, examined: Examined, config: LogConfig, *, at_once: bool = False
+) -> tuple[Buffer, Examined]:
+    """One batch that was examined, in the codec of the settings; as it is if it has that one.
+
+    Raises:
+        LogError: in that form it is larger than a batch may be.
+        CostlyError: `at_once` was asked for, and it would take long.
+    """
+    (header,) = examined.headers
+    codec = config.compression
+    if codec is None or header.attributes & COMPRESSION_MASK == codec:
+        return batch, examined
+    if at_once and header.size > CHEAP_COMPRESSED_BYTES:
+        raise CostlyError(f"{header.size} bytes take long to compress")
+    records = compress(codec, record_bytes(batch, 0, header), config.compression_level)
+    made = bytearray(memoryview(batch)[:HEADER_SIZE])
+    made += records
+    _LENGTH.pack_into(made, _LENGTH_AT, len(made) - LOG_OVERHEAD)
+    _ATTRIBUTES.pack_into(made, _ATTRIBUTES_AT, header.attributes & ~COMPRESSION_MASK | codec)
+    _CRC.pack_into(made, _CRC_AT, crc32c(memoryview(made)[_ATTRIBUTES_AT:]))
+    if len(made) > config.max_message_bytes:
+        raise LogError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a record batch of {len(made)} bytes, as {codec.name.lower()}, exceeds the maximum of "
+            f"{config.max_message_bytes}",
+        )
+    if len(made) > config.segment_bytes:
+        raise LogError(
+            ErrorCode.RECORD_LIST_TOO_LARGE, f"{len(made)} bytes exceed the segment size of {config.segment_bytes}"
+        )
+    return made, Examined([read_header(made, 0)], examined.latest)
