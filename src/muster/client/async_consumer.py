@@ -21,6 +21,8 @@ from muster.client.core.subscription_state import OffsetReset, SubscriptionKind
 from muster.client.decoding import DecodingHandout
 from muster.client.handout import Handout, Records
 from muster.client.listener import RebalanceListener
+from muster.client.measures import RecordCounts
+from muster.client.metrics import Metrics, of_consumer
 from muster.client.pump import CommitCallback, ConsumerPump, Offsets, call_here, log, settle
 from muster.client.questions import Questions
 from muster.client.serde import Deserializers, GivenDeserializer
@@ -86,6 +88,7 @@ class AsyncConsumer(Questions):
         self._handout = self._decoding or Handout(self._core.subscription)
         self._core.unhandled = self._handout.unhandled
         self._arrow: ArrowReader | None = None
+        self._consumed = RecordCounts()
         self._started = False
         self._polling = False
         self._woken = False
@@ -300,6 +303,7 @@ class AsyncConsumer(Questions):
             self._handout.give_back()
             tables = reader.collect()
             self._handout.hand_out_tables({partition: reader.starts[partition] for partition in tables})
+            self._consumed.add(tables, self._driver.now())
             return tables
 
         return await self._poll(timeout_ms, hand_out)
@@ -356,7 +360,9 @@ class AsyncConsumer(Questions):
     def _take(self, limit: int) -> bool:
         """Take records from the core if none are left. Returns whether there are records to hand out."""
         if not self._handout.has_records:
-            self._handout.take(self._core.collect(limit))
+            records = self._core.collect(limit)
+            self._consumed.add(records, self._driver.now())
+            self._handout.take(records)
         return self._handout.has_records
 
     def _has_news(self) -> bool:
@@ -531,6 +537,12 @@ class AsyncConsumer(Questions):
         """Have the group rebalanced at the next poll (KIP-568); the coordinator logs the reason."""
         self._core.enforce_rebalance(reason)
         self._loop.wakeup()
+
+    def metrics(self) -> Metrics:
+        """What this consumer has done, by Kafka's names (docs/metrics.md)."""
+        known = {partition: self.current_lag(partition) for partition in self._core.subscription.assignment()}
+        lags = {partition: lag for partition, lag in known.items() if lag is not None}
+        return of_consumer(self._core, self._driver, self._consumed, lags, self._driver.now())
 
     def _check_open(self) -> None:
         if self._closing:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict
 from types import TracebackType
 from typing import Any
 
 from muster.client import forks
 from muster.client.config import ProducerConfig
 from muster.client.core.produce.partitioner import Partitioner
+from muster.client.metrics import Metrics
 from muster.client.producer_engine import (
     UNCLOSED_MS,
     Engine,
@@ -133,9 +133,9 @@ class AsyncProducer(forks.StaysHere):
         await self._ready()
         return await self._engine.partitions_for(topic)
 
-    def metrics(self) -> dict[str, int]:
-        """Counters since the start."""
-        return asdict(self._engine.core.metrics) | {"buffered_bytes": self._engine.core.buffered_bytes}
+    def metrics(self) -> Metrics:
+        """What this producer has done, by Kafka's names (docs/metrics.md)."""
+        return self._engine.measured(self._engine.core.buffered_bytes)
 
     async def close(self, timeout_ms: float | None = None) -> None:
         """Flush, then close the connections; after `timeout_ms` records not acknowledged fail with ClosedError.

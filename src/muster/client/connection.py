@@ -161,6 +161,7 @@ class Connection(asyncio.BufferedProtocol):
             waiting = self._queue.popleft()
             if not self._encode(waiting, parts):
                 continue
+            waiting.send.sent_at = now
             if waiting.send.expects_reply:
                 if self._in_flight:
                     # Answers come in order, and a JoinGroup ahead may rightly take minutes. A timeout of this request

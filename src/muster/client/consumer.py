@@ -15,6 +15,7 @@ from muster.client.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS, AsyncConsumer
 from muster.client.blocking import BlockingReader
 from muster.client.listener import RebalanceListener
 from muster.client.loop import LoopThread, in_caller
+from muster.client.metrics import Metrics
 from muster.client.pump import CommitCallback
 from muster.client.serde import GivenDeserializer
 from muster.errors import ClosedError
@@ -207,6 +208,10 @@ class Consumer(BlockingReader):
     def list_topics(self, timeout_ms: int | None = None) -> dict[str, list[PartitionInfo]]:
         """All topics that this client may see, with their partitions."""
         return self._run(self._consumer.list_topics, timeout_ms)
+
+    def metrics(self) -> Metrics:
+        """What this consumer has done, by Kafka's names (docs/metrics.md)."""
+        return self._do(self._consumer.metrics)
 
     # --- the group ---------------------------------------------------------------------------------------------------
 

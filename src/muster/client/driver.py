@@ -22,6 +22,7 @@ from muster.client.core.events import Disconnect, Event, Note
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import LEAST_LOADED, AnySend, Channel, Failure, FailureKind
 from muster.client.handshake import Handshake, Proof, set_options
+from muster.client.measures import Measures
 from muster.client.security import tls
 from muster.client.security.access import Access
 from muster.errors import AuthenticationError, ClosedError, MusterError
@@ -102,6 +103,7 @@ class Driver:
     ) -> None:
         self.wakeup: Callable[[], None] = lambda: None
         self.on_error: Callable[[Exception], None] = lambda error: log.error("a client core failed", exc_info=error)
+        self.measures = Measures()
         self._config = config
         self._metadata = metadata
         self._spoken = spoken
@@ -128,6 +130,11 @@ class Driver:
         if any(connection.state is ConnectionState.READY for connection in self._connections.values()):
             return False
         return any(address.backoff.failures for address in self._addresses.values())
+
+    @property
+    def connections(self) -> list[Connection]:
+        """Those there are now."""
+        return list(self._connections.values())
 
     def set_bootstrap(self, addresses: Iterable[str]) -> None:
         """Begin with other brokers, now if none of those known answers."""
@@ -317,8 +324,11 @@ class Driver:
 
     def deliver(self, send: AnySend, answer: Any) -> None:
         """Give a request its answer, and have the cores polled after it."""
+        now = self.now()
+        if send.sent_at and not isinstance(answer, Failure):
+            self.measures.answered(send.request_type.__name__, send.sent_at, now)
         try:
-            send.on_reply(answer, self.now())
+            send.on_reply(answer, now)
         except Exception as error:
             self.on_error(error)
         self.wakeup()
@@ -330,6 +340,7 @@ class Driver:
         """The handshake is done: the address is good, and requests that waited for it can go out."""
         address = self._addresses[connection.node.host, connection.node.port]
         address.connected()
+        self.measures.made += 1
         connection.flush()
         self._drop_bootstrap()
 
@@ -348,6 +359,7 @@ class Driver:
 
     def on_closed(self, connection: Connection, failure: Failure) -> None:
         """The connection broke: the next one to its address waits for a backoff, which grows with each failure."""
+        self.measures.closed += connection.was_ready
         key = (connection.node.node_id, connection.channel)
         if self._connections.get(key) is not connection:
             return  # this connection was retired

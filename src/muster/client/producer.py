@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import asdict
 from types import TracebackType
 from typing import Any
 
@@ -17,6 +16,7 @@ from muster.client import forks
 from muster.client.config import ProducerConfig
 from muster.client.core.produce.partitioner import Partitioner
 from muster.client.delivery import DeliveryFuture
+from muster.client.metrics import Metrics
 from muster.client.outbox import Outbox
 from muster.client.producer_engine import Headers, OnDelivery, Receipt, check_callable, patience_ms
 from muster.client.serde import GivenSerializer, Serializers
@@ -109,9 +109,9 @@ class Producer(forks.StaysHere):
         """The partitions of a topic."""
         return self._outbox.partitions_for(topic)
 
-    def metrics(self) -> dict[str, int]:
-        """Counters since the start."""
-        return asdict(self._engine.core.metrics) | {"buffered_bytes": self._outbox.buffered_bytes}
+    def metrics(self) -> Metrics:
+        """What this producer has done, by Kafka's names (docs/metrics.md)."""
+        return self._engine.measured(self._outbox.buffered_bytes)
 
     def close(self, timeout_ms: float | None = None) -> None:
         """Flush, then close the connections; after `timeout_ms` records not acknowledged fail with ClosedError.

@@ -18,6 +18,7 @@ from muster.client.core.produce.accumulator import Completion, OutgoingRecord
 from muster.client.core.produce.partitioner import Partitioner
 from muster.client.delivery import DeliveryFuture
 from muster.client.driver import wall_clock_ms
+from muster.client.metrics import Metrics, of_producer
 from muster.client.producer_loop import ProducerLoop
 from muster.client.serde import Serializers, as_bytes
 from muster.errors import ClosedError, MusterError
@@ -131,6 +132,11 @@ class Engine(ProducerLoop):
         except BaseException as error:  # a user's partitioner may raise anything
             failure = error if isinstance(error, MusterError) else MusterError(f"the partitioner failed: {error!r}")
             self._tell(record.receipt, None, failure)
+
+    def measured(self, taken: int) -> Metrics:
+        """The numbers of this producer, of whose buffer so much is taken. Used from any thread."""
+        room = self.config.buffer_memory, taken
+        return of_producer(self.config.client_id, self.core.metrics, self.driver, room, self.driver.now())
 
     # --- life --------------------------------------------------------------------------------------------------------
 

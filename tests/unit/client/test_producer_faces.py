@@ -27,6 +27,7 @@ from muster.errors import (
 )
 from tests.support.faces import public, rest, until
 from tests.support.peers import free_ports
+from tests.support.rooms import taken
 
 NOWHERE = "127.0.0.1:1"
 
@@ -88,7 +89,7 @@ def producer():
 def test_what_cannot_be_sent_is_refused_at_once(producer, arguments, named, error, message):
     with pytest.raises(error, match=message):
         producer.send(*arguments, **named)
-    assert producer.metrics()["buffered_bytes"] == 0
+    assert taken(producer) == 0
 
 
 @pytest.mark.parametrize("raised", [RuntimeError("broken"), KeyboardInterrupt(), SystemExit(3)])
@@ -145,7 +146,7 @@ def test_a_serializer_is_asked_for_a_record_without_key_or_value_too():
     made: dict[str, Any] = {"key_serializer": lambda key: b"k" * 700, "value_serializer": lambda value: b"v" * 600}
     with Producer(bootstrap_servers=NOWHERE, max_block_ms=1, **made) as producer:
         producer.send("t").cancel()
-        assert producer.metrics()["buffered_bytes"] >= 1_300
+        assert taken(producer) >= 1_300
 
 
 @pytest.mark.parametrize("moving", [False, True])
@@ -181,7 +182,7 @@ def test_a_serializer_that_raises_is_the_callers_affair():
     with Producer(bootstrap_servers=NOWHERE, max_block_ms=100, key_serializer=fail) as producer:
         with pytest.raises(KeyboardInterrupt):
             producer.send("t", b"v", b"k")
-        assert producer.metrics()["buffered_bytes"] == 0
+        assert taken(producer) == 0
 
 
 @pytest.mark.filterwarnings("always::ResourceWarning")
@@ -407,7 +408,7 @@ def test_a_failing_partitioner_fails_its_record():
         metadata.topics["t"] = TopicMetadata("t", bytes(16), {0: PartitionMetadata(1)})
         with pytest.raises(MusterError, match=r"the partitioner failed: .*no idea"):
             producer.send("t", b"v").result(30)
-        assert producer.metrics()["buffered_bytes"] == 0
+        assert taken(producer) == 0
 
 
 async def test_async_faces_start_by_themselves():

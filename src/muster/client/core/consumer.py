@@ -52,6 +52,7 @@ class ConsumerCore:
         self.config = config
         self.events = EventStream()
         self.in_poll = False
+        self.polled_at: int | None = None
         self._refusal_told: AuthenticationError | None = None
         self.unhandled: Callable[[], Offsets] = dict
         """The offsets to commit for partitions of which the face holds records that the user has not handled."""
@@ -161,7 +162,7 @@ class ConsumerCore:
 
     def enter_poll(self, now: int) -> None:
         """The user calls `poll`: records handed out before are handled, errors raised before are seen."""
-        self.in_poll = True
+        self.in_poll, self.polled_at = True, now
         seen = not self.events.has_fatal
         if seen:
             self._no_offset_told = False

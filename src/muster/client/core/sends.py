@@ -102,6 +102,8 @@ class Send(Generic[R]):
     expects_reply: bool = True
     """False for the one request that brokers do not answer, Produce with acks=0: it gets an empty response once it is
     written."""
+    sent_at: int = 0
+    """When it was written, for the driver's measures."""
 
 
 def send(

@@ -72,6 +72,7 @@ class Fetcher:
     def __init__(
         self, config: ConsumerConfig, subscription: SubscriptionState, metadata: ClusterMetadata, events: EventStream
     ) -> None:
+        self.fetched_bytes = 0
         self._config = config
         self._subscription = subscription
         self._metadata = metadata
@@ -284,6 +285,7 @@ class Fetcher:
         records = data.records
         if not records or isinstance(records, list):
             return
+        self.fetched_bytes += len(records)
         end, last, damage = whole_batches(records)
         if isinstance(damage, UnsupportedMagicError):  # of a broker or a producer from before Kafka 0.11
             records, damaged_set = to_batches(records)

@@ -91,6 +91,8 @@ class Membership(GroupMember):
         self.is_leader = False
         self.topics = GroupTopics(config, subscription, metadata)
         self.commit_first = CommitFirst(config, subscription, metadata, events, seed)
+        self.rebalances = self.failed_rebalances = 0
+        self.rebalanced_at: int | None = None
         self.on_assigned: Callable[[int], None] = lambda _now: None
         """Called when an assignment is in force."""
         self._assignors = Assignors(assignors)
@@ -388,6 +390,7 @@ class Membership(GroupMember):
         self.step = Step.IDLE
         code = error.code if isinstance(error, KafkaError) else None
         if code is not ErrorCode.MEMBER_ID_REQUIRED:
+            self.failed_rebalances += 1
             name = code.name if code is not None else type(error).__name__
             self.request_rejoin(f"rebalance failed due to {name}")
         if code in JOIN_AT_ONCE:
@@ -458,6 +461,8 @@ class Membership(GroupMember):
         owned = set(self._subscription.assignment())
         added = [partition for partition in sorted(share.partitions) if partition not in owned]
         self._own(sorted(share.partitions))
+        self.rebalances += 1
+        self.rebalanced_at = now
         self.on_assigned(now)
         self._call(CallbackKind.ASSIGNED, added, self._after_assigned, now)
         if error is not None:  # the assignment stands all the same

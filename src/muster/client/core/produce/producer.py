@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from muster.client.config import ProducerConfig
 from muster.client.core.backoff import Backoff
@@ -60,6 +60,9 @@ class ProducerMetrics:
     """Counted since the start."""
 
     records_sent: int = 0
+    """Each time that it was sent."""
+    records_acknowledged: int = 0
+    records_retried: int = 0
     batches_sent: int = 0
     bytes_sent: int = 0
     requests: int = 0
@@ -67,6 +70,8 @@ class ProducerMetrics:
     splits: int = 0
     records_failed: int = 0
     leader_hints: int = 0
+    by_topic: dict[str, int] = field(default_factory=dict)
+    """`records_sent` of each topic."""
 
 
 class ProducerCore:
@@ -355,9 +360,7 @@ class ProducerCore:
         self._under_way.setdefault(node_id, []).append(batches)
         self.metrics.requests += 1
         for batch in batches:
-            self.metrics.retries += batch.attempts > 0
-            self.metrics.batches_sent += 1
-            self.metrics.bytes_sent += batch.size
+            self._count_sent(batch)
         names = {topic_id: topic for topic, topic_id in ids.items()}
         return Send(
             node_id,
@@ -486,12 +489,22 @@ class ProducerCore:
 
     # --- the end of a batch ------------------------------------------------------------------------------------------
 
+    def _count_sent(self, batch: ProducerBatch) -> None:
+        counted, topic = self.metrics, batch.partition.topic
+        if batch.attempts:
+            counted.retries += 1
+            counted.records_retried += batch.count
+        counted.batches_sent += 1
+        counted.bytes_sent += batch.size
+        counted.records_sent += batch.count
+        counted.by_topic[topic] = counted.by_topic.get(topic, 0) + batch.count
+
     def _acknowledge(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int) -> None:
         if batch.done:
             return
         if self._sequences is not None:
             self._sequences.completed(batch)
-        self.metrics.records_sent += batch.count
+        self.metrics.records_acknowledged += batch.count
         self._finish(batch, base_offset=base_offset, log_append_time_ms=log_append_time_ms)
 
     def _fail(

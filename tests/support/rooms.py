@@ -1,0 +1,11 @@
+"""What a producer's buffer holds, by its own numbers."""
+
+from __future__ import annotations
+
+from muster.client import AsyncProducer, Producer
+
+
+def taken(producer: Producer | AsyncProducer) -> float:
+    """The bytes of a producer's buffer that are taken."""
+    found = producer.metrics()
+    return found.value("buffer-total-bytes") - found.value("buffer-available-bytes")
