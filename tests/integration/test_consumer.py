@@ -16,6 +16,7 @@ from muster.errors import (
     ErrorCode,
     IllegalStateError,
     KafkaError,
+    RecordDeserializationError,
 )
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.protocol.record_batch import iter_headers
@@ -145,6 +146,35 @@ def test_no_offset_and_no_reset_policy_is_an_error_until_the_user_seeks(cluster,
 
 
 # --- commits ---------------------------------------------------------------------------------------------------------
+
+
+def test_records_that_cannot_be_deserialized_are_passed_by_a_seek_and_what_is_stored_is_committed(cluster, face):
+    topic = cluster.topic(2)
+    cluster.produce(topic, 20, partitions=2)
+
+    def number(of_topic, data):
+        assert of_topic == topic
+        if data in (b"6", b"7", b"8"):
+            raise ValueError(data)
+        return int(data)
+
+    got: list[int] = []
+    failed: list[int] = []
+    with cluster.consumer(face, enable_auto_offset_store=False, value_deserializer=number) as consumer:
+        consumer.subscribe([topic])
+        while len(got) < 17:
+            try:
+                for record in flat(consumer.poll(100, max_records=4)):
+                    got.append(record.value)
+                    consumer.store_offsets(record)
+            except RecordDeserializationError as error:
+                failed.append(int(error.record.value))
+                if failed.count(failed[-1]) == 2:
+                    consumer.seek(error.partition, error.offset + 1)
+    assert sorted(got) == [*range(6), *range(9, 20)]
+    assert sorted(failed) == [6, 6, 7, 7, 8, 8]
+    with cluster.consumer(face) as consumer:
+        assert [place.offset for place in consumer.committed(partitions(topic, 0, 1)).values()] == [10, 10]
 
 
 def test_async_commits_call_back_in_order(cluster, face):

@@ -32,7 +32,6 @@ from muster.errors import (
     IllegalStateError,
     KafkaTimeoutError,
     MusterError,
-    WakeupError,
 )
 from muster.model import (
     ConsumerRecord,
@@ -91,7 +90,6 @@ class AsyncConsumer(Questions):
         self._consumed = RecordCounts()
         self._started = False
         self._polling = False
-        self._woken = False
         self._reader: asyncio.Task[Any] | None = None
         """The task to which records were handed out last."""
         self._closing = False
@@ -342,9 +340,7 @@ class AsyncConsumer(Questions):
         self._reader = asyncio.current_task()
         self._core.enter_poll(self._driver.now())
         while True:
-            if self._woken:
-                self._woken = False
-                raise WakeupError("wakeup() was called")
+            self._pump.heed_wakeup()
             await self._pump.run_commit_callbacks()
             self._pump.turn()
             if await self._pump.handle_events():
@@ -366,15 +362,18 @@ class AsyncConsumer(Questions):
         return self._handout.has_records
 
     def _has_news(self) -> bool:
-        return self._woken or self._pump.has_news
+        return self._pump.woken or self._pump.has_news
 
     def wakeup(self) -> None:
         """Have the poll under way raise a WakeupError, or else the next one. No record is lost by it.
 
+        As with Kafka's client, `commit`, `committed`, `position` and look-ups of offsets raise it too, if they have to
+        wait. The commit may be done all the same.
+
         To be called from the event loop's thread; `Consumer.wakeup` may be called from any thread and from a signal
         handler.
         """
-        self._woken = True
+        self._pump.woken = True
         self._loop.wakeup()
 
     async def getmany(self, *, timeout_ms: int = 0, max_records: int | None = None) -> Records:
@@ -438,7 +437,9 @@ class AsyncConsumer(Questions):
             return held
         subscription, pump = self._core.subscription, self._pump
         # The partition may be given up meanwhile: then this raises IllegalStateError.
-        await pump.wait(lambda: subscription.position(partition) is not None or pump.has_fatal, pump.until(timeout_ms))
+        await pump.wait_awake(
+            lambda: subscription.position(partition) is not None or pump.has_fatal, pump.until(timeout_ms)
+        )
         found = subscription.position(partition)
         if found is None:
             pump.raise_fatal()
@@ -472,6 +473,7 @@ class AsyncConsumer(Questions):
             CommitFailedError: the group has moved on. With code REBALANCE_IN_PROGRESS the next polls complete the
                 rebalance; after that the partitions that are still assigned can be committed.
             KafkaTimeoutError: not done in `timeout_ms` (`default_api_timeout_ms` if None).
+            WakeupError: `wakeup` was called; the commit may be done all the same.
         """
         await self.start()
         outcome: asyncio.Future[MusterError | None] = asyncio.get_running_loop().create_future()

@@ -158,8 +158,6 @@ OTHERWISE: Final = {
     "bootstrap_controllers": "admin clients talk to brokers, which forward to the controller",
     "client_telemetry": "nothing is pushed to brokers; call metrics()",
     "enable_metrics_push": "nothing is pushed to brokers (KIP-714); call metrics()",
-    "metadata_recovery_strategy": "brokers are looked for among those known and bootstrap_servers alike (KIP-899)",
-    "metadata_recovery_rebootstrap_trigger_ms": "bootstrap_servers are asked again when no known broker answers",
     "group_protocol": "groups speak the classic protocol, which every broker of Kafka 4 serves",
     "group_remote_assignor": "it belongs to KIP-848; partition_assignment_strategy is that of the classic protocol",
     "transactional_id": "there are no transactions; an idempotent producer writes each record once",

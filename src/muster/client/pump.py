@@ -13,7 +13,7 @@ from muster.client.core.consumer import ConsumerCore
 from muster.client.core.events import CallbackKind, Fatal, RebalanceCallback
 from muster.client.driver import CoreLoop, Driver
 from muster.client.listener import RebalanceListener
-from muster.errors import ErrorCode, KafkaError, MusterError
+from muster.errors import ErrorCode, KafkaError, MusterError, WakeupError
 from muster.model import OffsetAndMetadata, TopicPartition
 
 log = logging.getLogger("muster.client.consumer")
@@ -56,6 +56,8 @@ class ConsumerPump:
         self.loop = CoreLoop(self.driver, [core.metadata, core], self._on_turn)
         self.listener: RebalanceListener | None = None
         self.call_user: Callable[..., Awaitable[None]] = call_here
+        self.woken = False
+        """Whether the user has called `wakeup`, and no call has raised its error yet."""
         self.in_callback = False
         """Whether the user's code is running in a callback."""
         self._completed: deque[_Told] = deque()
@@ -187,9 +189,29 @@ class ConsumerPump:
             return predicate()
         return await self.loop.wait_for(predicate, remaining)
 
+    async def wait_awake(self, predicate: Callable[[], bool], until: int | None) -> bool:
+        """`wait` for the user, whose `wakeup` ends it: if the predicate does not hold, this raises WakeupError."""
+        if predicate():
+            return True
+        if not self.woken:
+            if until is None:
+                await self.loop.wait_for(lambda: self.woken or predicate())
+            else:
+                await self.wait(lambda: self.woken or predicate(), until)
+        if predicate():
+            return True
+        self.heed_wakeup()
+        return False
+
+    def heed_wakeup(self) -> None:
+        """Raise the WakeupError that is due, once."""
+        if self.woken:
+            self.woken = False
+            raise WakeupError("wakeup() was called")
+
     async def outcome(self, future: asyncio.Future[T]) -> T:
         """Wait for a future that a callback of the core settles."""
-        await self.loop.wait_for(future.done)
+        await self.wait_awake(future.done, None)
         return future.result()
 
 

@@ -72,7 +72,7 @@ class Questions(forks.StaysHere):
         await self.start()
         query = self._core.offsets.query(timestamps)
         try:
-            if not await self._pump.wait(lambda: query.done, self._pump.until(timeout_ms)):
+            if not await self._pump.wait_awake(lambda: query.done, self._pump.until(timeout_ms)):
                 raise KafkaTimeoutError("the offsets could not be looked up in time")
         finally:
             self._core.offsets.cancel(query)

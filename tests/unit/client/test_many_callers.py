@@ -127,6 +127,35 @@ def test_wakeup_ends_the_poll_under_way_and_nothing_else() -> None:
     consumer.wakeup()
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda consumer: consumer.position(ZERO),
+        lambda consumer: consumer.committed([ZERO]),
+        lambda consumer: consumer.commit({ZERO: 1}),
+        lambda consumer: consumer.end_offsets([ZERO]),
+    ],
+)
+@pytest.mark.parametrize("before", [True, False])
+def test_wakeup_ends_other_calls_that_wait(call: Callable[[Consumer], object], before: bool) -> None:
+    with Consumer(bootstrap_servers=NOWHERE, group_id="g", enable_auto_commit=False) as consumer:
+        consumer.assign([ZERO])
+        if before:
+            consumer.wakeup()
+        thread, raised = in_thread(lambda: call(consumer))
+        if not before:
+            until(lambda: bool(consumer._consumer._loop._waiters), rest)
+            consumer.wakeup()
+        thread.join(60)
+        assert [type(error) for error in raised] == [WakeupError]
+        assert consumer.poll(10) == {}
+        consumer.seek(ZERO, 7)
+        consumer.wakeup()
+        assert consumer.position(ZERO) == 7  # which need not wait
+        with pytest.raises(WakeupError):
+            consumer.poll(10)
+
+
 def test_wakeup_by_a_signal_loses_nothing(world: World) -> None:
     with Consumer(**world.settings) as consumer:
         consumer.subscribe([world.topic])
