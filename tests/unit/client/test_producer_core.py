@@ -317,6 +317,14 @@ def test_a_broker_that_is_too_old_is_final():
     p = producer()
     p.fail(p.put(b"a"), FailureKind.UNSUPPORTED_VERSION)
     assert isinstance(p.error(b"a"), UnsupportedVersionError)
+    assert p.error(b"a").fatal
+
+
+def test_an_error_that_ends_an_idempotent_producer_says_so():
+    p = ProducerHarness()
+    p.answer(p.put(b"a"), ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    assert p.error(b"a").fatal
+    assert p.core.fatal is p.error(b"a")
 
 
 def test_an_error_that_time_does_not_heal_fails_the_batch():
