@@ -1,4 +1,9 @@
-"""Consumers on a cluster of three Kafka brokers: reading from the nearest replica, and brokers that die under load."""
+"""Clients on a cluster of three Kafka brokers: reading from the nearest replica, brokers that die and freeze under
+load, and elections that lose records.
+
+`make test` carries out one schedule that is fixed; `make soak SCHEDULES=20 ARGS="-k shaken"` draws so many. Run one
+again with `MUSTER_FIRST_SEED=17 make soak SCHEDULES=1 ARGS="-k shaken"`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,21 @@ from confluent_kafka import Producer
 from muster.client import Admin, Consumer, NewTopic
 from muster.errors import KafkaError, LogTruncationError
 from muster.model import TopicPartition
-from tests.support.faces import PATIENCE_S, Cluster, numbers, read, until
+from tests.support import scale
+from tests.support.cluster_chaos import (
+    AsyncWriter,
+    Facts,
+    Member,
+    Schedule,
+    Step,
+    Writer,
+    carry_out,
+    draw,
+    judge,
+    judge_unclean,
+    read_by_another,
+)
+from tests.support.faces import PATIENCE_S, Cluster, numbers, read, rest, until, until_known
 from tests.support.peers import KafkaCluster
 
 pytestmark = pytest.mark.slow
@@ -135,8 +154,8 @@ class Reader:
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory):
-    """Three brokers whose second and third the tests here kill, and start again."""
-    with KafkaCluster(tmp_path_factory.mktemp("cluster")) as found:
+    """Three brokers, all of them controllers too, that the tests here kill, freeze and start again."""
+    with KafkaCluster(tmp_path_factory.mktemp("cluster"), controllers=3) as found:
         yield found
 
 
@@ -230,3 +249,83 @@ def test_a_log_that_lost_what_was_read_is_noticed(brokers):
             assert caught.value.divergent.offset == 10
             insists.seek(zero, caught.value.divergent)
             assert numbers(read(insists, 15)) == list(range(100, 115))
+
+
+SHAKEN = Schedule(
+    seed=-1,
+    partitions=3,
+    request_timeout_ms=3_000,
+    assignor="cooperative-sticky",
+    racks=True,
+    steps=(Step("kill", 2, 0.3, 0), Step("freeze", 3, 4, 0), Step("term", 1, 0.3, 0)),
+)
+
+
+def create(brokers: KafkaCluster, partitions: int, assignments: Any = None, **configs: str) -> str:
+    """A topic that every broker knows."""
+    topic = f"t-{uuid.uuid4().hex[:8]}"
+    kept = {"retention.ms": "-1"} | {name.replace("_", "."): value for name, value in configs.items()}
+    new = NewTopic(topic, partitions, assignments=assignments or {}, configs=kept)
+    with Admin(bootstrap_servers=brokers.bootstrap) as admin:
+        found = admin.create_topics([new])[topic]
+        assert not isinstance(found, KafkaError), found
+    until_known(brokers.bootstrap, topic, partitions)
+    return topic
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "schedule", [SHAKEN, *map(draw, scale.schedules(0))], ids=lambda schedule: f"seed{schedule.seed}"
+)
+def test_all_brokers_shaken_in_turn_lose_and_repeat_and_disorder_nothing(brokers, schedule, record_property):
+    """acks=all, idempotence, groups of both faces and readers of ranges; two of three replicas are always there."""
+    brokers.start()
+    topic = create(brokers, schedule.partitions, min_insync_replicas="2")
+    facts = carry_out(schedule, brokers, topic)
+    count = {group: sum(len(rows) for _, rows in runs) for group, runs in facts.runs.items()}
+    record_property("soak", f"seed {schedule.seed}: {len(facts.acknowledged)} acknowledged, {count} read by groups")
+    assert judge(facts) == [], schedule
+    assert len(facts.acknowledged) > 100
+
+
+def test_an_unclean_election_is_noticed_by_groups_and_costs_no_more_than_it_must(brokers):
+    """KIP-320, KIP-360: what is written while the follower is away is lost with the leader, and nothing else is."""
+    brokers.start()
+    topic = create(brokers, 1, {0: [2, 3]}, unclean_leader_election_enable="true", min_insync_replicas="1")
+    facts = Facts({})
+    settings = Cluster(brokers.bootstrap).settings(auto_commit_interval_ms=200)
+    with contextlib.ExitStack() as readers, Admin(bootstrap_servers=brokers.bootstrap) as admin:
+        for face in ("sync", "async"):
+            member = Member(facts, face, face, topic, f"{topic}-{face}", **settings)
+            readers.callback(member.stop)
+
+        def progress(more: int) -> None:
+            mark = len(facts.acknowledged) + more
+            until(lambda: len(facts.acknowledged) >= mark and all(sizes() >= mark for sizes in read_sizes), rest)
+
+        read_sizes = [lambda runs=runs: sum(len(rows) for _, rows in list(runs)) for runs in facts.runs.values()]
+        with contextlib.ExitStack() as writers:
+            for name, kind in (("w0", Writer), ("w1", AsyncWriter)):
+                writing = {"bootstrap_servers": brokers.bootstrap, "request_timeout_ms": 3_000}
+                writers.callback(kind(facts, name, topic, 1, **writing).stop)
+            progress(100)
+            before = set(facts.acknowledged)
+            brokers.node(3).kill()
+            until(lambda: partition_of(admin, topic).isr == [2], rest)
+            progress(100)
+            brokers.node(2).kill()
+            time.sleep(1)  # so that what was answered is told
+            behind = set(facts.acknowledged)
+            brokers.node(3).start()
+            until(lambda: partition_of(admin, topic).leader_id == 3, rest)
+            mark = len(facts.acknowledged)
+            until(lambda: len(facts.acknowledged) >= mark + 100, rest)
+        brokers.start()
+        facts.log = read_by_another(brokers.bootstrap, topic, 1)
+        last = facts.log[TopicPartition(topic, 0)][-1]
+        until(
+            lambda: bool(facts.errors) or all(any(last in rows for _, rows in runs) for runs in facts.runs.values()),
+            rest,
+        )
+    assert judge_unclean(facts, may_be_lost=behind - before) == []
+    assert set(facts.acknowledged) - {value for _, value in facts.log[TopicPartition(topic, 0)]}, "nothing was lost"

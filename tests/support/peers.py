@@ -152,6 +152,8 @@ class KafkaBroker:
     java_options: Sequence[str] = ()
     format_options: Sequence[str] = ()
     """Further arguments of StorageTool, which formats the data: users of SCRAM."""
+    formatted_like: Path | None = None
+    """The data of another controller of the same cluster, to save StorageTool's JVM."""
 
     @property
     def bootstrap(self) -> str:
@@ -175,14 +177,19 @@ class KafkaBroker:
 
     def launch(self) -> subprocess.Popen[bytes]:
         """Start without waiting; `wait_until_started` takes what is returned."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        configuration = self.configure()
         (self.folder / self.users).touch()
-        configuration = self.folder / "server.properties"
-        if not configuration.exists():
-            self._configure(configuration)
         (self.folder / "kafka.log").unlink(missing_ok=True)
         command = kafka_command("kafka.Kafka", str(configuration), heap=self.heap, more=self.java_options)
         return keep(command, self.folder / self.users, self.folder / "pid", self.folder / "kafka.log")
+
+    def configure(self) -> Path:
+        """Write its settings and format its data, where that was not done before; returns the file of the settings."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        configuration = self.folder / "server.properties"
+        if not configuration.exists():
+            self._configure(configuration)
+        return configuration
 
     def wait_until_started(self, process: subprocess.Popen[bytes]) -> None:
         """Return when the broker serves."""
@@ -222,16 +229,24 @@ class KafkaBroker:
             **self.settings,
         }
         path.write_text("".join(f"{key}={value}\n" for key, value in configured.items()))
-        if configured["process.roles"] == "broker":  # a JVM less: StorageTool would write just this
+        if configured["process.roles"] == "broker" or self.formatted_like is not None:
+            # A JVM less: StorageTool would write just this.
             (self.folder / "data").mkdir()
             described = f"version=1\ncluster.id={CLUSTER_ID}\nnode.id={configured['node.id']}\n"
             (self.folder / "data" / "meta.properties").write_text(described)
+            if self.formatted_like is not None:
+                shutil.copy(self.formatted_like / "bootstrap.checkpoint", self.folder / "data")
             return
         done = run_kafka_class(
             "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(path), *self.format_options
         )
         if done.returncode:
             raise RuntimeError(f"Kafka's StorageTool failed:\n{done.stdout}{done.stderr}")
+
+    def send(self, what: signal.Signals) -> None:
+        """Send the broker's process a signal: SIGSTOP freezes it, SIGCONT has it go on."""
+        if pid := self.pid:
+            os.kill(pid, what)
 
     def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
         """End the broker's process and wait until it is gone; `start` brings it back on its data."""
@@ -259,19 +274,20 @@ class KafkaBroker:
 
 @dataclass
 class KafkaCluster:
-    """Some real Apache Kafka brokers of one cluster on the loopback interface; the first is the controller, too.
+    """Some real Apache Kafka brokers of one cluster on the loopback interface; the first are controllers, too.
 
     Topics have as many replicas as there are brokers unless they say otherwise, and rack `r1` is that of node 1. Use it
-    as a context manager where a test kills nodes (never the first: the cluster would have no controller), or through
-    the fixture `kafka_cluster`, which all tests of a run share: those must not stop a node.
+    as a context manager where a test kills nodes (a majority of the controllers has to stay), or through the fixture
+    `kafka_cluster`, which all tests of a run share: those must not stop a node.
     """
 
     folder: Path
     size: int = 3
     settings: Mapping[str, str] = field(default_factory=dict)
     ports: list[int] = field(default_factory=list)
-    """Those of the brokers, and the controller's behind them."""
+    """Those of the brokers, and the controllers' behind them."""
     java_options: Sequence[str] = ()
+    controllers: int = 1
 
     @property
     def bootstrap(self) -> str:
@@ -280,15 +296,17 @@ class KafkaCluster:
 
     def node(self, node_id: int) -> KafkaBroker:
         """One broker, to be killed and started again; ids count from 1."""
-        port, controller = self.ports[node_id - 1], f"127.0.0.1:{self.ports[-1]}"
+        port = self.ports[node_id - 1]
+        voters = [f"127.0.0.1:{voter}" for voter in self.ports[self.size :]]
         listeners = f"PLAINTEXT://127.0.0.1:{port}"
         replicas = str(self.size)
+        controls = node_id <= self.controllers
         settings = {
-            "process.roles": "broker,controller" if node_id == 1 else "broker",
+            "process.roles": "broker,controller" if controls else "broker",
             "node.id": str(node_id),
             "broker.rack": f"r{node_id}",
-            "controller.quorum.voters": f"1@{controller}",
-            "listeners": f"{listeners},CONTROLLER://{controller}" if node_id == 1 else listeners,
+            "controller.quorum.voters": ",".join(f"{voter}@{place}" for voter, place in enumerate(voters, 1)),
+            "listeners": f"{listeners},CONTROLLER://{voters[node_id - 1]}" if controls else listeners,
             "default.replication.factor": replicas,
             "offsets.topic.replication.factor": replicas,
             "transaction.state.log.replication.factor": replicas,
@@ -301,11 +319,15 @@ class KafkaCluster:
             **self.settings,
         }
         users = self.folder.resolve() / "users"
-        return KafkaBroker(self.folder / f"node-{node_id}", settings, port, "256m", users, self.java_options)
+        like = self.folder / "node-1" / "data" if 1 < node_id <= self.controllers else None
+        folder = self.folder / f"node-{node_id}"
+        return KafkaBroker(folder, settings, port, "256m", users, self.java_options, formatted_like=like)
 
     def start(self) -> None:
         """Start every node that does not run, and return when all of them serve."""
-        self.ports = self.ports or free_ports(self.size + 1)
+        self.ports = self.ports or free_ports(self.size + self.controllers)
+        if self.controllers > 1:
+            self.node(1).configure()  # the other controllers' data is made like its own
         # The first, which has its data formatted by a JVM of its own, comes last: the others start meanwhile.
         nodes = [node for node_id in range(self.size, 0, -1) if not (node := self.node(node_id)).pid]
         launched = [(node, node.launch()) for node in nodes]

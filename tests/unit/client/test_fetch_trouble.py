@@ -144,14 +144,13 @@ def test_what_does_not_heal_is_asked_again_only_after_a_backoff(code: ErrorCode)
 
 
 def test_the_leader_that_an_answer_names_is_asked_next() -> None:
-    """KIP-951: no metadata has to be waited for."""
+    """KIP-951: neither metadata nor a backoff has to be waited for."""
     broker = OneBroker({P0: [2]})
     [send] = broker.poll()
     answer = broker.answer(send.build(13), {P0: ErrorCode.NOT_LEADER_OR_FOLLOWER})
     answer.responses[0].partitions[0].current_leader = m.FetchResponseLeaderIdAndEpoch(2, 1)
     answer.node_endpoints = [m.FetchResponseNodeEndpoint(2, "other", 9092)]
     send.on_reply(answer, 0)
-    broker.now = broker.config.retry_backoff_ms
     [send] = broker.poll()
     assert send.node_id == 2
     assert broker.metadata.brokers[2] == Node(2, "other", 9092)

@@ -189,8 +189,7 @@ class Fetcher:
             if error.stale_metadata or error is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR:
                 self._metadata.request_update(now)
             return
-        self._note_nodes(reply)
-        self._take_in(sent, reply, now)
+        self._take_in(sent, reply, self._note_leaders(reply), now)
 
     def _leave_replica(self, node_id: int, now: int) -> None:
         """A broker does not answer: partitions that it was a preferred replica of are fetched from their leaders."""
@@ -203,7 +202,7 @@ class Fetcher:
         # The leader may name the same one again.
         state.retry_at = max(state.retry_at, now + self._config.retry_backoff_ms)
 
-    def _take_in(self, sent: _Sent, reply: FetchResponse, now: int) -> None:
+    def _take_in(self, sent: _Sent, reply: FetchResponse, moved: set[TopicPartition], now: int) -> None:
         for topic in reply.responses:
             name = topic.topic or self._metadata.topic_name(topic.topic_id)
             if name is None:
@@ -214,9 +213,12 @@ class Fetcher:
                 state = self._subscription.find(partition)
                 if asked is not None and state is not None and _is_next(state, asked):
                     self._on_partition(partition, state, data, asked[1], now)
+                    if partition in moved:
+                        state.retry_at = 0  # its new leader is known: there is nothing to wait for
 
-    def _note_nodes(self, reply: FetchResponse) -> None:
-        """Brokers that a response names as new leaders (KIP-951)."""
+    def _note_leaders(self, reply: FetchResponse) -> set[TopicPartition]:
+        """The partitions of which a response names a newer leader than was known (KIP-951)."""
+        moved: set[TopicPartition] = set()
         nodes = {n.node_id: Node(n.node_id, n.host, n.port, n.rack) for n in reply.node_endpoints}
         for topic in reply.responses:
             name = topic.topic or self._metadata.topic_name(topic.topic_id)
@@ -225,7 +227,9 @@ class Fetcher:
                 if name is not None and leader is not None and leader.leader_id >= 0:
                     partition = TopicPartition(name, data.partition_index)
                     node = nodes.get(leader.leader_id)
-                    self._metadata.update_leader(partition, leader.leader_id, leader.leader_epoch, node)
+                    if self._metadata.update_leader(partition, leader.leader_id, leader.leader_epoch, node):
+                        moved.add(partition)
+        return moved
 
     def _on_partition(
         self, partition: TopicPartition, state: PartitionState, data: PartitionData, offset: int, now: int
