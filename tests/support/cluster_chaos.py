@@ -298,7 +298,7 @@ class Ranges(Worker):
         rows: list[Row] = []
         for batch in reader.batches():
             values = zip(batch.column("offset").to_pylist(), batch.column("value").to_pylist(), strict=True)
-            rows += [(offset, value.decode()) for offset, value in values]
+            rows += [(int(offset or 0), str(value or b"", "utf-8")) for offset, value in values]
         return rows
 
 

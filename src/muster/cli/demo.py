@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from muster.cli.common import FILES, completed
 from muster.errors import ConfigError, MusterError
 
 
@@ -20,6 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("demo-out"), metavar="DIR", help="results (default demo-out)")
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="the broker's folder (default OUT/broker)")
     parser.add_argument("--bootstrap", metavar="HOST:PORT", help="an existing cluster instead of a broker of its own")
+    # Not `command_config`: without a file and an address the demo has a broker of its own, not that of localhost:9092.
+    file_help = "a file of client settings for that cluster, as Kafka's own tools take it: client.properties"
+    action = parser.add_argument("--command-config", dest="client_file", metavar="FILE", help=file_help)
+    completed(action, FILES)
     parser.add_argument("--spark-master", metavar="URL", default="local[2,4]", help="default local[2,4]")
     parser.add_argument("--group", help="default delays; with --bootstrap a fresh name")
     parser.add_argument("--topic", help="default flights; with --bootstrap a fresh name")
@@ -35,15 +40,17 @@ def run(arguments: argparse.Namespace) -> int:
     from muster.demo.job import Job, Options
     from muster.demo.outcome import conclude
     from muster.demo.view import open_view
+    from muster.demo.way import Way
     from muster.local.folders import workplace
 
-    suffix = time.strftime("-%Y%m%d-%H%M%S") if arguments.bootstrap else ""
+    way = Way.given(arguments.bootstrap, arguments.client_file)
+    suffix = time.strftime("-%Y%m%d-%H%M%S") if way else ""
     out = arguments.out.resolve()
     options = Options(
         out=out,
         data_dir=(arguments.data_dir or out / "broker").resolve(),
         quick=arguments.quick,
-        bootstrap=arguments.bootstrap,
+        way=way,
         spark_master=arguments.spark_master,
         group=arguments.group or f"delays{suffix}",
         topic=arguments.topic or f"flights{suffix}",

@@ -35,8 +35,6 @@ WITHOUT_MEANING: Final = frozenset(
         "interceptor.classes",
         "key.deserializer",
         "key.serializer",
-        "metadata.recovery.rebootstrap.trigger.ms",
-        "metadata.recovery.strategy",
         "metric.reporters",
         "metrics.num.samples",
         "metrics.recording.level",

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from muster.client.admin import Admin
-from muster.client.config import AdminConfig, addresses
+from muster.client.config import AdminConfig
 from muster.demo.plan import Deed, Step
+from muster.demo.way import Way
 from muster.history import look
 from muster.history.live import ReaderConfig
 from muster.history.model import Cause, Rebalance
@@ -44,9 +45,9 @@ class Examination:
     found: tuple[Found, ...]
 
 
-def examine(bootstrap: str, group: str, deeds: Iterable[Deed]) -> Examination:
+def examine(way: Way, group: str, deeds: Iterable[Deed]) -> Examination:
     """Read the group's history from the cluster, while it still runs."""
-    config = ReaderConfig(bootstrap_servers=addresses("bootstrap_servers", bootstrap), client_id="muster-demo")
+    config = ReaderConfig.of(way.settings(), client_id="muster-demo")
     with Admin(asdict(config.narrowed(AdminConfig))) as admin:
         seen = look.at_cluster(admin, config, look.Asked([group]), None, _unheard)
     report, inferred = seen.report(), seen.report(with_events=False)

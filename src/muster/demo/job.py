@@ -23,6 +23,7 @@ from muster.demo.report import Outage
 from muster.demo.story import Snapshot, Story
 from muster.demo.view import View
 from muster.demo.watch import Watcher, tail_events
+from muster.demo.way import Way
 from muster.errors import MusterError
 
 PARTITIONS = 8
@@ -41,12 +42,12 @@ class DemoError(MusterError):
 
 @dataclass(slots=True)
 class Options:
-    """What the command line says. `bootstrap` None means a broker of the demo's own."""
+    """What the command line says. `way` None means a broker of the demo's own."""
 
     out: Path
     data_dir: Path
     quick: bool = False
-    bootstrap: str | None = None
+    way: Way | None = None
     spark_master: str = "local[2,4]"
     group: str = "delays"
     topic: str = "flights"
@@ -91,10 +92,10 @@ class Job:
         self._view = view
         self._members: dict[str, Process] = {}
         self._broker: EmbeddedBroker | None = None
-        self._bootstrap = options.bootstrap or ""
+        self._way = options.way or Way("")
         self._steps_done = 0
         self._stack = AsyncExitStack()
-        self.run_record = Run(options, Story(options.group, has_events=options.bootstrap is None))
+        self.run_record = Run(options, Story(options.group, has_events=options.way is None))
 
     @property
     def _story(self) -> Story:
@@ -107,7 +108,7 @@ class Job:
         async with self._stack:
             await self._start_broker()
             await self._create_topic()
-            watcher = Watcher(self._bootstrap, self._options.group, self._options.topic, PARTITIONS)
+            watcher = Watcher(self._way, self._options.group, self._options.topic, PARTITIONS)
             async with asyncio.TaskGroup() as tasks:
                 background = [
                     tasks.create_task(watcher.run(self._on_snapshot)),
@@ -133,15 +134,15 @@ class Job:
     # --- what is started ---------------------------------------------------------------------------------------------
 
     async def _start_broker(self) -> None:
-        if self._options.bootstrap is None:
+        if self._options.way is None:
             self._broker = EmbeddedBroker(self._options.data_dir, self._options.out / "logs")
             self._stack.push_async_callback(self._broker.stop)
             await self._broker.start()
-            self._bootstrap = self._broker.bootstrap
-        self._view.note(f"broker at {self._bootstrap}")
+            self._way = Way(self._broker.bootstrap)
+        self._view.note(f"broker at {self._way.bootstrap}")
 
     async def _create_topic(self) -> None:
-        async with AsyncAdmin(bootstrap_servers=self._bootstrap, client_id="muster-demo") as admin:
+        async with AsyncAdmin(self._way.settings(), client_id="muster-demo") as admin:
             topic = self._options.topic
             if topic in {listing.name for listing in await admin.list_topics()}:
                 raise DemoError(f"there is a topic {topic} already: name another with --topic, and a new --group")
@@ -163,14 +164,14 @@ class Job:
     async def _start_member(self, name: str) -> None:
         file = self._options.out / f"{name}.jsonl"
         self.run_record.member_files[name] = file
-        arguments = ["--bootstrap", self._bootstrap, "--group", self._options.group, "--topic", self._options.topic]
+        arguments = [*self._way.arguments(), "--group", self._options.group, "--topic", self._options.topic]
         arguments += ["--name", name, "--file", str(file)]
         log = self._options.out / "logs" / f"{name}.log"
         self._members[name] = await Process.start(name, ["-m", "muster.demo.member", *arguments], log)
         self._stack.push_async_callback(self._members[name].stop)
 
     async def _start_spark(self) -> Process:
-        arguments = ["--bootstrap", self._bootstrap, "--group", self._options.group, "--topic", self._options.topic]
+        arguments = [*self._way.arguments(), "--group", self._options.group, "--topic", self._options.topic]
         arguments += ["--name", SPARK, "--out", str(self.run_record.spark_out), "--master", self._options.spark_master]
         log = self._options.out / "logs" / f"{SPARK}.log"
         process = await Process.start("the Spark query", ["-m", "muster.demo.spark_query", *arguments], log)
@@ -220,7 +221,7 @@ class Job:
 
     async def _produce(self, pace: Pace) -> None:
         options = self._options
-        async with AsyncProducer(bootstrap_servers=self._bootstrap, client_id="muster-demo", linger_ms=20) as producer:
+        async with AsyncProducer(self._way.settings(), client_id="muster-demo", linger_ms=20) as producer:
             started = time.monotonic()
             outcomes: list[asyncio.Future[Any]] = []
             for flight in flights(options.events):
@@ -308,4 +309,4 @@ class Job:
     async def _examine(self) -> None:
         self._view.note("the doctor reads the group's history")
         run, group = self.run_record, self._options.group
-        run.examination = await asyncio.to_thread(examine, self._bootstrap, group, tuple(run.deeds))
+        run.examination = await asyncio.to_thread(examine, self._way, group, tuple(run.deeds))

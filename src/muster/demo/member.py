@@ -19,6 +19,7 @@ from typing import Any, TextIO
 from muster.client.consumer import Consumer
 from muster.client.driver import wall_clock_ms
 from muster.client.listener import RebalanceListener
+from muster.demo.way import Way
 from muster.errors import KafkaError
 from muster.model import OffsetAndMetadata, TopicPartition
 
@@ -98,7 +99,8 @@ def commit(consumer: Consumer, book: Book, offsets: dict[TopicPartition, int]) -
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one member."""
     parser = argparse.ArgumentParser(prog="python -m muster.demo.member")
-    for name in ("bootstrap", "group", "topic", "name", "file"):
+    Way.add_to(parser)
+    for name in ("group", "topic", "name", "file"):
         parser.add_argument(f"--{name}", required=True)
     arguments = parser.parse_args(argv)
     stop = threading.Event()
@@ -107,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     threading.Thread(target=_watch_parent, args=(stop,), daemon=True).start()
     with open(arguments.file, "w", encoding="utf-8") as stream:
         consumer = Consumer(
-            bootstrap_servers=arguments.bootstrap,
+            Way.of(arguments).settings(),
             group_id=arguments.group,
             client_id=arguments.name,
             partition_assignment_strategy="cooperative-sticky",

@@ -19,6 +19,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
+from muster.demo.way import Way
 from muster.spark import session
 
 FLIGHT = StructType(
@@ -42,7 +43,7 @@ def start_query(spark: SparkSession, arguments: argparse.Namespace) -> Streaming
     """Start the query: a member of the group that writes what it handles as Parquet."""
     source = (
         spark.readStream.format("muster")
-        .option("kafka.bootstrap.servers", arguments.bootstrap)
+        .options(**Way.of(arguments).options())
         .option("subscribe", arguments.topic)
         .option("group.id", arguments.group)
         .option("kafka.client.id", arguments.name)
@@ -115,7 +116,8 @@ def finish(spark: SparkSession, query: StreamingQuery, out: Path, files: Sequenc
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the query until told to finish."""
     parser = argparse.ArgumentParser(prog="python -m muster.demo.spark_query")
-    for name in ("bootstrap", "group", "topic", "name", "out", "master"):
+    Way.add_to(parser)
+    for name in ("group", "topic", "name", "out", "master"):
         parser.add_argument(f"--{name}", required=True)
     arguments = parser.parse_args(argv)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the demo, which decides

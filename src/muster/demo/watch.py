@@ -11,6 +11,7 @@ from typing import Any
 from muster.client.async_admin import AsyncAdmin
 from muster.client.driver import wall_clock_ms
 from muster.demo.story import Snapshot
+from muster.demo.way import Way
 from muster.errors import MusterError
 from muster.model import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 from muster.protocol.api import LATEST_TIMESTAMP
@@ -21,8 +22,8 @@ LOOK_EVERY_S = 0.4
 class Watcher:
     """Asks the cluster about one group and one topic, again and again; a cluster that is away is asked again."""
 
-    def __init__(self, bootstrap: str, group: str, topic: str, partitions: int) -> None:
-        self._admin = AsyncAdmin(bootstrap_servers=bootstrap, client_id="muster-demo-watch", request_timeout_ms=5_000)
+    def __init__(self, way: Way, group: str, topic: str, partitions: int) -> None:
+        self._admin = AsyncAdmin(way.settings(), client_id="muster-demo-watch", request_timeout_ms=5_000)
         self._group = group
         self._partitions = [TopicPartition(topic, number) for number in range(partitions)]
 

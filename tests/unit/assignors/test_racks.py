@@ -89,11 +89,21 @@ def test_sticky_keeps_what_is_near_though_another_order_would_be_as_good():
     assert given(found) == {"m0": partitions("t:2"), "m1": partitions("t:0"), "m2": partitions("t:1")}
 
 
-def test_members_with_other_topics_trade_for_what_is_near():
-    """m0 wants both topics, m1 only t: each has two, and t's far partition goes to m0 for one that is near m1."""
+def test_members_with_other_topics_keep_what_is_near():
     group = {
         "m0": MemberSubscription(["t", "u"], rack_id="a", user_data=_past("t:1 u:0")),
         "m1": MemberSubscription(["t"], rack_id="b", user_data=_past("t:0 t:2")),
     }
     found = get_assignor("sticky").assign_by_rack({"t": 3, "u": 1}, group, {"t": [A, B, B], "u": [A]})
     assert given(found) == {"m0": partitions("t:0 u:0"), "m1": partitions("t:1-2")}
+
+
+def test_what_balance_has_moved_away_comes_near_again():
+    """m0 alone wants u; t goes to it first, and then to one of the others: to the one in its rack."""
+    group = {
+        "m0": MemberSubscription(["t", "u"], rack_id="b"),
+        "m1": MemberSubscription(["t"], rack_id="a"),
+        "m2": MemberSubscription(["t"], rack_id="b"),
+    }
+    found = get_assignor("sticky").assign_by_rack({"t": 1, "u": 1}, group, {"t": [B], "u": [A]})
+    assert given(found) == {"m0": partitions("u:0"), "m1": [], "m2": partitions("t:0")}

@@ -1,0 +1,70 @@
+"""The way to a cluster: its address, and a file of client settings as Kafka's own tools take it, for TLS and SASL.
+
+Processes are given the file's name, and read it themselves: command lines are no place for passwords.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, fields
+
+from muster.client import properties
+from muster.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
+from muster.errors import ConfigError
+
+_OWN = ("bootstrap.servers", "client.id")
+"""What the demo decides by itself. Settings of consumers and producers alone are not taken: the demo has its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How to reach the brokers."""
+
+    bootstrap: str
+    file: str | None = None
+
+    @classmethod
+    def given(cls, bootstrap: str | None, file: str | None) -> Way | None:
+        """What the command line says; None means a broker of the demo's own.
+
+        Raises:
+            ConfigError: the file cannot be used, or does not say where the cluster is where nothing else does.
+        """
+        if file is None:
+            return None if bootstrap is None else cls(bootstrap)
+        found = properties.read(file)
+        kinds = (ConsumerConfig, ProducerConfig, AdminConfig)
+        properties.check(file, found, {setting.name for kind in kinds for setting in fields(kind)})
+        bootstrap = bootstrap or found.get("bootstrap.servers")
+        if bootstrap is None:
+            raise ConfigError(f"{file} has no bootstrap.servers: name a broker with --bootstrap")
+        way = cls(bootstrap, file)
+        ClientConfig.of(way.settings())
+        return way
+
+    def settings(self) -> dict[str, str]:
+        """The settings of any client, by Kafka's names."""
+        found = {} if self.file is None else properties.read(self.file)
+        known = properties.choose(found, {setting.name for setting in fields(ClientConfig)})
+        return {name: value for name, value in known.items() if name not in _OWN} | {
+            "bootstrap.servers": self.bootstrap
+        }
+
+    def options(self) -> dict[str, str]:
+        """The same as options of a Spark source."""
+        return {f"kafka.{name}": value for name, value in self.settings().items()}
+
+    def arguments(self) -> list[str]:
+        """The same for the command line of one of the demo's processes."""
+        return ["--bootstrap", self.bootstrap, *(() if self.file is None else ("--client-settings", self.file))]
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> Way:
+        """What `arguments` has said."""
+        return cls(arguments.bootstrap, arguments.client_settings)
+
+    @staticmethod
+    def add_to(parser: argparse.ArgumentParser) -> None:
+        """Have a parser understand `arguments`."""
+        parser.add_argument("--bootstrap", required=True)
+        parser.add_argument("--client-settings")
