@@ -22,7 +22,7 @@ import pytest
 from pyarrow import parquet
 
 from tests.support.fake_registry import fake_registry
-from tests.support.peers import free_ports
+from tests.support.peers import KafkaBroker, free_ports
 from tests.support.secure_kafka import PASSWORDS, SecureKafka
 from tests.support.zookeepers import ZooKeeperServer
 
@@ -375,6 +375,27 @@ def test_values_with_a_schema_from_a_registry(place: Place) -> None:
     assert third.startswith("set aside: the value of the record at offset 2 of flights-0 cannot be deserialized")
     aside = place.run("muster consume flights-unreadable --from-beginning --max-messages 1")
     assert aside == "written by hand\n"
+
+
+def test_an_admins_day(place: Place, kafka_broker: KafkaBroker) -> None:
+    """On Apache Kafka, which all tests of the run share: the names of topic and group are the page's own."""
+    place.redirect(9092, kafka_broker.port)
+    for one in (
+        sample("admin.md", "muster topics alter"),
+        sample("admin.md", "muster groups reset-offsets"),
+        sample("admin.md", "muster records delete"),
+        sample("admin.md", "muster health"),
+    ):
+        for command, expected in zip(one.commands, re.split(r"(?m)^\$ .+\n", one.text)[1:], strict=True):
+            pattern = ".*".join(map(re.escape, expected.split("…")))
+            if "describe" in command or "produce" in command or "consume" in command:
+                await_words(place, lambda: "", command, rf"\A{pattern}\Z")  # a broker learns of changes a moment later
+            else:
+                told = place.run(command)
+                assert re.fullmatch(pattern, told), f"$ {command}\n{told}"
+    place.run("muster topics delete departures && muster groups delete reports")
+    told = place.wait_for(place.python(sample("admin.md", "Admin(")), r"\n\{\}\n")
+    assert re.search(r"\{'arrivals': None\}\n\{.*\): 0\}\n\{.*\): None\}\n", told), told
 
 
 def await_words(place: Place, told: Callable[[], str], command: str, pattern: str) -> None:
