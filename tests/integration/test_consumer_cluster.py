@@ -74,6 +74,29 @@ def test_every_partition_is_read_from_the_replica_in_the_rack(kafka_cluster, fac
         assert numbers(read(consumer, 300)) == list(range(300))
 
 
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_a_group_gives_each_member_what_has_a_replica_in_its_rack(kafka_cluster, assignor):
+    """KIP-881: one partition on each broker, and a member in each rack, in another order than the members' ids."""
+    topic = create(kafka_cluster, 3, {0: [1], 1: [2], 2: [3]})
+    cluster = Cluster(kafka_cluster.bootstrap)
+    with contextlib.ExitStack() as held:
+        members = {
+            rack: held.enter_context(
+                cluster.consumer(
+                    "sync", client_rack=f"r{rack}", client_id=f"{4 - rack}", partition_assignment_strategy=assignor
+                )
+            )
+            for rack in (1, 2, 3)
+        }
+        for member in members.values():
+            member.subscribe([topic])
+        wanted = {rack: {TopicPartition(topic, rack - 1)} for rack in members}
+        until(
+            lambda: {rack: member.assignment() for rack, member in members.items()} == wanted,
+            lambda: [member.poll(20) for member in members.values()],
+        )
+
+
 class Load:
     """Writes numbered records until it is stopped; `acknowledged` are those that the cluster has."""
 

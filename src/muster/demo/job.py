@@ -32,7 +32,7 @@ SPARK = "spark"
 Steps = list[tuple[Step, Callable[[], Awaitable[None]]]]
 """What happens, in order, and what does it."""
 
-_START_TIMEOUT_S = 120
+_START_TIMEOUT_S = 300
 _STALL_TIMEOUT_S = 90
 
 
