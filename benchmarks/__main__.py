@@ -6,6 +6,7 @@ spark      the Spark source beside Spark's own Kafka connector
 sink       the Spark sink beside the connector's
 json       decode=json beside from_json, and what `columns` leaves out
 clients    the consumer and the producer beside other clients for Python
+concurrent records handled many at a time, beside one at a time and beside Confluent's parallel consumer
 hostile    well-behaved clients beside hostile ones
 history    the history of a large topic of groups, in Spark
 folding    the cost of a history on one core, by phase, also of histories made to be costly
@@ -27,6 +28,7 @@ OTHERS = {
     "sink": "benchmarks.spark_sink",
     "json": "benchmarks.spark_json",
     "clients": "benchmarks.clients",
+    "concurrent": "benchmarks.concurrent",
     "hostile": "benchmarks.hostile",
     "decoding": "benchmarks.decoding",
     "folding": "benchmarks.folding",

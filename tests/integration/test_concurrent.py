@@ -40,6 +40,12 @@ def cluster(request):
     return Cluster(request.getfixturevalue(fixture).bootstrap)
 
 
+@pytest.fixture
+def muster(shared_muster):
+    """For what is about processes of ours, and the same with every broker."""
+    return Cluster(shared_muster.bootstrap)
+
+
 def produce(cluster: Cluster, topic: str, keys: list[str | None]) -> None:
     """Records with these keys; their values count up."""
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
@@ -140,9 +146,9 @@ def test_each_key_in_order_and_many_at_a_time(cluster, face):
     assert lag(cluster, topic) == 0
 
 
-def test_a_record_that_fails_waits_for_another_try_and_others_go_on(cluster):
-    topic, book, failures = cluster.topic(PARTITIONS), Book(), Counter[bytes | None]()
-    produce(cluster, topic, ["bad", *some_keys(30), "bad"])
+def test_a_record_that_fails_waits_for_another_try_and_others_go_on(muster):
+    topic, book, failures = muster.topic(PARTITIONS), Book(), Counter[bytes | None]()
+    produce(muster, topic, ["bad", *some_keys(30), "bad"])
 
     def handle(record: ConsumerRecord) -> None:
         if record.key == b"bad" and failures[record.key] < 3:
@@ -154,11 +160,11 @@ def test_a_record_that_fails_waits_for_another_try_and_others_go_on(cluster):
         if book.count == 32:
             consumer.stop()
 
-    consumer = ConcurrentConsumer(cluster.settings(), handle, topics=topic, retry=Retry(delay_ms=100))
+    consumer = ConcurrentConsumer(muster.settings(), handle, topics=topic, retry=Retry(delay_ms=100))
     consumer.run()
     book.check(32)
     assert consumer.metrics()["failed_attempts"] == 3
-    assert lag(cluster, topic) == 0
+    assert lag(muster, topic) == 0
 
 
 def test_what_fails_for_good_goes_to_the_dead_letters(cluster):
@@ -190,16 +196,16 @@ def test_what_fails_for_good_goes_to_the_dead_letters(cluster):
     assert lag(cluster, topic) == 0
 
 
-def test_without_dead_letters_the_run_ends_with_the_error(cluster):
-    topic, book = cluster.topic(1), Book()
-    produce(cluster, topic, ["a", "bad", "a", "bad"])
+def test_without_dead_letters_the_run_ends_with_the_error(muster):
+    topic, book = muster.topic(1), Book()
+    produce(muster, topic, ["a", "bad", "a", "bad"])
 
     def handle(record: ConsumerRecord) -> None:
         if record.key == b"bad":
             raise ValueError("never")
         book.end(record)
 
-    settings = cluster.settings()
+    settings = muster.settings()
     consumer = ConcurrentConsumer(settings, handle, topics=topic, order="partition", retry=Retry(max_attempts=1))
     with pytest.raises(
         HandlerFailedError, match=rf"offset 1 of {topic}-0 could not be handled: ValueError: never"
@@ -207,24 +213,24 @@ def test_without_dead_letters_the_run_ends_with_the_error(cluster):
         consumer.run()
     assert e.value.record.value == b"1"
     assert isinstance(e.value.__cause__, ValueError)
-    assert lag(cluster, topic, 1) == 3
+    assert lag(muster, topic, 1) == 3
     with pytest.raises(IllegalStateError, match="make another one"):
         consumer.run()
 
 
-def test_dead_letters_that_cannot_be_written_end_the_run_and_lose_nothing(cluster):
-    topic = cluster.topic(1)
-    produce(cluster, topic, ["bad"])
+def test_dead_letters_that_cannot_be_written_end_the_run_and_lose_nothing(muster):
+    topic = muster.topic(1)
+    produce(muster, topic, ["bad"])
 
     def handle(_record: ConsumerRecord) -> None:
         raise ValueError("never")
 
     retry = Retry(max_attempts=1)
-    consumer = ConcurrentConsumer(cluster.settings(), handle, topics=topic, retry=retry, dead_letter_topic="no good!")
+    consumer = ConcurrentConsumer(muster.settings(), handle, topics=topic, retry=retry, dead_letter_topic="no good!")
     with pytest.raises(HandlerFailedError) as caught:
         consumer.run()
     assert isinstance(caught.value.__cause__, KafkaError)
-    assert lag(cluster, topic, 1) == 1
+    assert lag(muster, topic, 1) == 1
 
 
 # --- several members -------------------------------------------------------------------------------------------------
@@ -321,36 +327,36 @@ def test_a_kill_repeats_only_what_the_last_commit_could_not_say(cluster, mode, t
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_and_sigterm_end_it_in_good_order(cluster, how, tmp_path):
-    topic, book = cluster.topic(PARTITIONS), tmp_path / "book"
-    produce(cluster, topic, some_keys(2_000))
-    with app(cluster, topic, "threads", book) as process:
+def test_ctrl_c_and_sigterm_end_it_in_good_order(muster, how, tmp_path):
+    topic, book = muster.topic(PARTITIONS), tmp_path / "book"
+    produce(muster, topic, some_keys(2_000))
+    with app(muster, topic, "threads", book) as process:
         wait_until(lambda: len(lines(book, "end")) >= 50)
         process.send_signal(how)
         assert process.wait(PATIENCE_S) == 0, (tmp_path / "output").read_text()
     ended = [place for place, _ in lines(book, "end")]
     assert len(ended) < 2_000
-    assert set(ended) == told(cluster, topic)
+    assert set(ended) == told(muster, topic)
     assert Counter(lines(book, "begin")) == Counter(lines(book, "end"))
 
 
-def test_a_second_ctrl_c_does_not_wait(cluster, tmp_path):
-    topic, book = cluster.topic(PARTITIONS), tmp_path / "book"
-    produce(cluster, topic, ["stuck", *some_keys(20)])
-    with app(cluster, topic, "async", book) as process:
+def test_a_second_ctrl_c_does_not_wait(muster, tmp_path):
+    topic, book = muster.topic(PARTITIONS), tmp_path / "book"
+    produce(muster, topic, ["stuck", *some_keys(20)])
+    with app(muster, topic, "async", book) as process:
         wait_until(lambda: len(lines(book, "end")) == 20)
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) == 0, (tmp_path / "output").read_text()
-    assert len(told(cluster, topic)) == 20
+    assert len(told(muster, topic)) == 20
 
 
-def test_a_process_that_dies_takes_its_record_along_and_no_other(cluster, tmp_path):
-    topic, book = cluster.topic(PARTITIONS), tmp_path / "book"
-    dead = cluster.topic(1, f"{topic}-dead")
-    produce(cluster, topic, [*some_keys(20), "die", *some_keys(20), "boom"])
-    with app(cluster, topic, "processes", book) as process:
-        with cluster.consumer("sync", group_id=f"{cluster.group}-dead") as reader:
+def test_a_process_that_dies_takes_its_record_along_and_no_other(muster, tmp_path):
+    topic, book = muster.topic(PARTITIONS), tmp_path / "book"
+    dead = muster.topic(1, f"{topic}-dead")
+    produce(muster, topic, [*some_keys(20), "die", *some_keys(20), "boom"])
+    with app(muster, topic, "processes", book) as process:
+        with muster.consumer("sync", group_id=f"{muster.group}-dead") as reader:
             reader.subscribe([dead])
             letters = {letter.key: dict(letter.headers) for letter in read(reader, 2)}
         wait_until(lambda: len(lines(book, "end")) == 40)
@@ -361,14 +367,13 @@ def test_a_process_that_dies_takes_its_record_along_and_no_other(cluster, tmp_pa
     assert letters[b"boom"]["__muster.errors.message"] == b"it never works"
     assert Counter(key for _, key in lines(book, "begin"))["die"] == 2
     assert len(set(lines(book, "end"))) == len(lines(book, "end")) == 40
-    assert lag(cluster, topic) == 0
+    assert lag(muster, topic) == 0
 
 
-def test_processes_end_with_the_one_that_started_them(shared_muster, tmp_path):
-    cluster = Cluster(shared_muster.bootstrap)
-    topic, book = cluster.topic(PARTITIONS), tmp_path / "book"
-    produce(cluster, topic, ["stuck", "k", "k"])
-    with app(cluster, topic, "processes", book) as process:
+def test_processes_end_with_the_one_that_started_them(muster, tmp_path):
+    topic, book = muster.topic(PARTITIONS), tmp_path / "book"
+    produce(muster, topic, ["stuck", "k", "k"])
+    with app(muster, topic, "processes", book) as process:
         wait_until(lambda: len(lines(book, "end")) == 2)
         threads = Path(f"/proc/{process.pid}/task").iterdir()
         started = [pid for thread in threads for pid in (thread / "children").read_text().split()]
@@ -378,12 +383,12 @@ def test_processes_end_with_the_one_that_started_them(shared_muster, tmp_path):
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started))
 
 
-def test_the_group_is_gone_from_when_it_ends(cluster):
+def test_the_group_is_gone_from_when_it_ends(muster):
     """`run` leaves the group: nobody waits for a session to end."""
-    topic = cluster.topic(1)
-    produce(cluster, topic, ["a"])
-    consumer = ConcurrentConsumer(cluster.settings(), lambda _record: consumer.stop(), topics=topic)
+    topic = muster.topic(1)
+    produce(muster, topic, ["a"])
+    consumer = ConcurrentConsumer(muster.settings(), lambda _record: consumer.stop(), topics=topic)
     consumer.run()
-    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        [group] = admin.describe_consumer_groups([cluster.group]).values()
+    with Admin(bootstrap_servers=muster.bootstrap) as admin:
+        [group] = admin.describe_consumer_groups([muster.group]).values()
     assert not group.members  # type: ignore[union-attr]

@@ -53,6 +53,8 @@ class Rules:
     def __post_init__(self) -> None:
         if not callable(self.order) and self.order not in ORDERS:
             raise ConfigError(f'order is {self.order!r}; it is "key", "partition", "unordered" or a function')
+        if not isinstance(self.retry, Retry):
+            raise ConfigError(f"retry is {self.retry!r}; it is a Retry(max_attempts=…, delay_ms=…)")
         for name in ("concurrency", "max_buffered", "max_buffered_bytes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")

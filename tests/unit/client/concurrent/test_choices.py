@@ -1,0 +1,86 @@
+"""What the faces refuse, each in a sentence, and how they end when no broker is there."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from muster.client.concurrent import AsyncConcurrentConsumer, ConcurrentConsumer
+from muster.errors import ConfigError, IllegalStateError
+
+GROUP = {"bootstrap.servers": "127.0.0.1:1", "group.id": "delays"}
+
+
+def handle(_record: object) -> None: ...
+
+
+async def handle_async(_record: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("settings", "choices", "words"),
+    [
+        (GROUP, {"topics": ()}, "name topics, or a pattern for them"),
+        (GROUP, {"topics": "t", "pattern": "t.*"}, "name topics, or a pattern for them"),
+        ({}, {}, "group_id is not set"),
+        (GROUP, {"enable_auto_commit": True}, "enable_auto_commit cannot be on"),
+        (GROUP, {"order": "keys"}, 'it is "key", "partition", "unordered" or a function'),
+        (GROUP, {"workers": "fibers"}, 'it is "threads" or "processes"'),
+        (GROUP, {"concurrency": 0}, "must be at least 1"),
+        (GROUP, {"concurency": 3}, "concurency"),
+        (GROUP, {"retry": 3}, "it is a Retry"),
+        (GROUP, {"dead_letter_topic": "t"}, "its own topic of dead letters"),
+        (GROUP, {"topics": None, "pattern": "t.*", "dead_letter_topic": "t-dead"}, "its own topic of dead letters"),
+        (GROUP, {"drain_timeout_ms": 300_000}, "below max_poll_interval_ms"),
+        (GROUP, {"commit_interval_ms": 0}, "commit_interval_ms must be at least 1"),
+    ],
+)
+def test_choices_that_make_no_sense(settings: Any, choices: Any, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ConcurrentConsumer(settings, handle, **({"topics": "t"} | choices))
+    assert words in str(caught.value)
+
+
+def test_handlers_that_do_not_fit() -> None:
+    with pytest.raises(TypeError, match="which cannot be called"):
+        ConcurrentConsumer(GROUP, None, topics="t")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="which cannot be called"):
+        AsyncConcurrentConsumer(GROUP, "handle", topics="t")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="handler for AsyncConcurrentConsumer"):
+        ConcurrentConsumer(GROUP, handle_async, topics="t")
+    with pytest.raises(ConfigError, match="a function at the top of a module"):
+        ConcurrentConsumer(GROUP, lambda _record: None, topics="t", workers="processes")
+
+
+def test_it_ends_without_a_broker_and_before_it_has_begun() -> None:
+    consumer = ConcurrentConsumer(GROUP, handle, topics="t")
+    timer = threading.Timer(0.2, consumer.stop)
+    timer.start()
+    consumer.run()
+    timer.join()
+    stopped = ConcurrentConsumer(GROUP, handle, topics="t")
+    stopped.stop()
+    stopped.run()
+    assert stopped.metrics()["handled"] == 0
+
+
+def test_a_task_that_awaits_it_can_be_cancelled() -> None:
+    async def scene() -> None:
+        running = asyncio.ensure_future(AsyncConcurrentConsumer(GROUP, handle_async, topics="t").run())
+        await asyncio.sleep(0.1)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(scene())
+
+
+def test_the_blocking_one_does_not_run_in_an_event_loop() -> None:
+    async def scene() -> None:
+        ConcurrentConsumer(GROUP, handle, topics="t").run()
+
+    with pytest.raises(IllegalStateError, match="use AsyncConcurrentConsumer"):
+        asyncio.run(scene())
