@@ -284,6 +284,8 @@ def test_settings_as_kafkas_tool_shows_them(cluster, muster):
         "  consumer.heartbeat.interval.ms=6000"
     ]
     assert "INVALID_CONFIG" in muster("configs", "alter", "topics", topic, "--set", "segment.ms=x", code=1)
+    told = muster("configs", "describe", "brokers", "99", code=1)
+    assert told == "muster: the cluster has no broker 99 now; there are 1\n"
 
 
 @on_kafka

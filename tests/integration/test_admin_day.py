@@ -91,7 +91,6 @@ def test_records_of_a_compacted_topic_stay(admin, cluster):
     assert code(admin.delete_records({place: 0})[place]) is ErrorCode.POLICY_VIOLATION
 
 
-@on_kafka
 def test_settings_are_changed_one_by_one(admin, cluster):
     topic = cluster.topic(1)
     about, missing = (ConfigResource(ConfigResourceType.TOPIC, name) for name in (topic, "not-there"))

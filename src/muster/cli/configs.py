@@ -11,7 +11,7 @@ from muster.cli.common import add_connection, add_timeout, open_admin, pairs, pr
 from muster.client.admin import Admin
 from muster.client.core.admin import ConfigEntry, ConfigResource, ConfigResourceType
 from muster.client.core.admin_configs import ConfigChange, ConfigOperation
-from muster.errors import ConfigError, KafkaError
+from muster.errors import ConfigError, KafkaError, MusterError
 
 KINDS = {
     "topics": ConfigResourceType.TOPIC,
@@ -86,9 +86,20 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.names and not arguments.default:
             raise ConfigError("configs alter: name what is to be changed, or give --default for all brokers")
         with open_admin(arguments) as admin:
+            _check_brokers(admin, arguments)
             return _alter(admin, arguments, changes)
     with open_admin(arguments) as admin:
+        _check_brokers(admin, arguments)
         return _describe(admin, arguments)
+
+
+def _check_brokers(admin: Admin, arguments: argparse.Namespace) -> None:
+    """A broker keeps its own settings: for one that is away, a client would wait until its time is over."""
+    if arguments.kind == "brokers" and arguments.names:
+        there = {str(node.node_id) for node in admin.describe_cluster().nodes}
+        for name in arguments.names:
+            if name not in there:
+                raise MusterError(f"the cluster has no broker {name} now; there are {', '.join(sorted(there))}")
 
 
 def _resources(arguments: argparse.Namespace) -> list[ConfigResource]:
