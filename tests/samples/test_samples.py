@@ -278,6 +278,22 @@ def test_many_records_at_a_time(place: Place) -> None:
     assert told().splitlines() == lines
 
 
+def test_a_trace_goes_through_kafka(place: Place) -> None:
+    serve(place)
+    told = place.run(f"{sys.executable} {EXAMPLES / 'opentelemetry_trace.py'}")
+    decoder, spans = json.JSONDecoder(), []
+    while (start := told.find("{")) >= 0:
+        span, end = decoder.raw_decode(told, start)
+        spans.append(span)
+        told = told[end:]
+    sent, received = spans
+    assert (sent["name"], received["name"]) == ("send traced", "receive traced")
+    assert received["parent_id"] == sent["context"]["span_id"]
+    assert received["context"]["trace_id"] == sent["context"]["trace_id"]
+    assert sent["attributes"] == received["attributes"] == {"messaging.kafka.offset": 0}
+    assert told.strip() == "b'hello'"
+
+
 def test_each_record_once_where_a_batch_is_run_twice(place: Place, java: str) -> None:
     flights(place)
     scripts = [str(EXAMPLES / name) for name in ("spark_once_parquet.py", "spark_once_sqlite.py")]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from muster.client.async_producer import AsyncProducer
     from muster.client.consumer import Consumer
     from muster.client.core.admin import NewTopic
+    from muster.client.hooks import ConsumerHooks, ProducerHooks
     from muster.client.listener import RebalanceListener
     from muster.client.producer import Producer
 
@@ -26,8 +27,10 @@ _HOMES = {
     "AsyncConsumer": "muster.client.async_consumer",
     "AsyncProducer": "muster.client.async_producer",
     "Consumer": "muster.client.consumer",
+    "ConsumerHooks": "muster.client.hooks",
     "NewTopic": "muster.client.core.admin",
     "Producer": "muster.client.producer",
+    "ProducerHooks": "muster.client.hooks",
     "RebalanceListener": "muster.client.listener",
 }
 
@@ -37,8 +40,10 @@ __all__ = [
     "AsyncConsumer",
     "AsyncProducer",
     "Consumer",
+    "ConsumerHooks",
     "NewTopic",
     "Producer",
+    "ProducerHooks",
     "RebalanceListener",
 ]
 

@@ -20,6 +20,7 @@ from muster.client.core.consumer import ConsumerCore, OnDone
 from muster.client.core.subscription_state import OffsetReset, SubscriptionKind
 from muster.client.decoding import DecodingHandout
 from muster.client.handout import Handout, Records
+from muster.client.hooks import ConsumerHooks, WatchedConsumer
 from muster.client.listener import RebalanceListener
 from muster.client.measures import RecordCounts
 from muster.client.metrics import Metrics, of_consumer
@@ -74,6 +75,7 @@ class AsyncConsumer(Questions):
         *,
         key_deserializer: GivenDeserializer | None = None,
         value_deserializer: GivenDeserializer | None = None,
+        hooks: Sequence[ConsumerHooks] = (),
         **more: Any,
     ) -> None:
         deserializers = Deserializers(key_deserializer, value_deserializer)
@@ -88,6 +90,9 @@ class AsyncConsumer(Questions):
         self._core.unhandled = self._handout.unhandled
         self._arrow: ArrowReader | None = None
         self._consumed = RecordCounts()
+        self._hooks = WatchedConsumer(hooks)
+        if self._hooks and self._config.group_id is not None:
+            self._core.group.commits.on_committed = self._hooks.committed
         self._started = False
         self._polling = False
         self._reader: asyncio.Task[Any] | None = None
@@ -267,10 +272,10 @@ class AsyncConsumer(Questions):
         async def hand_out() -> Records:
             decoding = self._decoding
             if decoding is None:
-                self._take(limit)
+                await self._take(limit)
                 return self._handout.hand_out(limit)
             decoding.raise_failure()
-            self._take(limit)
+            await self._take(limit)
             reading = decoding.reading(limit)
             if reading:
                 await self._pump.call_user(reading)
@@ -353,12 +358,14 @@ class AsyncConsumer(Questions):
             if found or not await self._pump.wait(self._has_news, deadline):
                 return found
 
-    def _take(self, limit: int) -> bool:
+    async def _take(self, limit: int) -> bool:
         """Take records from the core if none are left. Returns whether there are records to hand out."""
         if not self._handout.has_records:
             records = self._core.collect(limit)
             self._consumed.add(records, self._driver.now())
             self._handout.take(records)
+            if self._hooks and records:
+                await self._pump.call_user(partial(self._hooks.consumed, records))
         return self._handout.has_records
 
     def _has_news(self) -> bool:
@@ -395,7 +402,7 @@ class AsyncConsumer(Questions):
         """Wait for records for iteration to hand out."""
 
         async def hand_out() -> bool:
-            return self._take(self._config.max_poll_records)
+            return await self._take(self._config.max_poll_records)
 
         await self._poll(self._config.max_poll_interval_ms // 2, hand_out)
 

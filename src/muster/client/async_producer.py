@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from muster.client import forks
 from muster.client.config import ProducerConfig
 from muster.client.core.produce.partitioner import Partitioner
+from muster.client.hooks import Hooked, ProducerHooks, producer_hooks
 from muster.client.metrics import Metrics
 from muster.client.producer_engine import (
     UNCLOSED_MS,
@@ -45,9 +46,11 @@ class AsyncProducer(forks.StaysHere):
         key_serializer: GivenSerializer | None = None,
         value_serializer: GivenSerializer | None = None,
         partitioner: Partitioner | None = None,
+        hooks: Sequence[ProducerHooks] = (),
         **more: Any,
     ) -> None:
         config = ProducerConfig.of(settings, **more)
+        self._hook = producer_hooks(hooks)
         self._room = asyncio.Event()
         self._over = asyncio.Event()
         self._engine = Engine(
@@ -95,13 +98,26 @@ class AsyncProducer(forks.StaysHere):
             await self._ready()
         if on_delivery is not None:
             check_callable("on_delivery", on_delivery)
-        record = self._engine.encode(topic, value, key, partition, timestamp_ms, headers)
-        if not self._engine.core.has_room(record.size):
-            await self._wait_for_room(record.size)
-            self._check_open()
-        future: asyncio.Future[RecordMetadata] = asyncio.Future(loop=asyncio.get_running_loop())
-        record.receipt = future if on_delivery is None else Receipt(future, on_delivery)
-        if self._engine.append(record, self._engine.driver.now()):
+        hooked: Hooked | None = None
+        if self._hook is not None:
+            hooked = self._hook(topic, value, key, partition, timestamp_ms, headers)
+            topic, value, key, partition, timestamp_ms, headers = hooked.fields
+        try:
+            record = self._engine.encode(topic, value, key, partition, timestamp_ms, headers)
+            if not self._engine.core.has_room(record.size):
+                await self._wait_for_room(record.size)
+                self._check_open()
+            future: asyncio.Future[RecordMetadata] = asyncio.Future(loop=asyncio.get_running_loop())
+            if hooked is not None:
+                record.receipt = hooked.of(future, on_delivery)
+            else:
+                record.receipt = future if on_delivery is None else Receipt(future, on_delivery)
+            news = self._engine.append(record, self._engine.driver.now())
+        except Exception as error:
+            if hooked is not None:
+                hooked.failed(error)
+            raise
+        if news:
             await asyncio.sleep(0)  # a caller that sends without a pause must not keep the batches from going out
         return future
 

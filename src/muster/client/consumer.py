@@ -8,11 +8,12 @@ thread, inside the call, as in Kafka's own client. Records come over a batch at 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from muster.client.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS, AsyncConsumer, OffsetsToCommit
 from muster.client.blocking import BlockingReader
+from muster.client.hooks import ConsumerHooks
 from muster.client.listener import RebalanceListener
 from muster.client.loop import LoopThread, in_caller
 from muster.client.metrics import Metrics
@@ -50,10 +51,15 @@ class Consumer(BlockingReader):
         *,
         key_deserializer: GivenDeserializer | None = None,
         value_deserializer: GivenDeserializer | None = None,
+        hooks: Sequence[ConsumerHooks] = (),
         **more: Any,
     ) -> None:
         self._consumer = AsyncConsumer(
-            settings, key_deserializer=key_deserializer, value_deserializer=value_deserializer, **more
+            settings,
+            key_deserializer=key_deserializer,
+            value_deserializer=value_deserializer,
+            hooks=hooks,
+            **more,
         )
         self._consumer._pump.call_user = in_caller
         self._handout = self._consumer._handout

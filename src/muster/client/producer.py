@@ -7,7 +7,7 @@ thread, as `Consumer` is an `AsyncConsumer`: `send` is called for each record, s
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any
@@ -16,6 +16,7 @@ from muster.client import forks
 from muster.client.config import ProducerConfig
 from muster.client.core.produce.partitioner import Partitioner
 from muster.client.delivery import DeliveryFuture
+from muster.client.hooks import Hooked, ProducerHooks, producer_hooks
 from muster.client.metrics import Metrics
 from muster.client.outbox import Outbox
 from muster.client.producer_engine import Headers, OnDelivery, Receipt, check_callable, patience_ms
@@ -44,9 +45,11 @@ class Producer(forks.StaysHere):
         key_serializer: GivenSerializer | None = None,
         value_serializer: GivenSerializer | None = None,
         partitioner: Partitioner | None = None,
+        hooks: Sequence[ProducerHooks] = (),
         **more: Any,
     ) -> None:
         config = ProducerConfig.of(settings, **more)
+        self._hook = producer_hooks(hooks)
         self._outbox = Outbox(config, Serializers(key_serializer, value_serializer), partitioner)
         self._engine = self._outbox.engine
 
@@ -78,10 +81,22 @@ class Producer(forks.StaysHere):
         """
         if on_delivery is not None:
             check_callable("on_delivery", on_delivery)
-        record = self._engine.encode(topic, value, key, partition, timestamp_ms, headers)
-        future = DeliveryFuture()
-        record.receipt = future if on_delivery is None else Receipt(future, on_delivery)
-        self._outbox.put(record)
+        hooked: Hooked | None = None
+        if self._hook is not None:
+            hooked = self._hook(topic, value, key, partition, timestamp_ms, headers)
+            topic, value, key, partition, timestamp_ms, headers = hooked.fields
+        try:
+            record = self._engine.encode(topic, value, key, partition, timestamp_ms, headers)
+            future = DeliveryFuture()
+            if hooked is not None:
+                record.receipt = hooked.of(future, on_delivery)
+            else:
+                record.receipt = future if on_delivery is None else Receipt(future, on_delivery)
+            self._outbox.put(record)
+        except Exception as error:
+            if hooked is not None:
+                hooked.failed(error)
+            raise
         return future
 
     def send_and_wait(

@@ -68,6 +68,11 @@ class Receipt:
         self.future = future
         self.on_delivery = on_delivery
 
+    @property
+    def tells_caller(self) -> bool:
+        """Whether the caller hears of the outcome by it."""
+        return True
+
 
 class Engine(ProducerLoop):
     """Everything but `encode` belongs to the event loop. `on_told` is called after each round of telling."""
@@ -202,7 +207,7 @@ class Engine(ProducerLoop):
                 future.set_result(metadata)
             elif error is not None:
                 future.set_exception(error)
-                self._on_failed(future, error, isinstance(receipt, Receipt))
+                self._on_failed(future, error, isinstance(receipt, Receipt) and receipt.tells_caller)
         except (InvalidStateError, asyncio.InvalidStateError):
             pass  # the caller has cancelled it, perhaps this moment
         except BaseException as raised:  # out of a callback of the future

@@ -117,6 +117,8 @@ class Commits:
         self._membership = membership
         self._events = events
         self._seed = seed
+        self.on_committed: Callable[[Offsets], None] = lambda _offsets: None
+        """Called with the offsets of each commit that has succeeded."""
         self._commits: deque[_Commit] = deque()
         self._fetches: list[_Fetch] = []
         self._positions: _Fetch | None = None
@@ -218,6 +220,8 @@ class Commits:
         """Report what is done, in the order in which it was asked for."""
         while self._commits and self._commits[0].done:
             commit = self._commits.popleft()
+            if commit.error is None and commit.offsets:
+                self.on_committed(commit.offsets)
             commit.on_done(commit.error, now)
 
     # --- commit ------------------------------------------------------------------------------------------------------
