@@ -16,7 +16,7 @@ from muster.metrics import port as module
 from muster.metrics.exposition import Page, text_page
 from muster.metrics.port import MalformedError, MetricsPort, parse
 
-LARGE, HUGE = b"x" * 1_000_000, b"x" * 30_000_000
+LARGE, HUGE = b"x" * 8_000_000, b"x" * 30_000_000
 
 
 class Pages:
