@@ -244,10 +244,11 @@ class Engine(RebalanceListener):
         while not job.is_void:
             try:
                 await self._write_dead_letter(job, brief=brief)
-            except KafkaError as error:
-                too_large = error.code is ErrorCode.MESSAGE_TOO_LARGE and not brief
+            except Exception as error:
+                code = error.code if isinstance(error, KafkaError) else None
+                too_large = code is ErrorCode.MESSAGE_TOO_LARGE and not brief
                 brief = brief or too_large
-                if not too_large and not error.retriable:
+                if not too_large and not (isinstance(error, KafkaError) and error.retriable):
                     self._cause = error
                     log.error("a dead letter cannot be written to %s: %s", self._options.dead_letter_topic, error)
                     self.core.not_buried(job)
