@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from muster.broker.beside import SETTINGS as OF_COORDINATOR
-from muster.broker.config import SETTINGS
+from muster.broker.config import DYNAMIC, SETTINGS
 from muster.broker.settings import Setting, show
 from muster.broker.topic_settings import SETTINGS as TOPIC_SETTINGS
 from muster.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
@@ -30,7 +30,9 @@ A name that does not exist is refused, with the nearest one that does.
 
 The sources of a value, from the weakest to the strongest: the default; the file of `--config`, in TOML, with quoted
 keys in its table `[broker]` (`"num.partitions" = 3`); the environment, `MUSTER_` and the name in capitals with
-underscores (`MUSTER_NUM_PARTITIONS=3`); `-o num.partitions=3`; the flags of `muster serve`.
+underscores (`MUSTER_NUM_PARTITIONS=3`); `-o num.partitions=3`; the flags of `muster serve`; for a setting with a *d*
+behind its name what it is given while the broker runs (`kafka-configs`, AlterConfigs), which holds at once, and again
+after a restart.
 
 """
 
@@ -42,8 +44,9 @@ COORDINATOR = """
 TOPICS = """
 ## Topics
 
-A topic gets its settings when it is created (`muster topics create flights --config retention.ms=60000`). A setting
-that is not given then has the value of the broker's setting in the last column.
+A topic gets its settings when it is created (`muster topics create flights --config retention.ms=60000`), and may get
+others at any time, which hold at once. A setting that it is not given has the value of the broker's setting in the last
+column.
 
 """
 
@@ -85,11 +88,16 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
 
 
 def _broker(setting: Setting) -> tuple[str, ...]:
+    name, *rest = _described(setting)
+    return f"{name} *d*" if setting.name in DYNAMIC else name, *rest
+
+
+def _described(setting: Setting) -> tuple[str, ...]:
     return f"`{setting.name}`", _code(show(setting.default)), setting.documentation
 
 
 def _topic(setting: Setting) -> tuple[str, ...]:
-    return *_broker(setting), f"`{setting.synonym}`" if setting.synonym else ""
+    return *_described(setting), f"`{setting.synonym}`" if setting.synonym else ""
 
 
 def _code(value: object) -> str:

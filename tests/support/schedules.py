@@ -25,7 +25,11 @@ PEERS = {
     "muster": ("kill_worker", "broker_kill", "broker_freeze"),
     "cluster": ("kill_worker", "broker_kill", "grow"),
 }
-"""What else is done, on muster's broker or on three of Apache Kafka. muster's adds no partitions to a topic."""
+"""What else is drawn, on muster's broker or on three of Apache Kafka."""
+
+GROWS_BELOW_S = 0.5
+"""On muster's broker the topic grows where a worker is to be killed so soon. It grew on Kafka's alone once, and all
+else that a seed draws stays as it was."""
 
 ORDERLY = ("stop",)
 """Ends after which what Spark has noted as done is committed."""
@@ -93,7 +97,10 @@ def _steps(random: Random, mode: str, peer: str) -> Iterator[Step]:
         joined = (joined or do == "join") and do not in LEAVES
         costly += do == "join" or (do in ENDS and do not in IN_PLACE)
         early = do in ENDS and do != "stop" and random.random() < 0.2
-        yield Step(do, round(random.uniform(0, 1.5), 2), who, early, round(random.uniform(0.5, 4), 1))
+        after_s, for_s = round(random.uniform(0, 1.5), 2), round(random.uniform(0.5, 4), 1)
+        if peer == "muster" and do == "kill_worker" and after_s < GROWS_BELOW_S:
+            do = "grow"
+        yield Step(do, after_s, who, early, for_s)
 
 
 Batch = tuple[str, int]

@@ -66,7 +66,8 @@ class Partitions:
             log = self._store.create(TopicPartition(topic.name, index), config)
             self._open.setdefault(topic.name, {})[index] = log
             yield
-        self.configure(topic)  # its settings may have been changed meanwhile
+        if self.is_there(topic):
+            self.configure(topic)  # its settings may have been changed meanwhile
 
     def newest_epoch(self, topic: Topic, index: int) -> int:
         """The newest epoch under which this broker knows to have led a partition, -1 if it has not. Raises OSError."""

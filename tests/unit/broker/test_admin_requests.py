@@ -110,6 +110,19 @@ async def test_settings_that_change_while_partitions_are_added_hold_for_all(brok
     assert {log.config.max_message_bytes for log in logs if log is not None} == {2222}
 
 
+async def test_a_topic_that_takes_the_place_of_one_that_grows_keeps_its_own_settings(broker: Broker) -> None:
+    topic = broker.changes.create_topic("t", 1, {"max.message.bytes": "1111"})
+    steps = broker.changes.growing([Growth(topic, 1, 2)])
+    next(steps)
+    broker.changes.delete_topic(topic)
+    broker.changes.create_topic("t", 1, {"max.message.bytes": "2222"})
+    for _ in steps:
+        pass
+    log = broker.partitions.get("t", 0)
+    assert log is not None
+    assert log.config.max_message_bytes == 2222
+
+
 # ------------------------------------------------------------------------------------------------------------ records
 
 

@@ -12,8 +12,10 @@ import pytest
 
 from muster.broker import given_settings, topic_settings
 from muster.broker.broker import Broker
+from muster.broker.calls import at_once
 from muster.broker.config import DYNAMIC, SETTINGS, BrokerConfig
 from muster.broker.given_settings import FILE, GivenSettings
+from muster.broker.handlers import alter_configs
 from muster.broker.settings import Source
 from muster.broker.topic_settings import Change, Operation
 from muster.errors import ConfigError, ErrorCode, KafkaError
@@ -251,6 +253,24 @@ async def test_what_brokers_are_given_goes_before_what_they_were_started_with(tm
         assert config_of(broker).max_message_bytes == 8000
         assert await put(broker, 4, "") == 0
         assert (config_of(broker).max_message_bytes, config_of(broker).retention_ms) == (7000, 70)
+
+
+async def test_what_changes_between_two_slices_is_looked_at_again(broker: Broker) -> None:
+    """The sequence: the checks; then broker's settings, a slice at a time; another request; then the topic's."""
+    config = a.IncrementalAlterConfigsRequestAlterableConfig
+    resource = a.IncrementalAlterConfigsRequestAlterConfigsResource
+    request = a.IncrementalAlterConfigsRequest(
+        [
+            resource(4, "1", [config("log.retention.ms", SET, "9")]),
+            resource(2, "t", [config("min.compaction.lag.ms", SET, "50")]),
+        ]
+    )
+    needs = alter_configs.Needs(broker.cluster, broker.topics, broker.partitions, broker.given, None)
+    steps: Any = alter_configs.incremental_alter_configs(needs, request, Any)  # type: ignore[arg-type]
+    next(steps)
+    assert await alter(broker, 2, "t", ("max.compaction.lag.ms", SET, "10")) == (0, None)
+    answer = at_once(steps)
+    assert [each.error_code for each in answer.responses] == [0, ErrorCode.INVALID_CONFIG]
 
 
 async def test_the_topic_of_events_has_the_settings_of_its_brokers(broker: Broker) -> None:

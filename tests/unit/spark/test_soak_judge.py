@@ -105,6 +105,7 @@ def test_schedules_follow_from_their_seeds_and_leave_nothing_out():
     }
     done = {step.do for each in schedules for step in each.steps}
     assert done == {*ENDS, *PEERS["muster"], *PEERS["cluster"], *LEAVES, "join"}
+    assert any(step.do == "grow" for each in schedules if each.peer == "muster" for step in each.steps)
     for each in schedules:
         there = {"a"}
         for step in each.steps:

@@ -214,10 +214,14 @@ class _Work:
         changed = []
         for name, (result, rule) in self._topics.items():
             topic = self._here.topics.get(name)
-            if topic is None:  # deleted between two slices
-                result.error = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
-            else:
+            try:  # other requests may have had their turn since the checks
+                if topic is None:
+                    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
                 changed.append((topic, topic.partitions, rule(topic.settings)))
+            except KafkaError as error:
+                result.error = error
+            except ConfigError as wrong:
+                result.error = KafkaError(ErrorCode.INVALID_CONFIG, str(wrong))
         try:
             if changed:
                 self._here.topics.change_all(changed)
