@@ -227,7 +227,8 @@ def test_traffic_adds_up() -> None:
     assert [getattr(one, name) for name in Traffic.__slots__] == [101 * n for n in range(1, len(Traffic.__slots__) + 1)]
 
 
-async def test_health(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.interpreted
+async def test_health_while_groups_are_loaded(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     assert await watched.get("/healthz") == (200, "serving\n")
     monkeypatch.setattr(type(watched.broker.groups.runtime), "is_loading", property(lambda self: True))
     assert await watched.get("/healthz") == (503, "groups are being loaded\n")
