@@ -383,6 +383,22 @@ def test_processes_end_with_the_one_that_started_them(muster, tmp_path):
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started))
 
 
+def test_stop_waits_for_what_is_under_way(muster):
+    topic = muster.topic(1)
+    ended: list[int] = []
+    produce(muster, topic, ["a", "a"])
+
+    async def handle(record: ConsumerRecord) -> None:
+        consumer.stop()
+        await asyncio.sleep(0.3)
+        ended.append(record.offset)
+
+    consumer = AsyncConcurrentConsumer(muster.settings(), handle, topics=topic)
+    asyncio.run(consumer.run())
+    assert ended == [0]
+    assert lag(muster, topic, 1) == 1
+
+
 def test_the_group_is_gone_from_when_it_ends(muster):
     """`run` leaves the group: nobody waits for a session to end."""
     topic = muster.topic(1)
