@@ -1,0 +1,84 @@
+"""Apache Kafka's MirrorMaker 2 between clusters, in a process of its own, with intervals short enough for a test."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from tests.support import peers
+
+STOP_TIMEOUT_S = 60.0
+
+EVERY_FLOW = {
+    "replication.factor": "1",
+    "checkpoints.topic.replication.factor": "1",
+    "heartbeats.topic.replication.factor": "1",
+    "offset-syncs.topic.replication.factor": "1",
+    "offset.storage.replication.factor": "1",
+    "status.storage.replication.factor": "1",
+    "config.storage.replication.factor": "1",
+    "offset.storage.partitions": "1",
+    "status.storage.partitions": "1",
+    "refresh.topics.interval.seconds": "1",
+    "refresh.groups.interval.seconds": "1",
+    "sync.topic.configs.interval.seconds": "1",
+    "emit.heartbeats.interval.seconds": "1",
+    "emit.checkpoints.interval.seconds": "1",
+    "sync.group.offsets.enabled": "true",
+    "sync.group.offsets.interval.seconds": "1",
+    "sync.topic.acls.enabled": "false",
+    "offset.lag.max": "0",
+    "offset.flush.interval.ms": "1000",
+    "tasks.max": "1",
+}
+"""One replica, everything each second, and a sync of offsets for each record, so that translated offsets are exact."""
+
+
+class MirrorMaker:
+    """One MirrorMaker 2 for some flows, such as ("left", "right"), between clusters with these addresses."""
+
+    def __init__(
+        self,
+        folder: Path,
+        clusters: Mapping[str, str],
+        flows: Iterable[tuple[str, str]],
+        *,
+        topics: str,
+        groups: str,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        settings = {
+            "clusters": ",".join(clusters),
+            **{f"{alias}.bootstrap.servers": address for alias, address in clusters.items()},
+            **{f"{source}->{target}.enabled": "true" for source, target in flows},
+            "topics": topics,
+            "groups": groups,
+            **EVERY_FLOW,
+        }
+        self._properties = folder / "mm2.properties"
+        self._properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        self._log = folder / "mm2.log"
+
+    def log(self) -> str:
+        """What it has said so far."""
+        return self._log.read_text(errors="replace")
+
+    def __enter__(self) -> MirrorMaker:
+        jars = peers.fetched_jars("mirror", peers.KAFKA_VERSION)
+        log4j = f"-Dlog4j2.configurationFile={peers.PEERS / 'kafka' / 'log4j2.xml'}"
+        classes = f"{jars}/*:{peers.kafka_classpath()}"
+        main = ["org.apache.kafka.connect.mirror.MirrorMaker", str(self._properties)]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                peers.java_command([log4j, "-cp", classes, *main]), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
