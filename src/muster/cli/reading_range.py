@@ -28,7 +28,7 @@ def add_range(parser: argparse.ArgumentParser) -> None:
 
 def check_range(arguments: argparse.Namespace) -> None:
     """Refuse what makes no sense before anything is connected."""
-    given = [name for name in _SINGLE if getattr(arguments, name) not in (None, False)]
+    given = [name for name in _SINGLE if (found := getattr(arguments, name)) is not None and found is not False]
     if arguments.group is not None and given:
         options = ", ".join("--" + name.replace("_", "-") for name in given)
         raise ConfigError(

@@ -325,7 +325,10 @@ class AsyncAssignedReader(forks.StaysHere):
     async def position(self, partition: TopicPartition, timeout_ms: int | None = None) -> int:
         """The offset of the next record; waits while it has to be looked up."""
         await self.start()
-        return await self._assigned_reader(partition).position(partition, timeout_ms)
+        while True:
+            # The reader is woken when there is news for `poll`, and a question that comes next is not meant.
+            with suppress(WakeupError):
+                return await self._assigned_reader(partition).position(partition, timeout_ms)
 
     def _assigned_reader(self, partition: TopicPartition) -> AsyncConsumer:
         self._check_open()

@@ -110,10 +110,27 @@ def shown(found):
             column = column.cast(pa.int64())
         elif name == "dt":
             column = column.cast(pa.int32())
-        for row, value in zip(rows, column.to_pylist(), strict=True):
+        try:
+            values = column.to_pylist()
+        except OverflowError:  # Python knows no time before the year 1, and none behind 9999
+            values = column.cast(counted(column.type)).to_pylist()
+        for row, value in zip(rows, values, strict=True):
             if value is not None:
                 row[name] = to_show(name, value)
     return rows
+
+
+def counted(kind):
+    """The same type with numbers in place of times and dates."""
+    if pa.types.is_timestamp(kind):
+        return pa.int64()
+    if pa.types.is_date(kind):
+        return pa.int32()
+    if pa.types.is_list(kind):
+        return pa.list_(counted(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(each.name, counted(each.type)) for each in kind])
+    return kind
 
 
 def to_show(name, value):
