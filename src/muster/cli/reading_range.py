@@ -31,9 +31,7 @@ def check_range(arguments: argparse.Namespace) -> None:
     given = [name for name in _SINGLE if (found := getattr(arguments, name)) is not None and found is not False]
     if arguments.group is not None and given:
         options = ", ".join("--" + name.replace("_", "-") for name in given)
-        raise ConfigError(
-            f"{options}: these choose for one reader; a group shares out partitions and goes on by itself"
-        )
+        raise ConfigError(f"{options}: these choose for one reader; a group shares out partitions by itself")
     if arguments.last is not None and arguments.last < 0:
         raise ConfigError(f"--last is {arguments.last}; it must be at least 0")
     _offset(arguments)
