@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import itertools
-import json
 import logging
 import time
 import uuid
@@ -23,6 +21,7 @@ from muster.errors import AuthenticationError, KafkaTimeoutError
 from muster.model import TopicPartition
 from tests.support.faces import PATIENCE_S
 from tests.support.secure_kafka import PASSWORDS, PLAIN, SCRAM, SecureKafka, login
+from tests.support.token_endpoint import token
 
 pytestmark = pytest.mark.slow
 
@@ -47,14 +46,6 @@ def sasl(mechanism: str, username: str = "alice", password: str | None = None) -
         "sasl.username": username,
         "sasl.password": PASSWORDS[username] if password is None else password,
     }
-
-
-def token(expires_in_s: float = 600) -> str:
-    """A token without a signature: that is what a broker that is not told better accepts."""
-    now = time.time()
-    parts = {"alg": "none"}, {"sub": "alice", "iat": now, "exp": now + expires_in_s}
-    texts = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts]
-    return f"{'.'.join(texts)}."
 
 
 def bearing(provider: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -24,6 +25,7 @@ from pyarrow import parquet
 from tests.support.fake_registry import fake_registry
 from tests.support.peers import KafkaBroker, free_ports
 from tests.support.secure_kafka import PASSWORDS, SecureKafka
+from tests.support.token_endpoint import token_endpoint
 from tests.support.zookeepers import ZooKeeperServer
 
 pytestmark = pytest.mark.slow
@@ -97,7 +99,7 @@ class Place:
 
     def for_c(self, program: str) -> str:
         """A program whose client is not Python's: what is written leads to the real port there too."""
-        return program.replace("localhost:9092", f"localhost:{self._ports[9092]}")
+        return re.sub(r"localhost:(\d+)", lambda found: f"localhost:{self._ports[int(found[1])]}", program)
 
     def start(self, *command: str) -> Callable[[], str]:
         """Start a program in the background; the function that is returned tells what it has printed so far."""
@@ -346,24 +348,49 @@ def every_sample(page: str) -> list[Sample]:
     return [one for one in samples() if one.page == page]
 
 
+def printed(place: Place, client: str, more: str = "") -> str:
+    """What the blocks of docs/migrating.md that are one program of a client print."""
+    blocks = every_sample("migrating.md")
+    program = "".join(one.text for one in blocks if one.text.startswith(f"# {client}{more}\n"))
+    if "await " in program:
+        program = "import asyncio\n\nasync def main():\n" + textwrap.indent(program, "    ") + "\nasyncio.run(main())\n"
+    (place.folder / "program.py").write_text(place.for_c(program) if client == "confluent-kafka" else program)
+    return place.run(f"{sys.executable} -W ignore program.py")
+
+
+def promised(begin: str) -> str:
+    """What docs/migrating.md says that each program prints."""
+    page = (ROOT / "docs" / "migrating.md").read_text()
+    [found] = re.findall(rf"^```\n({begin}: .*?)^```$", page, re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
 def test_the_same_program_in_each_client_prints_the_same(place: Place) -> None:
     serve(place)
-    page = (ROOT / "docs" / "migrating.md").read_text()
-    [promised] = re.findall(r"^```\n(partitions: .*?)^```$", page, re.MULTILINE | re.DOTALL)
-    blocks = every_sample("migrating.md")
     for client in CLIENTS:
-        program = "".join(one.text for one in blocks if one.text.startswith(f"# {client}\n"))
-        if "await " in program:
-            program = (
-                "import asyncio\n\nasync def main():\n" + textwrap.indent(program, "    ") + "\nasyncio.run(main())\n"
-            )
-        (place.folder / "program.py").write_text(place.for_c(program) if client == "confluent-kafka" else program)
-        assert place.run(f"{sys.executable} -W ignore program.py") == promised, client
+        assert printed(place, client) == promised("partitions"), client
         place.run("muster groups delete delays")
-    assert [one for one in blocks if not one.text.startswith("# ")] == [
+    of_clients = tuple(f"# {client}{more}\n" for client in CLIENTS for more in ("", ", secured"))
+    assert [one for one in every_sample("migrating.md") if not one.text.startswith(of_clients)] == [
         sample("migrating.md", "class Confluents"),
         sample("migrating.md", "consumer.store_offsets"),
     ]
+
+
+def test_the_same_settings_of_security_in_each_client(place: Place, secure_kafka: SecureKafka) -> None:
+    place.redirect(9093, secure_kafka.ports["BOTH"])
+    place.redirect(9094, secure_kafka.ports["MUTUAL"])
+    for name in "ca", "client":
+        shutil.copy(secure_kafka.certificates.path(name), place.folder)
+    place.environment |= {"KAFKA_PASSWORD": PASSWORDS["carol"], "CLIENT_SECRET": "hush"}
+    with token_endpoint(secure_kafka.certificates.path("broker")) as endpoint:
+        place.redirect(8443, endpoint.port)
+        for client in CLIENTS:
+            endpoint.asked.clear()
+            assert printed(place, client, ", secured") == promised("SCRAM-SHA-512"), client
+            assert set(endpoint.asked) == {("muster", "hush")}
+            if client.startswith("muster"):
+                assert len(endpoint.asked) == 1  # its connections share the token
 
 
 def test_a_serializer_of_confluents_and_offsets_that_the_program_stores(place: Place) -> None:

@@ -58,8 +58,8 @@ EQUIVALENT: Final = {
     "ssl_key_location": "ssl_keystore_location, a file with the key and its certificates as PEM",
     "ssl_key_pem": "ssl_keystore_key",
     "ssl_key": "ssl_keystore_key",
-    "https_ca_location": "ssl_truststore_location, which is for the token's endpoint too",
-    "https_ca_pem": "ssl_truststore_certificates, which is for the token's endpoint too",
+    "https_ca_location": "sasl_jaas_config, with ssl.truststore.location in its login line: for the token's endpoint",
+    "https_ca_pem": "sasl_jaas_config, with ssl.truststore.certificates in its login line: for the token's endpoint",
     "enable_ssl_certificate_verification": "ssl_endpoint_identification_algorithm, empty to leave names unchecked; "
     "certificates are always checked",
     # kafka-python, aiokafka
