@@ -84,7 +84,7 @@ _SETTINGS = (
       choices=CLEANUP_POLICIES),
     S("log.retention.hours", K.INT, 168, "Hours a record is kept at least; log.retention.minutes and .ms go before."),
     S("log.retention.minutes", K.INT, None, "Minutes a record is kept at least; log.retention.ms goes before."),
-    S("log.retention.ms", K.LONG, None, "Milliseconds a record is kept at least; -1 is for ever.", -1),
+    S("log.retention.ms", K.LONG, None, "Milliseconds a record is kept at least; -1 is for ever."),
     S("log.retention.bytes", K.LONG, -1, "Bytes a partition keeps at most; -1 is no limit.", -1),
     S("log.retention.check.interval.ms", K.LONG, 300_000, "How often old records are looked for.", 1),
     S("log.segment.bytes", K.INT, 1_073_741_824, "Size at which a segment file is closed.", 1_048_576),
@@ -291,7 +291,7 @@ class BrokerConfig:
 
     @property
     def retention_ms(self) -> int:
-        """log.retention.ms, or .minutes, or .hours; -1 is for ever."""
+        """log.retention.ms, or .minutes, or .hours; -1, for ever, where it is negative."""
         return _first_of(self, _RETENTION)
 
     @property
@@ -365,8 +365,15 @@ def load(
     return config
 
 
+def check_retention(retention_ms: int) -> None:
+    """Refuse to keep records for no time. Raises ConfigError, in Kafka's words."""
+    if retention_ms == 0:
+        raise ConfigError("log.retention.ms must be unlimited (-1) or, greater than or equal to 1")
+
+
 def _check(config: BrokerConfig) -> None:
     _ = config.listener, config.draft_listener
+    check_retention(config.retention_ms)
     if "," in config.text("log.dirs"):
         raise ConfigError("log.dirs is one folder here")
     if config.integer("group.min.session.timeout.ms") > config.integer("group.max.session.timeout.ms"):

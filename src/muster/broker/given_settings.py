@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from muster.broker.config import DYNAMIC, SETTINGS, BrokerConfig, nearest
+from muster.broker.config import DYNAMIC, SETTINGS, BrokerConfig, check_retention, nearest
 from muster.broker.settings import Kind, Source, show
 from muster.broker.topic_settings import Change, Operation, joined
 from muster.errors import ConfigError, ErrorCode, KafkaError
@@ -88,6 +88,12 @@ def check(settings: Mapping[str, str]) -> dict[str, str]:
     if fixed := sorted(set(settings) - DYNAMIC):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: Set({', '.join(fixed)})")
     try:
-        return {name: show(SETTINGS[name].parse(text)) or "" for name, text in settings.items()}
+        values = {name: SETTINGS[name].parse(text) for name, text in settings.items()}
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
+    if isinstance(retention_ms := values.get("log.retention.ms"), int):
+        try:
+            check_retention(retention_ms)
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"requirement failed: {error}") from None
+    return {name: show(value) or "" for name, value in values.items()}

@@ -45,6 +45,10 @@ class Partitions:
         """All partitions whose records are here, also those that this broker does not lead now."""
         return list(self._store.logs.items())
 
+    def has(self, partition: TopicPartition) -> bool:
+        """Whether the records of a partition are here, also if this broker does not lead it now."""
+        return partition in self._store.logs
+
     def keep_starts(self) -> None:
         """Make durable where the logs begin; for a thread. Raises OSError."""
         self._store.write_checkpoints()

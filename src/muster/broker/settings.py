@@ -91,7 +91,7 @@ class Setting(NamedTuple):
             if self.kind is Kind.DOUBLE:
                 return float(text)
             number = int(text)
-            if abs(number) > _LIMITS[self.kind]:
+            if not -_LIMITS[self.kind] - 1 <= number <= _LIMITS[self.kind]:
                 raise ValueError
         except ValueError:
             raise self._invalid(text, f"Not a number of type {self.kind.name}") from None

@@ -37,6 +37,21 @@ response AlterConfigsResponse key=33 versions=0-2 flexible=2+
         resource_type int8
         resource_name string
 
+request AlterReplicaLogDirsRequest key=34 versions=1-2 flexible=2+
+    dirs []AlterReplicaLogDir
+        path string
+        topics []AlterReplicaLogDirTopic
+            name string
+            partitions []int32
+
+response AlterReplicaLogDirsResponse key=34 versions=1-2 flexible=2+
+    throttle_time_ms int32
+    results []AlterReplicaLogDirTopicResult
+        topic_name string
+        partitions []AlterReplicaLogDirPartitionResult
+            partition_index int32
+            error_code int16
+
 request DescribeLogDirsRequest key=35 versions=1-4 flexible=2+
     topics []DescribableLogDirTopic null=0+
         topic string
@@ -108,6 +123,45 @@ response IncrementalAlterConfigsResponse key=44 versions=0-1 flexible=1+
         error_message string null=0+
         resource_type int8
         resource_name string
+
+request AlterPartitionReassignmentsRequest key=45 versions=0-1 flexible=0+
+    timeout_ms int32 default=60000
+    allow_replication_factor_change bool 1+ default=true
+    topics []ReassignableTopic
+        name string
+        partitions []ReassignablePartition
+            partition_index int32
+            replicas []int32 null=0+ default=null
+
+response AlterPartitionReassignmentsResponse key=45 versions=0-1 flexible=0+
+    throttle_time_ms int32
+    allow_replication_factor_change bool 1+ default=true ignorable
+    error_code int16
+    error_message string null=0+
+    responses []ReassignableTopicResponse
+        name string
+        partitions []ReassignablePartitionResponse
+            partition_index int32
+            error_code int16
+            error_message string null=0+
+
+request ListPartitionReassignmentsRequest key=46 versions=0 flexible=0+
+    timeout_ms int32 default=60000
+    topics []ListPartitionReassignmentsTopics null=0+ default=null
+        name string
+        partition_indexes []int32
+
+response ListPartitionReassignmentsResponse key=46 versions=0 flexible=0+
+    throttle_time_ms int32
+    error_code int16
+    error_message string null=0+
+    topics []OngoingTopicReassignment
+        name string
+        partitions []OngoingPartitionReassignment
+            partition_index int32
+            replicas []int32
+            adding_replicas []int32
+            removing_replicas []int32
 
 request OffsetDeleteRequest key=47 versions=0 flexible=none
     group_id string

@@ -90,6 +90,49 @@ class AlterConfigsResponse(Response):
         self.responses = [] if responses is EMPTY else responses
 
 
+class AlterReplicaLogDirPartitionResult(Struct):
+    FIELDS: ClassVar = ("partition_index", "error_code",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        partition_index: int = 0,
+        error_code: int = 0,
+    ) -> None:
+        self.partition_index = partition_index
+        self.error_code = error_code
+
+
+class AlterReplicaLogDirTopicResult(Struct):
+    FIELDS: ClassVar = ("topic_name", "partitions",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        topic_name: str = "",
+        partitions: list[AlterReplicaLogDirPartitionResult] = EMPTY,
+    ) -> None:
+        self.topic_name = topic_name
+        self.partitions = [] if partitions is EMPTY else partitions
+
+
+class AlterReplicaLogDirsResponse(Response):
+    MIN_VERSION: ClassVar = 1
+    MAX_VERSION: ClassVar = 2
+    FIRST_FLEXIBLE_VERSION: ClassVar = 2
+    API_KEY: ClassVar = 34
+    FIELDS: ClassVar = ("throttle_time_ms", "results",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        results: list[AlterReplicaLogDirTopicResult] = EMPTY,
+    ) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.results = [] if results is EMPTY else results
+
+
 class DescribeLogDirsPartition(Struct):
     FIELDS: ClassVar = ("partition_index", "partition_size", "offset_lag", "is_future_key",)
     __slots__ = FIELDS
@@ -269,6 +312,108 @@ class IncrementalAlterConfigsResponse(Response):
     ) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.responses = [] if responses is EMPTY else responses
+
+
+class ReassignablePartitionResponse(Struct):
+    FIELDS: ClassVar = ("partition_index", "error_code", "error_message",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        partition_index: int = 0,
+        error_code: int = 0,
+        error_message: str | None = "",
+    ) -> None:
+        self.partition_index = partition_index
+        self.error_code = error_code
+        self.error_message = error_message
+
+
+class ReassignableTopicResponse(Struct):
+    FIELDS: ClassVar = ("name", "partitions",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        name: str = "",
+        partitions: list[ReassignablePartitionResponse] = EMPTY,
+    ) -> None:
+        self.name = name
+        self.partitions = [] if partitions is EMPTY else partitions
+
+
+class AlterPartitionReassignmentsResponse(Response):
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 1
+    FIRST_FLEXIBLE_VERSION: ClassVar = 0
+    API_KEY: ClassVar = 45
+    FIELDS: ClassVar = ("throttle_time_ms", "allow_replication_factor_change", "error_code", "error_message", "responses",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        allow_replication_factor_change: bool = True,
+        error_code: int = 0,
+        error_message: str | None = "",
+        responses: list[ReassignableTopicResponse] = EMPTY,
+    ) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.allow_replication_factor_change = allow_replication_factor_change
+        self.error_code = error_code
+        self.error_message = error_message
+        self.responses = [] if responses is EMPTY else responses
+
+
+class OngoingPartitionReassignment(Struct):
+    FIELDS: ClassVar = ("partition_index", "replicas", "adding_replicas", "removing_replicas",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        partition_index: int = 0,
+        replicas: list[int] = EMPTY,
+        adding_replicas: list[int] = EMPTY,
+        removing_replicas: list[int] = EMPTY,
+    ) -> None:
+        self.partition_index = partition_index
+        self.replicas = [] if replicas is EMPTY else replicas
+        self.adding_replicas = [] if adding_replicas is EMPTY else adding_replicas
+        self.removing_replicas = [] if removing_replicas is EMPTY else removing_replicas
+
+
+class OngoingTopicReassignment(Struct):
+    FIELDS: ClassVar = ("name", "partitions",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        name: str = "",
+        partitions: list[OngoingPartitionReassignment] = EMPTY,
+    ) -> None:
+        self.name = name
+        self.partitions = [] if partitions is EMPTY else partitions
+
+
+class ListPartitionReassignmentsResponse(Response):
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 0
+    FIRST_FLEXIBLE_VERSION: ClassVar = 0
+    API_KEY: ClassVar = 46
+    FIELDS: ClassVar = ("throttle_time_ms", "error_code", "error_message", "topics",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        error_message: str | None = "",
+        topics: list[OngoingTopicReassignment] = EMPTY,
+    ) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.error_code = error_code
+        self.error_message = error_message
+        self.topics = [] if topics is EMPTY else topics
 
 
 class OffsetDeleteResponsePartition(Struct):
@@ -506,6 +651,48 @@ class AlterConfigsRequest(Request["AlterConfigsResponse"]):
         self.validate_only = validate_only
 
 
+class AlterReplicaLogDirTopic(Struct):
+    FIELDS: ClassVar = ("name", "partitions",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        name: str = "",
+        partitions: list[int] = EMPTY,
+    ) -> None:
+        self.name = name
+        self.partitions = [] if partitions is EMPTY else partitions
+
+
+class AlterReplicaLogDir(Struct):
+    FIELDS: ClassVar = ("path", "topics",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        path: str = "",
+        topics: list[AlterReplicaLogDirTopic] = EMPTY,
+    ) -> None:
+        self.path = path
+        self.topics = [] if topics is EMPTY else topics
+
+
+class AlterReplicaLogDirsRequest(Request["AlterReplicaLogDirsResponse"]):
+    MIN_VERSION: ClassVar = 1
+    MAX_VERSION: ClassVar = 2
+    FIRST_FLEXIBLE_VERSION: ClassVar = 2
+    API_KEY: ClassVar = 34
+    RESPONSE: ClassVar = AlterReplicaLogDirsResponse
+    FIELDS: ClassVar = ("dirs",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        dirs: list[AlterReplicaLogDir] = EMPTY,
+    ) -> None:
+        self.dirs = [] if dirs is EMPTY else dirs
+
+
 class DescribableLogDirTopic(Struct):
     FIELDS: ClassVar = ("topic", "partitions",)
     __slots__ = FIELDS
@@ -660,6 +847,83 @@ class IncrementalAlterConfigsRequest(Request["IncrementalAlterConfigsResponse"])
     ) -> None:
         self.resources = [] if resources is EMPTY else resources
         self.validate_only = validate_only
+
+
+class ReassignablePartition(Struct):
+    FIELDS: ClassVar = ("partition_index", "replicas",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        partition_index: int = 0,
+        replicas: list[int] | None = None,
+    ) -> None:
+        self.partition_index = partition_index
+        self.replicas = replicas
+
+
+class ReassignableTopic(Struct):
+    FIELDS: ClassVar = ("name", "partitions",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        name: str = "",
+        partitions: list[ReassignablePartition] = EMPTY,
+    ) -> None:
+        self.name = name
+        self.partitions = [] if partitions is EMPTY else partitions
+
+
+class AlterPartitionReassignmentsRequest(Request["AlterPartitionReassignmentsResponse"]):
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 1
+    FIRST_FLEXIBLE_VERSION: ClassVar = 0
+    API_KEY: ClassVar = 45
+    RESPONSE: ClassVar = AlterPartitionReassignmentsResponse
+    FIELDS: ClassVar = ("timeout_ms", "allow_replication_factor_change", "topics",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        timeout_ms: int = 60000,
+        allow_replication_factor_change: bool = True,
+        topics: list[ReassignableTopic] = EMPTY,
+    ) -> None:
+        self.timeout_ms = timeout_ms
+        self.allow_replication_factor_change = allow_replication_factor_change
+        self.topics = [] if topics is EMPTY else topics
+
+
+class ListPartitionReassignmentsTopics(Struct):
+    FIELDS: ClassVar = ("name", "partition_indexes",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        name: str = "",
+        partition_indexes: list[int] = EMPTY,
+    ) -> None:
+        self.name = name
+        self.partition_indexes = [] if partition_indexes is EMPTY else partition_indexes
+
+
+class ListPartitionReassignmentsRequest(Request["ListPartitionReassignmentsResponse"]):
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 0
+    FIRST_FLEXIBLE_VERSION: ClassVar = 0
+    API_KEY: ClassVar = 46
+    RESPONSE: ClassVar = ListPartitionReassignmentsResponse
+    FIELDS: ClassVar = ("timeout_ms", "topics",)
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        timeout_ms: int = 60000,
+        topics: list[ListPartitionReassignmentsTopics] | None = None,
+    ) -> None:
+        self.timeout_ms = timeout_ms
+        self.topics = topics
 
 
 class OffsetDeleteRequestPartition(Struct):

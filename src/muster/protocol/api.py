@@ -35,11 +35,14 @@ class ApiKey(IntEnum):
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    ALTER_REPLICA_LOG_DIRS = 34
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
@@ -63,15 +66,8 @@ REQUESTS: dict[int, type[Request[Any]]] = {
 }
 """The class of each request, by its key."""
 
-_NOT_SERVED = frozenset(
-    {
-        ApiKey.ELECT_LEADERS,
-    }
-)
-"""What muster's clients ask of other brokers, and its own broker does not serve."""
-
 ADVERTISED: dict[ApiKey, tuple[int, int]] = {
-    ApiKey(key): (cls.MIN_VERSION, cls.MAX_VERSION) for key, cls in sorted(REQUESTS.items()) if key not in _NOT_SERVED
+    ApiKey(key): (cls.MIN_VERSION, cls.MAX_VERSION) for key, cls in sorted(REQUESTS.items())
 } | {
     # Kafka 4 reads Produce from v3 on, but advertises v0: old versions of librdkafka offer compression
     # only to brokers that do (KAFKA-18659).

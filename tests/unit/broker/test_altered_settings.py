@@ -323,3 +323,25 @@ async def test_the_short_way_leaves_batches_that_are_to_be_compressed(tmp_path: 
         assert log is not None
         codecs = [read_header(log.read(offset, 1).data, 0).compression for offset in range(3)]
         assert codecs == [Compression.NONE, Compression.LZ4, Compression.NONE]
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["incremental", "whole"])
+@pytest.mark.parametrize(("kind", "why"), [(32, "no configs of groups"), (16, "client metrics"), (77, "type 77")])
+async def test_kinds_that_have_no_settings_here(tmp_path: Path, kind: int, why: str, whole: bool) -> None:
+    """A group's setting would be obeyed by none of the groups that are served: it is not kept either."""
+    setting = ("consumer.session.timeout.ms", "50000")
+    request: Any
+    if whole:
+        configs = [a.AlterConfigsRequestAlterableConfig(*setting)]
+        request = a.AlterConfigsRequest([a.AlterConfigsRequestAlterConfigsResource(kind, "g", configs)])
+    else:
+        changes = [a.IncrementalAlterConfigsRequestAlterableConfig(setting[0], SET, setting[1])]
+        resources = [a.IncrementalAlterConfigsRequestAlterConfigsResource(kind, "g", changes)]
+        request = a.IncrementalAlterConfigsRequest(resources)
+    described = m.DescribeConfigsRequest([m.DescribeConfigsResource(kind, "g", None)], False, False)
+    async with brokers.running(tmp_path / "data") as broker:
+        (altered,) = (await Asked(broker, request, 1).answered()).responses
+        assert (altered.error_code, why in altered.error_message) == (ErrorCode.INVALID_REQUEST, True)
+        (told,) = (await Asked(broker, described, 4).answered()).results
+        assert (told.error_code, told.configs) == (ErrorCode.INVALID_REQUEST, [])
+        assert why in told.error_message or kind == 77

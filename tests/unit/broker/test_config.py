@@ -161,3 +161,12 @@ def test_a_topics_setting_its_brokers_or_the_default():
     assert topic_settings.effective("segment.ms", topic, broker) == (604_800_000, Source.DEFAULT)
     assert topic_settings.effective("preallocate", topic, broker) == (False, Source.DEFAULT)
     assert set(topic_settings.values(topic, broker)) == set(topic_settings.SETTINGS)
+
+
+@pytest.mark.parametrize("name", ["log.retention.ms", "log.retention.minutes", "log.retention.hours"])
+def test_records_are_kept_for_ever_or_for_a_time(name: str) -> None:
+    """As in Kafka: anything negative is for ever, and no time at all is a mistake."""
+    assert load(overrides=[f"{name}=-2"]).retention_ms == -1
+    assert load(overrides=[f"{name}=0", "log.retention.ms=5"]).retention_ms == 5  # the last one wins
+    with pytest.raises(ConfigError, match="must be unlimited"):
+        load(overrides=[f"{name}=0"])

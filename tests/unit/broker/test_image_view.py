@@ -15,6 +15,7 @@ from muster.broker.image_view import ImageView
 from muster.errors import ErrorCode
 from muster.log import LogError
 from muster.model import GROUP_METADATA_TOPIC, Node
+from muster.protocol import admin_messages as a
 from muster.protocol import messages as m
 from muster.protocol.group_partitions import group_partition
 from muster.protocol.record_batch import build_batch, iter_headers
@@ -106,6 +107,76 @@ async def test_metadata_tells_brokers_leaders_and_what_has_none(broker: Broker, 
     assert found == {
         p.partition_index: (p.error_code, p.leader_id, p.leader_epoch, p.replica_nodes, p.isr_nodes, p.offline_replicas)
         for p in answer.topics[0].partitions
+    }
+
+
+def replies(answer: Any) -> dict[int, int]:
+    """The error code of each partition of the one topic that an answer is about."""
+    if isinstance(answer, a.ElectLeadersResponse):
+        return {one.partition_id: one.error_code for one in answer.replica_election_results[0].partition_result}
+    topics = answer.responses if isinstance(answer, a.AlterPartitionReassignmentsResponse) else answer.results
+    return {one.partition_index: one.error_code for one in topics[0].partitions}
+
+
+@pytest.mark.parametrize(
+    ("kind", "refused"),
+    [(0, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE), (1, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)],
+    ids=["preferred", "unclean"],
+)
+async def test_only_a_broker_that_is_there_could_be_elected(broker: Broker, kind: int, refused: ErrorCode) -> None:
+    wanted = {
+        HERE: ErrorCode.ELECTION_NOT_NEEDED,
+        ELSEWHERE: ErrorCode.ELECTION_NOT_NEEDED,
+        NOWHERE: refused,
+        STALE: refused,
+        FRESH: refused,
+        UNKNOWN: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    asked = a.ElectLeadersRequest(kind, [a.TopicPartitions("t", list(wanted))])
+    assert replies(await Asked(broker, asked, 2).answered()) == wanted
+    everywhere = await Asked(broker, a.ElectLeadersRequest(kind, None), 2).answered()
+    assert replies(everywhere) == {NOWHERE: refused, STALE: refused, FRESH: refused}
+
+
+async def test_a_replica_without_records_is_no_leader_to_prefer(broker: Broker) -> None:
+    """A tool of Kafka's made the topic with two replicas: the other broker, the first of them, has no records."""
+    image = an_image()
+    image.topics["t"].registration.partitions[HERE] = [2, 1]
+    broker.cluster = ImageView("cluster", broker.cluster.node, image)
+    asked = [a.ElectLeadersRequest(kind, [a.TopicPartitions("t", [HERE])]) for kind in (0, 1)]
+    codes = [replies(await Asked(broker, each, 2).answered()) for each in asked]
+    assert codes == [{HERE: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}, {HERE: ErrorCode.ELECTION_NOT_NEEDED}]
+
+
+async def test_partitions_do_not_move_to_other_brokers(broker: Broker) -> None:
+    def moved(*to: tuple[int, list[int] | None], change: bool = True) -> Asked:
+        partitions = [a.ReassignablePartition(index, replicas) for index, replicas in to]
+        topics = [a.ReassignableTopic("t", partitions)]
+        return Asked(broker, a.AlterPartitionReassignmentsRequest(1_000, change, topics), 1)
+
+    answer = await moved((HERE, [1]), (ELSEWHERE, [1]), (NOWHERE, [3]), (FRESH, [2]), (UNKNOWN, [1])).answered()
+    refused = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    wanted = {HERE: 0, ELSEWHERE: refused, NOWHERE: refused, FRESH: refused, UNKNOWN: 3}
+    assert replies(answer) == wanted
+    sentences = {one.partition_index: one.error_message for one in answer.responses[0].partitions}
+    assert sentences[ELSEWHERE] == "Partitions do not move here: t-1 stays on broker 2, where its records are."
+    assert sentences[NOWHERE] == "The manual partition assignment includes broker 3, but no such broker is registered."
+    assert replies(await moved((HERE, [1, 2])).answered()) == {HERE: refused}
+    answer = await moved((HERE, [1, 2]), (ELSEWHERE, [2]), change=False).answered()
+    assert replies(answer) == {HERE: ErrorCode.INVALID_REPLICATION_FACTOR, ELSEWHERE: 0}
+    assert answer.responses[0].partitions[0].error_message == "The replication factor is changed from 1 to 2"
+
+
+async def test_a_folder_has_the_partitions_whose_records_are_in_it(broker: Broker) -> None:
+    """Also one that this broker does not lead any more; of others it says that they are elsewhere."""
+    folder = str(broker.config.data_dir.absolute())
+    asked = a.AlterReplicaLogDirsRequest([a.AlterReplicaLogDir(folder, [a.AlterReplicaLogDirTopic("t", list(CODES))])])
+    topic = broker.topics.get("t")
+    assert topic is not None
+    broker.partitions.set_aside(topic, [ELSEWHERE])
+    assert replies(await Asked(broker, asked, 2).answered()) == dict.fromkeys(CODES, 0) | {
+        ELSEWHERE: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        UNKNOWN: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 
 

@@ -32,6 +32,7 @@ from muster.broker.handlers import (
     produce,
     produce_short,
     producer_ids,
+    replicas,
 )
 from muster.broker.handlers import cluster as cluster_apis
 from muster.broker.partitions import Partitions
@@ -76,6 +77,7 @@ def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
     admin = create_topics.Needs(rooms.config, cluster, topics, changes)
     of_logs = logs.Needs(cluster, topics, partitions, rooms.side_thread, rooms.config.data_dir)
     altered = alter_configs.Needs(cluster, topics, partitions, rooms.given, rooms.elsewhere)
+    of_replicas = replicas.Needs(cluster, topics)
     described = configs.Needs(rooms.config, cluster, topics)
     create: Callable[..., Any]
     delete: Callable[..., Any]
@@ -94,8 +96,12 @@ def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
         ApiKey.INCREMENTAL_ALTER_CONFIGS: partial(alter_configs.incremental_alter_configs, altered),
         ApiKey.CREATE_PARTITIONS: partial(create_partitions.create_partitions, rooms.elsewhere, admin),
         ApiKey.DELETE_RECORDS: partial(logs.delete_records, of_logs),
+        ApiKey.ALTER_REPLICA_LOG_DIRS: partial(logs.alter_replica_log_dirs, of_logs),
         ApiKey.DESCRIBE_LOG_DIRS: partial(logs.describe_log_dirs, of_logs),
         ApiKey.DESCRIBE_PRODUCERS: partial(logs.describe_producers, of_logs),
+        ApiKey.ELECT_LEADERS: partial(replicas.elect_leaders, of_replicas),
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS: partial(replicas.alter_partition_reassignments, of_replicas),
+        ApiKey.LIST_PARTITION_REASSIGNMENTS: replicas.list_partition_reassignments,
         ApiKey.OFFSET_FOR_LEADER_EPOCH: partial(leader_epochs.offset_for_leader_epoch, epochs),
         ApiKey.INIT_PRODUCER_ID: partial(producer_ids.init_producer_id, rooms.producer_ids),
         ApiKey.DESCRIBE_CONFIGS: partial(configs.describe_configs, described),
@@ -157,6 +163,10 @@ _MOST_ELEMENTS = {
     ApiKey.CREATE_PARTITIONS: 20_000,
     ApiKey.DELETE_RECORDS: 20_000,
     ApiKey.OFFSET_DELETE: 20_000,
+    ApiKey.ELECT_LEADERS: 100_000,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: 100_000,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: 100_000,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: 100_000,
     ApiKey.DESCRIBE_LOG_DIRS: 100_000,
     ApiKey.DESCRIBE_PRODUCERS: 20_000,
     ApiKey.DELETE_TOPICS: 20_000,

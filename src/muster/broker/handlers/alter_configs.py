@@ -15,7 +15,7 @@ from muster.broker import given_settings, topic_settings
 from muster.broker.calls import Call, Sliced, at_once
 from muster.broker.cluster_view import ClusterView
 from muster.broker.given_settings import GivenSettings
-from muster.broker.handlers.configs import BROKER, TOPIC
+from muster.broker.handlers.configs import BROKER, BROKER_LOGGER, NOT_KEPT, TOPIC
 from muster.broker.partitions import Partitions
 from muster.broker.settings import Source
 from muster.broker.topic_settings import Change, Operation
@@ -167,7 +167,9 @@ class _Work:
         elif kind == BROKER:
             self._check_broker(result, name, settings)
         else:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
+            unknown = f"Unknown resource type {kind}"
+            of_loggers = self._whole and kind == BROKER_LOGGER  # Kafka's AlterConfigs does not know them either
+            raise KafkaError(ErrorCode.INVALID_REQUEST, unknown if of_loggers else NOT_KEPT.get(kind, unknown))
 
     def _check_topic(self, result: _Result, name: str, changes: list[Change]) -> None:
         def rule(settings: Settings) -> dict[str, str]:

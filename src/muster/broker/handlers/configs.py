@@ -34,6 +34,14 @@ GROUP = 32
 KINDS = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
 """Kinds of resources, as Kafka numbers them. Of the last three there are none here."""
 
+NOT_KEPT = {
+    BROKER_LOGGER: "The levels of loggers are no configs of this broker: see --log-level.",
+    CLIENT_METRICS: "There are no configs of client metrics here: this broker takes no metrics of clients (KIP-714).",
+    GROUP: "There are no configs of groups here: they are for consumer groups of KIP-848, share groups and streams "
+    "groups, which this broker does not serve.",
+}
+"""Why there are none of these kinds. Kafka would keep those of groups, and no classic group would obey them."""
+
 _FEW = 10
 """More resources than this are described in slices."""
 
@@ -88,7 +96,7 @@ def _describe(
         if not asked.resource_name:
             return _of_all_brokers(here, asked.configuration_keys, request)
         return _of_broker(here, asked.configuration_keys, request)
-    raise KafkaError(ErrorCode.INVALID_REQUEST, MALFORMED)
+    raise KafkaError(ErrorCode.INVALID_REQUEST, NOT_KEPT.get(asked.resource_type, MALFORMED))
 
 
 def _check_broker_name(here: Needs, name: str) -> None:

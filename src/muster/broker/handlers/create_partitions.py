@@ -124,7 +124,7 @@ def _assigned(here: Needs, asked: CreatePartitionsTopic, had: int) -> list[list[
             "assignment(s) were specified.",
         )
     for assignment in asked.assignments:
-        create_topics.check_replicas(here, assignment.broker_ids)
+        create_topics.check_replicas(here.cluster, assignment.broker_ids)
         if len(assignment.broker_ids) != 1:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,

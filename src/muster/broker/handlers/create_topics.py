@@ -221,7 +221,7 @@ def _check_assignments(here: Needs, asked: CreatableTopic) -> int:
                 f"Found multiple manual partition assignments for partition {assignment.partition_index}"
             )
         seen.add(assignment.partition_index)
-        check_replicas(here, assignment.broker_ids)
+        check_replicas(here.cluster, assignment.broker_ids)
         if len(assignment.broker_ids) > 1:
             raise _too_many_replicas(len(assignment.broker_ids), len(here.cluster.nodes))
     if seen != set(range(len(seen))):
@@ -229,13 +229,13 @@ def _check_assignments(here: Needs, asked: CreatableTopic) -> int:
     return len(seen)
 
 
-def check_replicas(here: Needs, broker_ids: list[int]) -> None:
+def check_replicas(cluster: ClusterView, broker_ids: list[int]) -> None:
     """Make sure that brokers named for a partition are there, each once. Raises KafkaError."""
     if not broker_ids:
         raise _bad_assignment("The manual partition assignment includes an empty replica list.")
     seen = set()
     for broker_id in sorted(broker_ids):
-        if not here.cluster.is_registered(broker_id):
+        if not cluster.is_registered(broker_id):
             raise _bad_assignment(
                 f"The manual partition assignment includes broker {broker_id}, but no such broker is registered."
             )

@@ -1,7 +1,9 @@
-"""What an admin asks about the logs of partitions: DeleteRecords (21), DescribeLogDirs (35), DescribeProducers (61).
+"""What an admin asks about the logs of partitions: DeleteRecords (21), AlterReplicaLogDirs (34), DescribeLogDirs (35),
+DescribeProducers (61).
 
 DeleteRecords moves the beginning of a log (KIP-107). The answer goes out when the new beginning is on disk; the bytes
-before it go with the next look for old records. DescribeLogDirs v3: an error for all. v4: sizes of the disk (KIP-827).
+before it go with the next look for old records. AlterReplicaLogDirs (KIP-113) has one folder to which a partition may
+be moved: that in which it is. DescribeLogDirs v3: an error for all. v4: sizes of the disk (KIP-827).
 DescribeProducers (KIP-664) tells of idempotent producers; there are no transactions.
 """
 
@@ -22,8 +24,12 @@ from muster.broker.side_thread import SideThread, one_by_one
 from muster.broker.topics import TopicCatalogue, invalid_name
 from muster.errors import ErrorCode, KafkaError
 from muster.log import CleanupPolicy, PartitionLog
-from muster.model import INTERNAL_TOPICS
+from muster.model import INTERNAL_TOPICS, TopicPartition
 from muster.protocol.admin_messages import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -44,6 +50,9 @@ log = logging.getLogger("muster.broker")
 
 NO_LOW_WATERMARK = -1
 NO_COORDINATOR_EPOCH = -1
+_LONGEST_FOLDER = 255
+_MOVING = ".-future"
+"""What Kafka calls the folder of a partition that is being moved ends so, with 32 digits in between."""
 _FEW = 100
 """More partitions than this are described in slices."""
 
@@ -110,6 +119,45 @@ def _keep(here: Needs, done: list[DeleteRecordsPartitionResult]) -> None:
         result.error_code = ErrorCode.NONE
 
 
+# ----------------------------------------------------------------------------------------------- AlterReplicaLogDirs
+
+
+def alter_replica_log_dirs(
+    here: Needs, request: AlterReplicaLogDirsRequest, call: Call
+) -> Generator[None, None, AlterReplicaLogDirsResponse]:
+    """Whether each partition is in the folder where it is wanted. The last folder that is named for one counts."""
+    wanted = {
+        TopicPartition(topic.name, index): one.path
+        for one in request.dirs
+        for topic in one.topics
+        for index in topic.partitions
+    }
+    by_topic: dict[str, AlterReplicaLogDirTopicResult] = {}
+    for partition, path in wanted.items():
+        answer = AlterReplicaLogDirPartitionResult(partition.partition, _why_not_in(here, path, partition))
+        by_topic.setdefault(partition.topic, AlterReplicaLogDirTopicResult(partition.topic)).partitions.append(answer)
+        yield
+    return AlterReplicaLogDirsResponse(results=list(by_topic.values()))
+
+
+def _why_not_in(here: Needs, path: str, partition: TopicPartition) -> ErrorCode:
+    """Why a partition cannot be in a folder, in the order of Kafka's checks."""
+    topic, index = partition
+    if len(f"{topic}-{index}{_MOVING}") + 32 > _LONGEST_FOLDER:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    if path != _folder(here):
+        return ErrorCode.LOG_DIR_NOT_FOUND
+    known = here.topics.get(topic)
+    if known is None or not 0 <= index < known.partitions:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.NONE if here.partitions.has(partition) else here.cluster.why_not_here(topic, index)
+
+
+def _folder(here: Needs) -> str:
+    """The one folder with logs, as clients are told of it."""
+    return str(here.data_dir.absolute())
+
+
 # --------------------------------------------------------------------------------------------------- DescribeLogDirs
 
 
@@ -120,7 +168,7 @@ def describe_log_dirs(here: Needs, request: DescribeLogDirsRequest, call: Call) 
 
 
 def _describe_log_dir(here: Needs, request: DescribeLogDirsRequest) -> Generator[None, None, DescribeLogDirsResponse]:
-    result = DescribeLogDirsResult(log_dir=str(here.data_dir.absolute()))
+    result = DescribeLogDirsResult(log_dir=_folder(here))
     response = DescribeLogDirsResponse(results=[result])
     wanted = None
     if request.topics is not None:

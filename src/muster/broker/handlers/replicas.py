@@ -1,0 +1,164 @@
+"""What an admin asks about the replicas of partitions: ElectLeaders (43), AlterPartitionReassignments (45),
+ListPartitionReassignments (46). Checks, their order and their messages are those of Kafka's controller.
+
+A partition has one replica with records, which stays where it is. So an election is not needed, or has no broker to
+elect while that broker is away; a reassignment is to where the partition is already, or refused; and none is ever in
+progress. Each broker of a cluster answers from its own image of it.
+
+ElectLeaders v1: unclean elections too (KIP-460). AlterPartitionReassignments v1: the replication factor may be kept
+(KIP-860).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import NamedTuple
+
+from muster.broker.calls import Call
+from muster.broker.cluster_view import NO_LEADER, ClusterView, Leadership
+from muster.broker.handlers.create_topics import check_replicas
+from muster.broker.topics import TopicCatalogue
+from muster.errors import ErrorCode, KafkaError
+from muster.protocol.admin_messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    PartitionResult,
+    ReassignablePartition,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+    ReplicaElectionResult,
+)
+
+PREFERRED = 0
+UNCLEAN = 1
+"""Kinds of elections."""
+
+_SENTENCES = {
+    ErrorCode.ELECTION_NOT_NEEDED: "Leader election not needed for topic partition.",
+    ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: "The preferred leader was not available.",
+    ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE: "Eligible topic partition leaders are not available.",
+}
+
+
+class Needs(NamedTuple):
+    """What these handlers need."""
+
+    cluster: ClusterView
+    topics: TopicCatalogue
+
+
+# ------------------------------------------------------------------------------------------------------- ElectLeaders
+
+
+def elect_leaders(here: Needs, request: ElectLeadersRequest, call: Call) -> Generator[None, None, ElectLeadersResponse]:
+    """Why nothing is elected, for each partition. Of all partitions, those that want no election are left out."""
+    kind = request.election_type
+    if kind not in (PREFERRED, UNCLEAN) and request.topic_partitions != []:  # of nothing, no kind is wrong
+        return _unknown_kind(request)
+    response = ElectLeadersResponse()
+    if request.topic_partitions is None:
+        for topic in list(here.topics):
+            result = ReplicaElectionResult(topic.name)
+            response.replica_election_results.append(result)
+            for index in range(topic.partitions):
+                one = _elected(here, kind, topic.name, index)
+                if one.error_code != ErrorCode.ELECTION_NOT_NEEDED:
+                    result.partition_result.append(one)
+                yield
+        return response
+    for asked in request.topic_partitions:
+        result = ReplicaElectionResult(asked.topic)
+        response.replica_election_results.append(result)
+        for index in asked.partitions:
+            result.partition_result.append(_elected(here, kind, asked.topic, index))
+            yield
+    return response
+
+
+def _unknown_kind(request: ElectLeadersRequest) -> ElectLeadersResponse:
+    code, why = ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}"
+    results = [
+        ReplicaElectionResult(asked.topic, [PartitionResult(index, code, why) for index in asked.partitions])
+        for asked in request.topic_partitions or ()
+    ]
+    return ElectLeadersResponse(error_code=code, replica_election_results=results)
+
+
+def _elected(here: Needs, kind: int, name: str, index: int) -> PartitionResult:
+    topic = here.topics.get(name)
+    if topic is None:
+        return PartitionResult(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
+    if not 0 <= index < topic.partitions:
+        return PartitionResult(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}")
+    code = why_no_election(kind, here.cluster.leadership(name, index))
+    return PartitionResult(index, code, _SENTENCES[code])
+
+
+def why_no_election(kind: int, nodes: Leadership) -> ErrorCode:
+    """Why no other replica becomes the leader of a partition: the one with its records leads it, or is away."""
+    if kind == UNCLEAN:
+        lacks = nodes.leader == NO_LEADER
+        return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE if lacks else ErrorCode.ELECTION_NOT_NEEDED
+    if nodes.leader != NO_LEADER and nodes.replicas[:1] == [nodes.leader]:
+        return ErrorCode.ELECTION_NOT_NEEDED
+    return ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+
+
+# ------------------------------------------------------------------------------------------------------ reassignments
+
+
+def alter_partition_reassignments(
+    here: Needs, request: AlterPartitionReassignmentsRequest, call: Call
+) -> Generator[None, None, AlterPartitionReassignmentsResponse]:
+    """Whether each partition is where it is wanted; none is moved."""
+    may_change = request.allow_replication_factor_change
+    response = AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=may_change, error_message=None if request.topics else ""
+    )
+    for asked in request.topics:
+        result = ReassignableTopicResponse(asked.name)
+        response.responses.append(result)
+        for one in asked.partitions:
+            answer = ReassignablePartitionResponse(one.partition_index, error_message=None)
+            result.partitions.append(answer)
+            try:
+                _check_reassignment(here, asked.name, one, may_change)
+            except KafkaError as error:
+                answer.error_code, answer.error_message = error.code, error.message
+            yield
+    return response
+
+
+def _check_reassignment(here: Needs, name: str, asked: ReassignablePartition, may_change: bool) -> None:
+    """Raises KafkaError if the partition is not on the brokers that are asked for."""
+    topic, index = here.topics.get(name), asked.partition_index
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
+    if not 0 <= index < topic.partitions:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
+    if asked.replicas is None:
+        raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+    check_replicas(here.cluster, asked.replicas)
+    has = here.cluster.leadership(name, index).replicas
+    if not may_change and len(asked.replicas) != len(has):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"The replication factor is changed from {len(has)} to {len(asked.replicas)}",
+        )
+    if asked.replicas != has:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Partitions do not move here: {name}-{index} stays on broker {', '.join(map(str, has))}, where its "
+            "records are.",
+        )
+
+
+def list_partition_reassignments(
+    request: ListPartitionReassignmentsRequest, call: Call
+) -> ListPartitionReassignmentsResponse:
+    """None: a partition stays where it is."""
+    return ListPartitionReassignmentsResponse(error_message=None)
