@@ -251,6 +251,31 @@ def test_log_directories(cluster, muster):
     assert "broker 99: BROKER_NOT_AVAILABLE" in muster("log-dirs", "describe", "--broker", "99", code=1)
 
 
+def test_leaders_and_replicas(cluster, muster):
+    topic = cluster.topic(2)
+    assert muster("topics", "elect-leaders", topic) == f"Led as they should be: {topic}-0, {topic}-1.\n"
+    assert (
+        muster("topics", "elect-leaders", "--yes", "--unclean", f"{topic}:1") == f"Led as they should be: {topic}-1.\n"
+    )
+    assert muster("topics", "elect-leaders") == "All partitions are led as they should be.\n"
+    assert muster.json("topics", "elect-leaders", f"{topic}:0")[f"{topic}-0"]["error"] == "ELECTION_NOT_NEEDED"
+    told = muster("topics", "elect-leaders", f"{topic}:9", code=1)
+    assert told == f"muster: partition {topic}-9: UNKNOWN_TOPIC_OR_PARTITION: No such partition as {topic}-9\n"
+    assert muster("topics", "reassign", topic, "--replicas", "1") == (
+        f"Began the reassignment of {topic}-0.\nBegan the reassignment of {topic}-1.\n"
+    )
+    told = muster("topics", "reassign", f"{topic}:0", "--replicas", "1,9", code=1)
+    assert f"muster: partition {topic}-0: INVALID_REPLICA_ASSIGNMENT: The manual partition assignment" in told
+    told = muster("topics", "reassign", f"{topic}:1", "--cancel", code=1)
+    assert told.startswith(f"muster: partition {topic}-1: NO_REASSIGNMENT_IN_PROGRESS")
+    assert "write broker ids as 1,2,3" in muster("topics", "reassign", topic, "--replicas", "one", code=1)
+    assert muster("topics", "reassign", "not-there", "--cancel", code=1) == (
+        "muster: topic not-there: UNKNOWN_TOPIC_OR_PARTITION\n"
+    )
+    assert muster("topics", "reassignments", topic) == "No partition reassignments found.\n"
+    assert muster.json("topics", "reassignments", topic) == {}
+
+
 def test_health(cluster, muster):
     cluster.topic(2)
     assert muster("health").startswith("healthy: 1 broker, ")

@@ -15,7 +15,7 @@ from muster.client.producer import Producer
 from muster.errors import ErrorCode, KafkaError
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP
-from tests.support.faces import Cluster, until, until_known
+from tests.support.faces import Cluster, rest, until, until_known
 
 pytestmark = pytest.mark.slow
 
@@ -216,7 +216,6 @@ def test_producers(admin, cluster):
     assert code(found[missing]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-@on_kafka
 def test_elections_on_one_broker(admin, cluster):
     topic = cluster.topic(1)
     place, missing = TopicPartition(topic, 0), TopicPartition(f"no-{uuid.uuid4().hex}", 0)
@@ -224,3 +223,50 @@ def test_elections_on_one_broker(admin, cluster):
     assert codes(found) == {place: ErrorCode.ELECTION_NOT_NEEDED, missing: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     assert codes(admin.elect_leaders(ElectionType.UNCLEAN, [place])) == {place: ErrorCode.ELECTION_NOT_NEEDED}
     assert place not in admin.elect_leaders(ElectionType.PREFERRED)
+
+
+def test_reassignments_on_one_broker(admin, cluster):
+    topic = cluster.topic(2)
+    place, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    missing = TopicPartition(f"no-{uuid.uuid4().hex}", 0)
+    assert codes(admin.alter_partition_reassignments({place: [1], other: [1, 9], missing: [1]})) == {
+        place: None,
+        other: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        missing: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    assert codes(admin.alter_partition_reassignments({place: None})) == {place: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS}
+    done = admin.alter_partition_reassignments({place: [1]}, allow_replication_factor_change=False)
+    assert codes(done) == {place: None}
+    assert admin.list_partition_reassignments() == admin.list_partition_reassignments([place, missing]) == {}
+
+
+def test_replicas_stay_in_their_folder(admin, cluster):
+    place = TopicPartition(cluster.topic(1), 0)
+    cluster.produce(place.topic, 1)
+    [folder] = admin.describe_log_dirs([1])[1]
+    assert codes(admin.alter_replica_log_dirs(1, {place: folder})) == {place: None}
+    assert codes(admin.alter_replica_log_dirs(1, {place: "/none"})) == {place: ErrorCode.LOG_DIR_NOT_FOUND}
+    with pytest.raises(KafkaError) as refused:
+        admin.alter_replica_log_dirs(99, {place: folder})
+    assert refused.value.code is ErrorCode.BROKER_NOT_AVAILABLE
+
+
+def test_partitions_move_between_brokers(kafka_cluster):
+    """On Kafka: muster's partitions do not move."""
+    place = TopicPartition(f"moves-{uuid.uuid4().hex}", 0)
+    with Admin(bootstrap_servers=kafka_cluster.bootstrap) as admin:
+        [made] = admin.create_topics([NewTopic(place.topic, assignments={0: [1, 2]})]).values()
+        assert not isinstance(made, KafkaError)
+
+        def partition():
+            found = admin.describe_topics([place.topic])[place.topic]
+            return None if isinstance(found, KafkaError) else found.partitions[0]
+
+        until(lambda: partition() is not None, rest)
+        refused = admin.alter_partition_reassignments({place: [1, 2, 3]}, allow_replication_factor_change=False)
+        assert codes(refused) == {place: ErrorCode.INVALID_REPLICATION_FACTOR}
+        assert codes(admin.alter_partition_reassignments({place: [3, 2]})) == {place: None}
+        until(lambda: partition().replicas == [3, 2] and not admin.list_partition_reassignments([place]), rest)
+        elected = codes(admin.elect_leaders(ElectionType.PREFERRED, [place]))
+        assert elected[place] in (None, ErrorCode.ELECTION_NOT_NEEDED)
+        until(lambda: partition().leader_id == 3, rest)

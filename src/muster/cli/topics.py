@@ -1,4 +1,4 @@
-"""`muster topics`: create, list, describe, alter and delete topics."""
+"""`muster topics`: create, list, describe, alter and delete topics; replicas.py has their leaders and brokers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from muster.cli import replicas
 from muster.cli.asking import add_yes, confirm, some
 from muster.cli.common import add_connection, add_timeout, open_admin, pairs, print_json, report_errors, topic_id_text
 from muster.client.admin import Admin
@@ -52,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument("--json", action="store_true", help="print JSON")
         add_connection(action)
         add_timeout(action)
+    replicas.add_actions(actions)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -200,4 +202,7 @@ _ACTIONS: dict[str, Callable[[Admin, argparse.Namespace], int]] = {
     "describe": _describe,
     "alter": _alter,
     "delete": _delete,
+    "elect-leaders": replicas.elect_leaders,
+    "reassign": replicas.reassign,
+    "reassignments": replicas.reassignments,
 }

@@ -24,6 +24,7 @@ from muster.client.core.admin import (
 from muster.client.core.admin_configs import Changes
 from muster.client.core.admin_members import GroupMember
 from muster.client.core.admin_partitions import ElectionType, LogDirDescription, NewPartitions, ProducerState
+from muster.client.core.admin_replicas import PartitionReassignment
 from muster.client.loop import LoopThread
 from muster.errors import KafkaError
 from muster.model import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
@@ -110,6 +111,25 @@ class Admin(forks.StaysHere):
         """As `AsyncAdmin.elect_leaders`."""
         return self._run(self._admin.elect_leaders(election_type, partitions))
 
+    def alter_partition_reassignments(
+        self,
+        reassignments: Mapping[TopicPartition, Iterable[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """As `AsyncAdmin.alter_partition_reassignments`."""
+        return self._run(
+            self._admin.alter_partition_reassignments(
+                reassignments, allow_replication_factor_change=allow_replication_factor_change
+            )
+        )
+
+    def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, PartitionReassignment]:
+        """As `AsyncAdmin.list_partition_reassignments`."""
+        return self._run(self._admin.list_partition_reassignments(partitions))
+
     def describe_cluster(self) -> ClusterDescription:
         """As `AsyncAdmin.describe_cluster`."""
         return self._run(self._admin.describe_cluster())
@@ -139,6 +159,12 @@ class Admin(forks.StaysHere):
     ) -> dict[int, dict[str, LogDirDescription] | KafkaError]:
         """As `AsyncAdmin.describe_log_dirs`."""
         return self._run(self._admin.describe_log_dirs(brokers))
+
+    def alter_replica_log_dirs(
+        self, broker: int, log_dirs: Mapping[TopicPartition, str]
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """As `AsyncAdmin.alter_replica_log_dirs`."""
+        return self._run(self._admin.alter_replica_log_dirs(broker, log_dirs))
 
     def list_consumer_groups(self, *, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[GroupListing]:
         """As `AsyncAdmin.list_consumer_groups`."""

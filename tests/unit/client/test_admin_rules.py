@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from muster.client.core import admin_configs, admin_members, admin_partitions
+from muster.client.core import admin_configs, admin_members, admin_partitions, admin_replicas
 from muster.client.core.admin import ConfigResource, ConfigResourceType, GroupDescription, MemberDescription
 from muster.client.core.admin_configs import ConfigChange, ConfigOperation
 from muster.client.core.admin_members import GroupMember
@@ -147,6 +147,53 @@ def test_elections():
     assert admin_partitions.elect_leaders_request(0, ElectionType.PREFERRED, None, 9).topic_partitions is None
     with pytest.raises(UnsupportedVersionError, match=r"since Kafka 2\.4"):
         admin_partitions.elect_leaders_request(0, ElectionType.UNCLEAN, None, 9)
+
+
+def test_reassignments():
+    given: dict[Any, Any] = {PLACES[0]: (3, 1), PLACES[1]: None, ("u", 0): [2]}
+    wanted = admin_replicas.wanted_replicas(given)
+    assert wanted == {PLACES[0]: [3, 1], PLACES[1]: None, TopicPartition("u", 0): [2]}
+    request = admin_replicas.reassign_request(wanted, factor_may_change=False, timeout_ms=9)
+    assert not request.allow_replication_factor_change
+    assert {
+        topic.name: [(one.partition_index, one.replicas) for one in topic.partitions] for topic in request.topics
+    } == {
+        "t": [(0, [3, 1]), (1, None)],
+        "u": [(0, [2])],
+    }
+    with pytest.raises(IllegalArgumentError, match="broker's id for t-0"):
+        admin_replicas.wanted_replicas({PLACES[0]: ["one"]})  # type: ignore[list-item]
+    refused = a.ReassignablePartitionResponse(1, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None)
+    answer = a.AlterPartitionReassignmentsResponse(
+        responses=[a.ReassignableTopicResponse("t", [a.ReassignablePartitionResponse(0), refused])]
+    )
+    found = admin_replicas.reassigned(answer)
+    assert found[PLACES[0]] is None
+    assert str(found[PLACES[1]]) == "NO_REASSIGNMENT_IN_PROGRESS"
+    listed = admin_replicas.list_reassignments_request(PLACES, 9)
+    assert [(named.name, named.partition_indexes) for named in listed.topics or []] == [("t", [0, 1]), ("u", [0])]
+    assert admin_replicas.list_reassignments_request(None, 9).topics is None
+    going_on = a.OngoingTopicReassignment("t", [a.OngoingPartitionReassignment(0, [1, 2, 3], [3], [1])])
+    assert admin_replicas.reassignments(a.ListPartitionReassignmentsResponse(topics=[going_on])) == {
+        PLACES[0]: admin_replicas.PartitionReassignment([1, 2, 3], [3], [1])
+    }
+
+
+def test_other_log_directories():
+    wanted = admin_replicas.wanted_dirs({PLACES[0]: "/a", PLACES[1]: "/b", PLACES[2]: "/a"})
+    request = admin_replicas.alter_log_dirs_request(wanted)
+    assert [(one.path, [(named.name, named.partitions) for named in one.topics]) for one in request.dirs] == [
+        ("/a", [("t", [0]), ("u", [0])]),
+        ("/b", [("t", [1])]),
+    ]
+    partitions = [
+        a.AlterReplicaLogDirPartitionResult(0),
+        a.AlterReplicaLogDirPartitionResult(1, ErrorCode.LOG_DIR_NOT_FOUND),
+    ]
+    answer = a.AlterReplicaLogDirsResponse(results=[a.AlterReplicaLogDirTopicResult("t", partitions)])
+    found = admin_replicas.altered_log_dirs(answer)
+    assert found[PLACES[0]] is None
+    assert str(found[PLACES[1]]) == "LOG_DIR_NOT_FOUND: t-1"
 
 
 def test_log_directories():

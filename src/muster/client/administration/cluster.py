@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 
 from muster.client.administration.part import AdminPart
 from muster.client.core import admin as rules
-from muster.client.core import admin_configs, admin_partitions
+from muster.client.core import admin_configs, admin_partitions, admin_replicas
 from muster.client.core.admin import ClusterDescription, ConfigEntry, ConfigResource, ConfigResourceType
 from muster.client.core.admin_configs import Changes
 from muster.client.core.admin_partitions import LogDirDescription
 from muster.client.core.refusals import CONFIGS_AGAIN
 from muster.client.core.sends import LEAST_LOADED
 from muster.errors import ErrorCode, KafkaError
-from muster.model import Node
+from muster.model import Node, TopicPartition
 from muster.protocol.admin_messages import DescribeLogDirsRequest, ListConfigResourcesRequest
 from muster.protocol.messages import (
     DescribeClusterRequest,
@@ -140,3 +140,19 @@ class ClusterPart(AdminPart):
 
         answers = await asyncio.gather(*(one(broker) for broker in wanted))
         return dict(zip(wanted, answers, strict=True))
+
+    async def alter_replica_log_dirs(
+        self, broker: int, log_dirs: Mapping[TopicPartition, str]
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Have a broker move its replicas to other folders of its own (KIP-113), which `describe_log_dirs` names with
+        their full paths. The answer is there when the moves have begun; then `describe_log_dirs` tells of each.
+
+        Raises:
+            KafkaError: there is no such broker, or it does not answer.
+        """
+        wanted = admin_replicas.wanted_dirs(log_dirs)
+        await self._calls.controller()  # knows the brokers by then
+        if broker not in {known.node_id for known in (await self._calls.describe([])).brokers}:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"the cluster has no broker {broker} now")
+        request = admin_replicas.alter_log_dirs_request(wanted)
+        return admin_replicas.altered_log_dirs(await self._calls.retried(lambda: self._calls.ask(broker, request)))

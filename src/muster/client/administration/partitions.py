@@ -1,4 +1,4 @@
-"""Partitions: their offsets by time, records to be deleted, producers and leaders."""
+"""Partitions: their offsets by time, records to be deleted, producers, leaders and replicas."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from muster.client.administration.part import AdminPart
 from muster.client.core import admin as rules
-from muster.client.core import admin_partitions, offset_requests
+from muster.client.core import admin_partitions, admin_replicas, offset_requests
 from muster.client.core.admin_partitions import ElectionType, ProducerState
+from muster.client.core.admin_replicas import PartitionReassignment
 from muster.client.core.checks import check_partitions
 from muster.client.core.refusals import LIST_OFFSETS_AGAIN, RECORDS_AGAIN, TOPICS_AGAIN
 from muster.errors import KafkaError
@@ -83,3 +84,53 @@ class PartitionsPart(AdminPart):
         if partitions is None:
             return await self._calls.retried(lambda: attempt(None), TOPICS_AGAIN)
         return await self._calls.settle(check_partitions(partitions), attempt, TOPICS_AGAIN)
+
+    async def alter_partition_reassignments(
+        self,
+        reassignments: Mapping[TopicPartition, Iterable[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Have partitions moved to these brokers, of which the first is the preferred leader (KIP-455); None cancels
+        what is in progress. The answer is there when the moves have begun. Without
+        `allow_replication_factor_change` a partition keeps as many replicas as it has; brokers before Kafka 4.1 cannot
+        be told that.
+
+        Raises:
+            KafkaError: the controller refused all of it.
+        """
+        wanted = admin_replicas.wanted_replicas(reassignments)
+
+        async def attempt(places: list[TopicPartition]) -> dict[TopicPartition, KafkaError | None]:
+            request = admin_replicas.reassign_request(
+                {place: wanted[place] for place in places},
+                factor_may_change=allow_replication_factor_change,
+                timeout_ms=self._config.request_timeout_ms,
+            )
+            answer = await self._calls.ask(await self._calls.controller(), request)
+            error = rules.failure(answer.error_code, answer.error_message)
+            if error is not None:
+                raise error
+            return admin_replicas.reassigned(answer)
+
+        return await self._calls.settle(wanted, attempt, TOPICS_AGAIN)
+
+    async def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, PartitionReassignment]:
+        """The reassignments in progress, of all partitions if none are named (KIP-455).
+
+        Raises:
+            KafkaError: the controller refused it.
+        """
+        places = None if partitions is None else check_partitions(partitions)
+
+        async def attempt() -> dict[TopicPartition, PartitionReassignment]:
+            request = admin_replicas.list_reassignments_request(places, self._config.request_timeout_ms)
+            answer = await self._calls.ask(await self._calls.controller(), request)
+            error = rules.failure(answer.error_code, answer.error_message)
+            if error is not None:
+                raise error
+            return admin_replicas.reassignments(answer)
+
+        return await self._calls.retried(attempt, TOPICS_AGAIN)
