@@ -74,6 +74,9 @@ class Tokens:
         self._lock = threading.Lock()
         self._token: Token | None = None
         self._refresh_at = 0
+        self._failures = 0
+        self._failure: AuthenticationError | None = None
+        """The last of them."""
 
     def get(self) -> str:
         """A token that is good now.
@@ -81,25 +84,39 @@ class Tokens:
         Raises:
             AuthenticationError: there is none; the message says why.
         """
+        failures = self._failures
         with self._lock:
-            now = self._clock()
-            if self._token is None or now >= self._refresh_at:
-                self._renew(now)
+            if self._token is None or self._clock() >= self._refresh_at:
+                self._renew(failures)
             assert self._token is not None
             return self._token.value.reveal()
 
-    def _renew(self, now: int) -> None:
+    def _renew(self, failures: int) -> None:
+        """Fetch a token. `failures` is how often that had failed when the caller came: one that has waited for another
+        caller's vain try, which may have taken as long as the settings allow, does not wait for a try of its own."""
         try:
-            token = self._fetch()
+            if self._failure is not None and self._failures > failures:
+                raise AuthenticationError(self._failure.message, self._failure.retriable) from self._failure.__cause__
+            token = self._fetched()
         except AuthenticationError:
-            if self._token is not None and now < (self._token.expires_at_ms or 0):
+            # A try takes its time: what was good when it began may have expired.
+            if self._token is not None and self._clock() < (self._token.expires_at_ms or 0):
                 return
             raise
+        now = self._clock()
         if token.expires_at_ms is not None and token.expires_at_ms <= now:
             raise AuthenticationError("the OAuth token that was given has expired already")
         self._token = token
         lifetime_ms = 0 if token.expires_at_ms is None else token.expires_at_ms - now
         self._refresh_at = now + int(lifetime_ms * _REFRESH_AT)
+
+    def _fetched(self) -> Token:
+        try:
+            return self._fetch()
+        except AuthenticationError as error:
+            self._failure = error
+            self._failures += 1
+            raise
 
     def refused(self) -> None:
         """The broker did not accept it: the next one is fetched anew."""
@@ -166,7 +183,10 @@ def _asked(request: urllib.request.Request, config: SecurityConfig, trust: ssl.S
         with error:
             retriable = error.code >= 500 or error.code == 429
             why = _said(error) or error.reason
-        raise AuthenticationError(f"{place} gave no token: HTTP {error.code}: {why}", retriable=retriable) from None
+        advice = _ADVICE.get(why, "")
+        raise AuthenticationError(
+            f"{place} gave no token: HTTP {error.code}: {why}{advice}", retriable=retriable
+        ) from None
     except (OSError, ValueError) as error:
         cause = getattr(error, "reason", error)
         if isinstance(cause, ssl.SSLCertVerificationError):
@@ -174,7 +194,21 @@ def _asked(request: urllib.request.Request, config: SecurityConfig, trust: ssl.S
                 f"no token from {place}: its certificate is not trusted ({cause.verify_message}); name its authority's "
                 "with the option ssl.truststore.location in sasl_jaas_config"
             ) from None
-        raise AuthenticationError(f"no token from {place}: {_reason(error)}", retriable=True) from None
+        is_cut = isinstance(cause, ConnectionError) and not isinstance(cause, ConnectionRefusedError)
+        advice = "; does its port want https?" if is_cut and request.type == "http" else ""
+        raise AuthenticationError(f"no token from {place}: {_reason(error)}{advice}", retriable=True) from None
+
+
+_UNKNOWN_CLIENT: Final = (
+    "; look at the client's id and its secret. If they have other signs than letters and digits, the endpoint may want "
+    "them encoded (sasl_oauthbearer_header_urlencode)"
+)
+_ADVICE: Final = {
+    "invalid_client": _UNKNOWN_CLIENT,
+    "unauthorized_client": _UNKNOWN_CLIENT,  # what Keycloak says of a wrong secret
+    "invalid_scope": "; look at sasl_oauthbearer_scope",
+}
+"""What to do about an error of RFC 6749, 5.2."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

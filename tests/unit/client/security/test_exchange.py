@@ -54,6 +54,16 @@ def test_a_broker_that_does_not_prove_itself_is_not_believed():
     assert not exchange.done
 
 
+@pytest.mark.parametrize("message", [None, '{"status":"invalid_token"}'])
+def test_a_token_that_is_refused_is_told_with_where_to_look(message):
+    exchange = begun(OAuthBearer("abc", {}), name="OAUTHBEARER")
+    exchange.take(authenticated(auth_bytes=b'{"status":"invalid_token"}'))
+    assert exchange.request() == SaslAuthenticateRequest(auth_bytes=b"\x01")
+    with pytest.raises(SaslError, match=r"refused OAUTHBEARER: .*; the reason is in its log") as raised:
+        exchange.take(authenticated(ErrorCode.SASL_AUTHENTICATION_FAILED, message))
+    assert str(raised.value).count("invalid_token") == 1
+
+
 class NeverSure:
     """A mechanism to which the broker has not proved itself."""
 

@@ -59,6 +59,73 @@ def test_an_old_token_serves_while_there_is_no_new_one():
         tokens.get()
 
 
+def test_an_old_token_does_not_serve_that_expired_while_a_new_one_was_tried():
+    source = Source(1_000)
+
+    def slow_and_away():
+        source.now = NOW + 1_000
+        raise AuthenticationError("away", retriable=True)
+
+    fetches = iter([source, slow_and_away])
+    tokens = Tokens(lambda: next(fetches)(), lambda: source.now)
+    tokens.get()
+    source.now = NOW + 900
+    with pytest.raises(AuthenticationError, match="away"):
+        tokens.get()
+
+
+def test_connections_that_wait_for_a_vain_try_do_not_try_one_after_another():
+    waiting, go_on, count = threading.Semaphore(0), threading.Event(), []
+
+    def hanging():
+        count.append(1)
+        waiting.release()
+        assert go_on.wait(60)
+        raise AuthenticationError("away", retriable=True)
+
+    tokens = Tokens(hanging, lambda: NOW)
+    told = []
+
+    def ask():
+        with pytest.raises(AuthenticationError, match="away") as raised:
+            tokens.get()
+        told.append(raised.value.retriable)
+
+    first = threading.Thread(target=ask)
+    first.start()
+    assert waiting.acquire(timeout=60)
+    # The lock is the gate at which the others wait: each has come before the first try fails.
+    gate = Gate(tokens._lock)
+    tokens._lock = gate
+    others = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in others:
+        thread.start()
+    for _ in others:
+        assert gate.came.acquire(timeout=60)
+    go_on.set()
+    for thread in (first, *others):
+        thread.join(60)
+    assert told == [True] * 4
+    assert len(count) == 1
+    with pytest.raises(AuthenticationError, match="away"):
+        tokens.get()  # one that comes later tries
+    assert len(count) == 2
+
+
+class Gate:
+    """A lock that tells of each that comes to it."""
+
+    def __init__(self, lock):
+        self.lock, self.came = lock, threading.Semaphore(0)
+
+    def __enter__(self):
+        self.came.release()
+        self.lock.acquire()
+
+    def __exit__(self, *_):
+        self.lock.release()
+
+
 def test_a_token_that_was_refused_is_not_used_again():
     tokens = Tokens(Source(1_000), lambda: NOW)
     tokens.get()
@@ -176,7 +243,10 @@ def test_client_credentials_are_exchanged_for_a_token(encode, pair):
         (200, b"{}", "has no access_token", False),
         (200, b'{"access_token":7}', "has no access_token", False),
         (200, b'{"access_token":"two words"}', "signs that no token has", False),
-        (401, b'{"error":"invalid_client","error_description":"hush"}', "HTTP 401: invalid_client", False),
+        (401, b'{"error":"invalid_client","error_description":"hush"}', "HTTP 401: invalid_client; .*urlencode", False),
+        (400, b'{"error":"unauthorized_client"}', "HTTP 400: unauthorized_client; .*urlencode", False),
+        (400, b'{"error":"invalid_scope"}', "HTTP 400: invalid_scope; look at sasl_oauthbearer_scope", False),
+        (400, b'{"error":"invalid_grant"}', "HTTP 400: invalid_grant$", False),
         (400, b"hush", "HTTP 400: Bad Request", False),
         (429, b"", "HTTP 429", True),
         (503, b"hush", "HTTP 503: Service Unavailable", True),
@@ -206,6 +276,18 @@ def test_an_endpoint_that_is_away_may_come_back():
     with pytest.raises(AuthenticationError, match="no token from the token endpoint at ") as raised:
         fetch(url)
     assert raised.value.retriable
+
+
+def test_an_endpoint_that_wants_tls_is_told_from_one_that_is_away():
+    with (
+        endpoint(200, b"", authority=trustme.CA()) as (url, _),
+        pytest.raises(AuthenticationError, match=r"does its port want https\?") as raised,
+    ):
+        fetch(url.replace("https:", "http:"))
+    assert raised.value.retriable
+    with pytest.raises(AuthenticationError, match="no token from the token endpoint at ") as raised:
+        fetch(url.replace("https:", "http:"))
+    assert "https" not in str(raised.value)
 
 
 def test_the_endpoint_may_have_an_authority_of_its_own(tmp_path):
