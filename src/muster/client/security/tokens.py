@@ -96,7 +96,7 @@ class Tokens:
         caller's vain try, which may have taken as long as the settings allow, does not wait for a try of its own."""
         try:
             if self._failure is not None and self._failures > failures:
-                raise AuthenticationError(self._failure.message, self._failure.retriable) from self._failure.__cause__
+                raise AuthenticationError(str(self._failure), self._failure.retriable) from self._failure.__cause__
             token = self._fetched()
         except AuthenticationError:
             # A try takes its time: what was good when it began may have expired.

@@ -66,8 +66,7 @@ def test_an_old_token_does_not_serve_that_expired_while_a_new_one_was_tried():
         source.now = NOW + 1_000
         raise AuthenticationError("away", retriable=True)
 
-    fetches = iter([source, slow_and_away])
-    tokens = Tokens(lambda: next(fetches)(), lambda: source.now)
+    tokens = Tokens(lambda: slow_and_away() if source.count else source(), lambda: source.now)
     tokens.get()
     source.now = NOW + 900
     with pytest.raises(AuthenticationError, match="away"):
@@ -96,7 +95,7 @@ def test_connections_that_wait_for_a_vain_try_do_not_try_one_after_another():
     assert waiting.acquire(timeout=60)
     # The lock is the gate at which the others wait: each has come before the first try fails.
     gate = Gate(tokens._lock)
-    tokens._lock = gate
+    tokens._lock = gate  # type: ignore[assignment]
     others = [threading.Thread(target=ask) for _ in range(3)]
     for thread in others:
         thread.start()
