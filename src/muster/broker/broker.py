@@ -111,7 +111,10 @@ class Broker(Shell):
         else:
             await self._join(self._among)
         self._accept()
-        self.durability.start(self.config.integer("log.retention.check.interval.ms"))
+        self.durability.start(
+            self.config.integer("log.retention.check.interval.ms"),
+            lambda: self.config.integer("log.cleaner.backoff.ms"),
+        )
 
     async def _open_port(self) -> None:
         try:

@@ -100,6 +100,7 @@ _SETTINGS = (
     S("log.message.timestamp.before.max.ms", K.LONG, LONG_MAX, "How far in the past a record's timestamp may be.", 0),
     S("log.message.timestamp.after.max.ms", K.LONG, 3_600_000, "How far in the future a record's timestamp may be.", 0),
     S("log.flush.interval.messages", K.LONG, LONG_MAX, "Records after which a log is forced to disk (unused).", 1),
+    S("log.cleaner.backoff.ms", K.LONG, 15_000, "How often logs are looked at for compaction.", 0),
     S("log.cleaner.min.cleanable.ratio", K.DOUBLE, 0.5, "Share of a log that must be dirty to be compacted.", 0, 1),
     S("log.cleaner.min.compaction.lag.ms", K.LONG, 0, "How long a record stays uncompacted at least.", 0),
     S("log.cleaner.max.compaction.lag.ms", K.LONG, LONG_MAX, "How long a record stays uncompacted (unused).", 1),
@@ -138,7 +139,8 @@ DYNAMIC = frozenset({
     "log.retention.bytes", "log.segment.bytes", "log.segment.delete.delay.ms", "log.roll.ms",
     "log.index.interval.bytes", "log.index.size.max.bytes", "log.preallocate", "log.message.timestamp.type",
     "log.message.timestamp.before.max.ms", "log.message.timestamp.after.max.ms", "log.flush.interval.messages",
-    "log.cleaner.min.cleanable.ratio", "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms",
+    "log.cleaner.backoff.ms", "log.cleaner.min.cleanable.ratio", "log.cleaner.min.compaction.lag.ms",
+    "log.cleaner.max.compaction.lag.ms",
     "log.cleaner.delete.retention.ms", "log.local.retention.ms", "log.local.retention.bytes",
     "producer.id.expiration.ms",
 })  # fmt: skip

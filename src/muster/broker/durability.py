@@ -27,6 +27,10 @@ INTERVAL_S = 1.0
 RETRY_S = 0.1
 """Seconds after which a sync that found no file descriptor is tried again."""
 
+CLEANING_MS = 15_000
+"""How often logs are looked at for compaction."""
+LEAST_S = 0.001
+
 WORK_S = REST_S = 0.005
 
 
@@ -61,12 +65,14 @@ class Durability:
         self._rested_at = 0.0
         self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self, housekeeping_ms: int) -> None:
-        """Begin."""
+    def start(self, housekeeping_ms: int, cleaning_ms: Callable[[], int] = lambda: CLEANING_MS) -> None:
+        """Begin. Retention and all else is looked after every so many milliseconds, compaction more often; how often
+        that is may change."""
         loop = asyncio.get_running_loop()
         if self._policy is not FsyncPolicy.NEVER:
             self._tasks.append(loop.create_task(self._sync()))
-        self._tasks.append(loop.create_task(self._keep_house(housekeeping_ms / 1000)))
+        self._tasks.append(loop.create_task(self._keep("retention", self._store.housekeeping, lambda: housekeeping_ms)))
+        self._tasks.append(loop.create_task(self._keep("compaction", self._store.clean, cleaning_ms)))
 
     async def stop(self) -> None:
         """End. A running sync is waited for, a running compaction is broken off."""
@@ -131,16 +137,19 @@ class Durability:
         except Exception:
             log.exception("what waited for a sync could not be answered")
 
-    async def _keep_house(self, every_s: float) -> None:
+    async def _keep(
+        self, what: str, work: Callable[[int, Callable[[], None]], None], every_ms: Callable[[], int]
+    ) -> None:
         loop = asyncio.get_running_loop()
         while True:
+            every_s = max(every_ms() / 1000, LEAST_S)
             await asyncio.sleep(every_s)
             try:
-                await loop.run_in_executor(self._keeper, self._store.housekeeping, now_ms(), self._breathe)
+                await loop.run_in_executor(self._keeper, work, now_ms(), self._breathe)
             except CompactionStopped:
                 return
             except Exception:
-                log.exception("retention and compaction failed; they are tried again in %.0f s", every_s)
+                log.exception("%s failed; it is tried again in %.0f s", what, every_s)
 
     def _breathe(self) -> None:
         """Rest for a moment; long work calls it between small pieces."""

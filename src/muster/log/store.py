@@ -62,6 +62,8 @@ class LogStore:
         """Whether the process before this one shut down cleanly (or there was none)."""
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._dirty: set[PartitionLog] = set()
+        self._uncleanable: set[PartitionLog] = set()
+        """The logs whose compaction failed since the last housekeeping."""
         self._checkpoints: dict[str, dict[TopicPartition, int]] = {}
         """The contents of the checkpoint files."""
         self._checkpoint_lock = threading.Lock()
@@ -387,15 +389,30 @@ class LogStore:
         self.write_checkpoints()
         for log, doomed in retired:
             log.remove(doomed)
-        self._each(lambda log: log.compact(now, breathe) if log.is_cleanable() else None)
+        self._uncleanable.clear()
+        self.clean(now, breathe)
         self.write_checkpoints()
 
-    def _each(self, work: Callable[[PartitionLog], object]) -> None:
-        for log in list(self._logs.values()):
+    def clean(self, now: int, breathe: Callable[[], None] = lambda: None) -> None:
+        """Compacts where it is due. It is a part of housekeeping that may be called more often: a log for which it
+        failed waits for the next housekeeping. Raises OSError if the checkpoints cannot be written."""
+        due = [log for log in list(self._logs.values()) if log not in self._uncleanable and log.is_cleanable()]
+        self._uncleanable.update(self._each(lambda log: log.compact(now, breathe), due))
+        if due:
+            self.write_checkpoints()
+
+    def _each(
+        self, work: Callable[[PartitionLog], object], logs: Iterable[PartitionLog] | None = None
+    ) -> list[PartitionLog]:
+        """Do it to these logs, or to all; returns those for which it failed."""
+        failed = []
+        for log in list(self._logs.values()) if logs is None else logs:
             try:
                 work(log)
             except (LogFailedError, CorruptRecordError, OSError) as error:
                 logger.error("%s: %s", log.topic_partition, error)
+                failed.append(log)
+        return failed
 
     def write_checkpoints(self) -> None:
         """Writes how far each log is synced, where it begins, and how far it is compacted. Raises OSError."""

@@ -142,11 +142,23 @@ async def test_one_who_is_answered_may_wait_again(tmp_path: Path) -> None:
     store.close()
 
 
+async def test_logs_are_compacted_between_two_looks_at_what_is_too_old(tmp_path: Path) -> None:
+    async with running(tmp_path, {"log.retention.check.interval.ms": 10**9, "log.cleaner.backoff.ms": 1}) as broker:
+        broker.changes.create_topic("t", 1, {"cleanup.policy": "compact", "segment.bytes": "1048576"})
+        log = broker.partitions.get("t", 0)
+        assert log is not None
+        for _ in range(3):
+            log.append(batch((b"k", bytes(600_000))), now=NOW)
+        async with asyncio.timeout(30):
+            while log.cleaned_to == 0:
+                await asyncio.sleep(0.001)
+
+
 async def test_syncs_and_housekeeping_go_on_after_one_that_raised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = LogStore.open(tmp_path, now=0, fsync=FsyncPolicy.ALWAYS)
-    calls = {"flush": 0, "housekeeping": 0}
+    calls = {"flush": 0, "housekeeping": 0, "clean": 0}
 
     def failing_once(name: str) -> None:
         real = getattr(store, name)
@@ -161,8 +173,9 @@ async def test_syncs_and_housekeeping_go_on_after_one_that_raised(
 
     failing_once("flush")
     failing_once("housekeeping")
+    failing_once("clean")
     durability = Durability(store, FsyncPolicy.ALWAYS, lambda: None)
-    durability.start(housekeeping_ms=1)
+    durability.start(1, lambda: 1)
     deadline = asyncio.get_running_loop().time() + 30
     while min(calls.values()) < 3:
         durability.want()
@@ -172,3 +185,4 @@ async def test_syncs_and_housekeeping_go_on_after_one_that_raised(
     store.close()
     assert "flush is out of order" in caplog.text
     assert "housekeeping is out of order" in caplog.text
+    assert "clean is out of order" in caplog.text

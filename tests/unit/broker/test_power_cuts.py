@@ -22,7 +22,7 @@ from tests.support.logs import NOW, batch, read_all
 from tests.support.power import RecordingDisk, Unsynced, cuts
 
 NAMES = ("a", "b", "n" * 249)
-SETTINGS = {"fsync": "always", "log.retention.check.interval.ms": 10**9}
+SETTINGS = {"fsync": "always", "log.retention.check.interval.ms": 10**9, "log.cleaner.backoff.ms": 10**9}
 
 
 @dataclass

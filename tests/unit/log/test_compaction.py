@@ -286,6 +286,30 @@ def test_a_compaction_that_fails_costs_nothing(tmp_path, trouble):
     store.close()
 
 
+def test_a_log_that_cannot_be_compacted_is_left_alone_until_the_next_housekeeping(tmp_path, caplog):
+    disk = FaultyDisk()
+    store = LogStore.open(tmp_path, now=NOW, defaults=config(), files=disk)
+    log = store.create(TP)
+    for at in range(60):
+        put(log, (b"k%d" % (at % 3), b"%d" % at))
+    roll(log)
+    disk.fill_up(30)
+    with contextlib.suppress(OSError):  # of the checkpoints
+        store.clean(NOW)
+    disk.mend()
+    assert caplog.text.count("No space left") == 1
+    store.clean(NOW)
+    assert log.cleaned_to == 0
+    store.housekeeping(NOW)
+    assert log.cleaned_to > 0
+    put(log, (b"k0", b"more"))
+    roll(log)
+    before = log.cleaned_to
+    store.clean(NOW)
+    assert log.cleaned_to > before
+    store.close()
+
+
 def test_an_exchange_that_fails_midway_holds_and_is_finished_later(tmp_path):
     disk = FaultyDisk()
     store = LogStore.open(tmp_path, now=NOW, defaults=config(), files=disk)
