@@ -129,14 +129,14 @@ def test_a_partition_without_producers_has_an_empty_list():
     answer = a.DescribeProducersResponse(0, [a.TopicResponse("t", [a.PartitionResponse(0)])])
     assert admin_partitions.described_producers(answer) == {PLACES[0]: []}
     state = a.ProducerState(7, 1, 5, 99, -1, -1)
-    other = a.ProducerState(3, 0, -1, -1, 4, 12)
+    other = a.ProducerState(3, 0, -1, -1, 0, 0)
     answer = a.DescribeProducersResponse(
         0, [a.TopicResponse("t", [a.PartitionResponse(0, active_producers=[state, other])])]
     )
     found = admin_partitions.described_producers(answer)[PLACES[0]]
     assert not isinstance(found, KafkaError)
     first, second = found
-    assert (first.producer_id, first.coordinator_epoch, first.transaction_start_offset) == (3, 4, 12)
+    assert (first.producer_id, first.coordinator_epoch, first.transaction_start_offset) == (3, 0, 0)
     assert (second.producer_id, second.coordinator_epoch, second.transaction_start_offset) == (7, None, None)
 
 
@@ -199,11 +199,11 @@ def test_other_log_directories():
 def test_log_directories():
     replica = a.DescribeLogDirsTopic("t", [a.DescribeLogDirsPartition(1, 70, 3, True)])
     broken = a.DescribeLogDirsResult(ErrorCode.KAFKA_STORAGE_ERROR, "/b")
-    answer = a.DescribeLogDirsResponse(0, 0, [a.DescribeLogDirsResult(0, "/a", [replica], 100, 40), broken])
+    answer = a.DescribeLogDirsResponse(0, 0, [a.DescribeLogDirsResult(0, "/a", [replica], 0, 0), broken])
     found = admin_partitions.log_dirs(answer)
     assert not isinstance(found, KafkaError)
     assert found["/a"].replicas == {TopicPartition("t", 1): admin_partitions.ReplicaInfo(70, 3, True)}
-    assert (found["/a"].total_bytes, found["/a"].usable_bytes) == (100, 40)
+    assert (found["/a"].total_bytes, found["/a"].usable_bytes) == (0, 0), "0 is a number that is known"
     assert found["/b"].error is not None
     assert (found["/b"].error.code, found["/b"].total_bytes) == (ErrorCode.KAFKA_STORAGE_ERROR, None)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from muster.client import AsyncConsumer, AsyncProducer, Consumer, Producer
 from muster.client.measures import WINDOW_MS, Measures, RecordCounts, Window
-from muster.client.metrics import MetricName, Metrics
+from muster.client.metrics import MetricName, Metrics, of_consumer
 from muster.errors import KafkaError
 from muster.model import TopicPartition
 from tests.support.brokers import beside, running
@@ -117,6 +117,9 @@ async def test_an_async_client_counts_what_it_does(tmp_path: Path) -> None:
             found = consumer.metrics()
             assert consumer.current_lag(TopicPartition("t", 0)) == found.value("records-lag-max") == 30 - read
             assert found.value("records-lag", topic="t", partition="0") == 30 - read
+            lags = {TopicPartition("t", number): lag for number, lag in enumerate((3, 7, 5))}
+            of_several = of_consumer(consumer._core, consumer._driver, RecordCounts(), lags, 0)
+            assert of_several.value("records-lag-max") == 7
     assert found.value("records-consumed-total") == found.value("records-consumed-total", topic="t") >= read
     assert found.value("records-consumed-rate") > 0
     assert found.value("bytes-fetched-total") > 100

@@ -4,6 +4,7 @@ import base64
 import json
 import ssl
 import threading
+import urllib.request
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -287,6 +288,22 @@ def test_an_endpoint_that_wants_tls_is_told_from_one_that_is_away():
     with pytest.raises(AuthenticationError, match="no token from the token endpoint at ") as raised:
         fetch(url.replace("https:", "http:"))
     assert "https" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("connect_ms", "read_ms", "timeout_s"), [(1_500, 20, 1.5), (20, 2_500, 2.5), (0, 0, None)])
+def test_an_endpoint_has_the_longer_of_the_two_timeouts(monkeypatch, connect_ms, read_ms, timeout_s):
+    """The standard library has one for both."""
+    found = []
+
+    def away(_opener, _request, timeout):
+        found.append(timeout)
+        raise OSError
+
+    monkeypatch.setattr(urllib.request.OpenerDirector, "open", away)
+    timeouts = {"sasl.login.connect.timeout.ms": connect_ms, "sasl.login.read.timeout.ms": read_ms}
+    with pytest.raises(AuthenticationError):
+        fetch("http://localhost:1/token", **timeouts)
+    assert found == [timeout_s]
 
 
 def test_the_endpoint_may_have_an_authority_of_its_own(tmp_path):
