@@ -17,6 +17,7 @@ from muster.zookeeper.cluster_scheme import IdTakenError
 from muster.zookeeper.image import ClusterImage
 from muster.zookeeper.operations import (
     ConnectionLossError,
+    NotPermittedError,
     Plan,
     SessionEvent,
     SessionExpiredError,
@@ -91,7 +92,7 @@ class Follower:
 
         Raises:
             IdTakenError: to be tried again, until a session that has died would have ended.
-            ZooKeeperError: to be tried again.
+            ZooKeeperError: to be tried again, unless it is not permitted and the first turn.
             MusterError: there is no way on.
         """
         raise NotImplementedError
@@ -152,10 +153,8 @@ class Follower:
             self._wake.clear()
             pause = 0.0
             try:
-                await self._turn()
+                await self._first_or_later_turn(begun)
                 taken_since = None
-                if not begun.done():
-                    begun.set_result(None)
             except IdTakenError as error:
                 most_s = self.session.timeout_ms / 1000 * 1.5 + TAKEN_MORE_S
                 if taken_since is None:
@@ -178,6 +177,16 @@ class Follower:
             if pause:
                 await asyncio.sleep(pause)
                 self._wake.set()
+
+    async def _first_or_later_turn(self, begun: asyncio.Future[None]) -> None:
+        try:
+            await self._turn()
+        except NotPermittedError as error:
+            if begun.done():
+                raise
+            raise MusterError(str(error)) from None  # trying again would not help
+        if not begun.done():
+            begun.set_result(None)
 
     def _gone(self, error: Exception, begun: asyncio.Future[None]) -> None:
         if begun.done():

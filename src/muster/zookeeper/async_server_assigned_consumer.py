@@ -68,7 +68,7 @@ class AsyncServerAssignedConsumer(AsyncAssignedReader):
             return
         self._reader = AsyncConsumer(self._config.of_reader())
         self._reader.assign([])
-        driver = Driver(self._config, self._member.nodes, DRAFT_VERSIONS)
+        driver = Driver(self._config.of_member(), self._member.nodes, DRAFT_VERSIONS)
         self._loop = CoreLoop(driver, [self._member], self._on_turn)
         self._member.begin(driver.now())
         await self._loop.start()

@@ -31,7 +31,7 @@ from muster.zookeeper.assigned_reader import AsyncAssignedReader
 from muster.zookeeper.operations import Ask, Plan, SessionEvent, SessionExpiredError, Watched, ZooKeeperError
 from muster.zookeeper.session import ZooKeeperSession
 from muster.zookeeper.watcher_asks import GiveUp, Level, Pause, Reading, StartFetching, StopFetching, Tell, TimeOfDay
-from muster.zookeeper.watcher_config import WatcherConfig, addresses_of
+from muster.zookeeper.watcher_config import WatcherConfig
 from muster.zookeeper.watcher_scheme import WatcherMember
 from muster.zookeeper.watcher_settings import new_consumer_id
 from muster.zookeeper.watcher_states import WatcherState
@@ -335,7 +335,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
             log.warning("%s: no broker answers, and ZooKeeper could not be asked: %s", self.consumer_id, error)
         else:
             if brokers:
-                reader._driver.set_bootstrap(addresses_of(brokers))
+                reader._driver.set_bootstrap(self._config.addresses_of(brokers))
 
     async def _auto_commit(self) -> None:
         try:
@@ -396,7 +396,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
             await reader.start()
             self._reader = reader
         else:
-            self._reader._driver.set_bootstrap(addresses_of(brokers))
+            self._reader._driver.set_bootstrap(self._config.addresses_of(brokers))
 
 
 def _streams(topics: Topics, num_streams: int) -> Mapping[str, int]:

@@ -88,7 +88,6 @@ _ERRORS: tuple[tuple[type[Exception], type[ZooKeeperError]], ...] = (
     (kazoo_errors.BadVersionError, BadVersionError),
     (kazoo_errors.NotEmptyError, NotEmptyError),
     (kazoo_errors.NoChildrenForEphemeralsError, NoChildrenForEphemeralsError),
-    (kazoo_errors.NoAuthError, NotPermittedError),
     (kazoo_errors.AuthFailedError, NotPermittedError),
     (kazoo_errors.SessionExpiredError, SessionExpiredError),
     (kazoo_errors.ConnectionLoss, ConnectionLossError),
@@ -455,7 +454,14 @@ def _stat(stat: ZnodeStat) -> Stat:
     return Stat(stat.version, stat.cversion, stat.ephemeralOwner, stat.czxid, stat.mzxid, stat.numChildren)
 
 
+_WITHOUT_PROOF = "muster speaks to ZooKeeper without TLS and without authentication"
+
+
 def _translated(error: Exception, path: str) -> ZooKeeperError:
+    if isinstance(error, kazoo_errors.SessionClosedRequireSaslError):
+        return NotPermittedError(path, f"ZooKeeper wants SASL of its clients, and closed the session: {_WITHOUT_PROOF}")
+    if isinstance(error, kazoo_errors.NoAuthError):
+        return NotPermittedError(path, f"the ACL of {path} in ZooKeeper does not permit it: {_WITHOUT_PROOF}")
     for theirs, ours in _ERRORS:
         if isinstance(error, theirs):
             return ours(path)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from muster.client.config import ConsumerConfig, addresses
+from muster.client.security.settings import SecurityConfig
 from muster.errors import ConfigError
 
 
@@ -17,7 +18,8 @@ class ServerAssignedConfig(ConsumerConfig):
     any of them leads to the group's coordinator. Records are read from `bootstrap_servers`, brokers of any Kafka.
     `group_id` is needed. `partition_assignment_strategy` names one strategy that the coordinator knows: range or
     roundrobin. There are no static members (`group_instance_id`), and no bound on the time between two polls:
-    `max_poll_interval_ms` bounds how long a join may wait for the others.
+    `max_poll_interval_ms` bounds how long a join may wait for the others. `security_protocol` and what belongs to it
+    are for the brokers: a draft listener has neither TLS nor SASL.
     """
 
     coordinator_servers: tuple[str, ...] = ()
@@ -35,6 +37,11 @@ class ServerAssignedConfig(ConsumerConfig):
         strategies = self.partition_assignment_strategy
         if len(strategies) != 1 or not isinstance(strategies[0], str):
             raise ConfigError("partition_assignment_strategy must name one strategy, which the coordinator carries out")
+
+    def of_member(self) -> ServerAssignedConfig:
+        """Those of the member's connections: what is secret stays away from coordinators, which have no use for it."""
+        plain: dict[str, Any] = {setting.name: setting.default for setting in fields(SecurityConfig)}
+        return replace(self, **plain)
 
     def of_reader(self) -> dict[str, Any]:
         """Those of the consumer that reads what the member is given."""

@@ -23,6 +23,7 @@ class WatcherConfig(ConsumerConfig):
     given. `partition_assignment_strategy` is range or roundrobin. Brokers are found in ZooKeeper, so there are no
     `bootstrap_servers`. `watch_brokers` has every broker that comes or goes make a rebalance, which no release of Kafka
     did. Settings of members of later groups (sessions, heartbeats, static members) mean nothing here.
+    `security_protocol` and what belongs to it are for the brokers: ZooKeeper is spoken to without TLS and SASL.
     """
 
     zookeeper_connect: str = "localhost:2181"
@@ -59,6 +60,7 @@ class WatcherConfig(ConsumerConfig):
             self.rebalance_backoff_ms,
             self.enable_auto_commit,
             self.watch_brokers,
+            self.security_protocol,
         )
 
     def of_reader(self, consumer_id: str, brokers: Collection[BrokerRegistration]) -> dict[str, Any]:
@@ -66,16 +68,16 @@ class WatcherConfig(ConsumerConfig):
         values = {setting.name: getattr(self, setting.name) for setting in fields(ConsumerConfig)}
         fallback = _BROKER_VERSIONS.get(min((broker.version for broker in brokers), default=3))
         return values | {
-            "bootstrap_servers": addresses_of(brokers),
+            "bootstrap_servers": self.addresses_of(brokers),
             "broker_version_fallback": self.broker_version_fallback or fallback,
             "client_id": self.client_id or consumer_id,
             "group_id": None,
         }
 
-
-def addresses_of(brokers: Iterable[BrokerRegistration]) -> list[str]:
-    """Where brokers listen without encryption."""
-    return [_address(found.host, found.port) for found in (broker.plaintext for broker in brokers) if found is not None]
+    def addresses_of(self, brokers: Iterable[BrokerRegistration]) -> list[str]:
+        """Where brokers listen for this consumer's `security_protocol`."""
+        found = (broker.endpoint(self.security_protocol) for broker in brokers)
+        return [_address(endpoint.host, endpoint.port) for endpoint in found if endpoint is not None]
 
 
 def _address(host: str, port: int) -> str:

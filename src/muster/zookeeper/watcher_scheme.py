@@ -499,8 +499,10 @@ class WatcherMember(SessionPlans):
             found = znodes.read_broker(name, data)
             if isinstance(found, Unreadable):
                 yield from self._report(found)
-            elif found.plaintext is None:
-                yield from self._report(Unreadable(path, "it has no listener without encryption for this consumer"))
+            elif found.endpoint(self.settings.security_protocol) is None:
+                protocol = self.settings.security_protocol
+                why = f"it has no listener for this consumer, whose security_protocol is {protocol}"
+                yield from self._report(Unreadable(path, why))
             else:
                 brokers.append(found)
         return brokers

@@ -30,6 +30,8 @@ class WatcherSettings:
     auto_commit_enable: bool = True
     watch_brokers: bool = False
     """Rebalance when a broker comes or goes. Descriptions of scheme 1 say so; no release of Kafka did it."""
+    security_protocol: str = "PLAINTEXT"
+    """Which listeners of the brokers it can read from. Consumers of 0.8 knew one."""
 
     def __post_init__(self) -> None:
         znodes.check_name("group_id", self.group_id)

@@ -150,8 +150,12 @@ class BrokerRegistration(NamedTuple):
     @property
     def plaintext(self) -> Endpoint | None:
         """The first listener without encryption to which one can connect: the only one that consumers of 0.8 know."""
-        plain = (endpoint for endpoint in self.endpoints if endpoint.security_protocol == "PLAINTEXT")
-        return next((found for found in plain if found.host and 0 < found.port < 1 << 16), None)
+        return self.endpoint("PLAINTEXT")
+
+    def endpoint(self, security_protocol: str) -> Endpoint | None:
+        """The first listener of a security protocol to which one can connect."""
+        fit = (endpoint for endpoint in self.endpoints if endpoint.security_protocol == security_protocol)
+        return next((found for found in fit if found.host and 0 < found.port < 1 << 16), None)
 
     @property
     def node(self) -> Node | None:

@@ -15,6 +15,7 @@ from kazoo.client import KazooClient
 from muster.client import Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, NewTopic
 from muster.client.plain.cluster import disconnect
 from muster.client.plain.fetch import RangeReader
+from muster.errors import AuthenticationError
 from muster.model import TopicPartition
 from muster.spark.options import parse_options
 from muster.zookeeper import znodes
@@ -23,7 +24,9 @@ from tests.support import old_kafka
 from tests.support.faces import Cluster, until_known
 from tests.support.faces import until as wait_until
 from tests.support.old_kafka import LastZooKeeperKafkaBroker
+from tests.support.peers import free_ports
 from tests.support.queries import Query, audit, grid
+from tests.support.secure_kafka import PASSWORDS, PLAIN, Certificates, login
 from tests.support.watcher_cluster import watcher
 from tests.support.zookeepers import ZooKeeperServer, operator
 
@@ -34,12 +37,34 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def kafka(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LastZooKeeperKafkaBroker]:
+def kafka(
+    zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory, certificates: Certificates
+) -> Iterator[LastZooKeeperKafkaBroker]:
     folder = tmp_path_factory.mktemp("kafka-39") / "broker"
+    open_port, _ = ports = free_ports(2)
     # Up to this protocol a topic may ask for an older format of its records.
-    old = {"inter.broker.protocol.version": "2.8"}
-    with LastZooKeeperKafkaBroker(folder, zookeeper.chroot(), settings=old) as broker:
+    settings = {"inter.broker.protocol.version": "2.8"} | _listeners(ports, certificates)
+    with LastZooKeeperKafkaBroker(folder, zookeeper.chroot(), open_port, settings=settings) as broker:
         yield broker
+
+
+def _listeners(ports: list[int], certificates: Certificates) -> dict[str, str]:
+    """One without encryption, and one that wants TLS and a password."""
+    of = "listener.name.sasl_ssl."
+    return {
+        "listeners": f"PLAINTEXT://127.0.0.1:{ports[0]},SASL_SSL://127.0.0.1:{ports[1]}",
+        "sasl.enabled.mechanisms": "PLAIN",
+        f"{of}plain.sasl.jaas.config": login(PLAIN, user_bob=PASSWORDS["bob"]),
+        f"{of}ssl.keystore.type": "PEM",
+        f"{of}ssl.keystore.location": str(certificates.path("broker")),
+    }
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    made = Certificates(tmp_path_factory.mktemp("certificates"))
+    made.write()
+    return made
 
 
 @pytest.fixture
@@ -204,3 +229,28 @@ def test_the_spark_source_reads_the_formats_of_before_kafka_011(
         for number in range(50)
     ]
     disconnect()
+
+
+async def test_a_watcher_reads_where_the_brokers_want_tls_and_a_password(
+    kafka: LastZooKeeperKafkaBroker, certificates: Certificates
+) -> None:
+    """Of the listeners that the broker tells ZooKeeper of, it takes the one for its own `security_protocol`."""
+    async with AsyncAdmin(bootstrap_servers=kafka.bootstrap) as admin:
+        await admin.create_topics([NewTopic("t39-secured", 1)])
+    async with AsyncProducer(bootstrap_servers=kafka.bootstrap) as producer:
+        await producer.send_and_wait("t39-secured", b"1")
+    settings: dict[str, Any] = {
+        "auto_offset_reset": "earliest",
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "PLAIN",
+        "sasl_username": "bob",
+        "ssl_truststore_location": str(certificates.path("ca")),
+    }
+    async with watcher(kafka.zookeeper, "secured", sasl_password=PASSWORDS["bob"], **settings) as member:
+        member.subscribe(["t39-secured"])
+        assert (await anext(member)).value == b"1"
+        await member.commit()
+    async with watcher(kafka.zookeeper, "refused", sasl_password="hush-wrong", **settings) as member:
+        member.subscribe(["t39-secured"])
+        with pytest.raises(AuthenticationError, match="the broker refused PLAIN"):
+            await anext(member)

@@ -16,12 +16,21 @@ from muster.broker.broker import Broker
 from muster.client import AsyncAdmin, AsyncConsumer, AsyncProducer
 from muster.client.core.admin import NewTopic
 from muster.client.driver import monotonic_ms
-from muster.errors import CommitFailedError, ConfigError, ErrorCode, IllegalStateError, KafkaError, WakeupError
+from muster.errors import (
+    AuthenticationError,
+    CommitFailedError,
+    ConfigError,
+    ErrorCode,
+    IllegalStateError,
+    KafkaError,
+    WakeupError,
+)
 from muster.model import TopicPartition
 from muster.zookeeper import AsyncServerAssignedConsumer, ServerAssignedConsumer
 from muster.zookeeper.server_assigned_states import ServerAssignedState
 from tests.support.brokers import running
 from tests.support.peers import KafkaBroker
+from tests.support.secure_kafka import PASSWORDS, SecureKafka
 
 PATIENCE_MS = 120_000
 TOPIC = "flights"
@@ -188,6 +197,41 @@ async def test_records_come_from_a_real_kafka_and_offsets_go_to_the_coordinator(
             offsets = await admin.list_consumer_group_offsets("assigned")
         found = {partition: getattr(place, "offset", place) for partition, place in offsets.items()}
         assert found == {TopicPartition(topic, 0): 5, TopicPartition(topic, 1): 5}
+
+
+async def test_records_come_from_a_kafka_that_wants_tls_and_a_password(
+    tmp_path: Path, secure_kafka: SecureKafka
+) -> None:
+    """The coordinator, which knows neither, is spoken to without."""
+    topic = "read-secured-beside-drafts"
+    async with cluster(tmp_path / "data") as broker:
+        for bootstrap in broker.bootstrap, secure_kafka.address("PLAINTEXT"):
+            async with AsyncAdmin(bootstrap_servers=bootstrap) as admin:
+                await admin.create_topics([NewTopic(topic, 2)])
+        async with AsyncProducer(bootstrap_servers=secure_kafka.address("PLAINTEXT")) as producer:
+            for number in range(10):
+                await producer.send(topic, str(number).encode(), partition=number % 2)
+        where = addresses(broker) | {"bootstrap_servers": secure_kafka.address("BOTH")}
+        how: dict[str, Any] = {
+            "security_protocol": "SASL_SSL",
+            "sasl_mechanism": "SCRAM-SHA-512",
+            "sasl_username": "bob",
+            "ssl_truststore_location": str(secure_kafka.certificates.path("ca")),
+            "auto_offset_reset": "earliest",
+        }
+        async with AsyncServerAssignedConsumer(
+            where, group_id="assigned", sasl_password=PASSWORDS["bob"], **how
+        ) as one:
+            one.subscribe([topic])
+            assert sorted(await read(one, 10)) == list(range(10))
+            await one.commit()
+            partitions = [TopicPartition(topic, number) for number in range(2)]
+            found = await one.committed(partitions)
+            assert [place and place.offset for place in found.values()] == [5, 5]
+        async with AsyncServerAssignedConsumer(where, group_id="assigned", sasl_password="hush", **how) as one:
+            one.subscribe([topic])
+            with pytest.raises(AuthenticationError, match="the broker refused SCRAM-SHA-512"):
+                await read(one, 1)
 
 
 async def test_an_auto_commit_does_not_go_back_behind_a_commit_of_the_caller(tmp_path: Path) -> None:

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from muster.client.security.secret import Secret
 from muster.model import TopicPartition
 from muster.zookeeper import topic_expression, znodes
 from muster.zookeeper.operations import Create, SetData
+from muster.zookeeper.server_assigned_config import ServerAssignedConfig
 from muster.zookeeper.watcher_asks import Level
+from muster.zookeeper.watcher_config import WatcherConfig
 from muster.zookeeper.watcher_states import WatcherState
 from muster.zookeeper.watcher_subscription import Subscription
 from tests.support.watcher_world import World, told
@@ -112,6 +115,43 @@ def test_brokers_to_which_one_cannot_connect_are_told_and_passed_over() -> None:
     messages = told(watcher)
     for name in BAD_BROKERS:
         assert sum(f" /brokers/ids/{name} " in message for message in messages) == 1, name
+
+
+LISTENERS = {"INSIDE": "SASL_SSL", "OUTSIDE": "SSL", "PLAINTEXT": "PLAINTEXT"}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "port"), [("SASL_SSL", 1), ("SSL", 2), ("PLAINTEXT", 3), ("SASL_PLAINTEXT", None)]
+)
+def test_a_broker_is_read_from_by_its_listener_for_the_consumers_protocol(protocol: str, port: int | None) -> None:
+    world = World(brokers=0)
+    endpoints = [f"{name}://h:{number}" for number, name in enumerate(LISTENERS, 1)]
+    registration = {"version": 5, "endpoints": endpoints, "listener_security_protocol_map": LISTENERS, "timestamp": "1"}
+    world.do(Create("/brokers/ids/0", json.dumps(registration).encode()))
+    login: dict[str, Any] = {"sasl_mechanism": "PLAIN", "sasl_username": "a", "sasl_password": Secret("b")}
+    config = WatcherConfig(group_id="g", security_protocol=protocol, **login)
+    watcher = world.join(security_protocol=config.settings("x").security_protocol)
+    if port is None:
+        assert world.clock.run_until(lambda: watcher.member.state is WatcherState.WITHOUT_BROKERS, 60_000)
+        assert any("no listener for this consumer, whose security_protocol is" in one for one in told(watcher))
+    else:
+        world.rest(watcher)
+        assert config.addresses_of(watcher.brokers) == [f"h:{port}"]
+
+
+def test_a_coordinator_is_told_no_secret() -> None:
+    config = ServerAssignedConfig(
+        group_id="g",
+        coordinator_servers=("h:1",),
+        security_protocol="SASL_SSL",
+        sasl_mechanism="PLAIN",
+        sasl_username="a",
+        sasl_password=Secret("b"),
+        request_timeout_ms=1_234,
+    )
+    plain = ServerAssignedConfig(group_id="g", coordinator_servers=("h:1",), request_timeout_ms=1_234)
+    assert config.of_member() == plain
+    assert config.of_reader()["sasl_password"] == Secret("b")
 
 
 def test_where_no_broker_can_be_read_from_it_waits_for_one() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kazoo import exceptions as kazoo_errors
 from kazoo.protocol.states import ZnodeStat
 
 from muster.zookeeper import link, session
 from muster.zookeeper.link import Link
-from muster.zookeeper.operations import Check, Create, Delete, SetData, Stat
+from muster.zookeeper.operations import Check, Create, Delete, NotPermittedError, SetData, Stat
 
 
 def test_a_stat_has_each_number_in_its_place() -> None:
@@ -47,3 +48,16 @@ def test_a_session_is_doubted_after_two_thirds_of_its_timeout() -> None:
     of = Link.__new__(Link)
     of.alive_at, of.timeout_ms = 100.0, 6_000
     assert session._doubted_at(of) == 104.0
+
+
+@pytest.mark.parametrize(
+    ("theirs", "said"),
+    [
+        (kazoo_errors.SessionClosedRequireSaslError, "ZooKeeper wants SASL of its clients, and closed the session: "),
+        (kazoo_errors.NoAuthError, "the ACL of /a in ZooKeeper does not permit it: "),
+    ],
+)
+def test_a_zookeeper_that_wants_proof_is_told_of_in_a_sentence(theirs: type[Exception], said: str) -> None:
+    error = link._translated(theirs(), "/a")
+    assert isinstance(error, NotPermittedError)
+    assert str(error) == f"{said}muster speaks to ZooKeeper without TLS and without authentication"
