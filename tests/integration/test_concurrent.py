@@ -20,7 +20,7 @@ import pytest
 from muster.client import Admin, Consumer, Producer
 from muster.client.concurrent import AsyncConcurrentConsumer, ConcurrentConsumer, HandlerFailedError, Retry
 from muster.client.core.concurrent.encoding import decode
-from muster.errors import IllegalStateError, KafkaError
+from muster.errors import IllegalStateError, KafkaError, RecordDeserializationError
 from muster.model import ConsumerRecord, TopicPartition
 from tests.support import concurrent_app
 from tests.support.faces import PATIENCE_S, Cluster, read
@@ -29,6 +29,7 @@ pytestmark = pytest.mark.slow
 
 APP = Path(concurrent_app.__file__)
 PARTITIONS = 3
+STUCK_S = 60.0
 
 Place = tuple[int, int]
 """Partition and offset."""
@@ -194,6 +195,96 @@ def test_what_fails_for_good_goes_to_the_dead_letters(cluster):
     assert headers["__muster.errors.message"] == b"never"
     assert b'raise ValueError("never")' in (headers["__muster.errors.stacktrace"] or b"")
     assert lag(cluster, topic) == 0
+
+
+@pytest.mark.parametrize("face", ["threads", "async"])
+def test_what_cannot_be_deserialized_goes_to_the_dead_letters_as_it_came(muster, face):
+    """Keys that the deserializer makes the same are two keys all the same: the order goes by bytes."""
+    topic, dead, seen = muster.topic(1), muster.topic(1), list[Any]()
+    produce(muster, topic, ["a", "A", "bad", "a"])
+    gate = threading.Event()
+    consumer: Any
+
+    def key(data: bytes) -> str:
+        return {b"a": "a", b"A": "a"}[data]
+
+    def handle(record: ConsumerRecord) -> None:
+        if record.value == 0:
+            assert gate.wait(PATIENCE_S)
+        seen.append((record.key, record.value))
+        gate.set()
+
+    async def handle_async(record: ConsumerRecord) -> None:
+        await asyncio.to_thread(handle, record)
+
+    settings: Any = {"topics": topic, "dead_letter_topic": dead, "key_deserializer": key, "value_deserializer": int}
+    if face == "threads":
+        consumer = ConcurrentConsumer(muster.settings(), handle, **settings)
+        thread = running(consumer)
+    else:
+        consumer = AsyncConcurrentConsumer(muster.settings(), handle_async, **settings)
+        thread = threading.Thread(target=lambda: asyncio.run(consumer.run()))
+        thread.start()
+    wait_until(lambda: consumer.metrics()["handled"] == 3 and consumer.metrics()["dead_lettered"] == 1)
+    consumer.stop()
+    thread.join()
+    assert seen == [("a", 1), ("a", 0), ("a", 3)]
+    assert consumer.metrics()["failed_attempts"] == 1
+    with muster.consumer("sync", group_id=f"{muster.group}-dead") as reader:
+        reader.subscribe([dead])
+        [letter] = read(reader, 1)
+    headers = dict(letter.headers)
+    assert (letter.key, letter.value) == (b"bad", b"2")
+    assert headers["__muster.errors.exception"] == b"muster.errors.RecordDeserializationError"
+    assert headers["__muster.errors.message"] == b"the key cannot be deserialized: KeyError: b'bad'"
+    assert headers["__muster.errors.attempts"] == b"1"
+    assert lag(muster, topic, 1) == 0
+
+
+def test_without_dead_letters_the_run_ends_with_what_cannot_be_deserialized(muster):
+    topic = muster.topic(1)
+    produce(muster, topic, ["a", "a"])
+
+    async def handle(_record: ConsumerRecord) -> None: ...
+
+    def only_naught(data: bytes) -> int:
+        return {b"0": 0}[data]
+
+    consumer = AsyncConcurrentConsumer(muster.settings(), handle, topics=topic, value_deserializer=only_naught)
+    with pytest.raises(
+        HandlerFailedError, match=r"offset 1 of .* the value cannot be deserialized: KeyError"
+    ) as caught:
+        asyncio.run(consumer.run())
+    assert caught.value.record.value == b"1"
+    assert isinstance(caught.value.__cause__, RecordDeserializationError)
+    assert lag(muster, topic, 1) == 1
+
+
+def test_a_second_stop_does_not_keep_the_last_commit_back(muster, caplog):
+    """It wakes the consumer up, which is not for the commit."""
+    topic = muster.topic(PARTITIONS)
+    produce(muster, topic, ["stuck", *some_keys(20)])
+    metrics: dict[str, int] = {}
+
+    async def handle(record: ConsumerRecord) -> None:
+        if record.key == b"stuck":
+            await asyncio.sleep(STUCK_S)
+
+    async def scene() -> None:
+        consumer = AsyncConcurrentConsumer(muster.settings(), handle, topics=topic, commit_interval_ms=600_000)
+        run = asyncio.ensure_future(consumer.run())
+        while consumer.metrics()["handled"] < 20:
+            await asyncio.sleep(0.02)
+        consumer.stop()
+        await asyncio.sleep(0.1)
+        consumer.stop(drain=False)
+        await run
+        metrics.update(consumer.metrics())
+
+    asyncio.run(scene())
+    assert (metrics["handled"], metrics["dropped"]) == (20, 1)
+    assert len(told(muster, topic)) == 20
+    assert "were not committed" not in caplog.text
 
 
 def test_without_dead_letters_the_run_ends_with_the_error(muster):

@@ -9,8 +9,9 @@ from typing import Any
 from muster.client import forks
 from muster.client.concurrent.engine import Engine
 from muster.client.concurrent.options import Choices, consumer_config
-from muster.client.concurrent.workers import TaskWorkers
+from muster.client.concurrent.workers import TaskWorkers, reading
 from muster.client.core.concurrent.rules import Order, Retry
+from muster.client.serde import Deserializers, GivenDeserializer
 from muster.model import ConsumerRecord
 
 
@@ -25,7 +26,7 @@ class AsyncConcurrentConsumer(forks.StaysHere):
         ).run()
 
     `ConcurrentConsumer` says what the choices mean; what differs is that a handler which takes too long at a rebalance
-    or at the end is cancelled, as asyncio cancels tasks.
+    or at the end is cancelled, as asyncio cancels tasks. Deserializers are called in the event loop, without waiting.
     """
 
     def __init__(
@@ -34,6 +35,8 @@ class AsyncConcurrentConsumer(forks.StaysHere):
         handler: Callable[[ConsumerRecord], Awaitable[Any]],
         /,
         *,
+        key_deserializer: GivenDeserializer | None = None,
+        value_deserializer: GivenDeserializer | None = None,
         topics: Iterable[str] | str | None = None,
         pattern: str | re.Pattern[str] | None = None,
         order: Order = "key",
@@ -48,6 +51,7 @@ class AsyncConcurrentConsumer(forks.StaysHere):
     ) -> None:
         if not callable(handler):
             raise TypeError(f"handler is {handler!r}, which cannot be called")
+        handle = reading(handler, Deserializers(key_deserializer, value_deserializer))
         config = consumer_config(settings, more)
         options = Choices(
             topics=topics,
@@ -61,7 +65,7 @@ class AsyncConcurrentConsumer(forks.StaysHere):
             max_buffered=max_buffered,
             handle_signals=handle_signals,
         ).options(config)
-        self._engine = Engine(config, options, lambda on_end: TaskWorkers(handler, on_end))
+        self._engine = Engine(config, options, lambda on_end: TaskWorkers(handle, on_end))
 
     async def run(self) -> None:
         """Handle records until `stop`, Ctrl-C or SIGTERM; then wait for what is under way, commit, and leave the group.

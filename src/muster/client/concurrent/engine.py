@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from muster.client.async_consumer import AsyncConsumer
 from muster.client.async_producer import AsyncProducer
-from muster.client.concurrent.outcomes import HandlerFailedError, Outcome, WorkerStartError, failure_of
+from muster.client.concurrent.outcomes import (
+    HandlerFailedError,
+    Outcome,
+    UnreadableRecordError,
+    WorkerStartError,
+    failure_of,
+)
 from muster.client.concurrent.signals import Signals
 from muster.client.concurrent.workers import OnEnd, Workers
 from muster.client.config import ClientConfig, ConsumerConfig
@@ -37,6 +43,8 @@ from muster.errors import (
 from muster.model import OffsetAndMetadata, TopicPartition
 
 log = logging.getLogger("muster.client.concurrent")
+
+T = TypeVar("T")
 
 _POLL_MS = 1_000
 _CANCEL_S = 1.0
@@ -74,10 +82,13 @@ class Engine(RebalanceListener):
         self._news = asyncio.Event()
         """Set when a job has ended, or the run is to end."""
         self._running: dict[Job, None] = {}
+        self._pumping = False
+        """Whether `_pump` is about to be called."""
         self._burials: set[asyncio.Task[None]] = set()
         self._retry_timer: asyncio.TimerHandle | None = None
         self._retry_at: int | None = None
         self._begun = False
+        self._reading = False
         self._stopping = False
         self._abandoning = False
         self._error: BaseException | None = None
@@ -103,7 +114,7 @@ class Engine(RebalanceListener):
             except Exception as error:
                 self._error = self._error or error
             finally:
-                self._stopping = True
+                self._stopping, self._reading = True, False
                 await self._wind_up(commits)
         if self._error is not None:
             raise self._error
@@ -132,6 +143,7 @@ class Engine(RebalanceListener):
         self.stop()
 
     async def _read(self) -> None:
+        self._reading = True
         while not self._stopping:
             limit = min(self._config.max_poll_records, self.core.poll_limit)
             try:
@@ -148,6 +160,7 @@ class Engine(RebalanceListener):
             commits.cancel()
         try:
             await self._hand_over(self.core.partitions)
+            self._pump()  # what ended last may have failed for good
         finally:
             try:
                 await self._consumer.close(_CLOSE_MS)
@@ -169,6 +182,7 @@ class Engine(RebalanceListener):
 
     def _pump(self) -> None:
         """Start what may start."""
+        self._pumping = False
         core, now = self.core, self._now()
         while (job := core.start(now)) is not None:
             self._running[job] = None
@@ -199,6 +213,7 @@ class Engine(RebalanceListener):
             self._consumer.resume([partition for partition in resume if partition in mine])
 
     def _ended(self, job: Job, outcome: Outcome) -> None:
+        """A job has ended. Many do so in one turn of the event loop: what starts in their place starts together."""
         self._running.pop(job, None)
         if outcome is None:
             self.core.succeeded(job)
@@ -207,7 +222,10 @@ class Engine(RebalanceListener):
         else:
             self._failed(job, outcome)
         self._news.set()
-        self._pump()
+        if not self._pumping:
+            self._pumping = True
+            assert self._loop is not None
+            self._loop.call_soon(self._pump)
 
     def _failed(self, job: Job, outcome: Any) -> None:
         if isinstance(outcome, ConfigError | WorkerStartError | KeyboardInterrupt | SystemExit):
@@ -219,7 +237,8 @@ class Engine(RebalanceListener):
         failure = failure_of(outcome)
         self.core.failed(job, failure, self._now())
         if self.core.fatal is job:
-            self._cause = outcome if isinstance(outcome, BaseException) else None
+            cause = outcome.error if isinstance(outcome, UnreadableRecordError) else outcome
+            self._cause = cause if isinstance(cause, BaseException) else None
         record, most = job.record, self._options.rules.retry.max_attempts
         log.warning(
             "%s-%d, offset %d: attempt %d of %d failed: %s: %s",
@@ -285,7 +304,7 @@ class Engine(RebalanceListener):
         if not offsets:
             return
         try:
-            await self._consumer.commit(offsets, timeout_ms)
+            await self._awake(partial(self._consumer.commit, offsets, timeout_ms))
         except CommitFailedError as error:
             log.info("offsets were not committed: %s", error)
         except MusterError as error:
@@ -298,6 +317,19 @@ class Engine(RebalanceListener):
         else:
             self.core.committed(offsets)
 
+    async def _awake(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """What the consumer answers. `stop` wakes it up so that the poll ends, and not what is asked meanwhile."""
+        woken = False
+        try:
+            while True:
+                try:
+                    return await ask()
+                except WakeupError:
+                    woken = True
+        finally:
+            if woken and self._reading:
+                self._consumer.wakeup()
+
     # --- rebalances, and the end -------------------------------------------------------------------------------------
 
     async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
@@ -305,7 +337,7 @@ class Engine(RebalanceListener):
         found: dict[TopicPartition, OffsetAndMetadata | None] = {}
         if partitions:
             try:
-                found = await self._consumer.committed(partitions)
+                found = await self._awake(partial(self._consumer.committed, partitions))
             except MusterError as error:
                 log.warning("what is done behind the committed offsets is not known, and done again: %s", error)
         for partition in partitions:

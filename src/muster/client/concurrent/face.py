@@ -14,12 +14,11 @@ from typing import Any
 from muster.client import forks
 from muster.client.concurrent.engine import Engine
 from muster.client.concurrent.options import Choices, consumer_config
-from muster.client.concurrent.workers import Call, DirectCall, Handler, OnEnd, ProcessCall, ThreadWorkers
+from muster.client.concurrent.workers import Call, DirectCall, OnEnd, ProcessCall, ThreadWorkers, reading
 from muster.client.core.concurrent.rules import Order, Retry
+from muster.client.serde import Deserializers, GivenDeserializer
 from muster.errors import ConfigError, IllegalStateError
 from muster.model import ConsumerRecord
-
-_CALLS: dict[str, Callable[[Handler], Call]] = {"threads": DirectCall, "processes": ProcessCall}
 
 
 class ConcurrentConsumer(forks.StaysHere):
@@ -35,6 +34,9 @@ class ConcurrentConsumer(forks.StaysHere):
     Args:
         settings: those of `Consumer`, as a mapping or as keywords.
         handler: gets each record. It returns when the record is done, and raises if it could not be handled.
+        key_deserializer, value_deserializer: as those of `Consumer`, called right before the handler, where it runs. A
+            record that they cannot read is given up at once. The order goes by keys as they came, as bytes; so does a
+            function for it.
         topics, pattern: what is read.
         order: `"key"` (records with one key in order, those without a key in any), `"partition"`, `"unordered"`, or a
             function of a record: those of a partition for which it returns the same are handled in order.
@@ -56,6 +58,8 @@ class ConcurrentConsumer(forks.StaysHere):
         handler: Callable[[ConsumerRecord], Any],
         /,
         *,
+        key_deserializer: GivenDeserializer | None = None,
+        value_deserializer: GivenDeserializer | None = None,
         topics: Iterable[str] | str | None = None,
         pattern: str | re.Pattern[str] | None = None,
         order: Order = "key",
@@ -69,7 +73,11 @@ class ConcurrentConsumer(forks.StaysHere):
         handle_signals: bool = True,
         **more: Any,
     ) -> None:
+        given = key_deserializer, value_deserializer
         _check(handler, workers)
+        deserializers = Deserializers(*given)
+        if workers == "processes":
+            _check_pickling(handler=handler, key_deserializer=key_deserializer, value_deserializer=value_deserializer)
         config = consumer_config(settings, more)
         if concurrency is None:
             concurrency = 100 if workers == "threads" else os.cpu_count() or 1
@@ -87,7 +95,10 @@ class ConcurrentConsumer(forks.StaysHere):
         ).options(config)
 
         def make_workers(on_end: OnEnd) -> ThreadWorkers:
-            return ThreadWorkers(concurrency, partial(_CALLS[workers], handler), on_end)
+            make_call: Callable[[], Call] = partial(DirectCall, reading(handler, deserializers))
+            if workers == "processes":
+                make_call = partial(ProcessCall, handler, *given)
+            return ThreadWorkers(concurrency, make_call, on_end)
 
         self._engine = Engine(config, options, make_workers)
 
@@ -122,11 +133,14 @@ def _check(handler: Any, workers: str) -> None:
         raise TypeError(f"handler is {handler!r}, which cannot be called")
     if inspect.iscoroutinefunction(handler):
         raise ConfigError("an async function is a handler for AsyncConcurrentConsumer")
-    if workers not in _CALLS:
+    if workers not in ("threads", "processes"):
         raise ConfigError(f'workers is {workers!r}; it is "threads" or "processes"')
-    if workers == "processes":
+
+
+def _check_pickling(**given: Any) -> None:
+    for name, each in given.items():
         try:
-            pickle.dumps(handler)
+            pickle.dumps(each)
         except Exception as error:
-            text = f"the handler cannot be sent to a process: {error}. It has to be a function at the top of a module"
+            text = f"the {name} cannot be sent to a process: {error}. It has to be a function at the top of a module"
             raise ConfigError(text) from error

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import traceback
+from dataclasses import replace
 
 from muster.client.core.concurrent.rules import Failure
-from muster.errors import MusterError
+from muster.errors import MusterError, RecordDeserializationError
 from muster.model import ConsumerRecord
 
 
@@ -38,6 +39,23 @@ class WorkerStartError(MusterError):
     """No worker process could be started."""
 
 
+class UnreadableRecordError(Exception):
+    """A deserializer has failed, and the handler was not called. It tells that from the same error of a handler."""
+
+    def __init__(self, error: RecordDeserializationError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+    def failure(self) -> Failure:
+        """Why, as words. Another attempt does not help, unless the deserializer says that it does: a registry of
+        schemas may not answer."""
+        cause = self.error.__cause__
+        if isinstance(cause, RetryLaterError):
+            return failure_of(cause)
+        text = f"the {self.error.origin} cannot be deserialized: {type(cause).__name__}: {cause}"
+        return replace(failure_of(self.error), message=text, permanent=True)
+
+
 Outcome = BaseException | Failure | None
 """How a handler ended; None if it returned."""
 
@@ -46,6 +64,8 @@ def failure_of(outcome: BaseException | Failure) -> Failure:
     """Why a record was not handled, as words."""
     if isinstance(outcome, Failure):
         return outcome
+    if isinstance(outcome, UnreadableRecordError):
+        return outcome.failure()
     kind = type(outcome)
     return Failure(
         kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",

@@ -22,12 +22,20 @@ from contextlib import suppress
 from functools import partial
 from multiprocessing import connection
 from queue import SimpleQueue
+from types import CoroutineType
 from typing import Any, Protocol
 
-from muster.client.concurrent.outcomes import Outcome, WorkerDiedError, WorkerStartError, failure_of
+from muster.client.concurrent.outcomes import (
+    Outcome,
+    UnreadableRecordError,
+    WorkerDiedError,
+    WorkerStartError,
+    failure_of,
+)
 from muster.client.core.concurrent.rules import Failure
 from muster.client.core.concurrent.work import Job
-from muster.errors import ConfigError
+from muster.client.serde import Deserializers, GivenDeserializer
+from muster.errors import ConfigError, RecordDeserializationError
 from muster.model import ConsumerRecord
 
 log = logging.getLogger("muster.client.concurrent")
@@ -37,6 +45,21 @@ OnEnd = Callable[[Job, Outcome], None]
 
 _CLOSE_S = 5.0
 """How long the end waits for threads whose handlers were abandoned."""
+
+
+def reading(handler: Handler, deserializers: Deserializers) -> Handler:
+    """The handler, given what the deserializers make of a record. What waits is bytes: they are called at the last."""
+    if not deserializers:
+        return handler
+
+    def handle(record: ConsumerRecord) -> Any:
+        try:
+            record = deserializers.read(record)
+        except RecordDeserializationError as error:
+            raise UnreadableRecordError(error) from error
+        return handler(record)
+
+    return handle
 
 
 class Workers(Protocol):
@@ -58,7 +81,7 @@ class TaskWorkers:
     def __init__(self, handler: Handler, on_end: OnEnd) -> None:
         self._handler = handler
         self._on_end = on_end
-        self._tasks: dict[Job, asyncio.Task[Any]] = {}
+        self._jobs: dict[asyncio.Task[Any], Job] = {}
 
     def start(self, job: Job) -> None:
         loop = asyncio.get_running_loop()
@@ -67,27 +90,29 @@ class TaskWorkers:
         except Exception as error:
             loop.call_soon(self._on_end, job, error)
             return
-        if not inspect.iscoroutine(work):
+        if type(work) is not CoroutineType:
             if not inspect.isawaitable(work):
                 text = "the handler of an AsyncConcurrentConsumer is an async function; ConcurrentConsumer takes others"
                 loop.call_soon(self._on_end, job, ConfigError(text))
                 return
             work = _awaited(work)
-        task = self._tasks[job] = loop.create_task(work)
-        task.add_done_callback(partial(self._ended, job))
+        task = loop.create_task(work, name="muster-handler")
+        self._jobs[task] = job
+        task.add_done_callback(self._ended)
 
-    def _ended(self, job: Job, task: asyncio.Task[Any]) -> None:
-        del self._tasks[job]
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        job = self._jobs.pop(task)
         self._on_end(job, asyncio.CancelledError() if task.cancelled() else task.exception())
 
     def cancel(self, jobs: Iterable[Job]) -> None:
-        for job in jobs:
-            if job in self._tasks:
-                self._tasks[job].cancel()
+        gone = set(jobs)
+        for task, job in self._jobs.items():
+            if job in gone:
+                task.cancel()
 
     def close(self) -> None:
-        if self._tasks:
-            log.warning("%d handlers do not end though they were cancelled", len(self._tasks))
+        if self._jobs:
+            log.warning("%d handlers do not end though they were cancelled", len(self._jobs))
 
 
 async def _awaited(work: Any) -> None:
@@ -193,10 +218,12 @@ class ProcessCall:
     """Handles records in a process of its own, one at a time: so a process that dies tells which record killed it.
 
     The process is started anew when it has died. It is spawned, not forked: the parent has threads and connections.
+    Deserializers are sent once, when it starts, so that they may keep what they have learned.
     """
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, *deserializers: GivenDeserializer | None) -> None:
         self._handler = handler
+        self._deserializers = deserializers
         self._pool: ProcessPoolExecutor | None = None
 
     def __call__(self, record: ConsumerRecord) -> Failure | None:
@@ -211,7 +238,7 @@ class ProcessCall:
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
             spawn = multiprocessing.get_context("spawn")
-            pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=_begin_process)
+            pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=partial(_begin_process, *self._deserializers))
             try:
                 pool.submit(os.getpid).result()
             except (BrokenProcessPool, OSError, RuntimeError) as error:
@@ -234,17 +261,23 @@ class ProcessCall:
             self._pool.shutdown()
 
 
+_deserializers = Deserializers(None, None)
+"""In the process: its own."""
+
+
 def _handle(handler: Handler, record: ConsumerRecord) -> Failure | None:
     """In the process: a failure comes back as words, because not every exception can be pickled, or unpickled."""
     try:
-        handler(record)
+        reading(handler, _deserializers)(record)
     except Exception as error:
         return failure_of(error)
     return None
 
 
-def _begin_process() -> None:
+def _begin_process(key: GivenDeserializer | None = None, value: GivenDeserializer | None = None) -> None:
     """In the process: the parent decides about Ctrl-C, and without it there is nothing to do."""
+    global _deserializers
+    _deserializers = Deserializers(key, value)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:

@@ -55,6 +55,18 @@ def test_handlers_that_do_not_fit() -> None:
         ConcurrentConsumer(GROUP, lambda _record: None, topics="t", workers="processes")
 
 
+def test_deserializers_that_do_not_fit() -> None:
+    for face, own in ((ConcurrentConsumer, handle), (AsyncConcurrentConsumer, handle_async)):
+        with pytest.raises(TypeError, match="value_deserializer is 3, which cannot be called"):
+            face(GROUP, own, topics="t", value_deserializer=3)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="key_deserializer is a coroutine function"):
+            face(GROUP, own, topics="t", key_deserializer=handle_async)  # type: ignore[arg-type]
+    with pytest.raises(
+        ConfigError, match=r"the value_deserializer cannot be sent to a process: .* at the top of a module"
+    ):
+        ConcurrentConsumer(GROUP, handle, topics="t", workers="processes", value_deserializer=lambda data: data)
+
+
 def test_it_ends_without_a_broker_and_before_it_has_begun() -> None:
     consumer = ConcurrentConsumer(GROUP, handle, topics="t")
     timer = threading.Timer(0.2, consumer.stop)

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from heapq import heappop, heappush
+from operator import attrgetter
 
 from muster.client.core.concurrent.progress import Progress
 from muster.client.core.concurrent.rules import Failure, Rules
@@ -111,10 +112,10 @@ class ConcurrentCore:
     def add(self, records: Mapping[TopicPartition, Iterable[ConsumerRecord]]) -> None:
         """Take what a poll has returned."""
         for partition, found in records.items():
+            progress = self._progress.get(partition)
+            if progress is None or progress.closing:
+                continue
             for record in found:
-                progress = self._progress.get(partition)
-                if progress is None or progress.closing:
-                    break
                 if progress.goes_back(record.offset):
                     self._cut(progress, record.offset)
                 if progress.add(record.offset, record.leader_epoch):
@@ -124,7 +125,7 @@ class ConcurrentCore:
 
     def _cut(self, progress: Progress, offset: int) -> None:
         """Records come once more from an offset on, perhaps others than before."""
-        gone = set(self._queue.drop(progress.partition, offset))
+        gone = self._queue.drop(progress.partition, offset)
         gone |= {job for _, _, job in self._retries if job.progress is progress and job.record.offset >= offset}
         for job in gone:
             if job.state is not State.ENDED:
@@ -134,9 +135,7 @@ class ConcurrentCore:
         progress.cut(offset)
 
     def _enqueue(self, record: ConsumerRecord, progress: Progress) -> None:
-        key = self._lane_key(record)
-        lane = None if key is None else self._queue.lane(progress.partition, key)
-        job = Job(record, progress, lane)
+        job = Job(record, progress, self._lane_key(record))
         progress.held += 1
         progress.bytes_held += job.size
         self._queue.add(job)
@@ -177,9 +176,8 @@ class ConcurrentCore:
     def succeeded(self, job: Job) -> None:
         """A handler has returned."""
         self.under_way -= 1
-        if not job.is_void:
+        if self._done(job):
             self.metrics.handled += 1
-        self._done(job)
 
     def failed(self, job: Job, failure: Failure, now: int) -> None:
         """A handler has raised."""
@@ -225,9 +223,8 @@ class ConcurrentCore:
 
     def buried(self, job: Job) -> None:
         """A dead letter was acknowledged: the record is done."""
-        if not job.is_void:
+        if self._done(job):
             self.metrics.dead_lettered += 1
-        self._done(job)
 
     def not_buried(self, job: Job) -> None:
         """A dead letter cannot be written: the record must not be passed over."""
@@ -235,7 +232,8 @@ class ConcurrentCore:
             self.fatal = self.fatal or job
         self._drop(job)
 
-    def _done(self, job: Job) -> None:
+    def _done(self, job: Job) -> bool:
+        """A record is done. Returns whether that means anything."""
         progress, record = job.progress, job.record
         progress.under_way -= 1
         progress.bytes_held -= job.size
@@ -243,13 +241,14 @@ class ConcurrentCore:
         self._queue.end(job)
         if void:
             self.metrics.dropped += 1
-            return
+            return False
         progress.done(record.offset, record.leader_epoch)
         if progress.parked_at is not None and progress.has_moved:
             progress.parked_at = None
             self._queue.unpark(progress.partition)
         if progress.paused and progress.held <= progress.resume_at:
             self._may_resume = True
+        return True
 
     def _drop(self, job: Job) -> None:
         job.progress.under_way -= 1
@@ -333,14 +332,14 @@ def _lane_key(rules: Rules) -> Callable[[ConsumerRecord], Hashable]:
         chosen = rules.order
         return lambda record: _hashable(chosen(record))
     if rules.order == "key":
-        return lambda record: _hashable(record.key)
+        return attrgetter("key")
     if rules.order == "partition":
         return lambda _record: ""
     return lambda _record: None
 
 
 def _hashable(key: Hashable) -> Hashable:
-    """The key, or what it looks like: a deserializer may make dicts and lists of keys."""
+    """The key, or what it looks like: a function may make dicts and lists of records."""
     try:
         hash(key)
     except TypeError:

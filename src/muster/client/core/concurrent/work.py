@@ -1,18 +1,21 @@
 """Records that wait to be handled, in the order that was chosen.
 
-A `Job` is one record on its way. Jobs that have to keep an order share a `Lane`: only its first job is under way, or
+A `Job` is one record on its way. Jobs that have to keep an order share a lane: only its first job is under way, or
 waits for another attempt; the others wait behind it. What may start stands in one queue, jobs without an order and
-lanes alike, and a lane goes to its end after each job: so a long lane does not hold up the others.
+the first of lanes alike, and a lane goes to its end after each job: so a long lane does not hold up the others.
 
 A lane lives as long as it has jobs. A job that was given up with its partition, and still runs, stays first in its lane
-until it has ended: should the partition come back, records of the same key wait for it.
+until it has ended: should the partition come back, records of the same key wait for it. A lane is no object: its jobs
+know the next one, and its first is found by partition and key. Most lanes have one job, and every object that is made
+for a record costs the collector of garbage time as well.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from enum import Enum
+from itertools import pairwise
 
 from muster.client.core.concurrent.progress import Progress
 from muster.client.core.concurrent.rules import Failure
@@ -32,18 +35,23 @@ class State(Enum):
 class Job:
     """One record to be handled."""
 
-    __slots__ = ("attempts", "born", "failure", "lane", "progress", "record", "size", "state")
+    __slots__ = ("attempts", "behind", "born", "failure", "key", "last", "progress", "record", "size", "state")
 
-    def __init__(self, record: ConsumerRecord, progress: Progress, lane: Lane | None) -> None:
+    def __init__(self, record: ConsumerRecord, progress: Progress, key: Hashable) -> None:
         self.record = record
         self.progress = progress
-        self.lane = lane
+        self.key = key
+        """The lane's, within the partition; None for a job without order."""
+        self.behind: Job | None = None
+        """The next of the lane."""
+        self.last: Job | None = None
+        """The last of the lane, known to the first where there are several."""
         self.state = State.WAITING
         self.attempts = 0
         """How many have failed."""
         self.failure: Failure | None = None
         """Why the last one did."""
-        self.size = _length(record.key) + _length(record.value)
+        self.size = _size(record)
         self.born = len(progress.cuts)
 
     @property
@@ -58,41 +66,31 @@ class Job:
         return self.state in (State.UNDER_WAY, State.DEAD_LETTER)
 
 
-class Lane:
-    """Jobs of one partition that have to keep their order."""
-
-    __slots__ = ("jobs", "name")
-
-    def __init__(self, name: tuple[TopicPartition, Hashable]) -> None:
-        self.name = name
-        self.jobs: deque[Job] = deque()
-
-
 class Queue:
-    """All jobs and lanes, and which of them may start."""
+    """All jobs, in their lanes, and which of them may start."""
 
     def __init__(self) -> None:
         self._ready: deque[Job] = deque()
-        self._lanes: dict[tuple[TopicPartition, Hashable], Lane] = {}
+        self._lanes: dict[TopicPartition, dict[Hashable, Job]] = {}
+        """The first job of each lane."""
         self._parked: dict[TopicPartition, list[Job]] = {}
         """Jobs that may not start before more of their partition is committed."""
 
-    def lane(self, partition: TopicPartition, key: Hashable) -> Lane:
-        """The lane of a key."""
-        name = (partition, key)
-        found = self._lanes.get(name)
-        if found is None:
-            found = self._lanes[name] = Lane(name)
-        return found
-
     def add(self, job: Job) -> None:
         """A new job: behind those of its lane."""
-        if job.lane is None:
+        if job.key is None:
             self._ready.append(job)
             return
-        job.lane.jobs.append(job)
-        if len(job.lane.jobs) == 1:
+        lanes = self._lanes.get(job.progress.partition)
+        if lanes is None:
+            lanes = self._lanes[job.progress.partition] = {}
+        first = lanes.get(job.key)
+        if first is None:
+            lanes[job.key] = job
             self._ready.append(job)
+        else:
+            (first.last or first).behind = job
+            first.last = job
 
     def again(self, job: Job) -> None:
         """A job whose wait is over: it is the first of its lane still."""
@@ -113,37 +111,59 @@ class Queue:
     def end(self, job: Job) -> None:
         """A job is over: the next of its lane may start."""
         job.state = State.ENDED
-        lane = job.lane
-        if lane is None:
+        if job.key is None:
             return
-        jobs = lane.jobs
-        jobs.popleft()
-        if jobs:
-            self._ready.append(jobs[0])
-        else:
-            del self._lanes[lane.name]
+        lanes, behind = self._lanes[job.progress.partition], job.behind
+        if behind is None:
+            del lanes[job.key]
+            return
+        lanes[job.key] = behind
+        if job.last is not behind:
+            behind.last = job.last
+        job.behind = job.last = None
+        self._ready.append(behind)
 
-    def drop(self, partition: TopicPartition, offset: int = 0) -> list[Job]:
+    def drop(self, partition: TopicPartition, offset: int = 0) -> set[Job]:
         """Forget the jobs of a partition, from an offset on, that are not busy; returns them."""
 
         def goes(job: Job) -> bool:
             return job.progress.partition == partition and job.record.offset >= offset and not job.is_busy
 
-        dropped = [job for job in self._ready if goes(job)] + [
-            job for job in self._parked.get(partition, ()) if goes(job)
-        ]
+        parked = self._parked.get(partition, [])
+        dropped = {job for job in (*self._ready, *parked) if goes(job)}
         self._ready = deque(job for job in self._ready if not goes(job))
-        self._parked[partition] = [job for job in self._parked.get(partition, ()) if not goes(job)]
-        for name in [name for name in self._lanes if name[0] == partition]:
-            jobs = self._lanes[name].jobs
-            dropped += [job for job in jobs if goes(job)]
+        self._parked[partition] = [job for job in parked if not goes(job)]
+        lanes = self._lanes.get(partition, {})
+        for key, first in list(lanes.items()):
+            jobs = list(_lane(first))
             kept = [job for job in jobs if not goes(job)]
-            jobs.clear()
-            jobs.extend(kept)
-            if not kept:
-                del self._lanes[name]
+            if len(kept) < len(jobs):
+                dropped.update(job for job in jobs if goes(job))
+                del lanes[key]
+                if kept:
+                    lanes[key] = _joined(kept)
         return dropped
 
 
-def _length(value: object) -> int:
-    return len(value) if isinstance(value, bytes | bytearray | memoryview | str) else 0
+def _lane(first: Job) -> Iterator[Job]:
+    job: Job | None = first
+    while job is not None:
+        yield job
+        job = job.behind
+
+
+def _joined(jobs: list[Job]) -> Job:
+    """Some jobs as a lane; returns its first."""
+    for job, behind in pairwise(jobs):
+        job.behind = behind
+    for job in jobs:
+        job.last = None
+    jobs[-1].behind = None
+    if len(jobs) > 1:
+        jobs[0].last = jobs[-1]
+    return jobs[0]
+
+
+def _size(record: ConsumerRecord) -> int:
+    key, value = record.key, record.value
+    return (0 if key is None else len(key)) + (0 if value is None else len(value))
