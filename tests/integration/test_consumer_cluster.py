@@ -7,6 +7,7 @@ again with `MUSTER_FIRST_SEED=17 make soak SCHEDULES=1 ARGS="-k shaken"`.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -18,8 +19,9 @@ import pytest
 from confluent_kafka import Producer
 
 from muster.client import Admin, Consumer, NewTopic
+from muster.client.concurrent import AsyncConcurrentConsumer, ConcurrentConsumer
 from muster.errors import KafkaError, LogTruncationError
-from muster.model import TopicPartition
+from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from tests.support import scale
 from tests.support.cluster_chaos import (
     AsyncWriter,
@@ -226,6 +228,71 @@ def test_brokers_die_under_load_and_nothing_is_lost_or_read_twice(brokers):
             assert offsets == sorted(set(offsets)), f"{partition} was read twice, or out of order"
             assert committed[partition] == offsets[-1] + 1
         assert reader.errors == []
+
+
+def test_records_handled_many_at_a_time_while_the_coordinator_dies(brokers):
+    """Both faces, in one group: the order of keys stays, nothing is lost, repeated or left uncommitted, and the dead
+    letters get through. The broker that is killed leads one of the partitions, too."""
+    brokers.start()
+    topic, dead = create(brokers, PARTITIONS), create(brokers, 1)
+    cluster = Cluster(brokers.bootstrap)
+    count, keys = 1_500, 60
+    producer = Producer({"bootstrap.servers": brokers.bootstrap, "linger.ms": 5})
+    for number in range(count):
+        producer.produce(topic, b"%d" % number, b"k%d" % (number % keys))
+    assert producer.flush(PATIENCE_S) == 0
+    lock, handled = threading.Lock(), defaultdict[Any, list[int]](list)
+
+    def note(record: ConsumerRecord) -> None:
+        with lock:
+            handled[record.key].append(record.value)
+
+    def handle(record: ConsumerRecord) -> None:
+        time.sleep(0.01)
+        note(record)
+
+    async def handle_async(record: ConsumerRecord) -> None:
+        await asyncio.sleep(0.01)
+        note(record)
+
+    def value(data: bytes) -> int:
+        if data.endswith(b"99"):
+            raise ValueError("no number of ours")
+        return int(data)
+
+    choices: Any = {
+        "topics": topic,
+        "concurrency": 8,
+        "commit_interval_ms": 200,
+        "dead_letter_topic": dead,
+        "value_deserializer": value,
+    }
+    in_threads = ConcurrentConsumer(cluster.settings(), handle, **choices)
+    in_tasks = AsyncConcurrentConsumer(cluster.settings(), handle_async, **choices)
+    members = (in_threads, in_tasks)
+    runs = [threading.Thread(target=in_threads.run), threading.Thread(target=lambda: asyncio.run(in_tasks.run()))]
+    with Admin(bootstrap_servers=brokers.bootstrap) as admin:
+        for run in runs:
+            run.start()
+        until(lambda: all(member.metrics()["handled"] > 50 for member in members), rest)
+        group = admin.describe_consumer_groups([cluster.group])[cluster.group]
+        assert not isinstance(group, KafkaError)
+        brokers.node(group.coordinator.node_id).kill()
+        letters = count // 100
+        until(lambda: sum(map(len, list(handled.values()))) >= count - letters, rest)
+        until(lambda: sum(member.metrics()["dead_lettered"] for member in members) >= letters, rest)
+        for member in members:
+            member.stop()
+        for run in runs:
+            run.join()
+        committed = admin.list_consumer_group_offsets(cluster.group).values()
+    assert {key: sorted(set(numbers)) for key, numbers in handled.items()} == handled
+    assert sum(map(len, handled.values())) == count - letters
+    assert sum(member.metrics()["failed_attempts"] for member in members) == letters
+    assert sum(place.offset for place in committed if isinstance(place, OffsetAndMetadata)) == count
+    with cluster.consumer("sync", group_id=f"{cluster.group}-dead") as reader:
+        reader.subscribe([dead])
+        assert {record.value[-2:] for record in read(reader, letters)} == {b"99"}
 
 
 def partition_of(admin, topic):

@@ -14,11 +14,12 @@ import pytest
 from muster.client.admin import Admin
 from muster.client.async_consumer import AsyncConsumer
 from muster.client.async_producer import AsyncProducer
+from muster.client.concurrent import AsyncConcurrentConsumer
 from muster.client.consumer import Consumer
 from muster.client.core.admin import NewTopic
 from muster.client.producer import Producer
 from muster.errors import AuthenticationError, KafkaTimeoutError
-from muster.model import TopicPartition
+from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from tests.support.faces import PATIENCE_S
 from tests.support.secure_kafka import PASSWORDS, PLAIN, SCRAM, SecureKafka, login
 from tests.support.token_endpoint import token
@@ -91,6 +92,42 @@ def test_a_password(secure: SecureKafka, mechanism: str, listener: str) -> None:
         "sasl.jaas.config": login(module, username="alice", password=PASSWORDS["alice"]),
     }
     round_trip(secure.address(listener), settings | trusting(secure))
+
+
+def test_records_handled_many_at_a_time_and_their_dead_letters(secure: SecureKafka) -> None:
+    """Over SASL_SSL: the producer of dead letters has the settings of the consumer."""
+    topic, values = f"t-{uuid.uuid4().hex[:8]}", set[Any]()
+    settings = sasl("SCRAM-SHA-512") | {"security.protocol": "SASL_SSL"} | trusting(secure)
+    settings["bootstrap.servers"] = secure.address("BOTH")
+    with Admin(settings) as admin:
+        admin.create_topics([NewTopic(topic, 2), NewTopic(f"{topic}-dead", 1)])
+    with Producer(settings) as producer:
+        for value in (b"1", b"2", b"no number", b"3"):
+            producer.send(topic, value)
+
+    async def handle(record: ConsumerRecord) -> None:
+        values.add(record.value)
+
+    async def scene() -> None:
+        group = {"group.id": topic, "auto.offset.reset": "earliest"}
+        consumer = AsyncConcurrentConsumer(
+            settings | group, handle, topics=topic, value_deserializer=int, dead_letter_topic=f"{topic}-dead"
+        )
+        run = asyncio.ensure_future(consumer.run())
+        async with asyncio.timeout(PATIENCE_S):
+            while consumer.metrics()["handled"] + consumer.metrics()["dead_lettered"] < 4:
+                await asyncio.sleep(0.02)
+        consumer.stop()
+        await run
+
+    asyncio.run(scene())
+    assert values == {1, 2, 3}
+    with Consumer(settings, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(f"{topic}-dead", 0)])
+        assert next(consumer).value == b"no number"
+    with Admin(settings) as admin:
+        committed = admin.list_consumer_group_offsets(topic).values()
+    assert sum(place.offset for place in committed if isinstance(place, OffsetAndMetadata)) == 4
 
 
 def test_a_token(secure: SecureKafka) -> None:
