@@ -1,8 +1,8 @@
 """Clients on a cluster of three Kafka brokers: reading from the nearest replica, brokers that die and freeze under
 load, and elections that lose records.
 
-`make test` carries out one schedule that is fixed; `make soak SCHEDULES=20 ARGS="-k shaken"` draws so many. Run one
-again with `MUSTER_FIRST_SEED=17 make soak SCHEDULES=1 ARGS="-k shaken"`.
+`make test` carries out one schedule that is fixed; `make soak SCHEDULES=20 ARGS="-k all_brokers_shaken"` draws so many.
+Run one again with `MUSTER_FIRST_SEED=17 make soak SCHEDULES=1 ARGS="-k all_brokers_shaken"`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from collections import defaultdict
+from functools import partial
 from typing import Any
 
 import pytest
@@ -35,6 +36,7 @@ from tests.support.cluster_chaos import (
     judge,
     judge_unclean,
     read_by_another,
+    shake_kafka,
 )
 from tests.support.faces import PATIENCE_S, Cluster, numbers, read, rest, until, until_known
 from tests.support.peers import KafkaCluster
@@ -371,7 +373,7 @@ def test_all_brokers_shaken_in_turn_lose_and_repeat_and_disorder_nothing(brokers
     """acks=all, idempotence, groups of both faces and readers of ranges; two of three replicas are always there."""
     brokers.start()
     topic = create(brokers, schedule.partitions, min_insync_replicas="2")
-    facts = carry_out(schedule, brokers, topic)
+    facts = carry_out(schedule, brokers.bootstrap, topic, partial(shake_kafka, brokers))
     count = {group: sum(len(rows) for _, rows in runs) for group, runs in facts.runs.items()}
     record_property("soak", f"seed {schedule.seed}: {len(facts.acknowledged)} acknowledged, {count} read by groups")
     assert judge(facts) == [], schedule

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from confluent_kafka import Consumer as OutsideConsumer
 from confluent_kafka import TopicPartition as OutsidePartition
@@ -45,19 +45,22 @@ class Step:
     then_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """What one run does."""
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class Schedule(Generic[S]):
+    """What one run does. What a step is depends on what is shaken."""
 
     seed: int
     partitions: int
     request_timeout_ms: int
     assignor: str
     racks: bool
-    steps: tuple[Step, ...]
+    steps: tuple[S, ...]
 
 
-def draw(seed: int) -> Schedule:
+def draw(seed: int) -> Schedule[Step]:
     """The schedule of a seed: every broker is away at least once."""
     random = Random(seed)
     nodes = [*random.sample((1, 2, 3), 3), *(random.choice((1, 2, 3)) for _ in range(random.randint(0, 4)))]
@@ -302,10 +305,9 @@ class Ranges(Worker):
         return rows
 
 
-def carry_out(schedule: Schedule, brokers: KafkaCluster, topic: str) -> Facts:
-    """Do what a schedule says, and gather what came of it."""
+def carry_out(schedule: Schedule[S], bootstrap: str, topic: str, shake: Callable[[S], None]) -> Facts:
+    """Do what a schedule says, each step by `shake`, and gather what came of it."""
     facts = Facts({})
-    bootstrap = brokers.bootstrap
     timeouts = {"request_timeout_ms": schedule.request_timeout_ms, "bootstrap_servers": bootstrap}
     writing = {**timeouts, "delivery_timeout_ms": 300_000}
     reading = Cluster(bootstrap).settings(
@@ -325,7 +327,7 @@ def carry_out(schedule: Schedule, brokers: KafkaCluster, topic: str) -> Facts:
                 writers.callback(kind(facts, f"w{number}", topic, schedule.partitions, **writing).stop)
             time.sleep(1)
             for step in schedule.steps:
-                shake(brokers, step)
+                shake(step)
         facts.log = read_by_another(bootstrap, topic, schedule.partitions)
         wanted = {value for rows in facts.log.values() for _, value in rows}
         deadline = time.monotonic() + PATIENCE_S / 3
@@ -340,7 +342,7 @@ def carry_out(schedule: Schedule, brokers: KafkaCluster, topic: str) -> Facts:
     return facts
 
 
-def shake(brokers: KafkaCluster, step: Step) -> None:
+def shake_kafka(brokers: KafkaCluster, step: Step) -> None:
     """Do one step: a broker goes, and comes back."""
     node = brokers.node(step.node)
     match step.do:

@@ -55,7 +55,8 @@ class ZooKeeperError(MusterError):
     """
 
     def __init__(self, path: str = "", message: str = "") -> None:
-        super().__init__(message or f"{type(self).__name__.removesuffix('Error')}: {path}")
+        kind = type(self).__name__.removesuffix("Error")
+        super().__init__(message or (f"{kind}: {path}" if path else kind))
         self.path = path
 
 

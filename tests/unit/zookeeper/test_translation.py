@@ -10,7 +10,7 @@ from kazoo.protocol.states import ZnodeStat
 
 from muster.zookeeper import link, session
 from muster.zookeeper.link import Link
-from muster.zookeeper.operations import Check, Create, Delete, NotPermittedError, SetData, Stat
+from muster.zookeeper.operations import Check, ConnectionLossError, Create, Delete, NotPermittedError, SetData, Stat
 
 
 def test_a_stat_has_each_number_in_its_place() -> None:
@@ -61,3 +61,15 @@ def test_a_zookeeper_that_wants_proof_is_told_of_in_a_sentence(theirs: type[Exce
     error = link._translated(theirs(), "/a")
     assert isinstance(error, NotPermittedError)
     assert str(error) == f"{said}muster speaks to ZooKeeper without TLS and without authentication"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ConnectionLossError(), "ConnectionLoss"),
+        (ConnectionLossError("/a"), "ConnectionLoss: /a"),
+        (ConnectionLossError("/a", "no more"), "no more"),
+    ],
+)
+def test_an_error_says_what_is_known(error: ConnectionLossError, said: str) -> None:
+    assert str(error) == said

@@ -1,0 +1,69 @@
+"""muster's own cluster of brokers under load while its brokers and ZooKeeper are killed, stopped and frozen.
+
+`make test` carries out one short schedule that is fixed; `make soak SCHEDULES=20 ARGS="-k own_cluster_shaken"` draws so
+many of a minute or more. Run one again with `MUSTER_FIRST_SEED=17 make soak SCHEDULES=1 ARGS="-k own_cluster_shaken"`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from muster.client import Admin, NewTopic
+from muster.errors import KafkaError
+from tests.support import scale
+from tests.support.cluster_chaos import Facts, Schedule, carry_out, judge
+from tests.support.muster_cluster import Cluster, Commits, eventually
+from tests.support.own_cluster_chaos import Away, Shaken, Topics, draw
+from tests.support.zookeepers import ZooKeeperServer
+
+pytestmark = pytest.mark.slow
+
+SHORT = Schedule(
+    seed=-1,
+    partitions=3,
+    request_timeout_ms=2_000,
+    assignor="cooperative-sticky",
+    racks=False,
+    steps=(Away("kill", ("zookeeper", "coordinator"), 0, 0), Away("freeze", ("controller",), 3, 0)),
+)
+
+
+@pytest.fixture
+def cluster(own_zookeeper: ZooKeeperServer, tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path, f"{own_zookeeper.address}/muster").running() as made:
+        yield made
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "schedule", [SHORT, *map(draw, scale.schedules(0))], ids=lambda schedule: f"seed{schedule.seed}"
+)
+def test_brokers_and_zookeeper_shaken_lose_and_repeat_and_disorder_nothing(
+    cluster, own_zookeeper, schedule, record_property
+):
+    """acks=all, idempotence, groups of both faces and readers of ranges; what is on a broker waits until it is back."""
+    topic = f"t-{uuid.uuid4().hex[:8]}"
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        new = NewTopic(topic, schedule.partitions, configs={"retention.ms": "-1"})
+        found = admin.create_topics([new])[topic]
+        assert not isinstance(found, KafkaError), found
+    eventually(lambda: all(len(cluster.leaders(topic, n)) == schedule.partitions for n in cluster.brokers))
+    shaken = Shaken(cluster, own_zookeeper, group=f"{topic}-blocking")
+    commits = Commits(cluster, topic)
+    commits.start()
+    beside = Facts({})
+    topics = Topics(beside, cluster, schedule.seed)
+    facts = carry_out(schedule, cluster.bootstrap, topic, shaken.shake)
+    commits.stop()
+    topics.stop()
+    count = {group: sum(len(rows) for _, rows in runs) for group, runs in facts.runs.items()}
+    topic_count = f"{len(topics.known)} topics, {len(topics.failed)} requests about them failed"
+    told = f"{len(facts.acknowledged)} acknowledged, {count} read by groups, {topic_count}"
+    record_property("soak", f"seed {schedule.seed}: {told}")
+    print(*topics.failed, sep="\n")
+    assert [*judge(facts), *beside.errors, *topics.wrong()] == [], schedule
+    assert len(facts.acknowledged) > 100

@@ -1,0 +1,230 @@
+"""muster's own brokers on ZooKeeper, and ZooKeeper, killed, stopped and frozen under the load of `cluster_chaos`.
+
+The judge is the same as for Apache Kafka's, though a partition is on one broker here: what that broker has acknowledged
+is on its disk, so its writers and readers wait until it is back, and then nothing may be missing, there twice or in
+another order. Groups are in ZooKeeper and do not wait for a broker. Beside that load, topics are created, given more
+partitions and deleted: what was acknowledged of that is so in the end, for every broker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from random import Random
+
+from muster.client import Admin, NewTopic
+from muster.errors import ErrorCode, KafkaError
+from muster.protocol import messages as m
+from tests.support.cluster_chaos import AWAY, Facts, Schedule, Worker
+from tests.support.muster_cluster import Cluster, eventually
+from tests.support.zookeepers import ZooKeeperServer
+
+SERVERS = ("1", "2", "3", "zookeeper", "coordinator", "controller")
+"""Three brokers by their numbers; ZooKeeper; the brokers that at that moment coordinate the group of blocking consumers
+and are the controller."""
+
+TOGETHER = (("1", "2", "3"), ("coordinator", "zookeeper"), ("zookeeper", "1"), ("2", "3"), ("zookeeper", "coordinator"))
+"""What may be away at once: they go in this order. ZooKeeper comes back first: no broker can start without it."""
+
+APART_S = 0.2
+"""Between them. A coordinator is asked meanwhile, which may acknowledge nothing that ZooKeeper has not taken."""
+
+LONG_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """Some servers are away for `for_s`; the next ones go `then_s` after they have come back."""
+
+    do: str
+    servers: tuple[str, ...]
+    for_s: float
+    then_s: float
+
+
+def draw(seed: int) -> Schedule[Away]:
+    """The schedule of a seed, of a minute at least: each of `SERVERS` is away alone at least once, some together."""
+    random = Random(seed)
+    first = [*((server,) for server in SERVERS), random.choice(TOGETHER)]
+    random.shuffle(first)
+    steps: list[Away] = []
+    while len(steps) < len(first) or sum(step.for_s + step.then_s for step in steps) < LONG_S:
+        servers = first[len(steps)] if len(steps) < len(first) else random.choice((*first, *TOGETHER))
+        # Sessions with ZooKeeper last two seconds: about half of the steps are over before.
+        for_s = random.choice((random.uniform(0.1, 2), random.uniform(2, 9)))
+        steps.append(Away(random.choice(AWAY), servers, round(for_s, 1), random.choice((0, 0.5, 2))))
+    return Schedule(
+        seed,
+        random.choice((1, 3, 6)),
+        random.choice((2_000, 5_000, 30_000)),
+        random.choice(("range", "roundrobin", "sticky", "cooperative-sticky")),
+        False,
+        tuple(steps),
+    )
+
+
+class Shaken:
+    """Three brokers and their ZooKeeper; `group` is the one of which the coordinator is meant."""
+
+    def __init__(self, cluster: Cluster, zookeeper: ZooKeeperServer, group: str) -> None:
+        self._cluster = cluster
+        self._zookeeper = zookeeper
+        self._group = group
+
+    def shake(self, step: Away) -> None:
+        """Do one step."""
+        numbers = [self._number(server) for server in step.servers]
+        for number in numbers:
+            self._take(step.do, number)
+            time.sleep(APART_S)
+        time.sleep(step.for_s)
+        for number in sorted(numbers):
+            self._bring(step.do, number)
+        time.sleep(step.then_s)
+
+    def _number(self, server: str) -> int:
+        """Which broker is meant; 0 is ZooKeeper."""
+        match server:
+            case "zookeeper":
+                return 0
+            case "coordinator":
+                return int(eventually(self._coordinator))
+            case "controller":
+                return int(eventually(self._controller))
+        return int(server)
+
+    def _coordinator(self) -> int:
+        """As some broker tells it; 0 while none does."""
+        find = m.FindCoordinatorRequest(key_type=0, coordinator_keys=[self._group])
+        for asked in self._cluster.brokers:
+            with contextlib.suppress(OSError, EOFError):
+                [found] = self._cluster.ask(asked, find, 4).coordinators
+                if not found.error_code:
+                    return int(found.node_id)
+        return 0
+
+    def _controller(self) -> int:
+        for asked in self._cluster.brokers:
+            with contextlib.suppress(OSError, EOFError):
+                return max(0, self._cluster.controller(asked))
+        return 0
+
+    def _take(self, do: str, number: int) -> None:
+        server = self._cluster.brokers.get(number, self._zookeeper)
+        if do == "freeze":
+            self._send(number, signal.SIGSTOP)
+        elif do == "kill":
+            server.kill()
+        else:
+            server.stop()
+
+    def _bring(self, do: str, number: int) -> None:
+        if do == "freeze":
+            self._send(number, signal.SIGCONT)
+        else:
+            self._cluster.brokers.get(number, self._zookeeper).start()
+
+    def _send(self, number: int, what: signal.Signals) -> None:
+        pid = self._cluster.brokers.get(number, self._zookeeper).pid
+        assert pid, f"server {number} has ended by itself"
+        os.kill(pid, what)
+
+
+# --- topics ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Known:
+    """What is known of a topic: whether it exists, None where a request failed; how many partitions it may have."""
+
+    exists: bool | None
+    partitions: set[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is there of topics in the end: by each broker, how many partitions of each have a leader; their folders."""
+
+    led: Mapping[int, Mapping[str, int]]
+    folders: frozenset[str] = field(default=frozenset())
+
+
+def judge_topics(known: Mapping[str, Known], told: Told) -> Iterator[str]:
+    """What is wrong; nothing if all is well."""
+    for name, topic in known.items():
+        for number, led in told.led.items():
+            if topic.exists and led.get(name) not in topic.partitions:
+                yield f"broker {number} has {led.get(name)} partitions of {name}, of {sorted(topic.partitions)}"
+            if topic.exists is False and name in led:
+                yield f"broker {number} has {name}, which was deleted"
+        if topic.exists is False and name in told.folders:
+            yield f"there are records of {name}, which was deleted"
+
+
+class Topics(Worker):
+    """Creates topics, adds partitions to them and deletes them, and notes what was acknowledged."""
+
+    def __init__(self, facts: Facts, cluster: Cluster, seed: int) -> None:
+        self.known: dict[str, Known] = {}
+        self.failed: list[str] = []
+        self._cluster = cluster
+        self._random = Random(seed)
+        super().__init__(facts, "topics")
+
+    def work(self) -> None:
+        with Admin(bootstrap_servers=self._cluster.bootstrap, request_timeout_ms=5_000) as admin:
+            while not self.stopped.wait(0.2):
+                there = [name for name, topic in self.known.items() if topic.exists]
+                do = self._random.choice((self._create, self._grow, self._delete)) if len(there) > 3 else self._create
+                name = self._random.choice(there) if there and do != self._create else f"topic{len(self.known)}"
+                try:
+                    do(admin, name)
+                except KafkaError as error:
+                    self.failed.append(f"{do.__name__} {name}: {error!r}")
+
+    def _create(self, admin: Admin, name: str) -> None:
+        count = self._random.randint(1, 3)
+        topic = self.known[name] = Known(None, {count})
+        found = admin.create_topics([NewTopic(name, count)])[name]
+        if isinstance(found, KafkaError):
+            raise found
+        topic.exists = True
+
+    def _grow(self, admin: Admin, name: str) -> None:
+        topic = self.known[name]
+        count = max(topic.partitions) + 1
+        topic.partitions = topic.partitions | {count}
+        if error := admin.create_partitions({name: count})[name]:
+            raise error
+        topic.partitions = {count}
+
+    def _delete(self, admin: Admin, name: str) -> None:
+        topic = self.known[name]
+        topic.exists = None
+        if error := admin.delete_topics([name])[name]:
+            raise error
+        topic.exists = False
+
+    def wrong(self) -> list[str]:
+        """What is wrong in the end, once every broker has heard of everything; nothing if all is well."""
+        deadline = time.monotonic() + 30
+        while (found := list(judge_topics(self.known, self._told()))) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        return found
+
+    def _told(self) -> Told:
+        request = m.MetadataRequest([m.MetadataRequestTopic(name=name) for name in self.known], False)
+        led = {
+            number: {
+                str(topic.name): sum(not part.error_code for part in topic.partitions)
+                for topic in self._cluster.ask(number, request, 9).topics
+                if topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            }
+            for number in self._cluster.brokers
+        }
+        folders = {path.name.partition("-")[0] for path in self._cluster.folder.glob("broker*/topic*-*")}
+        return Told(led, frozenset(folders))
