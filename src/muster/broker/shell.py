@@ -109,6 +109,8 @@ class Shell:
             return "it is starting, or stopping"
         if any(end.is_set() for end in self.ends):
             return "it cannot go on, and stops"
+        if not self.coordination.may_serve():
+            return "ZooKeeper does not answer: groups wait for it"
         if self.groups.runtime.is_loading:
             return "groups are being loaded"
         return None

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from muster.broker import gathering
 from muster.broker import monitor as module
 from muster.broker.broker import PROBE, Broker
+from muster.broker.coordination import Alone
 from muster.broker.monitor import Monitor
 from muster.coordinator import effects
 from muster.coordinator.counts import GroupCounts
@@ -246,6 +247,19 @@ async def test_health_says_that_the_disk_is_full_until_it_takes_data(watched: Wa
     watched.disk.full = False
     assert await watched.get("/healthz") == (200, "serving\n")
     assert not list(watched.broker.config.data_dir.glob(f"{PROBE}*"))
+
+
+async def test_health_while_zookeeper_does_not_answer(watched: Watched) -> None:
+    class InDoubt(Alone):
+        def may_serve(self) -> bool:
+            return False
+
+    before, watched.broker.coordination = watched.broker.coordination, InDoubt.__new__(InDoubt)
+    try:
+        assert await watched.get("/healthz") == (503, "ZooKeeper does not answer: groups wait for it\n")
+    finally:
+        watched.broker.coordination = before
+    assert (await watched.get("/healthz"))[0] == 200
 
 
 async def test_health_of_one_that_is_not_registered(watched: Watched) -> None:
