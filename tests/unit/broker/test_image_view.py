@@ -154,13 +154,14 @@ async def test_partitions_do_not_move_to_other_brokers(broker: Broker) -> None:
         topics = [a.ReassignableTopic("t", partitions)]
         return Asked(broker, a.AlterPartitionReassignmentsRequest(1_000, change, topics), 1)
 
-    answer = await moved((HERE, [1]), (ELSEWHERE, [1]), (NOWHERE, [3]), (FRESH, [2]), (UNKNOWN, [1])).answered()
+    asked = moved((HERE, [1]), (ELSEWHERE, [1]), (NOWHERE, [3]), (STALE, [3, 1]), (FRESH, [2]), (UNKNOWN, [1]))
+    answer = await asked.answered()
     refused = ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    wanted = {HERE: 0, ELSEWHERE: refused, NOWHERE: refused, FRESH: refused, UNKNOWN: 3}
+    wanted = {HERE: 0, ELSEWHERE: refused, NOWHERE: 0, STALE: refused, FRESH: refused, UNKNOWN: 3}
     assert replies(answer) == wanted
     sentences = {one.partition_index: one.error_message for one in answer.responses[0].partitions}
     assert sentences[ELSEWHERE] == "Partitions do not move here: t-1 stays on broker 2, where its records are."
-    assert sentences[NOWHERE] == "The manual partition assignment includes broker 3, but no such broker is registered."
+    assert sentences[STALE] == "The manual partition assignment includes broker 3, but no such broker is registered."
     assert replies(await moved((HERE, [1, 2])).answered()) == {HERE: refused}
     answer = await moved((HERE, [1, 2]), (ELSEWHERE, [2]), change=False).answered()
     assert replies(answer) == {HERE: ErrorCode.INVALID_REPLICATION_FACTOR, ELSEWHERE: 0}
