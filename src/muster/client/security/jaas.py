@@ -55,7 +55,7 @@ def _options(words: list[tuple[str, bool]]) -> dict[str, Secret]:
         if len(triple) < 3 or triple[1] != ("=", False) or triple[2] == ("=", False):
             raise _wrong(f'option {1 + index // 3} is not of the form name="value"')
         if name in found:
-            raise _wrong(f"the option {name} is there twice")
+            raise _wrong(f"option {1 + index // 3} has the name of another one")
         found[name] = Secret(triple[2][0])
     return found
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from muster.client.core.sasl.mechanisms import SCRAM_HASHES
 from muster.client.security import jaas
@@ -149,9 +150,9 @@ def login(config: SecurityConfig) -> Login:
         raise ConfigError(f"sasl_mechanism is {mechanism!r}; it must be one of {', '.join(MECHANISMS)}{more}")
     module = None if config.sasl_jaas_config is None else jaas.read(config.sasl_jaas_config)
     if module is not None and module.name != _MODULES[mechanism]:
-        raise ConfigError(
-            f"sasl_jaas_config has {module.name}, but sasl_mechanism {mechanism} needs {_MODULES[mechanism]}"
-        )
+        # A line in disorder may have a secret in the place of the name.
+        has = module.name if module.name in _MODULES.values() else "another module"
+        raise ConfigError(f"sasl_jaas_config has {has}, but sasl_mechanism {mechanism} needs {_MODULES[mechanism]}")
     return _token_login(config, module) if mechanism == "OAUTHBEARER" else _password_login(config, mechanism, module)
 
 
@@ -222,6 +223,18 @@ def _check_endpoint(url: str, client_id: str | None, secret: Secret | None) -> N
         return
     if not url.startswith(("https://", "http://")):
         raise ConfigError("sasl_oauthbearer_token_endpoint_url must begin with https://, http:// or file:")
+    try:
+        parts = urlsplit(url)
+        is_whole = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_whole = False
+    if not is_whole or not url.isascii() or not url.isprintable() or " " in url:
+        raise ConfigError("sasl_oauthbearer_token_endpoint_url is no URL: its host or its port cannot be read")
+    if "@" in parts.netloc:
+        raise ConfigError(
+            "sasl_oauthbearer_token_endpoint_url has a name or a password in it; they are "
+            "sasl_oauthbearer_client_credentials_client_id and sasl_oauthbearer_client_credentials_client_secret"
+        )
     if not client_id or secret is None:
         raise ConfigError(
             "sasl_oauthbearer_token_endpoint_url needs sasl_oauthbearer_client_credentials_client_id and "

@@ -114,6 +114,9 @@ def _as_file(text: str) -> Iterator[str]:
 
 
 def _pem(name: str, location: str) -> str:
+    if "-----BEGIN" in location:  # perhaps a private key, which is not to be shown
+        as_text = "ssl_truststore_certificates" if "truststore" in name else "ssl_keystore_key"
+        raise ConfigError(f"{name} has PEM in place of a file's name; as text it is {as_text}")
     try:
         found = Path(location).read_bytes()
     except OSError as error:

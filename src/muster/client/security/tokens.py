@@ -9,6 +9,7 @@ without being verified: verifying is the broker's part). A token of which neithe
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import ssl
 import threading
@@ -187,8 +188,12 @@ def _asked(request: urllib.request.Request, config: SecurityConfig, trust: ssl.S
         raise AuthenticationError(
             f"{place} gave no token: HTTP {error.code}: {why}{advice}", retriable=retriable
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         cause = getattr(error, "reason", error)
+        if isinstance(error, http.client.HTTPException) and not isinstance(error, OSError):
+            # Its text is what came, whatever that is.
+            why = "did not answer with HTTP; is it a token endpoint?"
+            raise AuthenticationError(f"{place} {why}", retriable=True) from None
         if isinstance(cause, ssl.SSLCertVerificationError):
             raise AuthenticationError(
                 f"no token from {place}: its certificate is not trusted ({cause.verify_message}); name its authority's "

@@ -48,7 +48,8 @@ def test_any_options_are_read_back(options, space):
         (f'{PLAIN} required username="secret;', "no end"),
         (f'{PLAIN} required username "secret";', "option 1 is not of the form"),
         (f'{PLAIN} required a="secret" username=;', "option 2 is not of the form"),
-        (f'{PLAIN} required a="secret" a="secret";', "a is there twice"),
+        (f'{PLAIN} required a="secret" a="secret";', "option 2 has the name of another one"),
+        (f'{PLAIN} required secret="a" secret="b";', "option 2 has the name of another one"),
         (f'{PLAIN} required a="b"; {SCRAM} required a="secret";', "more than one module"),
     ],
 )
@@ -96,6 +97,10 @@ def test_name_and_password_come_from_either_place(mechanism, settings, expected)
             OVER_SASL | {"sasl.mechanism": "PLAIN"} | line(f'{SCRAM} required username="a" password="hush";'),
             "has ScramLoginModule, but sasl_mechanism PLAIN needs PlainLoginModule",
         ),
+        (
+            OVER_SASL | {"sasl.mechanism": "PLAIN"} | line('hush required username="a";'),
+            "has another module, but sasl_mechanism PLAIN needs PlainLoginModule",
+        ),
         (OVER_SASL | {"sasl.mechanism": "OAUTHBEARER"}, "sasl_oauthbearer_token_provider or"),
         (
             OVER_SASL | {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.endpoint.url": "https://idp.example"},
@@ -118,6 +123,30 @@ def test_name_and_password_come_from_either_place(mechanism, settings, expected)
 def test_what_does_not_fit_is_refused(settings, why):
     with pytest.raises(ConfigError, match=why) as raised:
         ClientConfig.of(settings)
+    assert "hush" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("https://me:hush@idp.example/token", "has a name or a password in it"),
+        ("https://idp.example:hush/token", "is no URL"),
+        ("https://idp.example:99999/token", "is no URL"),
+        ("https://[hush/token", "is no URL"),
+        ("https:///hush", "is no URL"),
+        ("https://idp.example/a hush", "is no URL"),
+        ("https://idp.example/\nhush", "is no URL"),
+        ("https://idp.example/hüsh", "is no URL"),
+    ],
+)
+def test_an_address_of_tokens_that_is_none_is_refused_without_showing_it(url, why):
+    token = {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.endpoint.url": url}
+    client = {
+        "sasl.oauthbearer.client.credentials.client.id": "me",
+        "sasl.oauthbearer.client.credentials.client.secret": "hush",
+    }
+    with pytest.raises(ConfigError, match=why) as raised:
+        ClientConfig.of(OVER_SASL | token | client)
     assert "hush" not in str(raised.value)
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import socket
 import ssl
 import threading
 import urllib.request
@@ -304,6 +305,23 @@ def test_an_endpoint_has_the_longer_of_the_two_timeouts(monkeypatch, connect_ms,
     with pytest.raises(AuthenticationError):
         fetch("http://localhost:1/token", **timeouts)
     assert found == [timeout_s]
+
+
+def test_an_endpoint_that_does_not_speak_http_is_told_without_what_it_says():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(b"SSH-2.0-hush\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(AuthenticationError, match="did not answer with HTTP") as raised:
+            fetch(f"http://127.0.0.1:{server.getsockname()[1]}/token")
+        thread.join()
+    assert "SSH" not in str(raised.value)
 
 
 def test_the_endpoint_may_have_an_authority_of_its_own(tmp_path):
