@@ -31,6 +31,7 @@ HELPERS = (
     "packer",
     "read_uvarint",
     "records_size",
+    "string_length",
     "too_many_elements",
     "unusual_string",
     "uvarint",

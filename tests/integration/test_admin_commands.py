@@ -209,7 +209,25 @@ def test_records_are_deleted_by_a_file_or_not_at_all(cluster, muster, tmp_path):
     assert muster("records", "delete", topic, "not-there", "--all", code=1).endswith("Nothing was deleted.\n")
 
 
+def test_reading_alone_commits_to_no_group(cluster, muster, tmp_path):
+    """The group of a file is that of the program that the file is for."""
+    topic = cluster.topic(1)
+    cluster.produce(topic, 3, partitions=1)
+    file = tmp_path / "client.properties"
+    file.write_text(f"group.id={cluster.group}\n")
+    told = muster.run("consume", topic, "--from-beginning", "--until-end", "--command-config", str(file))
+    assert told.count("\n") == 3
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        assert admin.list_consumer_group_offsets(cluster.group) == {}
+
+
 def test_topics_are_given_partitions_all_or_none(cluster, muster):
+    own = muster("topics", "alter", "__consumer_offsets", "--partitions", "99", code=1)
+    assert (
+        own
+        == "muster: __consumer_offsets is the brokers' own: what it keeps would be looked for in other partitions.\n"
+    )
+    assert muster.json("topics", "alter", "not-there", "--partitions", "2", "--if-exists") == {}
     one, two = cluster.topic(1), cluster.topic(3)
     told = muster("topics", "alter", one, two, "--partitions", "2", code=1)
     assert told.endswith("muster: no topic was changed\n")

@@ -5,6 +5,7 @@ Names, types and the sentences about a wrong value are those of Apache Kafka, wh
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -89,8 +90,8 @@ class Setting(NamedTuple):
             return ",".join(dict.fromkeys(split_list(text)))
         try:
             if self.kind is Kind.DOUBLE:
-                return float(text)
-            number = int(text)
+                return java_double(text)
+            number = java_whole(text)
             if not -_LIMITS[self.kind] - 1 <= number <= _LIMITS[self.kind]:
                 raise ValueError
         except ValueError:
@@ -99,6 +100,33 @@ class Setting(NamedTuple):
 
     def _invalid(self, value: Value, why: str) -> ConfigError:
         return ConfigError(f"Invalid value {value} for configuration {self.name}: {why}")
+
+
+_DOUBLE = re.compile(r"[+-]?(\d+\.?(\d+)?|\.\d+)([eE][+-]?\d+)?[fFdD]?", re.ASCII)
+_WHOLE = re.compile(r"[+-]?\d{1,40}")
+
+
+def java_double(text: str) -> float:
+    """A number as `Double.parseDouble` reads it, but for its hexadecimal form, and for what is no number or infinite:
+    no setting means that.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not _DOUBLE.fullmatch(text):
+        raise ValueError(text)
+    return float(text.rstrip("fFdD"))
+
+
+def java_whole(text: str) -> int:
+    """A number as `Long.parseLong` reads it: without the underscores that Python takes.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not _WHOLE.fullmatch(text):
+        raise ValueError(text)
+    return int(text)
 
 
 def split_list(text: str) -> list[str]:

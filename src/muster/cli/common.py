@@ -87,8 +87,10 @@ def read_connection(arguments: argparse.Namespace) -> None:
         arguments.in_file = properties.read(path)
         properties.check(path, arguments.in_file, {name for kind in _KINDS for name in _names(kind)})
     in_file = arguments.in_file.pop("bootstrap.servers", None)
+    given = pairs(arguments.settings, "-o")
     if arguments.bootstrap is None:
-        arguments.bootstrap = in_file or DEFAULT_BOOTSTRAP
+        by_name = given.get("bootstrap.servers", given.get("bootstrap_servers"))
+        arguments.bootstrap = by_name or in_file or DEFAULT_BOOTSTRAP
 
 
 def client_settings(arguments: argparse.Namespace, kind: type[ClientConfig]) -> dict[str, Any]:

@@ -203,6 +203,8 @@ def _alter(admin: Admin, arguments: argparse.Namespace, changes: list[ConfigChan
     if report_errors({spoken(resource): error for resource, error in tried.items()}, "settings of"):
         if len(wanted) > 1:
             print("muster: nothing was changed", file=sys.stderr)
+        if arguments.json:
+            print_json({resource.name: error for resource, error in tried.items()})
         return 1
     results: Mapping[ConfigResource, KafkaError | None] = tried
     if not arguments.dry_run:

@@ -14,7 +14,7 @@ from itertools import accumulate
 from types import FrameType
 from typing import Any, BinaryIO
 
-from muster.cli.common import add_connection, client_settings, reaching, set_up_log
+from muster.cli.common import add_connection, client_settings, pairs, reaching, set_up_log
 from muster.cli.reading_range import Ends, add_range, begin, check_range
 from muster.cli.record_text import as_json, formatter, unpackings
 from muster.client.config import ConsumerConfig
@@ -88,6 +88,9 @@ def _consume(arguments: argparse.Namespace, output: Output) -> None:
         "allow.auto.create.topics": False,
     }
     settings |= client_settings(arguments, ConsumerConfig)
+    # That of a file is for the program that the file is for: reading alone must not commit to its group.
+    settings.pop("group.id", None)
+    settings.pop("group_id", None)
     if grouped:
         settings["group.id"] = arguments.group
     with reaching(arguments.bootstrap), Consumer(settings) as consumer:
@@ -114,6 +117,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ConfigError("--keys and --headers are for the default format: in --format they are %k and %h")
     if arguments.json and (arguments.keys or arguments.headers or arguments.null or arguments.unpack):
         raise ConfigError("--json has keys and headers, and null where there is none; it takes no other form")
+    if {"group.id", "group_id"} & set(pairs(arguments.settings, "-o")):
+        raise ConfigError("-o group.id: name the group with --group; without it nothing is committed")
 
 
 def _look(consumer: Consumer, topics: list[str]) -> None:

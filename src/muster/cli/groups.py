@@ -17,6 +17,11 @@ from muster.errors import ConfigError, KafkaError
 from muster.model import CONSUMER_PROTOCOL_TYPE, OffsetAndMetadata, TopicPartition
 from muster.protocol.api import LATEST_TIMESTAMP
 
+STATES = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty", "Assigning", "Reconciling")
+"""The states of groups of consumers, of the classic protocol and of KIP-848 (`GroupState.groupStatesForType`)."""
+
+TYPES = ("Classic", "Consumer")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `muster groups`."""
@@ -63,6 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Do it; the exit code says whether all of it succeeded."""
     if arguments.action == "describe" and bool(arguments.groups) == arguments.all:
         raise ConfigError("groups describe: name the groups, or give --all")
+    if arguments.action == "list":
+        _asked(arguments)
     if arguments.action == "reset-offsets":
         group_offsets.check_reset(arguments)
     if arguments.action == "remove-members" and bool(arguments.member or arguments.instance) == arguments.all:
@@ -72,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(admin: Admin, arguments: argparse.Namespace) -> int:
-    states, types = _words(arguments.state), _words(arguments.type)
+    states, types = _asked(arguments)
     groups = admin.list_consumer_groups(states=states, types=types)
     groups = [group for group in groups if group.protocol_type in (CONSUMER_PROTOCOL_TYPE, "")]
     if arguments.json:
@@ -88,8 +95,17 @@ def _list(admin: Admin, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _words(text: str | None) -> list[str]:
-    return [word.strip() for word in (text or "").split(",") if word.strip()]
+def _asked(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
+    return _words(arguments.state, STATES, "--state"), _words(arguments.type, TYPES, "--type")
+
+
+def _words(text: str | None, known: tuple[str, ...], option: str) -> list[str]:
+    """The words of a list. A wrong one is told, as by Kafka's tool: brokers would find no groups, and say nothing."""
+    words = [word.strip() for word in (text or "").split(",") if word.strip()]
+    for word in words:
+        if word.lower() not in map(str.lower, known):
+            raise ConfigError(f"{option}: {word!r} means nothing; there are {', '.join(known)}")
+    return words
 
 
 def _describe(admin: Admin, arguments: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from muster.cli.asking import some
 from muster.cli.common import add_connection, add_timeout, open_admin, print_json
 from muster.client.admin import Admin
 from muster.client.core.admin import TopicDescription
-from muster.errors import ErrorCode, KafkaError, MusterError
+from muster.errors import ConfigError, ErrorCode, KafkaError, MusterError
 from muster.model import GROUP_METADATA_TOPIC, TopicPartition
 
 _ASKED_GROUP = "muster-health"
@@ -90,8 +90,10 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with open_admin(arguments) as admin:
             found = _look(admin)
+    except ConfigError:
+        raise  # of the caller: it says nothing of the cluster
     except MusterError as error:
-        found = Health(problems=[str(error).splitlines()[0]])
+        found = Health(coordinator="coordinator not asked", problems=[str(error).splitlines()[0]])
     if arguments.json:
         print_json({"healthy": found.healthy} | asdict(found))
     else:

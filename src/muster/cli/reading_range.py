@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 
+from muster.cli.numbers import natural_number
 from muster.cli.times import datetime_ms, duration_ms
 from muster.client.consumer import Consumer
 from muster.errors import ConfigError
@@ -61,12 +62,13 @@ def _offset(arguments: argparse.Namespace) -> int | str | None:
     text: str | None = arguments.offset
     if text in (None, "earliest", "latest"):
         return text
-    number = (text or "").removeprefix("-")
-    if not (number.isascii() and number.isdecimal()):
+    digits = (text or "").removeprefix("-")
+    number = natural_number(digits)
+    if number is None:
         raise ConfigError(f"--offset is a number, earliest or latest, not {text}")
-    if text == f"-{number}" and int(number) == 0:
-        return "latest"
-    return int(text or "")
+    if text == digits:
+        return number
+    return -number if number else "latest"
 
 
 def _begin_ms(arguments: argparse.Namespace) -> int | None:
@@ -74,9 +76,9 @@ def _begin_ms(arguments: argparse.Namespace) -> int | None:
         return max(0, time.time_ns() // 1_000_000 - duration_ms(arguments.since, "--since"))
     if arguments.from_time is None:
         return None
-    milliseconds = arguments.from_time.removeprefix("@")
-    if milliseconds != arguments.from_time and milliseconds.isascii() and milliseconds.isdecimal():
-        return min(int(milliseconds), 2**62)
+    milliseconds = natural_number(arguments.from_time.removeprefix("@"))
+    if milliseconds is not None and arguments.from_time.startswith("@"):
+        return min(milliseconds, 2**62)
     return max(0, datetime_ms(arguments.from_time, "--from-time"))
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from muster.cli.numbers import natural_number
 from muster.errors import ConfigError, MusterError
 from muster.model import TopicPartition
 
@@ -109,12 +110,13 @@ def named_partitions(texts: Iterable[str], option: str = "--topic") -> dict[str,
     found: dict[str, list[int] | None] = {}
     for text in texts:
         topic, colon, numbers = text.partition(":")
-        if not topic or (colon and not all(n.isascii() and n.isdecimal() for n in numbers.split(","))):
+        wanted = [natural_number(number) for number in numbers.split(",")] if colon else []
+        if not topic or None in wanted:
             raise ConfigError(f"{option} {text!r}: write TOPIC, or TOPIC:0,1 for some of its partitions")
         if not colon:
             found[topic] = None
         elif (before := found.setdefault(topic, [])) is not None:
-            before += [int(number) for number in numbers.split(",") if int(number) not in before]
+            before += [number for number in dict.fromkeys(wanted) if number is not None and number not in before]
     return found
 
 

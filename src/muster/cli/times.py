@@ -19,6 +19,8 @@ _PERIOD = re.compile(
 _SHORT = re.compile(r"(\d+)(ms|[dhms])", re.ASCII)
 _MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _MOST = 2**62
+_LONGEST = 200
+"""Characters of a duration; Python would refuse to read numbers of thousands of digits."""
 
 
 def datetime_ms(text: str, option: str) -> int:
@@ -46,10 +48,10 @@ def duration_ms(text: str, option: str) -> int:
     Raises:
         ConfigError: it is none.
     """
-    period = _PERIOD.fullmatch(text)
+    period = _PERIOD.fullmatch(text) if len(text) <= _LONGEST else None
     if period is not None and (found := _period_ms(period)) is not None:
         total = found
-    elif text and _SHORT.sub("", text) == "":
+    elif 0 < len(text) <= _LONGEST and _SHORT.sub("", text) == "":
         total = sum(int(number) * _MS[unit] for number, unit in _SHORT.findall(text))
     else:
         raise ConfigError(f"{option} {text!r} is no duration: write PT1H30M or 1h30m, or P2D or 2d")

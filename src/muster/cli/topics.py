@@ -142,6 +142,9 @@ def partition_lines(topic: TopicDescription) -> list[str]:
 
 def _alter(admin: Admin, arguments: argparse.Namespace) -> int:
     """All topics or none: it is tried before it is done, since partitions do not go away again."""
+    own = [name for name in arguments.names if name in INTERNAL_TOPICS]
+    if own:
+        raise MusterError(f"{own[0]} is the brokers' own: what it keeps would be looked for in other partitions.")
     topics = dict.fromkeys(arguments.names, arguments.partitions)
     tried = admin.create_partitions(topics, validate_only=True)
     if arguments.if_exists:
@@ -149,8 +152,11 @@ def _alter(admin: Admin, arguments: argparse.Namespace) -> int:
     if report_errors(tried, "topic"):
         if len(topics) > 1:
             print("muster: no topic was changed", file=sys.stderr)
+        if arguments.json:
+            print_json(tried)
         return 1
     if not tried:
+        _tell(arguments, tried, "")
         return 0
     keys = "records of a key may go to another partition than before, and partitions cannot be taken away again"
     confirm(arguments, f"Give {some(list(tried))} {arguments.partitions} partitions? (Then {keys}.)")

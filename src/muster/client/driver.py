@@ -289,6 +289,11 @@ class Driver:
         except AuthenticationError as error:
             connection.close(_not_proved(node, error))
             return
+        except asyncio.CancelledError:
+            # The client ends. asyncio closes the socket next, which is not to be taken for the broker's doing.
+            if self._connections.get((node.node_id, connection.channel)) is connection:
+                self._retire(connection)
+            raise
         # Metadata may name any host and port: NUL in a name is a ValueError, a port beyond 65535 an OverflowError.
         except (OSError, TimeoutError, ValueError, OverflowError, RuntimeError) as error:
             connection.close(_no_connection(node, error, self._access.tls is not None))

@@ -167,7 +167,10 @@ class Encoder(_Writer):
             self.line(f"    {data} = {encoded}; {size} = len({data}){plus}")
         else:
             self.line(f"{data} = {encoded}; {size} = len({data}){plus}")
-        if compact:
+        if compact and kind == "string":
+            self.flush()
+            self.line(f"w(UVARINT[{size}] if {size} < 128 else string_length({size}))")
+        elif compact:
             self.length(size)
         else:
             self.run.append(("h" if kind == "string" else "i", size))

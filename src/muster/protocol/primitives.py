@@ -121,6 +121,17 @@ MOST_STRING_BYTES = 32_767
 """The limit for every string, also a compact one: Kafka refuses longer strings in every version."""
 
 
+def string_length(length: int) -> bytes:
+    """The length of a compact string, one more than its bytes, where it takes more than one byte.
+
+    Raises:
+        ValueError: Kafka would refuse the string, and close the connection without a word.
+    """
+    if length - 1 > MOST_STRING_BYTES:
+        raise ValueError(f"a text has {length - 1} bytes; {MOST_STRING_BYTES} can be sent")
+    return uvarint(length)
+
+
 def unusual_string(buffer: Buffer, position: int, first: int, name: str, nullable: bool) -> tuple[str | None, int]:
     """A compact string that has a length of more than one byte, or is null, and the position behind it."""
     length = first

@@ -16,6 +16,8 @@ from muster.errors import ConfigError, ErrorCode, KafkaError
 from muster.model import TopicPartition
 
 NOWHERE = ["--bootstrap", "127.0.0.1:1"]
+MANY_DIGITS = "9" * 5_000
+"""More than Python reads as a number."""
 
 
 @pytest.mark.parametrize(
@@ -51,6 +53,18 @@ NOWHERE = ["--bootstrap", "127.0.0.1:1"]
         ("consume t --unpack z", "--unpack: 'z' means nothing"),
         ("consume t --unpack offset=s", "write key=…, value=… or neither"),
         ("consume t --unpack key=", "nothing says how to unpack"),
+        ("consume t -o group.id=g", "name the group with --group; without it nothing is committed"),
+        ("consume t --group g -o group_id=h", "name the group with --group"),
+        (f"consume t --offset {MANY_DIGITS}", "--offset is a number, earliest or latest"),
+        (f"consume t --from-time @{MANY_DIGITS}", "is no point in time"),
+        (f"consume t --since {MANY_DIGITS}d", "is no duration"),
+        (f"groups reset-offsets g --to-latest --topic t:{MANY_DIGITS}", "write TOPIC, or TOPIC:0,1"),
+        (f"groups reset-offsets g --by-duration P{MANY_DIGITS}D --topic t", "is no duration"),
+        (f"records delete t:{MANY_DIGITS} --all", "write TOPIC, or TOPIC:0,1"),
+        ("groups list --state Empti", "--state: 'Empti' means nothing; there are PreparingRebalance, "),
+        ("groups list --state empty --type stable", "--type: 'stable' means nothing; there are Classic, Consumer"),
+        ("health -o nonsense=1", "nonsense is no setting of this client"),
+        ("health --json --command-config not-there", "not-there cannot be read: No such file or directory"),
     ],
 )
 def test_a_command_line_that_makes_no_sense(capsys, monkeypatch, words: str, sentence: str):
@@ -93,6 +107,7 @@ def test_health_of_nothing(capsys):
     assert command.main(["health", "--json", "--timeout-ms", "300", *NOWHERE]) == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["healthy"], len(found["problems"])) == (False, 1)
+    assert found["coordinator"] == "coordinator not asked"
 
 
 # --- records ---------------------------------------------------------------------------------------------------------

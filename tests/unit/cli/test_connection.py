@@ -53,6 +53,14 @@ def test_the_command_line_wins(parsed):
     assert (settings["bootstrap.servers"], settings["request.timeout.ms"]) == ("here:2", "6000")
 
 
+@pytest.mark.parametrize("name", ["bootstrap.servers", "bootstrap_servers"])
+def test_the_address_as_a_single_setting(parsed, name):
+    arguments = parsed("-o", f"{name}=here:2")
+    assert (arguments.bootstrap, client_settings(arguments, AdminConfig)["bootstrap.servers"]) == ("here:2", "here:2")
+    both = parsed("-o", f"{name}=here:2", "--bootstrap", "nearer:3")
+    assert AdminConfig.of(client_settings(both, AdminConfig)).bootstrap_servers == ("nearer:3",)
+
+
 def test_without_a_file_the_cluster_is_on_this_machine():
     parser = argparse.ArgumentParser()
     add_connection(parser)

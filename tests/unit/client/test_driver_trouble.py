@@ -12,6 +12,7 @@ import pytest
 
 from muster.client import Consumer
 from muster.client.config import ClientConfig
+from muster.client.connection import ConnectionState
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import LEAST_LOADED, Channel, Failure, FailureKind, Send
 from muster.client.driver import Driver, _Address
@@ -46,6 +47,27 @@ async def test_no_answer_in_time_closes_the_connection():
         before = server.connections
         assert not isinstance(await made.ask(HeartbeatRequest(), 1), Failure)
         assert server.connections > before
+
+
+async def test_a_client_that_ends_while_it_connects_does_not_blame_the_broker(caplog):
+    """asyncio closes the socket of a connection that is being made when its task is cancelled."""
+    heard = asyncio.Event()
+
+    async def never(peer):
+        heard.set()
+        await asyncio.Event().wait()
+
+    async with scripted(never) as (_, made):
+        asked = made.begin(HeartbeatRequest(), LEAST_LOADED)
+        tasks = made.driver._tasks
+        while not any(one.state is ConnectionState.HANDSHAKE for one in made.driver._connections.values()):
+            await asyncio.sleep(0)
+        assert tasks  # the connection is made, but its task does not know of it yet
+        for task in list(tasks):
+            task.cancel()
+        failed(await asked, FailureKind.UNREACHABLE)
+        await asyncio.sleep(0.01)
+        assert not [text for text in caplog.messages if "closed the connection" in text]
 
 
 async def test_each_request_has_its_own_time_wherever_it_waits():

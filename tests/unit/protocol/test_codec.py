@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import struct
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -49,6 +50,15 @@ def test_what_is_encoded_is_decoded(name: str, version: int, data: Any) -> None:
 def test_all_classes_of_messages_are_compiled_or_none() -> None:
     """They inherit from a class that is: one that is not could not be made."""
     assert {file.removesuffix(".py") for file in class_source.TABLES} <= set(MODULES["protocol"].split())
+
+
+@pytest.mark.parametrize("version", [0, 3])
+def test_a_text_that_kafka_would_refuse_is_not_sent(version: int) -> None:
+    """Of a compact string the length could be written, but Kafka closes the connection at it."""
+    longest = codec.encode(m.FindCoordinatorRequest("x" * 32_767), version)
+    assert codec.decode(m.FindCoordinatorRequest, version, longest).key == "x" * 32_767
+    with pytest.raises((ValueError, struct.error)):
+        codec.encode(m.FindCoordinatorRequest("x" * 32_768), version)
 
 
 def test_fields_that_a_version_lacks_have_their_defaults() -> None:

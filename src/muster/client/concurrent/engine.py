@@ -107,6 +107,7 @@ class Engine(RebalanceListener):
             try:
                 self._consumer.subscribe(self._options.topics or None, pattern=self._options.pattern, listener=self)
                 commits = self._loop.create_task(self._commit_regularly())
+                self._reading = True
                 await self._read()
             except asyncio.CancelledError:
                 self._abandoning = True
@@ -181,8 +182,14 @@ class Engine(RebalanceListener):
         return int(self._loop.time() * 1000)
 
     def _pump(self) -> None:
-        """Start what may start."""
+        """Start what may start. An error of our own ends the run: asyncio would only log it."""
         self._pumping = False
+        try:
+            self._start()
+        except Exception as error:
+            self._fail(error)
+
+    def _start(self) -> None:
         core, now = self.core, self._now()
         while (job := core.start(now)) is not None:
             self._running[job] = None
@@ -215,12 +222,15 @@ class Engine(RebalanceListener):
     def _ended(self, job: Job, outcome: Outcome) -> None:
         """A job has ended. Many do so in one turn of the event loop: what starts in their place starts together."""
         self._running.pop(job, None)
-        if outcome is None:
-            self.core.succeeded(job)
-        elif isinstance(outcome, asyncio.CancelledError) and (job.is_void or job.progress.closing):
-            self.core.cancelled(job)
-        else:
-            self._failed(job, outcome)
+        try:
+            if outcome is None:
+                self.core.succeeded(job)
+            elif isinstance(outcome, asyncio.CancelledError) and (job.is_void or job.progress.closing):
+                self.core.cancelled(job)
+            else:
+                self._failed(job, outcome)
+        except Exception as error:
+            self._fail(error)  # asyncio would only log it, and the run wait for this job for ever
         self._news.set()
         if not self._pumping:
             self._pumping = True

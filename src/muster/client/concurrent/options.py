@@ -10,7 +10,7 @@ from typing import Any
 from muster.client.concurrent.engine import Options
 from muster.client.config import ConsumerConfig
 from muster.client.core.concurrent.encoding import DEFAULT_LIMIT
-from muster.client.core.concurrent.rules import Order, Retry, Rules
+from muster.client.core.concurrent.rules import Order, Retry, Rules, check_whole
 from muster.errors import ConfigError
 
 
@@ -41,8 +41,8 @@ class Choices:
         letters = self.dead_letter_topic
         if letters is not None and (letters in topics or (self.pattern and re.fullmatch(self.pattern, letters))):
             raise ConfigError(f"{letters} is read, and cannot be its own topic of dead letters")
-        if self.commit_interval_ms < 1 or self.drain_timeout_ms < 0:
-            raise ConfigError("commit_interval_ms must be at least 1, and drain_timeout_ms at least 0")
+        check_whole("commit_interval_ms", self.commit_interval_ms, 1)
+        check_whole("drain_timeout_ms", self.drain_timeout_ms, 0)
         if self.drain_timeout_ms >= config.max_poll_interval_ms:
             raise ConfigError(
                 f"drain_timeout_ms ({self.drain_timeout_ms}) must be below max_poll_interval_ms "
@@ -59,6 +59,7 @@ class Choices:
         )
 
     def _rules(self) -> Rules:
+        check_whole("concurrency", self.concurrency, 1)
         buffered = max(1_000, 10 * self.concurrency) if self.max_buffered is None else self.max_buffered
         return Rules(
             order=self.order,

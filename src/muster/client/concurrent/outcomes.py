@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from dataclasses import replace
 
-from muster.client.core.concurrent.rules import Failure
-from muster.errors import MusterError, RecordDeserializationError
+from muster.client.core.concurrent.rules import MOST_MS, Failure
+from muster.errors import ConfigError, MusterError, RecordDeserializationError
 from muster.model import ConsumerRecord
 
 
@@ -19,7 +20,9 @@ class RetryLaterError(Exception):
 
     def __init__(self, delay_ms: int, why: str = "") -> None:
         super().__init__(why or f"again in {delay_ms} ms")
-        self.delay_ms = delay_ms
+        if not abs(delay_ms) <= MOST_MS:  # not the other way round: of NaN both are wrong
+            raise ValueError(f"delay_ms is {delay_ms}; it is at most {MOST_MS}")
+        self.delay_ms = int(delay_ms)
 
 
 class HandlerFailedError(MusterError):
@@ -29,6 +32,21 @@ class HandlerFailedError(MusterError):
     def __init__(self, message: str, record: ConsumerRecord) -> None:
         super().__init__(message)
         self.record = record
+
+
+def check_returned(result: object) -> None:
+    """Refuse what a handler only began: a coroutine that nothing awaits would count as a record that is handled.
+
+    Raises:
+        ConfigError: the handler is of the wrong kind.
+    """
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        if inspect.iscoroutine(result):
+            result.close()  # else Python complains that it was never awaited
+        raise ConfigError(
+            f"the handler has returned a {type(result).__name__}, and handled nothing yet: an async function is a "
+            "handler for AsyncConcurrentConsumer, and what a handler begins it has to await"
+        )
 
 
 class WorkerDiedError(MusterError):
@@ -69,8 +87,16 @@ def failure_of(outcome: BaseException | Failure) -> Failure:
     kind = type(outcome)
     return Failure(
         kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
-        str(outcome),
+        _words(outcome),
         "".join(traceback.format_exception(outcome)),
         isinstance(outcome, PoisonRecordError),
         max(0, outcome.delay_ms) if isinstance(outcome, RetryLaterError) else None,
     )
+
+
+def _words(error: BaseException) -> str:
+    """What an exception says, also one of a program that cannot say it."""
+    try:
+        return str(error)
+    except Exception as another:
+        return f"<it cannot be shown: {type(another).__name__}>"

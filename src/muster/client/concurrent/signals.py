@@ -12,6 +12,11 @@ from typing import Any
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+_listening: dict[signal.Signals, list[Signals]] = {}
+"""All runs that hear a signal, in one event loop: the first has put the handler there, the last takes it away."""
+_before: dict[signal.Signals, Any] = {}
+
+
 class Signals:
     """Calls a function in the event loop for either signal, as long as the program does nothing else about it.
 
@@ -19,28 +24,41 @@ class Signals:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_signal: Callable[[], None], *, wanted: bool) -> None:
-        self._loop = loop
-        self._on_signal = on_signal
+        self.loop = loop
+        self.on_signal = on_signal
         self._wanted = wanted and threading.current_thread() is threading.main_thread()
-        self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> None:
         for number in _SIGNALS if self._wanted else ():
+            others = _listening.get(number)
+            if others is not None:
+                if others[0].loop is self.loop:
+                    others.append(self)
+                continue
             before = signal.getsignal(number)
             if not _is_default(before):
                 continue
             try:
-                self._loop.add_signal_handler(number, self._on_signal)
+                self.loop.add_signal_handler(number, _tell, number)
             except (NotImplementedError, RuntimeError):  # Windows, or a loop that cannot
                 continue
-            self._before[number] = before
+            _listening[number], _before[number] = [self], before
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, before in self._before.items():
-            self._loop.remove_signal_handler(number)
-            signal.signal(number, before)
+        for number, listening in list(_listening.items()):
+            if self in listening:
+                listening.remove(self)
+                if not listening:
+                    del _listening[number]
+                    self.loop.remove_signal_handler(number)
+                    signal.signal(number, _before.pop(number))
+
+
+def _tell(number: signal.Signals) -> None:
+    for each in list(_listening.get(number, ())):
+        each.on_signal()
 
 
 def _is_default(handler: Any) -> bool:

@@ -30,6 +30,7 @@ from muster.client.concurrent.outcomes import (
     UnreadableRecordError,
     WorkerDiedError,
     WorkerStartError,
+    check_returned,
     failure_of,
 )
 from muster.client.core.concurrent.rules import Failure
@@ -87,7 +88,7 @@ class TaskWorkers:
         loop = asyncio.get_running_loop()
         try:
             work = self._handler(job.record)
-        except Exception as error:
+        except BaseException as error:
             loop.call_soon(self._on_end, job, error)
             return
         if type(work) is not CoroutineType:
@@ -102,7 +103,7 @@ class TaskWorkers:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         job = self._jobs.pop(task)
-        self._on_end(job, asyncio.CancelledError() if task.cancelled() else task.exception())
+        self._on_end(job, asyncio.CancelledError() if task.cancelled() else task.exception() or _returned(task))
 
     def cancel(self, jobs: Iterable[Job]) -> None:
         gone = set(jobs)
@@ -115,8 +116,18 @@ class TaskWorkers:
             log.warning("%d handlers do not end though they were cancelled", len(self._jobs))
 
 
-async def _awaited(work: Any) -> None:
-    await work
+async def _awaited(work: Any) -> Any:
+    return await work
+
+
+def _returned(task: asyncio.Task[Any]) -> ConfigError | None:
+    result = task.result()
+    if result is not None:
+        try:
+            check_returned(result)
+        except ConfigError as error:
+            return error
+    return None
 
 
 class Call(Protocol):
@@ -152,8 +163,17 @@ class ThreadWorkers:
         if len(self._threads) < min(self._under_way, self._size):
             name = f"muster-handler-{len(self._threads) + 1}"
             thread = threading.Thread(target=self._work, args=(asyncio.get_running_loop(),), name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system has no more
+                self._size = len(self._threads)
+                log.warning("no more than %d handlers at a time: %s", self._size, error)
+                if not self._threads:
+                    loop = asyncio.get_running_loop()
+                    loop.call_soon(self._on_end, job, WorkerStartError(f"no thread could be started: {error}"))
+                    return
+            else:
+                self._threads.append(thread)
         self._jobs.put(job)
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -205,7 +225,9 @@ class DirectCall:
         self._handler = handler
 
     def __call__(self, record: ConsumerRecord) -> None:
-        self._handler(record)
+        result = self._handler(record)
+        if result is not None:
+            check_returned(result)
 
     def kill(self) -> None:
         """A thread cannot be ended from outside."""
@@ -268,9 +290,11 @@ _deserializers = Deserializers(None, None)
 def _handle(handler: Handler, record: ConsumerRecord) -> Failure | None:
     """In the process: a failure comes back as words, because not every exception can be pickled, or unpickled."""
     try:
-        reading(handler, _deserializers)(record)
+        result = reading(handler, _deserializers)(record)
     except Exception as error:
         return failure_of(error)
+    if result is not None:
+        check_returned(result)
     return None
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from typing import Any
 
 import pytest
 
-from muster.client.concurrent import AsyncConcurrentConsumer, ConcurrentConsumer
+from muster.client.concurrent import AsyncConcurrentConsumer, ConcurrentConsumer, Retry
 from muster.errors import ConfigError, IllegalStateError
 
 GROUP = {"bootstrap.servers": "127.0.0.1:1", "group.id": "delays"}
@@ -35,12 +36,32 @@ async def handle_async(_record: object) -> None: ...
         (GROUP, {"dead_letter_topic": "t"}, "its own topic of dead letters"),
         (GROUP, {"topics": None, "pattern": "t.*", "dead_letter_topic": "t-dead"}, "its own topic of dead letters"),
         (GROUP, {"drain_timeout_ms": 300_000}, "below max_poll_interval_ms"),
-        (GROUP, {"commit_interval_ms": 0}, "commit_interval_ms must be at least 1"),
+        (GROUP, {"commit_interval_ms": 0}, "commit_interval_ms is 0; it must be at least 1"),
+        (GROUP, {"commit_interval_ms": math.nan}, "commit_interval_ms is nan; it must be a whole number"),
+        (GROUP, {"drain_timeout_ms": math.nan}, "drain_timeout_ms is nan; it must be a whole number"),
+        (GROUP, {"concurrency": "3"}, "concurrency is '3'; it must be a whole number"),
+        (GROUP, {"max_buffered": 2.5}, "max_buffered is 2.5; it must be a whole number"),
     ],
 )
 def test_choices_that_make_no_sense(settings: Any, choices: Any, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         ConcurrentConsumer(settings, handle, **({"topics": "t"} | choices))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        ({"delay_ms": 0.5}, "delay_ms is 0.5; it must be a whole number"),
+        ({"max_delay_ms": math.inf}, "max_delay_ms is inf; it must be a whole number"),
+        ({"max_delay_ms": 10**400}, "max_delay_ms must be at most"),
+        ({"max_attempts": math.nan}, "max_attempts is nan; it must be a whole number"),
+        ({"max_attempts": True}, "max_attempts is True; it must be a whole number"),
+    ],
+)
+def test_numbers_that_only_a_failure_would_show_to_be_wrong(choices: Any, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Retry(**choices)
     assert words in str(caught.value)
 
 

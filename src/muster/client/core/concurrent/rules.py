@@ -15,6 +15,23 @@ handled in order, and those for which it returns None in any."""
 
 ORDERS = ("key", "partition", "unordered")
 
+MOST_MS = 2**53
+"""The longest time, and the largest number: 285,000 years of milliseconds, which a float still tells apart."""
+
+
+def check_whole(name: str, number: object, least: int) -> None:
+    """Refuse what is no whole number in its range. NaN and infinity would only be noticed in the midst of a run.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise ConfigError(f"{name} is {number!r}; it must be a whole number")
+    if number < least:
+        raise ConfigError(f"{name} is {number}; it must be at least {least}")
+    if number > MOST_MS:
+        raise ConfigError(f"{name} must be at most {MOST_MS}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
@@ -25,6 +42,8 @@ class Retry:
     max_delay_ms: int = 60_000
 
     def __post_init__(self) -> None:
+        for name in ("max_attempts", "delay_ms", "max_delay_ms"):
+            check_whole(name, getattr(self, name), -MOST_MS)
         if self.max_attempts < 1:
             raise ConfigError(f"max_attempts is {self.max_attempts}; the first attempt counts, so it is at least 1")
         if not 0 <= self.delay_ms <= self.max_delay_ms:
@@ -56,10 +75,8 @@ class Rules:
         if not isinstance(self.retry, Retry):
             raise ConfigError(f"retry is {self.retry!r}; it is a Retry(max_attempts=…, delay_ms=…)")
         for name in ("concurrency", "max_buffered", "max_buffered_bytes"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.metadata_limit < 0:
-            raise ConfigError(f"metadata_limit is {self.metadata_limit}; it must be at least 0")
+            check_whole(name, getattr(self, name), 1)
+        check_whole("metadata_limit", self.metadata_limit, 0)
 
 
 @dataclass(frozen=True, slots=True)
