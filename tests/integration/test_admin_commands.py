@@ -221,6 +221,17 @@ def test_reading_alone_commits_to_no_group(cluster, muster, tmp_path):
         assert admin.list_consumer_group_offsets(cluster.group) == {}
 
 
+@pytest.mark.parametrize("words", ["groups describe", "lag --group"])
+def test_an_output_that_is_closed_is_passed_over(shared_muster, words: str):
+    """As a shell's `>&-` leaves it: what is asked for may be the exit code alone."""
+    with Admin(bootstrap_servers=shared_muster.bootstrap) as admin:
+        group = f"closed-{uuid.uuid4()}"
+        topic = Cluster(shared_muster.bootstrap).topic(1)
+        admin.alter_consumer_group_offsets(group, {TopicPartition(topic, 0): 0})
+    with contextlib.redirect_stdout(None):
+        assert command.main([*words.split(), group, "--bootstrap", shared_muster.bootstrap]) == 0
+
+
 def test_topics_are_given_partitions_all_or_none(cluster, muster):
     own = muster("topics", "alter", "__consumer_offsets", "--partitions", "99", code=1)
     assert (

@@ -26,7 +26,7 @@ _LONGEST = 300
 def print_report(report: Report) -> None:
     """Print it."""
     console = Console(markup=False, highlight=False, emoji=False, soft_wrap=False)
-    if not sys.stdout.isatty():
+    if sys.stdout is None or not sys.stdout.isatty():
         console = Console(markup=False, highlight=False, emoji=False, width=_WIDE, color_system=None)
     since = f", from {moment(report.from_ms)}" if report.from_ms is not None else ""
     console.print(plain(f"{report.source}{since}, as of {moment(report.until_ms)}"))

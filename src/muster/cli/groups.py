@@ -133,7 +133,7 @@ def _print(admin: Admin, group: GroupDescription, arguments: argparse.Namespace)
         lines = group_tables.offsets_table(rows, verbose=verbose) if rows else []
     note = group_tables.note(group)
     if note is not None:
-        sys.stdout.flush()
+        print(end="", flush=True)
         print(note, file=sys.stderr, flush=True)
     if lines:
         print("\n" + "\n".join(lines))

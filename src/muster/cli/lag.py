@@ -83,7 +83,7 @@ def _show(look: Look, arguments: argparse.Namespace) -> int:
     else:
         for line in table(look):
             print(line)
-    sys.stdout.flush()
+    print(end="", flush=True)
     for remark in look.remarks:
         print(f"muster: {remark}", file=sys.stderr, flush=True)
     missing = set(arguments.group) - {group.group for group in look.groups}

@@ -279,8 +279,7 @@ class Driver:
     async def _connect(self, connection: Connection) -> None:
         node = connection.node
         address = self._address(node)
-        wait_ms = address.retry_at - self.now()
-        if wait_ms > 0:
+        if (wait_ms := address.retry_at - self.now()) > 0:
             await asyncio.sleep(wait_ms / 1000)
         try:
             handshake = await self._handshake(node)
@@ -288,18 +287,15 @@ class Driver:
                 transport = await self._open(connection, handshake)
         except AuthenticationError as error:
             connection.close(_not_proved(node, error))
-            return
-        except asyncio.CancelledError:
-            # The client ends. asyncio closes the socket next, which is not to be taken for the broker's doing.
-            if self._connections.get((node.node_id, connection.channel)) is connection:
-                self._retire(connection)
+        except asyncio.CancelledError:  # the client ends, and asyncio closes the socket: that is not the broker's doing
+            self._retire(connection)
             raise
         # Metadata may name any host and port: NUL in a name is a ValueError, a port beyond 65535 an OverflowError.
         except (OSError, TimeoutError, ValueError, OverflowError, RuntimeError) as error:
             connection.close(_no_connection(node, error, self._access.tls is not None))
-            return
-        config = self._config
-        set_options(transport.get_extra_info("socket"), config.send_buffer_bytes, config.receive_buffer_bytes)
+        else:
+            config, made = self._config, transport.get_extra_info("socket")
+            set_options(made, config.send_buffer_bytes, config.receive_buffer_bytes)
 
     async def _open(self, connection: Connection, handshake: Handshake) -> asyncio.BaseTransport:
         node = connection.node
@@ -397,7 +393,7 @@ class Driver:
                 self._retire(connection)
 
     def _retire(self, connection: Connection) -> None:
-        del self._connections[connection.node.node_id, connection.channel]
+        self._connections.pop((connection.node.node_id, connection.channel), None)
         connection.close(Failure(FailureKind.DISCONNECTED, "not needed any more"))
 
     # --- timeouts ----------------------------------------------------------------------------------------------------
@@ -463,10 +459,9 @@ def _no_connection(node: Node, error: Exception, with_tls: bool) -> Failure:
 
 def _why_unreachable(node: Node, error: Exception) -> str:
     place = f"{node.host}:{node.port}"
-    if isinstance(error, socket.gaierror):
-        return f"no connection to {place}: its host name cannot be resolved: {error.strerror}"
-    if isinstance(error, UnicodeError):  # a label that is empty or too long for a host name
-        return f"no connection to {place}: its host name cannot be resolved: it is none"
+    if isinstance(error, socket.gaierror | UnicodeError):  # a label may be empty, or too long for a host name
+        why = error.strerror if isinstance(error, socket.gaierror) else "it is none"
+        return f"no connection to {place}: its host name cannot be resolved: {why}"
     if isinstance(error, TimeoutError):
         return f"no connection to {place}: no answer in time"
     if isinstance(error, ConnectionRefusedError) or "refused" in str(error):
