@@ -1,8 +1,9 @@
 """A streaming query in a process of its own that is told by lines what to do, and is killed in many ways.
 
 It reads JSON objects from standard input: `{"start": RUN, "tag": …, …}`, with the checkpoint, the sink and how long
-a batch takes before and behind its write, and `{"stop": true}`. It says what happens in JSON lines. As users' scripts
-do, its main thread waits for the end of the query. It ends when standard input does.
+a batch takes before and behind its write, `{"stop": true}`, and `{"once": TAG}` before the query's source is killed. It
+says what happens in JSON lines. As users' scripts do, its main thread waits for the end of the query. It ends when
+standard input does.
 """
 
 from __future__ import annotations
@@ -40,14 +41,18 @@ def main() -> None:
         wanted = 0
         for line in sys.stdin:
             command = json.loads(line)
+            if "start" in command:
+                wanted += 1
+                told.put(command)
+                continue
+            with begun:  # it may be told before there is a query
+                begun.wait_for(lambda count=wanted: len(running) == count)  # type: ignore[misc]
             if "stop" in command:
-                with begun:  # it may be told before there is a query to stop
-                    begun.wait_for(lambda count=wanted: len(running) == count)  # type: ignore[misc]
                 running[-1].stop()
                 say(stopped=True)
             else:
-                wanted += 1
-                told.put(command)
+                running[-1].once = True
+                say(once=command["once"])
         told.put(None)
         if running:
             running[-1].stop()

@@ -31,6 +31,8 @@ class Stream:
         self._begin = begin
         self._query = begin()
         self._begun = 1
+        self.once = False
+        """It is not begun again: the test kills the process, perhaps before Spark has heard of it."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._query, name)
@@ -52,7 +54,7 @@ class Stream:
 
     def _begun_again(self) -> bool:
         late = "worker failed to connect back" in str(self._query.exception()) and self._query.lastProgress is None
-        if not late or self._begun > _AGAIN:
+        if not late or self.once or self._begun > _AGAIN:
             return False
         self._begun += 1
         self._query = self._begin()

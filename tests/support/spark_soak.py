@@ -244,6 +244,9 @@ class Run:
         """End the run. The driver is there afterwards if only the query has ended."""
         driver = self._driver
         assert driver is not None
+        if how == "kill_source":
+            driver.say(once=self._tag)
+            driver.wait("once", self._tag)
         there = self._take_note(driver)
         sources = [pid for pid, args in there.items() if SOURCE in args]
         root = driver.process.pid

@@ -27,11 +27,18 @@ class Ended:
 
 
 @pytest.mark.parametrize(
-    ("error", "progress", "begun"),
-    [(LATE, None, 4), (LATE, {"batchId": 0}, 1), ("the records of t-0 are lost", None, 1)],
+    ("error", "progress", "once", "begun"),
+    [
+        (LATE, None, False, 4),
+        (LATE, None, True, 1),
+        (LATE, {"batchId": 0}, False, 1),
+        ("the records of t-0 are lost", None, False, 1),
+    ],
 )
 @pytest.mark.parametrize("asked", [Stream.wait, Stream.look])
-def test_a_query_is_begun_again(asked: Any, error: str, progress: dict[str, Any] | None, begun: int) -> None:
+def test_a_query_is_begun_again(
+    asked: Any, error: str, progress: dict[str, Any] | None, once: bool, begun: int
+) -> None:
     queries: list[Ended] = []
 
     def begin() -> Ended:
@@ -39,6 +46,7 @@ def test_a_query_is_begun_again(asked: Any, error: str, progress: dict[str, Any]
         return queries[-1]
 
     stream = Stream(begin)
+    stream.once = once
     with pytest.raises(StreamingQueryException):
         any(asked(stream) for _ in range(10))
     assert len(queries) == begun
