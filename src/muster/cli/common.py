@@ -122,7 +122,9 @@ def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise ConfigError(f"{option} {text!r}: write it as KEY=VALUE")
+            # What is not a name may be a secret, and errors go to logs.
+            shown = f" {text!r}" if properties.is_like_a_setting(text) else ""
+            raise ConfigError(f"{option}{shown}: write it as KEY=VALUE")
         found[key] = value
     return found
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -122,8 +123,18 @@ def check(path: str, found: Mapping[str, str], known: Iterable[str]) -> None:
             continue
         if key in NOT_POSSIBLE or key.startswith(_ASSERTIONS):
             _refuse(path, key, value)
+        elif not is_like_a_setting(key):
+            log.warning(
+                "%s: a line in it begins with no name of a setting; does the line before lack its backslash?", path
+            )
         elif key not in WITHOUT_MEANING:
             log.warning("%s: %s is no setting of Kafka's clients%s", path, key, _nearest(_name(key), names))
+
+
+def is_like_a_setting(text: str) -> bool:
+    """Whether text may be the name of a setting. What is not may be a part of a secret, as of a key in several lines,
+    and is not shown."""
+    return re.fullmatch(r"[a-z][a-z0-9]*(?:[._-][a-z0-9]+)*", text) is not None
 
 
 def choose(found: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:

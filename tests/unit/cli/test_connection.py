@@ -5,10 +5,11 @@ import logging
 
 import pytest
 
-from muster.cli.common import add_connection, client_settings, read_connection
+from muster.cli.common import add_connection, client_settings, pairs, read_connection
 from muster.cli.main import main
 from muster.client.config import AdminConfig, ConsumerConfig, ProducerConfig
 from muster.client.security.secret import Secret
+from muster.errors import ConfigError
 
 FILE = """\
 bootstrap.servers=there:1
@@ -100,3 +101,9 @@ def test_a_file_that_cannot_be_used_is_one_sentence(tmp_path, capsys, text, said
     assert said in error
     assert "Traceback" not in error
     assert "hush" not in error
+
+
+@pytest.mark.parametrize("text", ["pass-W0rd", "=hush", "sasl.password:Hush"])
+def test_what_is_no_pair_and_no_name_is_not_shown(text):
+    with pytest.raises(ConfigError, match=r"^-o: write it as KEY=VALUE$"):
+        pairs([text], "-o")

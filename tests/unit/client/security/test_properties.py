@@ -82,6 +82,15 @@ def test_settings_of_other_clients_are_passed_over(caplog):
     assert told == ["f: security.protocoll is no setting of Kafka's clients; did you mean security.protocol?"]
 
 
+def test_a_line_of_a_key_is_not_shown(tmp_path, caplog):
+    """As where a backslash is missing behind the first line."""
+    path = tmp_path / "client.properties"
+    path.write_text("ssl.keystore.key=-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANhush/+\n-----END PRIVATE KEY-----\n")
+    check("f", read(str(path)), {*KNOWN, "ssl_keystore_key"})
+    said = "f: a line in it begins with no name of a setting; does the line before lack its backslash?"
+    assert [record.getMessage() for record in caplog.records] == [said] * 2
+
+
 @pytest.mark.parametrize("key", ["ssl.engine.factory.class", "config.providers", "sasl.oauthbearer.assertion.file"])
 def test_what_would_change_the_meaning_is_refused(key):
     with pytest.raises(ConfigError, match=f"f: {key} is not possible here"):
