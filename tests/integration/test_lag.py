@@ -22,6 +22,7 @@ from muster.client.core.admin import NewTopic
 from muster.model import TopicPartition
 from tests.support.brokers import BrokerProcess, beside
 from tests.support.peers import KafkaBroker, run_kafka_class
+from tests.support.secure_kafka import PASSWORDS, SCRAM, SecureKafka, login
 
 pytestmark = pytest.mark.slow
 
@@ -145,6 +146,31 @@ def test_the_lag_is_that_of_kafkas_tool(bootstrap: str) -> None:
             assert seen["kafka_brokers", frozenset()] == 1
             process.send_signal(signal.SIGTERM)
             assert process.wait(PATIENCE_S) == 0
+
+
+def test_a_cluster_that_wants_tls_and_a_password(tmp_path: Path, secure_kafka: SecureKafka) -> None:
+    """It is looked at as any other; and nothing that is told has the password."""
+    properties = tmp_path / "client.properties"
+    properties.write_text(
+        f"security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-512\nssl.truststore.type=PEM\n"
+        f"ssl.truststore.location={secure_kafka.certificates.path('ca')}\n"
+        f"sasl.jaas.config={login(SCRAM, username='bob', password=PASSWORDS['bob'])}\n"
+    )
+    words = ["--command-config", str(properties), "--log-level", "debug", "--interval", "200ms"]
+    with (
+        some_group(secure_kafka.address("PLAINTEXT")) as (topic, group),
+        exporting(secure_kafka.address("BOTH"), *words) as (process, url),
+    ):
+        place = {("consumergroup", group), ("topic", topic)}
+        seen = until(url, is_up(1))
+        assert seen["kafka_consumergroup_lag_sum", frozenset(place)] == 7 + 20
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+            told = answer.read().decode()
+        process.send_signal(signal.SIGTERM)
+        told += "".join(process.communicate(timeout=PATIENCE_S))
+        assert process.returncode == 0
+    assert group in told
+    assert PASSWORDS["bob"] not in told
 
 
 def test_a_cluster_that_goes_is_down_and_comes_back(tmp_path: Path) -> None:
