@@ -142,6 +142,10 @@ def test_groups_are_listed_and_described(admin, cluster):
         assert member.assignment == [TopicPartition(topic, 0), TopicPartition(topic, 1)]
         committed = admin.list_consumer_group_offsets(cluster.group)
         assert {place.partition: found.offset for place, found in committed.items()} == {0: 5, 1: 5}
+        assert admin.list_offsets_of_consumer_groups([cluster.group, "not-there"]) == {
+            cluster.group: committed,
+            "not-there": {},
+        }
         assert code(admin.delete_consumer_groups([cluster.group])[cluster.group]) is ErrorCode.NON_EMPTY_GROUP
         refused = admin.alter_consumer_group_offsets(cluster.group, {TopicPartition(topic, 0): 1})
         assert code(refused[TopicPartition(topic, 0)]) is ErrorCode.UNKNOWN_MEMBER_ID

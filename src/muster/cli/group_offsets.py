@@ -11,6 +11,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from muster.cli import reset_plan
@@ -78,9 +79,7 @@ def reset(admin: Admin, arguments: argparse.Namespace) -> int:
     groups = list(dict.fromkeys(groups))
     read = _read_plan(arguments.from_file, groups) if form is Form.FROM_FILE else None
     _check_inactive(admin, groups)
-    plan: list[NewOffset] = []
-    for group in groups:
-        plan += _plan(admin, arguments, form, group, None if read is None else read.get(group, {}))
+    plan = _plan(admin, arguments, form, groups, read)
     for line in plan:
         if line.remark is not None:
             print(f"muster: {line.remark}", file=sys.stderr)
@@ -157,32 +156,42 @@ def _check_inactive(admin: Admin, groups: list[str]) -> None:
 # --- the plan --------------------------------------------------------------------------------------------------------
 
 
-def _plan(admin: Admin, arguments: argparse.Namespace, form: Form, group: str, read: Offsets | None) -> list[NewOffset]:
-    committed = _committed(admin, group)
+def _plan(
+    admin: Admin, arguments: argparse.Namespace, form: Form, groups: list[str], read: dict[str, Offsets] | None
+) -> list[NewOffset]:
+    """The lines of all groups. The cluster is asked about all of them at once: there may be hundreds."""
+    committed = _committed(admin, groups)
     if read is not None:
-        places = sorted(read)
+        places = {group: sorted(read.get(group, {})) for group in groups}
     elif arguments.all_topics:
-        places = sorted(committed)
+        places = {group: sorted(committed[group]) for group in groups}
     else:
-        places = _partitions(admin, reset_plan.named_partitions(arguments.topic))
-    facts = _facts(admin, places, committed, _timestamp(arguments, form))
+        places = dict.fromkeys(groups, _partitions(admin, reset_plan.named_partitions(arguments.topic)))
+    wanted = sorted({place for some in places.values() for place in some})
+    facts = _facts(admin, wanted, _timestamp(arguments, form))
     plan: list[NewOffset] = []
-    for place in places:
-        number = read[place] if read is not None else arguments.to_offset or arguments.shift_by or 0
-        try:
-            offset, remark = reset_plan.new_offset(form, number, place, facts[place])
-        except MusterError as error:
-            raise MusterError(f"group {group}: {error}. Nothing was changed.") from None
-        plan.append(NewOffset(group, *place, committed.get(place), offset, remark))
+    for group in groups:
+        for place in places[group]:
+            number = read[group][place] if read is not None else arguments.to_offset or arguments.shift_by or 0
+            now = committed[group].get(place)
+            try:
+                offset, remark = reset_plan.new_offset(form, number, place, replace(facts[place], committed=now))
+            except MusterError as error:
+                raise MusterError(f"group {group}: {error}. Nothing was changed.") from None
+            plan.append(NewOffset(group, *place, now, offset, remark))
     return plan
 
 
-def _committed(admin: Admin, group: str) -> Offsets:
-    found: Offsets = {}
-    for place, committed in admin.list_consumer_group_offsets(group).items():
-        if isinstance(committed, KafkaError):
-            raise MusterError(f"group {group}: {committed}. Nothing was changed.")
-        found[place] = committed.offset
+def _committed(admin: Admin, groups: list[str]) -> dict[str, Offsets]:
+    found: dict[str, Offsets] = {}
+    for group, answers in admin.list_offsets_of_consumer_groups(groups).items():
+        if isinstance(answers, KafkaError):
+            raise MusterError(f"group {group}: {answers}. Nothing was changed.")
+        found[group] = {}
+        for place, committed in answers.items():
+            if isinstance(committed, KafkaError):
+                raise MusterError(f"group {group}: {committed}. Nothing was changed.")
+            found[group][place] = committed.offset
     return found
 
 
@@ -198,17 +207,12 @@ def _partitions(admin: Admin, named: dict[str, list[int] | None]) -> list[TopicP
     return sorted(places)
 
 
-def _facts(
-    admin: Admin, places: list[TopicPartition], committed: Offsets, timestamp: int | None
-) -> dict[TopicPartition, Facts]:
+def _facts(admin: Admin, places: list[TopicPartition], timestamp: int | None) -> dict[TopicPartition, Facts]:
     _check_led(admin, places)
     begins = _listed(admin, places, EARLIEST_TIMESTAMP)
     ends = _listed(admin, places, LATEST_TIMESTAMP)
     times = {} if timestamp is None else _listed(admin, places, max(0, timestamp))
-    return {
-        place: Facts(begins.get(place, 0), ends.get(place, 0), committed.get(place), times.get(place))
-        for place in places
-    }
+    return {place: Facts(begins.get(place, 0), ends.get(place, 0), at_time=times.get(place)) for place in places}
 
 
 def _check_led(admin: Admin, places: Iterable[TopicPartition]) -> None:
@@ -269,7 +273,7 @@ def delete(admin: Admin, arguments: argparse.Namespace) -> int:
     described = admin.describe_consumer_groups([group])[group]
     if not isinstance(described, GroupDescription):
         raise MusterError(f"group {group}: {described}")
-    committed = _committed(admin, group)
+    committed = _committed(admin, [group])[group]
     places: list[TopicPartition] = []
     for topic, numbers in named.items():
         known = [place for place in sorted(committed) if place.topic == topic]

@@ -114,22 +114,26 @@ def _describe(admin: Admin, arguments: argparse.Namespace) -> int:
         group_ids = [group.group_id for group in admin.list_consumer_groups()]
     results = admin.describe_consumer_groups(sorted(group_ids))
     found = [group for group in results.values() if isinstance(group, GroupDescription)]
+    rows: dict[str, list[group_tables.OffsetRow]] = {}
+    refused: dict[str, KafkaError] = {}
+    if arguments.json or not (arguments.members or arguments.state):
+        rows, refused = _offset_rows(admin, found)
+    shown = [group for group in found if group.group_id not in refused]
     if arguments.json:
-        print_json({group.group_id: _as_json(admin, group) for group in found})
+        print_json({group.group_id: asdict(group) | {"offsets": _as_json(rows[group.group_id])} for group in shown})
     else:
-        for group in found:
-            _print(admin, group, arguments)
-    return report_errors(results, "group")
+        for group in shown:
+            _print(group, rows.get(group.group_id, []), arguments)
+    return report_errors({**results, **refused}, "group")
 
 
-def _print(admin: Admin, group: GroupDescription, arguments: argparse.Namespace) -> None:
+def _print(group: GroupDescription, rows: list[group_tables.OffsetRow], arguments: argparse.Namespace) -> None:
     verbose = arguments.verbose
     if arguments.members:
         lines = group_tables.members_table(group, verbose=verbose)
     elif arguments.state:
         lines = group_tables.state_table(group, verbose=verbose)
     else:
-        rows = _offset_rows(admin, group)
         lines = group_tables.offsets_table(rows, verbose=verbose) if rows else []
     note = group_tables.note(group)
     if note is not None:
@@ -139,15 +143,26 @@ def _print(admin: Admin, group: GroupDescription, arguments: argparse.Namespace)
         print("\n" + "\n".join(lines))
 
 
-def _offset_rows(admin: Admin, group: GroupDescription) -> list[group_tables.OffsetRow]:
-    answers = admin.list_consumer_group_offsets(group.group_id)
-    committed: dict[TopicPartition, OffsetAndMetadata] = {
-        place: position for place, position in answers.items() if not isinstance(position, KafkaError)
-    }
-    places = set(committed) | {place for member in group.members for place in member.assignment}
+def _offset_rows(
+    admin: Admin, groups: list[GroupDescription]
+) -> tuple[dict[str, list[group_tables.OffsetRow]], dict[str, KafkaError]]:
+    """The rows of each group, and why some cannot be asked. All groups are asked at once: there may be hundreds."""
+    committed: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
+    refused: dict[str, KafkaError] = {}
+    for group_id, answers in admin.list_offsets_of_consumer_groups([group.group_id for group in groups]).items():
+        if isinstance(answers, KafkaError):
+            refused[group_id] = answers
+        else:
+            committed[group_id] = {place: at for place, at in answers.items() if not isinstance(at, KafkaError)}
+    places = {place for offsets in committed.values() for place in offsets}
+    places |= {place for group in groups for member in group.members for place in member.assignment}
     found = admin.list_offsets(dict.fromkeys(_led(admin, places), LATEST_TIMESTAMP))
     ends = {place: end.offset for place, end in found.items() if end is not None and not isinstance(end, KafkaError)}
-    return group_tables.offset_rows(group, committed, ends)
+    return {
+        group.group_id: group_tables.offset_rows(group, committed[group.group_id], ends)
+        for group in groups
+        if group.group_id in committed
+    }, refused
 
 
 def _led(admin: Admin, places: set[TopicPartition]) -> list[TopicPartition]:
@@ -163,8 +178,8 @@ def _led(admin: Admin, places: set[TopicPartition]) -> list[TopicPartition]:
     return sorted(places & led)
 
 
-def _as_json(admin: Admin, group: GroupDescription) -> dict[str, object]:
-    return asdict(group) | {"offsets": [asdict(row) for row in _offset_rows(admin, group)]}
+def _as_json(rows: list[group_tables.OffsetRow]) -> list[dict[str, object]]:
+    return [asdict(row) for row in rows]
 
 
 def _delete(admin: Admin, arguments: argparse.Namespace) -> int:

@@ -184,6 +184,12 @@ class Admin(forks.StaysHere):
         """As `AsyncAdmin.list_consumer_group_offsets`."""
         return self._run(self._admin.list_consumer_group_offsets(group_id, partitions))
 
+    def list_offsets_of_consumer_groups(
+        self, group_ids: Iterable[str]
+    ) -> dict[str, dict[TopicPartition, OffsetAndMetadata | KafkaError] | KafkaError]:
+        """As `AsyncAdmin.list_offsets_of_consumer_groups`."""
+        return self._run(self._admin.list_offsets_of_consumer_groups(group_ids))
+
     def alter_consumer_group_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]
     ) -> dict[TopicPartition, KafkaError | None]:

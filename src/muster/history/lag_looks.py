@@ -14,18 +14,16 @@ from typing import TYPE_CHECKING
 
 from muster.client.admin import Admin
 from muster.client.core.admin import GroupDescription, TopicDescription
-from muster.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, UnsupportedVersionError
+from muster.errors import KafkaError, UnsupportedVersionError
 from muster.history.behind import Ends, GroupLag, Look, PartitionLag, untimed, wanted, with_seconds
 from muster.history.bounds import Bounds, log_bounds
 from muster.history.remarks import Remarks
-from muster.history.threads import each_in_threads
 from muster.model import CONSUMER_PROTOCOL_TYPE, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from muster.client.config import ClientConfig
 
 MOST_READ = 100
-_WIDTH = 8
 _OTHER_KINDS = ("share", "streams")
 
 Committed = dict[TopicPartition, OffsetAndMetadata]
@@ -55,8 +53,7 @@ class Watch:
         brokers = self._brokers()
         described = self._described(remarks)
         names = sorted(described)
-        answers = each_in_threads(lambda name: self._committed(name, remarks), names, _WIDTH)
-        offsets = dict(zip(names, answers, strict=True))
+        offsets = self._committed(names, remarks)
         places = {place for committed in offsets.values() for place in committed}
         places |= {place for group in described.values() for member in group.members for place in member.assignment}
         bounds = self._bounds(places, remarks)
@@ -94,15 +91,15 @@ class Watch:
                 remarks.add(f"group {name} cannot be described: {answer.code.name}")
         return found
 
-    def _committed(self, group: str, remarks: Remarks) -> Committed:
-        try:
-            answers = self._admin.list_consumer_group_offsets(group)
-        except (KafkaTimeoutError, KafkaConnectionError):
-            raise
-        except KafkaError as error:
-            remarks.add(f"the offsets of group {group} are not told: {error.code.name}")
-            return {}
-        return {place: said for place, said in answers.items() if not isinstance(said, KafkaError)}
+    def _committed(self, groups: list[str], remarks: Remarks) -> dict[str, Committed]:
+        found: dict[str, Committed] = {}
+        for group, answers in self._admin.list_offsets_of_consumer_groups(groups).items():
+            found[group] = {}
+            if isinstance(answers, KafkaError):
+                remarks.add(f"the offsets of group {group} are not told: {answers.code.name}")
+            else:
+                found[group] = {place: said for place, said in answers.items() if not isinstance(said, KafkaError)}
+        return found
 
     def _bounds(self, places: Collection[TopicPartition], remarks: Remarks) -> dict[TopicPartition, Bounds]:
         topics = self._admin.describe_topics({place.topic for place in places})

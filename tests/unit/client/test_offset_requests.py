@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from muster.client.administration.groups import GroupsPart
+from muster.client.core.admin import committed_offsets_by_group
 from muster.client.core.offset_requests import (
     commit_request,
+    fetch_all_request,
     fetch_answers,
     fetch_request,
     list_answers,
     list_request,
 )
 from muster.errors import ErrorCode, KafkaError, UnsupportedVersionError
-from muster.model import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from muster.model import Node, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 from muster.protocol.codec import decode, encode
 from muster.protocol.messages import (
     ListOffsetsPartitionResponse,
@@ -98,6 +103,61 @@ def test_both_shapes_of_a_fetch_response_say_the_same() -> None:
     assert fetch_answers(OffsetFetchResponse(topics=old, error_code=int(code))) == (code, told)
     group = OffsetFetchResponseGroup("g", new, int(code))
     assert fetch_answers(OffsetFetchResponse(groups=[group])) == (code, told)
+
+
+@pytest.mark.parametrize("version", range(OffsetFetchRequest.MIN_VERSION, 10))
+def test_all_offsets_of_several_groups_are_asked_for_at_once(version: int) -> None:
+    """From Kafka 3.0 on (KIP-709)."""
+    if version < 8:
+        with pytest.raises(UnsupportedVersionError, match="asks for one group"):
+            fetch_all_request(version, ["g", "h"])
+        return
+    sent = decode(OffsetFetchRequest, version, encode(fetch_all_request(version, ["g", "h"]), version))
+    assert [(group.group_id, group.topics) for group in sent.groups] == [("g", None), ("h", None)]
+
+
+def test_what_is_said_of_several_groups() -> None:
+    parts = [OffsetFetchResponsePartitions(0, 5, 2, "", 0), OffsetFetchResponsePartitions(1, -1, -1, None, 0)]
+    groups = [
+        OffsetFetchResponseGroup("g", [OffsetFetchResponseTopics("a", partitions=parts)]),
+        OffsetFetchResponseGroup("h", [], int(ErrorCode.GROUP_AUTHORIZATION_FAILED)),
+        OffsetFetchResponseGroup("i", []),
+    ]
+    told = committed_offsets_by_group(OffsetFetchResponse(groups=groups))
+    refused = told.pop("h")
+    assert isinstance(refused, KafkaError)
+    assert refused.code is ErrorCode.GROUP_AUTHORIZATION_FAILED
+    assert told == {"g": {A0: OffsetAndMetadata(5, 2, "")}, "i": {}}
+
+
+class _OneBroker:
+    """The calls of an admin client to one broker that speaks OffsetFetch up to a version."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self.asked: list[Any] = []
+
+    async def for_groups(self, group_ids: Any, ask: Any, _again: Any) -> Any:
+        return await ask(Node(1, "h", 1), list(group_ids))
+
+    async def send(self, _node: int, _kind: Any, build: Any, newest: int) -> OffsetFetchResponse:
+        request = build(min(self.version, newest))
+        self.asked.append(request)
+        part = OffsetFetchResponsePartition(0, 5)
+        old = [OffsetFetchResponseTopic("a", [part])]
+        new = [OffsetFetchResponseTopics("a", partitions=[OffsetFetchResponsePartitions(0, 5)])]
+        groups = [OffsetFetchResponseGroup(group.group_id, new) for group in request.groups]
+        return OffsetFetchResponse(groups=groups) if groups else OffsetFetchResponse(topics=old)
+
+
+@pytest.mark.parametrize(("version", "requests"), [(10, 3), (8, 3), (7, 250)])
+async def test_a_hundred_groups_are_one_request_where_the_broker_can(version: int, requests: int) -> None:
+    part, broker = GroupsPart(), _OneBroker(version)
+    part._calls = broker  # type: ignore[assignment]
+    names = [f"g{number}" for number in range(250)]
+    found = await part.list_offsets_of_consumer_groups(names)
+    assert found == {key: {A0: OffsetAndMetadata(5)} for key in names}
+    assert len(broker.asked) == requests
 
 
 @pytest.mark.parametrize("version", range(OffsetCommitRequest.MIN_VERSION, 10))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from muster.client.administration.part import AdminPart
 from muster.client.core import admin as rules
@@ -22,6 +23,8 @@ from muster.protocol.messages import (
     OffsetCommitRequest,
     OffsetFetchRequest,
 )
+
+_GROUPS_AT_ONCE = 100
 
 
 class GroupsPart(AdminPart):
@@ -115,6 +118,44 @@ class GroupsPart(AdminPart):
         if isinstance(found, KafkaError):
             raise found
         return found
+
+    async def list_offsets_of_consumer_groups(
+        self, group_ids: Iterable[str]
+    ) -> dict[str, dict[TopicPartition, OffsetAndMetadata | KafkaError] | KafkaError]:
+        """All committed offsets of several groups, or why a group cannot be asked: one request for each hundred groups
+        of a coordinator (KIP-709; brokers before Kafka 3.0 are asked group by group)."""
+
+        async def ask(
+            node: Node, group_ids: list[str]
+        ) -> dict[str, dict[TopicPartition, OffsetAndMetadata | KafkaError] | KafkaError]:
+            found: dict[str, dict[TopicPartition, OffsetAndMetadata | KafkaError] | KafkaError] = {}
+            for first in range(0, len(group_ids), _GROUPS_AT_ONCE):
+                some = group_ids[first : first + _GROUPS_AT_ONCE]
+                try:
+                    answer = await self._calls.send(
+                        node.node_id,
+                        OffsetFetchRequest,
+                        partial(offset_requests.fetch_all_request, group_ids=some),
+                        offset_requests.FETCH_WITH_NAMES,
+                    )
+                    found |= rules.committed_offsets_by_group(answer)
+                except UnsupportedVersionError:
+                    for group_id in some:
+                        found[group_id] = await self._all_offsets(node, group_id)
+            return found
+
+        return await self._calls.for_groups(group_ids, ask, OFFSETS_AGAIN)
+
+    async def _all_offsets(
+        self, node: Node, group_id: str
+    ) -> dict[TopicPartition, OffsetAndMetadata | KafkaError] | KafkaError:
+        answer = await self._calls.send(
+            node.node_id,
+            OffsetFetchRequest,
+            lambda version: offset_requests.fetch_request(version, group_id, None),
+            offset_requests.FETCH_WITH_NAMES,
+        )
+        return rules.committed_offsets(answer)
 
     async def alter_consumer_group_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]

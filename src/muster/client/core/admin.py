@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from muster.client.core.checks import MAX_INT, check_number, check_text
-from muster.client.core.offset_requests import fetch_answers
+from muster.client.core.offset_requests import Answer, fetch_answers, group_answers
 from muster.errors import ErrorCode, KafkaError, ProtocolError
 from muster.model import CONSUMER_PROTOCOL_TYPE, Node, OffsetAndMetadata, TopicPartition
 from muster.protocol.messages import (
@@ -331,7 +331,19 @@ def committed_offsets(
     answer: OffsetFetchResponse,
 ) -> dict[TopicPartition, OffsetAndMetadata | KafkaError] | KafkaError:
     """The committed offsets of one group, or why it was refused as a whole; partitions without one are left out."""
-    refused, answers = fetch_answers(answer)
+    return _committed(*fetch_answers(answer))
+
+
+def committed_offsets_by_group(
+    answer: OffsetFetchResponse,
+) -> dict[str, dict[TopicPartition, OffsetAndMetadata | KafkaError] | KafkaError]:
+    """The same of all groups of an answer."""
+    return {group.group_id: _committed(*group_answers(group)) for group in answer.groups}
+
+
+def _committed(
+    refused: ErrorCode, answers: Mapping[TopicPartition, Answer]
+) -> dict[TopicPartition, OffsetAndMetadata | KafkaError] | KafkaError:
     error = failure(refused)
     if error is not None:
         return error

@@ -28,6 +28,7 @@ from muster.protocol.messages import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
+    OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
     OffsetFetchResponsePartitions,
 )
@@ -189,6 +190,17 @@ def fetch_request(
     return OffsetFetchRequest(groups=[group], require_stable=stable)
 
 
+def fetch_all_request(version: int, group_ids: Iterable[str]) -> OffsetFetchRequest:
+    """OffsetFetch of all offsets of several groups of one coordinator (KIP-709).
+
+    Raises:
+        UnsupportedVersionError: the version is of one group.
+    """
+    if version < _FETCH_WITH_GROUPS:
+        raise UnsupportedVersionError(f"OffsetFetch of version {version} asks for one group")
+    return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=one, topics=None) for one in group_ids])
+
+
 def fetch_answers(
     reply: OffsetFetchResponse, ids: TopicIds = NO_TOPIC_IDS
 ) -> tuple[ErrorCode, dict[TopicPartition, Answer]]:
@@ -200,7 +212,13 @@ def fetch_answers(
             for partition in topic.partitions
         }
         return error_code(reply.error_code), old
-    group = reply.groups[0]
+    return group_answers(reply.groups[0], ids)
+
+
+def group_answers(
+    group: OffsetFetchResponseGroup, ids: TopicIds = NO_TOPIC_IDS
+) -> tuple[ErrorCode, dict[TopicPartition, Answer]]:
+    """What is said of one of the groups of an answer, and of each partition."""
     answers = {
         TopicPartition(name, partition.partition_index): _answer(partition)
         for topic in group.topics
