@@ -1,0 +1,414 @@
+"""The loop behind both faces, with a consumer and a producer that are scripted: what it does when things go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, cast
+
+import pytest
+
+from muster.client.concurrent.engine import Engine, Options
+from muster.client.concurrent.options import Choices, consumer_config
+from muster.client.concurrent.outcomes import HandlerFailedError, RetryLaterError, WorkerStartError
+from muster.client.concurrent.signals import Signals
+from muster.client.concurrent.workers import TaskWorkers
+from muster.client.core.concurrent.encoding import Done, encode
+from muster.client.core.concurrent.rules import Retry
+from muster.errors import ErrorCode, KafkaError, WakeupError
+from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
+
+P0 = TopicPartition("flights", 0)
+FOREVER_S = 300.0
+PATIENCE_S = 60.0
+"""Against hanging only."""
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+Handler = Callable[[ConsumerRecord], Awaitable[None]]
+
+
+def records(*keys: bytes | None, start: int = 0) -> dict[TopicPartition, list[ConsumerRecord]]:
+    return {P0: [ConsumerRecord("flights", 0, offset, 0, 0, key, b"", [], 0) for offset, key in enumerate(keys, start)]}
+
+
+class Script:
+    """In place of a consumer: hands out what it is given, and writes down what it is told."""
+
+    def __init__(self, left: OffsetAndMetadata | None = None) -> None:
+        self.steps: asyncio.Queue[Any] = asyncio.Queue()
+        self.left = left
+        self.commits: list[dict[TopicPartition, OffsetAndMetadata]] = []
+        self.refusals: list[Exception] = []
+        self.paused: set[TopicPartition] = set()
+        self.limits: list[int] = []
+        self.listener: Any = None
+        self.began = False
+        self._woken = False
+
+    def subscribe(self, topics: Any, *, pattern: Any, listener: Any) -> None:
+        self.listener = listener
+
+    async def poll(self, timeout_ms: int, *, max_records: int) -> Any:
+        self.limits.append(max_records)
+        if not self.began:
+            self.began = True
+            await self.listener.on_partitions_assigned([P0])
+        while True:
+            if self._woken:
+                self._woken = False
+                raise WakeupError("wakeup() was called")
+            step = await self.steps.get()
+            if callable(step):
+                await step()
+            elif step:
+                return step
+
+    async def commit(self, offsets: Offsets, timeout_ms: int) -> None:
+        if self._woken:
+            self._woken = False
+            raise WakeupError("wakeup() was called")
+        if self.refusals:
+            raise self.refusals.pop(0)
+        self.commits.append(dict(offsets))
+
+    async def committed(self, partitions: Any) -> Any:
+        return {P0: self.left}
+
+    def is_committed(self, offset: int) -> bool:
+        return bool(self.commits) and self.commits[-1][P0].offset == offset
+
+    def handled(self) -> dict[TopicPartition, int]:
+        return {}
+
+    def assignment(self) -> set[TopicPartition]:
+        return {P0}
+
+    def pause(self, partitions: Any) -> None:
+        self.paused |= set(partitions)
+
+    def resume(self, partitions: Any) -> None:
+        self.paused -= set(partitions)
+
+    def wakeup(self) -> None:
+        self._woken = True
+        self.steps.put_nowait(None)
+
+    async def close(self, timeout_ms: int) -> None: ...
+
+
+class Letters:
+    """In place of a producer of dead letters."""
+
+    def __init__(self, *refusals: Exception) -> None:
+        self.refusals = list(refusals)
+        self.sent: list[dict[str, bytes | None]] = []
+        self.is_closed = False
+
+    async def send_and_wait(self, topic: str, value: Any, key: Any, *, headers: Any) -> None:
+        if self.refusals:
+            raise self.refusals.pop(0)
+        self.sent.append(dict(headers))
+
+    async def close(self, timeout_ms: int) -> None:
+        self.is_closed = True
+
+
+def engine(handler: Handler, script: Script, letters: Letters | None = None, **choices: Any) -> Engine:
+    config = consumer_config({"bootstrap.servers": "127.0.0.1:1", "group.id": "delays"}, {})
+    dead = None if letters is None else "flights-dead"
+    chosen: dict[str, Any] = {"topics": "flights", "handle_signals": False, "dead_letter_topic": dead} | choices
+    options: Options = Choices(**chosen).options(config)
+    made = Engine(config, options, lambda on_end: TaskWorkers(handler, on_end))
+    made._consumer = cast(Any, script)
+    made._producer = cast(Any, letters)
+    return made
+
+
+def play(scene: Callable[[], Awaitable[None]]) -> None:
+    async def within() -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await scene()
+
+    asyncio.run(within())
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+async def fine(_record: ConsumerRecord) -> None: ...
+
+
+# --- committing ------------------------------------------------------------------------------------------------------
+
+
+def test_it_commits_again_and_again() -> None:
+    async def scene() -> None:
+        script = Script()
+        it = engine(fine, script, commit_interval_ms=1)
+        run = asyncio.ensure_future(it.run())
+        for offset in range(3):
+            script.steps.put_nowait(records(b"k", start=offset))
+            await until(partial(script.is_committed, offset + 1))
+        it.stop()
+        await run
+
+    play(scene)
+
+
+def test_a_broker_that_takes_less_metadata_is_told_less(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene() -> None:
+        script, gate = Script(), asyncio.Event()
+        script.refusals.append(KafkaError(ErrorCode.OFFSET_METADATA_TOO_LARGE))
+
+        async def handle(record: ConsumerRecord) -> None:
+            if not record.offset:
+                await gate.wait()
+
+        it = engine(handle, script, commit_interval_ms=1)
+        run = asyncio.ensure_future(it.run())
+        script.steps.put_nowait(records(b"a", b"b"))
+        await until(lambda: script.commits)
+        assert script.commits[0][P0] == OffsetAndMetadata(0, 0, "")
+        gate.set()
+        it.stop()
+        await run
+        assert script.commits[-1][P0].offset == 2
+
+    play(scene)
+    assert "commits go on without metadata" in caplog.text
+
+
+def test_what_a_former_owner_has_done_is_asked_and_passed_over() -> None:
+    async def scene() -> None:
+        script, seen = Script(OffsetAndMetadata(0, 0, encode(P0, 0, Done(3, (0,), 0)))), list[int]()
+
+        async def handle(record: ConsumerRecord) -> None:
+            seen.append(record.offset)
+            if record.offset == 3:
+                it.stop()
+
+        it = engine(handle, script)
+        script.steps.put_nowait(records(None, None, None, None))
+        await it.run()
+        assert seen == [0, 3]
+
+    play(scene)
+
+
+def test_a_wakeup_is_for_the_poll_and_not_for_a_commit(caplog: pytest.LogCaptureFixture) -> None:
+    """The run is told to end while partitions are handed over: they are committed, and the run ends."""
+
+    async def scene() -> None:
+        script = Script()
+        it = engine(fine, script, commit_interval_ms=600_000)
+
+        async def revoke() -> None:
+            it.stop()
+            await it.on_partitions_revoked([P0])
+
+        script.steps.put_nowait(records(b"k"))
+        script.steps.put_nowait(revoke)
+        await it.run()
+        assert [commit[P0].offset for commit in script.commits] == [1]
+
+    play(scene)
+    assert caplog.text == ""
+
+
+# --- back-pressure ---------------------------------------------------------------------------------------------------
+
+
+def test_a_partition_that_is_full_is_paused_and_resumed() -> None:
+    async def scene() -> None:
+        script, gate = Script(), asyncio.Event()
+
+        async def handle(_record: ConsumerRecord) -> None:
+            await gate.wait()
+
+        it = engine(handle, script, concurrency=1, max_buffered=16)
+        run = asyncio.ensure_future(it.run())
+        script.steps.put_nowait(records(*[None] * 20))
+        await until(lambda: script.paused)
+        gate.set()
+        await until(lambda: not script.paused)
+        it.stop()
+        await run
+        assert script.limits[-1] == 16
+
+    play(scene)
+
+
+# --- giving partitions up --------------------------------------------------------------------------------------------
+
+
+def stuck_but_for(first: int, ends: list[str]) -> Handler:
+    """A handler that ends for offsets below `first`; the others until they are cancelled."""
+
+    async def handle(record: ConsumerRecord) -> None:
+        if record.offset >= first:
+            try:
+                await asyncio.sleep(FOREVER_S)
+            except asyncio.CancelledError:
+                ends.append(f"{record.offset} was cancelled")
+                raise
+        ends.append(str(record.offset))
+
+    return handle
+
+
+@pytest.mark.parametrize("how", ["revoked", "the end"])
+def test_handlers_that_take_too_long_are_cancelled_and_the_rest_is_committed(how: str) -> None:
+    async def scene() -> None:
+        script, ends = Script(), list[str]()
+        it = engine(stuck_but_for(1, ends), script, drain_timeout_ms=20, commit_interval_ms=600_000)
+        run = asyncio.ensure_future(it.run())
+        script.steps.put_nowait(records(None, None, None))
+        await until(lambda: ends == ["0"])
+        if how == "revoked":
+            await it.on_partitions_revoked([P0])
+        else:
+            it.stop()
+            await run
+        assert sorted(ends) == ["0", "1 was cancelled", "2 was cancelled"]
+        assert [commit[P0].offset for commit in script.commits] == [1]
+        assert it.core.counters()["dropped"] == 2
+        it.stop()
+        await run
+
+    play(scene)
+
+
+def test_partitions_that_are_lost_cancel_at_once_and_commit_nothing() -> None:
+    async def scene() -> None:
+        script, ends = Script(), list[str]()
+        it = engine(stuck_but_for(1, ends), script, commit_interval_ms=600_000)
+        run = asyncio.ensure_future(it.run())
+        script.steps.put_nowait(records(None, None))
+        await until(lambda: ends == ["0"])
+        await it.on_partitions_lost([P0])
+        await until(lambda: ends == ["0", "1 was cancelled"])
+        it.stop()
+        await run
+        assert script.commits == []
+
+    play(scene)
+
+
+# --- failures --------------------------------------------------------------------------------------------------------
+
+
+def test_an_earlier_attempt_does_not_wait_for_a_later_one() -> None:
+    async def scene() -> None:
+        script, failed, done = Script(), list[int](), list[int]()
+
+        async def handle(record: ConsumerRecord) -> None:
+            if record.offset not in failed:
+                failed.append(record.offset)
+                raise RetryLaterError([600_000, 1][record.offset])
+            done.append(record.offset)
+
+        it = engine(handle, script)
+        run = asyncio.ensure_future(it.run())
+        script.steps.put_nowait(records(b"a"))
+        await until(lambda: failed == [0])
+        script.steps.put_nowait(records(b"b", start=1))
+        await until(lambda: done == [1])
+        it.stop()
+        await run
+
+    play(scene)
+
+
+def test_a_dead_letter_that_is_too_large_goes_without_its_stack_trace() -> None:
+    async def scene() -> None:
+        script = Script()
+        letters = Letters(KafkaError(ErrorCode.MESSAGE_TOO_LARGE))
+
+        async def handle(_record: ConsumerRecord) -> None:
+            raise ValueError("never")
+
+        it = engine(handle, script, letters, retry=Retry(max_attempts=1))
+        run = asyncio.ensure_future(it.run())
+        script.steps.put_nowait(records(b"a"))
+        await until(lambda: letters.sent)
+        it.stop()
+        await run
+        [headers] = letters.sent
+        assert headers["__muster.errors.stacktrace"] == b""
+        assert headers["__muster.errors.message"] == b"never"
+        assert [commit[P0].offset for commit in script.commits] == [1]
+        assert letters.is_closed
+
+    play(scene)
+
+
+def test_a_worker_that_cannot_start_ends_the_run_and_is_no_failure_of_its_record() -> None:
+    async def scene() -> None:
+        script, letters = Script(), Letters()
+
+        async def handle(_record: ConsumerRecord) -> None:
+            raise WorkerStartError("a worker process ended while it started")
+
+        it = engine(handle, script, letters)
+        script.steps.put_nowait(records(b"a", b"a"))
+        with pytest.raises(WorkerStartError):
+            await it.run()
+        assert letters.sent == []
+        assert it.core.counters()["failed_attempts"] == 0
+        assert [commit[P0].offset for commit in script.commits] in ([], [0])
+
+    play(scene)
+
+
+def test_a_record_that_fails_for_good_while_the_run_ends_is_told() -> None:
+    """It has failed in the turn of the event loop in which the run was told to end: before its partition closes."""
+
+    async def scene() -> None:
+        script = Script()
+
+        async def handle(_record: ConsumerRecord) -> None:
+            asyncio.get_running_loop().call_soon(it.stop)
+            raise ValueError("never")
+
+        it = engine(handle, script, retry=Retry(max_attempts=1))
+        script.steps.put_nowait(records(b"a"))
+        with pytest.raises(HandlerFailedError, match="offset 0 of flights-0 could not be handled: ValueError: never"):
+            await it.run()
+
+    play(scene)
+
+
+# --- signals ---------------------------------------------------------------------------------------------------------
+
+
+def test_signals_are_put_back_and_those_of_the_program_are_left_alone() -> None:
+    async def scene() -> None:
+        loop, told = asyncio.get_running_loop(), list[int]()
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        with Signals(loop, lambda: told.append(1), wanted=True):
+            signal.raise_signal(signal.SIGTERM)
+            await until(lambda: told)
+        assert {number: signal.getsignal(number) for number in before} == before
+        own = signal.signal(signal.SIGTERM, lambda *_: told.append(2))
+        try:
+            with Signals(loop, lambda: told.append(3), wanted=True):
+                signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.signal(signal.SIGTERM, own)
+        assert told == [1, 2]
+
+    play(scene)
+
+
+def test_auto_commit_is_off() -> None:
+    assert not consumer_config({"group.id": "delays"}, {}).enable_auto_commit
+
+
+@pytest.fixture(autouse=True)
+def told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "muster.client.concurrent")
