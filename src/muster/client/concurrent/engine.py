@@ -144,7 +144,6 @@ class Engine(RebalanceListener):
         self.stop()
 
     async def _read(self) -> None:
-        self._reading = True
         while not self._stopping:
             limit = min(self._config.max_poll_records, self.core.poll_limit)
             try:

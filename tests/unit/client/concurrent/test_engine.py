@@ -265,7 +265,7 @@ def stuck_but_for(first: int, ends: list[str]) -> Handler:
 def test_handlers_that_take_too_long_are_cancelled_and_the_rest_is_committed(how: str) -> None:
     async def scene() -> None:
         script, ends = Script(), list[str]()
-        it = engine(stuck_but_for(1, ends), script, drain_timeout_ms=20, commit_interval_ms=600_000)
+        it = engine(stuck_but_for(1, ends), script, drain_timeout_ms=100, commit_interval_ms=600_000)
         run = asyncio.ensure_future(it.run())
         script.steps.put_nowait(records(None, None, None))
         await until(lambda: ends == ["0"])
@@ -309,7 +309,7 @@ def test_an_earlier_attempt_does_not_wait_for_a_later_one() -> None:
         async def handle(record: ConsumerRecord) -> None:
             if record.offset not in failed:
                 failed.append(record.offset)
-                raise RetryLaterError([600_000, 1][record.offset])
+                raise RetryLaterError([600_000, 30][record.offset])
             done.append(record.offset)
 
         it = engine(handle, script)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -129,6 +132,48 @@ def test_each_record_has_a_task_and_context_variables_of_its_own() -> None:
 
     asyncio.run(scene())
     assert (seen, len(tasks)) == ([-1, -1, -1], 3)
+
+
+class Emptied(deque[Any]):
+    """Once, when it is found empty, something happens at once: what a thread may do in that moment."""
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        super().__init__()
+        self._meanwhile: Callable[[], None] | None = meanwhile
+
+    def __len__(self) -> int:
+        if not super().__len__() and self._meanwhile is not None:
+            meanwhile, self._meanwhile = self._meanwhile, None
+            meanwhile()
+            return 0
+        return super().__len__()
+
+
+def test_a_thread_that_ends_while_the_loop_has_just_looked_is_not_forgotten() -> None:
+    """The loop finds nothing more; a thread's job ends; the loop goes on to other things."""
+    gate = threading.Event()
+
+    def handle(record: ConsumerRecord) -> None:
+        if record.offset:
+            assert gate.wait(60)
+
+    async def scene() -> None:
+        ends = Ends()
+        workers = ThreadWorkers(2, lambda: DirectCall(handle), ends)
+
+        def meanwhile() -> None:
+            gate.set()
+            while workers._running:
+                time.sleep(0.001)
+            time.sleep(0.05)  # it has told the loop by now, or found that it need not
+
+        workers._ended = Emptied(meanwhile)
+        for offset in range(2):
+            workers.start(job(offset))
+        assert await ends.wait(2) == [None, None]
+        workers.close()
+
+    asyncio.run(scene())
 
 
 # --- deserializers ---------------------------------------------------------------------------------------------------
