@@ -269,7 +269,9 @@ class Connection(asyncio.BufferedProtocol):
             place = f"{self.node.host}:{self.node.port}"
             self.close(Failure(FailureKind.AUTHENTICATION, f"no connection to {place}: {refused}"))
             return
-        reason = f": {exc}" if exc else self._likely_reason()
+        # A listener that closes with bytes of ours unread resets the connection.
+        reason = self._likely_reason() if exc is None or isinstance(exc, ConnectionError) else ""
+        reason = reason or (f": {exc}" if exc else "")
         self.close(Failure(FailureKind.DISCONNECTED, f"{self.node} closed the connection{reason}"))
 
     def _likely_reason(self) -> str:

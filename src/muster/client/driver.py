@@ -294,8 +294,8 @@ class Driver:
         except (OSError, TimeoutError, ValueError, OverflowError, RuntimeError) as error:
             connection.close(_no_connection(node, error, self._access.tls is not None))
         else:
-            config, made = self._config, transport.get_extra_info("socket")
-            set_options(made, config.send_buffer_bytes, config.receive_buffer_bytes)
+            if not transport.is_closing():  # it may have been reset meanwhile
+                set_options(transport.get_extra_info("socket"), self._config)
 
     async def _open(self, connection: Connection, handshake: Handshake) -> asyncio.BaseTransport:
         node = connection.node

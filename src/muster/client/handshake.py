@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import muster
 from muster.client.core.sasl.exchange import Exchange
@@ -18,6 +18,9 @@ from muster.protocol import framing
 from muster.protocol.api import ApiKey, version_ranges
 from muster.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 from muster.protocol.primitives import Buffer, Request
+
+if TYPE_CHECKING:
+    from muster.client.config import ClientConfig
 
 _FIRST_WITH_SOFTWARE = 3
 
@@ -32,11 +35,11 @@ BEFORE_API_VERSIONS: Mapping[int, tuple[int, int]] = {
 connection of a client that sends it."""
 
 
-def set_options(link: socket.socket, send_buffer_bytes: int = -1, receive_buffer_bytes: int = -1) -> None:
+def set_options(link: socket.socket, config: ClientConfig) -> None:
     """Set the options of a new socket; -1 leaves a buffer size to the operating system."""
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, size in (socket.SO_SNDBUF, send_buffer_bytes), (socket.SO_RCVBUF, receive_buffer_bytes):
+    for option, size in (socket.SO_SNDBUF, config.send_buffer_bytes), (socket.SO_RCVBUF, config.receive_buffer_bytes):
         if size > 0:
             link.setsockopt(socket.SOL_SOCKET, option, size)
 

@@ -30,7 +30,8 @@ def check_length(length: int, max_frame_bytes: int) -> None:
     if length < 0:
         raise ProtocolError(f"a frame says that it is {length} bytes long; is the peer speaking Kafka's protocol?")
     if length > max_frame_bytes:
-        raise ProtocolError(f"a frame of {length} bytes is larger than the {max_frame_bytes} that are allowed")
+        text = f"a frame of {length} bytes is larger than the {max_frame_bytes} that are allowed"
+        raise ProtocolError(f"{text}; is the peer speaking Kafka's protocol?")
 
 
 def join_frame(parts: list[Buffer]) -> list[Buffer]:

@@ -2,7 +2,9 @@
 
 import asyncio
 import copy
+import gc
 import logging
+import socket
 import struct
 import time
 from dataclasses import replace
@@ -68,6 +70,32 @@ async def test_a_client_that_ends_while_it_connects_does_not_blame_the_broker(ca
         failed(await asked, FailureKind.UNREACHABLE)
         await asyncio.sleep(0.01)
         assert not [text for text in caplog.messages if "closed the connection" in text]
+
+
+@pytest.mark.parametrize("waits_s", [0.0, 0.05])
+async def test_a_port_that_resets_connections(caplog, waits_s):
+    """At once, and with bytes unread, as ports with TLS do; the options of a socket that is gone are no error."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.setblocking(False)
+
+    async def reset():
+        while True:
+            link, _ = await asyncio.get_running_loop().sock_accept(listening)
+            await asyncio.sleep(waits_s)
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            link.close()
+
+    resetting = asyncio.ensure_future(reset())
+    async with client(f"127.0.0.1:{listening.getsockname()[1]}") as made:
+        for _ in range(5):
+            assert isinstance(await made.ask(ListGroupsRequest()), Failure)
+    resetting.cancel()
+    listening.close()
+    gc.collect()
+    await asyncio.sleep(0)
+    assert not [text for text in caplog.messages if "never retrieved" in text]
+    if waits_s:
+        assert [text for text in caplog.messages if "does its port want TLS (security_protocol)?" in text]
 
 
 async def test_each_request_has_its_own_time_wherever_it_waits():

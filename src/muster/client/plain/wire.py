@@ -41,7 +41,7 @@ class Connection:
         self._socket = socket.create_connection((host, port), config.socket_connection_setup_timeout_ms / 1000)
         try:
             self._socket.settimeout(config.request_timeout_ms / 1000)
-            set_options(self._socket, config.send_buffer_bytes, config.receive_buffer_bytes)
+            set_options(self._socket, config)
             if access.tls is not None:
                 self._socket = access.tls.wrap_socket(self._socket, server_hostname=host)
             self._ranges = self._shake_hands(proof)

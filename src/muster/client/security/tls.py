@@ -125,10 +125,9 @@ def _pem(name: str, location: str) -> str:
         raise ConfigError(f"{name}: {location} is a Java key store; {_from_java(location)}")
     if found.startswith(_DER):
         raise ConfigError(f"{name}: {location} is PKCS#12 or DER; {_from_pkcs12(location)}")
-    try:
-        return found.decode("ascii", "strict" if b"-----BEGIN" not in found else "ignore")
-    except UnicodeDecodeError:
-        raise ConfigError(f"{name}: {location} is not PEM: it has no -----BEGIN") from None
+    if b"-----BEGIN" not in found:  # an empty file least of all: it would stand for the system's authorities
+        raise ConfigError(f"{name}: {location} is not PEM: it has no -----BEGIN")
+    return found.decode("ascii", "ignore")
 
 
 def _refuse_type(name: str, given: str | None, location: str) -> None:

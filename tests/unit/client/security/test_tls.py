@@ -86,7 +86,8 @@ def test_an_encrypted_key_needs_its_password(certificates):
         (b"\xfe\xed\xfe\xed\0\0\0\2", "is a Java key store; make it PEM: keytool -importkeystore"),
         (b"\x30\x82\x0a\x00\x02\x01", "PKCS#12 or DER; make it PEM: openssl pkcs12 -in"),
         (b"\xff\xff", "is not PEM"),
-        (b"text", "no certificates in PEM"),
+        (b"", "is not PEM"),  # not the system's authorities
+        (b"text", "is not PEM"),
         (b"-----BEGIN CERTIFICATE-----\nxx\n-----END CERTIFICATE-----\n", "no certificates in PEM"),
     ],
 )
