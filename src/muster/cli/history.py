@@ -7,11 +7,12 @@ import re
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from muster.cli.common import add_connection, pairs, reaching, set_up_log, spark_options
 from muster.cli.spark_tools import QUIET, spark_tools
-from muster.errors import ConfigError
+from muster.errors import ConfigError, MusterError
 
 _MASTER = re.compile(r"local(\[[0-9*, ]+\])?|local-cluster\[[0-9, ]+\]|(spark|k8s)://.+|yarn")
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -41,33 +42,36 @@ def run(arguments: argparse.Namespace) -> int:
     options = spark_options(arguments)
     settings = QUIET | pairs(arguments.spark, "--spark")
     _check_master(arguments.master)
+    how = {"groups": arguments.group, "every_s": every_s, "once": not arguments.follow, "since_ms": since_ms}
     with _Stop() as stop:  # from the start: a session takes seconds
-        history, session, said = spark_tools()
-        with reaching(arguments.bootstrap):
-            limits = history.check(arguments.bootstrap, **options)
-        spark = said(lambda: session("muster history", arguments.master, **settings))
         try:
-            stop.listen()  # Spark's own handler of Ctrl-C has taken its place
+            _run(arguments, settings, how, options, stop)
+        except MusterError:
             if not stop.asked:
-                query = said(
-                    lambda: history.follow(
-                        spark,
-                        arguments.bootstrap,
-                        arguments.out,
-                        groups=arguments.group,
-                        every_s=every_s,
-                        once=not arguments.follow,
-                        since_ms=since_ms,
-                        limits=limits,
-                        **options,
-                    )
-                )
-                said(lambda: _wait(query, stop))
-            if not stop.asked:
-                _summary(history.read(spark, arguments.out))
-        finally:
-            spark.stop()
+                raise
+            # A signal to all processes, as service managers send it, may end Spark's before this one has stopped them.
     return 0
+
+
+def _run(
+    arguments: argparse.Namespace, settings: dict[str, str], how: dict[str, Any], options: dict[str, Any], stop: _Stop
+) -> None:
+    history, session, said = spark_tools()
+    with reaching(arguments.bootstrap):
+        limits = history.check(arguments.bootstrap, **options)
+    with ThreadPoolExecutor(1) as elsewhere:
+        # In the main thread Spark would take Ctrl-C for itself, and raise in the midst of what it does then.
+        spark = elsewhere.submit(said, lambda: session("muster history", arguments.master, **settings)).result()
+    try:
+        if not stop.asked:
+            where = arguments.bootstrap, arguments.out
+            query = said(lambda: history.follow(spark, *where, limits=limits, **how, **options))
+            said(lambda: _wait(query, stop))
+        if not stop.asked:
+            for name, rows in said(lambda: _sizes(history.read(spark, arguments.out))).items():
+                print(f"{name}: {rows}")
+    finally:
+        said(spark.stop)
 
 
 def _check_master(master: str) -> None:
@@ -94,13 +98,9 @@ class _Stop:
         return self._event.is_set()
 
     def __enter__(self) -> _Stop:
-        self.listen()
-        return self
-
-    def listen(self) -> None:
-        """Take the signals, also those that another has taken meanwhile."""
         for number in self._before:
             signal.signal(number, self._ask)
+        return self
 
     def __exit__(self, *_error: object) -> None:
         for number, handler in self._before.items():
@@ -122,9 +122,9 @@ def _wait(query: Any, stop: _Stop) -> None:
     query.stop()
 
 
-def _summary(tables: Any) -> None:
-    for name in ("generations", "rebalances", "notes", "lag", "findings"):
-        print(f"{name}: {getattr(tables, name).count()}")
+def _sizes(tables: Any) -> dict[str, int]:
+    names = ("generations", "rebalances", "notes", "lag", "findings")
+    return {name: getattr(tables, name).count() for name in names}
 
 
 def _milliseconds(text: str, option: str) -> int:

@@ -18,7 +18,13 @@ def spark_tools() -> tuple[Any, Any, Any]:
     """
     try:
         from muster.spark import history, session
-        from muster.spark.history.sentences import said
+        from muster.spark.history.sentences import hush, said
     except ModuleNotFoundError as error:
         raise MusterError(str(error)) from None
-    return history, session, said
+
+    def quiet(*given: Any, **settings: Any) -> Any:
+        made = session(*given, **settings)
+        hush(made)
+        return made
+
+    return history, quiet, said

@@ -28,7 +28,7 @@ from muster.protocol.api import LATEST_TIMESTAMP
 from muster.spark.batch import find_partitions
 from muster.spark.checkpoint import Checkpoint
 from muster.spark.claims import BatchState, QueryClaims
-from muster.spark.offsets import Claim, Claims, from_json
+from muster.spark.offsets import Claim, Claims
 from muster.spark.options import SourceOptions
 from muster.spark.pace import Pace
 from muster.spark.query_core import QueryCore
@@ -37,9 +37,6 @@ from muster.spark.word import Ear, digest
 log = logging.getLogger("muster.spark")
 
 T = TypeVar("T")
-
-MOMENT_MS = 10_000
-"""How old the knowledge of a log's end may be, for all that was written before to count as read."""
 
 FRESH_MS = 100
 """Ends that were looked up less than this ago are fresh enough: Spark may ask every 10 ms."""
@@ -131,21 +128,6 @@ class Member:
             return {"group": self._options.group_id} if self._options.group_id is not None else {}
         core = self._core
         return {"group": self._options.group_id, "generation": core.generation, "rebalances": core.rebalances}
-
-    def at_end(self, end: dict[str, Any]) -> dict[TopicPartition, bool]:
-        """Of each partition with a position: whether a query that has done all up to `end` has read it to its log's end
-        (or as far as it is going to), as that was known a moment ago."""
-        claims, since = from_json(end).claims, self._now() - MOMENT_MS
-        bounds, targets = self._core.bounds, self._targets
-        found = {}
-        for partition, position in self._claims.positions().items():
-            there = bounds.ends.get(partition)
-            last = there.offset if there is not None and there.asked_at >= since else None
-            if targets is not None:
-                last = targets.get(partition)
-            done = claims[partition].end if partition in claims else position
-            found[partition] = last is not None and done >= last
-        return found
 
     def close(self) -> None:
         """Commit what is known to be done, leave the group (rule 11). Safe to call twice, and from any thread."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer as GroupConsumer
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as Offset
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from muster.client.admin import Admin
@@ -16,11 +20,20 @@ from muster.errors import ConfigError
 from muster.history.raw import EVENTS_TOPIC
 from muster.protocol.group_partitions import group_partition
 from muster.spark.history.packed import IN_COUNTS, IN_EVENTS, IN_TICK, SLOTS, from_bytes, slot_of
-from muster.spark.history.source import FolderReader, PackedBatchReader, PackedStreamReader, take_options
+from muster.spark.history.source import (
+    TICK_DEFAULT_MS,
+    FolderReader,
+    PackedBatchReader,
+    PackedStreamReader,
+    take_options,
+)
 from tests.support import history_topic
 from tests.support.brokers import BrokerProcess
+from tests.support.faces import PATIENCE_S, Cluster, until
 
 PARTITIONS = 3
+KAFKAS_PARTITIONS = 5
+"""Of `__consumer_offsets` on the Kafka of the tests."""
 CLOCK_MS = 1_900_000_000_000
 SCENARIOS = ["life-java-range", "life-java-consumer", "life-java-cooperative.muster"]  # one in each partition
 RECORDS = history_topic.recorded(SCENARIOS, PARTITIONS)
@@ -49,6 +62,13 @@ def readers(broker):
         each.stop()
 
 
+@contextlib.contextmanager
+def stopping(reader):
+    yield reader
+    reader.stop()
+    disconnect()
+
+
 def rows_of(reader, start, end):
     """What the tasks of a batch hand over; Spark pickles the reader to them."""
     tasks = reader.partitions(start, end)
@@ -62,7 +82,8 @@ def counted(rows) -> int:
 
 
 def ticked(rows):
-    return {(row["log_partition"], row["slot"]): row["at_ms"] for row in rows if row["what"] == IN_TICK}
+    """Up to which time each bucket's log partition has been read."""
+    return {(row["log_partition"], row["slot"]): int(row["data"]) for row in rows if row["what"] == IN_TICK}
 
 
 EVERY_BUCKET = {(partition, slot): CLOCK_MS for partition in range(PARTITIONS) for slot in range(SLOTS)}
@@ -102,6 +123,35 @@ def test_as_a_stream_time_passes_only_where_a_partition_was_read_to_its_end(read
     again = reader.latestOffset(end, ReadAllAvailable())
     assert again["read"] == end["read"]
     assert ticked(rows_of(reader, end, again)) == {}  # the clock stands still
+
+
+def test_time_does_not_pass_where_a_transaction_is_open(kafka_broker):
+    """What stands behind it is not read. How things stand with the groups there is told all the same."""
+    cluster = Cluster(kafka_broker.bootstrap)
+    topic, own = cluster.topic(1), group_partition(cluster.group, KAFKAS_PARTITIONS)
+    writer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": cluster.group})
+    writer.init_transactions(PATIENCE_S)
+    writer.begin_transaction()
+    with contextlib.closing(GroupConsumer({"bootstrap.servers": cluster.bootstrap, "group.id": cluster.group})) as one:
+        group = one.consumer_group_metadata()
+    writer.send_offsets_to_transaction([Offset(topic, 0, 7)], group, PATIENCE_S)
+    given = {"kafka.bootstrap.servers": cluster.bootstrap, "history.clock.ms": str(CLOCK_MS)}
+    with stopping(PackedStreamReader(*take_options(given, streaming=True))) as reader:
+        end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        times = ticked(rows_of(reader, reader.initialOffset(), end))
+    assert {place: time for place, time in times.items() if time != CLOCK_MS} == {
+        (own, slot): 0 for slot in range(SLOTS)
+    }
+    assert len(times) == KAFKAS_PARTITIONS * SLOTS
+    writer.commit_transaction(PATIENCE_S)
+    given["history.clock.ms"] = str(CLOCK_MS + TICK_DEFAULT_MS)
+    with stopping(PackedStreamReader(*take_options(given, streaming=True))) as reader:
+        last: list[Any] = [end]
+
+        def look():
+            last.append(reader.latestOffset(last[-1], ReadAllAvailable()))
+
+        until(lambda: set(ticked(rows_of(reader, end, last[-1])).values()) == {CLOCK_MS + TICK_DEFAULT_MS}, look)
 
 
 def test_a_restart_runs_the_same_batch_again_and_goes_on_behind_it(readers):

@@ -138,7 +138,7 @@ class Stream:
         rows = [*packed(records[middle:], first + middle), *packed(records[:middle], first)]  # Spark keeps no order
         rows += [row for offset, event in reversed(events) for row in packed_events([event], offset)]
         if tick_ms is not None:
-            rows = [*tick_rows([0], tick_ms).to_pylist(), *rows]
+            rows = [*tick_rows({0: tick_ms}, tick_ms).to_pylist(), *rows]
             self.open, self.stands = [], []
         for slot, state in self.states.items():
             own = [row for row in rows if row["slot"] == slot]

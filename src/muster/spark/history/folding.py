@@ -147,7 +147,7 @@ def fold_on(limits: Limits) -> Callable[[Any, Iterator[DataFrame], GroupState], 
             for _, what, at_ms, data in rows:
                 if what == IN_TICK:
                     tick_ms = int(at_ms)
-                    bucket.tick(tick_ms)
+                    bucket.tick(int(bytes(data)))
                 elif what == IN_ENTRIES:
                     bucket.read(from_bytes(data))
                 elif what == IN_EVENTS:

@@ -11,7 +11,7 @@ in the order of `log_offset`, are what the log says about its groups, in its ord
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,8 +44,8 @@ _PACKED: list[pa.Field[Any]] = [
 PACKED = pa.schema(_PACKED)
 PACKED_DDL = "log_partition int, slot int, log_offset long, what string, at_ms long, data binary"
 """Rows on their way to the fold. `entries`: a stream of ENTRIES that begins at `log_offset`. `events`: rows of EVENTS
-of these groups, before all entries. `counts`: rows of COUNTS. `tick`: the log partition has been read up to the time
-`at_ms`."""
+of these groups, before all entries. `counts`: rows of COUNTS. `tick`: a look at the time `at_ms`, and in `data` up to
+which time the log partition has been read."""
 
 _EVENTS: list[pa.Field[Any]] = [
     pa.field("group", pa.string()),
@@ -155,12 +155,12 @@ def span_of(counts: pa.Table) -> tuple[int, int] | None:
     return int(first), int(last)
 
 
-def tick_rows(log_partitions: Collection[int], now_ms: int) -> pa.RecordBatch:
-    """A row for each bucket of these log partitions: all that was written before `now_ms` has been read."""
+def tick_rows(read_to_ms: Mapping[int, int], look_ms: int) -> pa.RecordBatch:
+    """A row for each bucket of these log partitions: all that was written before this time to it has been read."""
     return packed_rows(
         [
-            (partition, slot, np.iinfo(np.int64).max, IN_TICK, now_ms, b"")
-            for partition in sorted(log_partitions)
+            (partition, slot, np.iinfo(np.int64).max, IN_TICK, look_ms, b"%d" % time_ms)
+            for partition, time_ms in sorted(read_to_ms.items())
             for slot in range(SLOTS)
         ]
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MARK = "_history.json"
-FORMAT = 2
+FORMAT = 3
 """Counts up when another version cannot go on from what this one has written."""
 
 

@@ -5,12 +5,13 @@ that fetches them: to have Spark carry each to the JVM and back to Python would 
 
 As a stream its offset is that of the muster source with more in it (`events`: events.py):
 
-    {"history": 2, "until": 1763830000000, "at": [0, 1, 2], "events": {…}, "read": {…the muster source's…}}
+    {"history": 3, "until": 1763830000000, "at": {"0": 1763830000000, …}, "events": {…}, "read": {…the source's…}}
 
-`until` is a time before which every record of the log partitions `at` has been read by the end of this batch. A batch
-in which it grows has a tick for each bucket of these partitions; there may be nothing else in it. So time passes for a
-group of which nothing more is written, and a replayed batch closes the same rows. A partition that has not been read to
-its end, or whose end is not known, is not among them.
+A batch in which `until` grows has a tick for each bucket of every log partition; there may be nothing else in it. `at`
+says up to which time each of these has been read by the end of this batch, 0 where that was never known: all that was
+written to it before. So time passes for a group of which nothing more is written, and a replayed batch closes the same
+rows. It stands still for a partition that has not been read to its end, has no leader, or has an open transaction,
+behind which nothing is read; how things stand with its groups is told all the same.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ from muster.history.engine import span
 from muster.history.folder import FolderTopic
 from muster.history.raw import DECODED, EVENTS_TOPIC, to_raw
 from muster.history.remarks import Remarks
+from muster.protocol.api import LATEST_TIMESTAMP
 from muster.spark.history import events
 from muster.spark.history.packed import PACKED_DDL, pack, tick_rows
+from muster.spark.offsets import from_json
 from muster.spark.options import COMMITS_TOPIC, SourceOptions, parse_options
 from muster.spark.ranges import read_range
 from muster.spark.source import BatchReader
@@ -47,13 +50,16 @@ log = logging.getLogger("muster.spark.history")
 
 NAME = "muster-history"
 
-FORMAT = 2
+FORMAT = 3
 """Of the offsets, and of the state that Spark keeps with them."""
 
 TICK_MS, CLOCK_MS, GROUPS = "history.tick.ms", "history.clock.ms", "history.groups"
 FOLDER = "history.folder"
 
 TICK_DEFAULT_MS = 60_000
+
+Ends = dict[int, int]
+"""Where log partitions end."""
 
 SKEW_MS = 30_000
 """How far a broker's clock may be behind, and how long a record may take until it can be read."""
@@ -169,10 +175,10 @@ class FolderReader(DataSourceReader):  # type: ignore[misc]
 
 
 class TickTask(InputPartition):  # type: ignore[misc]
-    """Tells the buckets of log partitions that these have been read up to a time."""
+    """Tells the buckets of log partitions up to which time each has been read, at a look."""
 
-    def __init__(self, log_partitions: Sequence[int], now_ms: int) -> None:
-        self.log_partitions, self.now_ms = tuple(log_partitions), now_ms
+    def __init__(self, read_to_ms: Mapping[int, int], look_ms: int) -> None:
+        self.read_to_ms, self.look_ms = dict(read_to_ms), look_ms
 
 
 class PackedStreamReader(StreamReader):
@@ -181,49 +187,52 @@ class PackedStreamReader(StreamReader):
     def __init__(self, options: SourceOptions, history: HistoryOptions) -> None:
         super().__init__(options)
         self._history = history
-        self._stop_at_ms: int | None = None
+        self._stop_at: tuple[int, Ends] | None = None
 
     # --- Spark's names -----------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        return _offset(0, [], {}, super().initialOffset())
+        return _offset(0, {}, {}, super().initialOffset())
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._stop_at_ms = self._now_ms()
+        self._stop_at = self._now_ms(), _ends(_cluster(self._settings))
         super().prepareForTriggerAvailableNow()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         _check(start)
-        now_ms = self._now_ms()
-        before = start["read"]
+        before, until = start["read"], start["until"]
         try:
-            told = events.look(_cluster(self._settings), start["events"])
+            cluster = _cluster(self._settings)
+            now_ms, ends = self._stop_at or self._look(cluster, until)
+            told = events.look(cluster, start["events"])
         except KafkaConnectionError:
-            if self._stop_at_ms is not None:
+            if self._stop_at is not None:
                 raise
             return start  # rather than go on without the brokers' word
         read = super().latestOffset(before, limit)
-        at_end = self._active(before).at_end(read)
-        if self._stop_at_ms is None:
-            due = now_ms >= start["until"] + self._history.tick_ms
+        positions = {place.partition: claim.end for place, claim in from_json(read).finished().items()}
+        reached = {partition for partition, end in ends.items() if positions.get(partition, -1) >= end}
+        if self._stop_at is None:
+            is_due = bool(reached)
         else:  # at the very end
-            now_ms = self._stop_at_ms
-            due = start["until"] < now_ms and (read is before or all(at_end.values()))
-        at = sorted(place.partition for place, there in at_end.items() if there)
-        if due and at:
-            return _offset(now_ms, at, told, read)
-        return start if read is before else _offset(start["until"], [], told, read)
+            is_due = until < now_ms and (read is before or reached == ends.keys())
+        if is_due:
+            known = dict.fromkeys(map(str, sorted(positions)), 0) | start["at"]
+            return _offset(now_ms, known | {str(partition): now_ms for partition in reached}, told, read)
+        return start if read is before else _offset(until, start["at"], told, read)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         _check(end)
         if start == end:
             return []
         found = [*super().partitions(start["read"], end["read"]), *events.tasks_of(end["events"])]
-        return [*found, TickTask(end["at"], end["until"])] if end["at"] else found
+        if end["until"] == start["until"]:
+            return found
+        return [*found, TickTask({int(partition): time for partition, time in end["at"].items()}, end["until"])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, TickTask):
-            return iter([tick_rows(partition.log_partitions, partition.now_ms)])
+            return iter([tick_rows(partition.read_to_ms, partition.look_ms)])
         if isinstance(partition, events.EventsTask):
             return events.read_events(self._settings, partition, self._history.groups)
         return fetched(read_range(self._settings, partition), self._history.groups)
@@ -233,14 +242,26 @@ class PackedStreamReader(StreamReader):
 
     # --- time --------------------------------------------------------------------------------------------------------
 
+    def _look(self, cluster: Cluster, until_ms: int) -> tuple[int, Ends]:
+        """What time it is, and where the log partitions end then, if time is to pass."""
+        now_ms = self._now_ms()
+        return now_ms, _ends(cluster) if now_ms >= until_ms + self._history.tick_ms else {}
+
     def _now_ms(self) -> int:
         """Before which time nothing more is going to be written, wherever a partition has been read to its end."""
         clock_ms = self._history.clock_ms
         return time.time_ns() // 1_000_000 - SKEW_MS if clock_ms is None else clock_ms
 
 
-def _offset(until_ms: int, at: list[int], told: events.Events, read: dict[str, Any]) -> dict[str, Any]:
-    return {"history": FORMAT, "until": until_ms, "at": at, "events": told, "read": read}
+def _ends(cluster: Cluster) -> Ends:
+    """The ends of all log partitions that have a leader, whether transactions are open or not."""
+    led = cluster.led([COMMITS_TOPIC])
+    found = cluster.list_offsets(dict.fromkeys(led, LATEST_TIMESTAMP)) if led else {}
+    return {place.partition: end for place, end in found.items()}
+
+
+def _offset(until_ms: int, at: Mapping[str, int], told: events.Events, read: dict[str, Any]) -> dict[str, Any]:
+    return {"history": FORMAT, "until": until_ms, "at": dict(at), "events": told, "read": read}
 
 
 def _check(offset: Mapping[str, Any]) -> None:

@@ -1,0 +1,76 @@
+"""`muster history --follow` over groups that live, killed and stopped in every way: schedules from seeds.
+
+`make test` carries out one that is fixed; `make soak SCHEDULES=12` draws so many. Run one again with
+`MUSTER_FIRST_SEED=17 make soak SCHEDULES=1 ARGS="-k history_soak"`. What each came to is told at the end of the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from muster.spark import session
+from tests.support import scale
+from tests.support.brokers import BrokerProcess
+from tests.support.history_schedules import Schedule, Step, draw, judge, some
+from tests.support.history_soak import carry_out
+from tests.support.peers import KafkaBroker
+from tests.support.spark_query import QUIET
+
+pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1800), pytest.mark.usefixtures("java")]
+
+KILLED = Schedule(
+    seed=-1,
+    peer="muster",
+    short=False,
+    master="local[2]",
+    groups=("range", "static"),
+    ending="follow",
+    beside="small",
+    steps=(Step("kill", "batch", 0.1),),
+)
+SCHEDULES = [KILLED, *map(draw, scale.schedules(0))]
+
+LOG_PARTITIONS = "5"
+
+
+@pytest.fixture(scope="module")
+def spark():
+    """A session, started when it is first asked for."""
+    with contextlib.ExitStack() as held:
+
+        @cache
+        def start():
+            found = session("history soak", "local[2,4]", **QUIET)
+            held.callback(found.stop)
+            return found
+
+        yield start
+
+
+@pytest.fixture(scope="module")
+def own_kafka(tmp_path_factory):
+    """Apache Kafka that may be killed; started when it is first asked for."""
+    with contextlib.ExitStack() as held:
+        yield cache(lambda: held.enter_context(KafkaBroker(tmp_path_factory.mktemp("kafka"))))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: f"seed{schedule.seed}")
+def test_the_job_writes_what_the_topic_says_and_each_row_once(
+    schedule, spark, own_kafka, tmp_path: Path, record_property
+):
+    with contextlib.ExitStack() as held:
+        if schedule.peer == "muster":
+            settings = {"offsets.topic.num.partitions": LOG_PARTITIONS}
+            broker = held.enter_context(BrokerProcess(tmp_path / "data", settings))
+        else:
+            broker = own_kafka()
+        facts, story = carry_out(schedule, tmp_path, broker, spark)
+    outcome = judge(facts)
+    ends = ", ".join(end.how for end in facts.ends)
+    kind = f"{schedule.peer}, {', '.join(schedule.groups)}: {ends}"
+    record_property("soak", f"history, seed {schedule.seed} ({kind}): {outcome.records} records, {outcome.rows} rows")
+    assert outcome.wrong == [], "\n".join([some(outcome.wrong), str(schedule), *story, *map(str, facts.ends)])

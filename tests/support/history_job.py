@@ -1,0 +1,28 @@
+"""`muster history` with another window of patterns than ten minutes: `python -m tests.support.history_job MS …`.
+
+So that rows of rebalances become final while a test goes on. Nothing else differs from `python -m muster`.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+from muster.cli.main import main
+from muster.history.cluster_limits import limits_of
+from muster.spark.history import job
+
+
+def with_window(pattern_ms: int) -> None:
+    """Have jobs of this process go by this window."""
+
+    def asked(*given: Any) -> Any:
+        return replace(limits_of(*given), pattern_ms=pattern_ms)
+
+    vars(job)["limits_of"] = asked
+
+
+if __name__ == "__main__":
+    with_window(int(sys.argv.pop(1)))
+    sys.exit(main(sys.argv[1:]))

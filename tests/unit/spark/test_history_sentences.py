@@ -1,0 +1,94 @@
+"""What is told of an error of Spark's: one sentence, also of processes that are gone; and how a stopped batch ends."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from muster.errors import MusterError
+from muster.history.model import Limits
+from muster.spark.history.sentences import JAVA_GONE, PROCESS_GONE, said, sentence
+from muster.spark.history.sink import Interrupted, Sink
+from muster.spark.history.source import take_options
+
+FAILED = (
+    "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {} SQLSTATE: XXKST\n=== Streaming Query ===\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("Job aborted.\npages", "Job aborted."),
+        (FAILED.format("it broke") + "muster.errors.ConfigError: no such option\n", "no such option"),
+        (FAILED.format("it broke"), FAILED.format("it broke").partition("\n")[0]),
+        (FAILED.format(""), PROCESS_GONE),
+        (FAILED.format("") + "muster.errors.KafkaError: no answer\n", "no answer"),
+    ],
+)
+def test_sentences(text, told):
+    assert sentence(text) == told
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (PySparkException(message="it broke"), "it broke"),
+        (Py4JNetworkError("Answer from Java side is empty"), JAVA_GONE),
+        (ConnectionRefusedError(111, "Connection refused"), JAVA_GONE),
+        (MusterError("no broker"), "no broker"),
+    ],
+)
+def test_what_is_raised_becomes_a_sentence(error, told):
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(MusterError, match=re.escape(told)):
+        said(fail)
+
+
+SPARKS = re.compile(
+    r"py4j.protocol.Py4JJavaError: An error occurred while calling((.|\r\n|\r|\n)*)(java.lang.InterruptedException|"
+    r"java.io.InterruptedIOException|java.nio.channels.ClosedByInterruptException)"
+)
+"""How Spark 4 knows a stopped query's batch by its error: StreamExecution.PROXY_ERROR."""
+
+
+def batch_that_fails(monkeypatch: pytest.MonkeyPatch, text: str) -> str:
+    """What Spark is told of a batch whose writing has failed with this text."""
+    source, _ = take_options({"bootstrap": "a:1"}, streaming=True)
+    sink: Any = Sink("out", Limits(), source.fetch_settings())
+
+    def fail(*_: Any) -> None:
+        raise PySparkException(message=text)
+
+    monkeypatch.setattr(Sink, "_write_batch", fail)
+    with pytest.raises((Interrupted, PySparkException)) as failed:
+        sink.write(None, 0)
+    return "".join(traceback.format_exception(failed.value))
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize(
+    "text",
+    [
+        "An error occurred while calling o1.parquet.\n: java.lang.InterruptedException\n" + "\tat x\n" * 500,
+        "o1: java.nio.channels.ClosedByInterruptException",
+        "Job 5 cancelled part of cancelled job group abc",
+    ],
+)
+def test_a_batch_in_which_the_query_is_stopped_says_what_spark_looks_for_and_little_else(monkeypatch, text):
+    told = batch_that_fails(monkeypatch, text)
+    found = SPARKS.search(told)
+    assert found is not None
+    assert len(found[1]) + len(told) - found.end() < 50
+
+
+@pytest.mark.interpreted
+def test_any_other_error_of_a_batch_is_handed_on(monkeypatch):
+    assert "no space left" in batch_that_fails(monkeypatch, "no space left")
