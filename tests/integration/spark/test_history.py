@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 from datetime import date
 from shutil import copytree
 
@@ -39,7 +36,7 @@ from muster.spark.history.sink import schema_of, written
 from muster.spark.history.source import take_options
 from tests.support import history_topic
 from tests.support.brokers import BrokerProcess
-from tests.support.faces import PATIENCE_S, rest, until
+from tests.support.faces import PATIENCE_S
 from tests.support.history_topic import Written
 from tests.support.spark_query import QUIET
 
@@ -183,23 +180,6 @@ def batches(out):
     return sorted(int(path.name) for path in (out / "_checkpoint" / "commits").glob("[0-9]*"))
 
 
-def test_the_job_stops_in_good_order_when_it_is_told_to(broker, tmp_path):
-    history_topic.write(broker.bootstrap, history_topic.recorded(SCENARIOS[:1], PARTITIONS))
-    out, log = tmp_path / "out", tmp_path / "log"
-    command = [sys.executable, "-m", "muster", "history", "--bootstrap", broker.bootstrap, "--out", str(out)]
-    with log.open("w") as told_to:
-        process = subprocess.Popen(
-            [*command, "--follow", "--every", "1s", "--master", "local[2]"], stdout=told_to, stderr=told_to
-        )
-        try:
-            until(lambda: batches(out) or process.poll() is not None, rest)
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(PATIENCE_S) == 0, log.read_text()
-        finally:
-            process.kill()
-    assert (out / "counts").exists()
-
-
 def test_days_that_are_past_become_few_files_and_no_row_is_lost_or_there_twice(spark, tmp_path):
     schema = SCHEMAS["counts"]
     for day, batches_of in (("2026-11-20", range(12)), ("2026-11-21", range(10, 13)), ("2026-11-22", range(12))):
@@ -221,9 +201,12 @@ def test_days_that_are_past_become_few_files_and_no_row_is_lost_or_there_twice(s
         assert not (tmp_path / "_compact").exists()
 
     place, before = Place(spark, str(tmp_path)), read()
+    unfinished = tmp_path / "counts" / ".spark-staging-1" / "day=2026-11-22"  # of a kill
+    unfinished.mkdir(parents=True)
     compact(12, date(2026, 11, 22))
     assert [folders(f"2026-11-2{day}") for day in range(3)] == [[-1], [10, 11, 12], [*range(12)]]
     assert read() == before
+    assert not unfinished.parent.exists()
 
     # A kill between two renames, on a file system that cannot exchange folders.
     place.rename("counts/day=2026-11-20", f"{OLD}/counts/day=2026-11-20")

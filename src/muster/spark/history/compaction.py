@@ -9,7 +9,8 @@ again, until there are enough.
 The day is written anew under `DIR/_compact`, and then takes the place of the old one. On a local file system of Linux
 the two are exchanged in one step; elsewhere the old one is moved away first, and for that moment `read` takes it from
 where it is. A kill at any time leaves one of the two whole: what is left under `DIR/_compact` is put back or deleted
-when the next job begins. A query that began before may fail, since its files are gone; no row is there twice.
+when the next job begins, and what Spark has left of files that it had begun is deleted. A query that began before may
+fail, since its files are gone; no row is there twice.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ FILE_BYTES = 128 << 20
 
 _DAY = re.compile(r"day=(\d{4}-\d\d-\d\d)")
 _BATCH = re.compile(r"batch=(-?\d+)")
+_UNFINISHED = ".spark-staging-"
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
@@ -63,6 +65,7 @@ class Compaction:
         try:
             recover(self._place)
             for name in self._tables:
+                _sweep(self._place, name)
                 for day in self._days(name, today):
                     self._compact(name, day, batch)
         except (Py4JJavaError, PySparkException, OSError) as error:
@@ -112,6 +115,13 @@ def away(place: Place) -> list[str]:
     """Days, as `lag/day=2026-11-22`, that are moved away while others take their place."""
     moved = [f"{name}/{day}" for name in place.listed(OLD) for day in place.listed(f"{OLD}/{name}")]
     return [name for name in moved if not place.exists(name)]
+
+
+def _sweep(place: Place, name: str) -> None:
+    """Delete what Spark has left of a table's files that were being written in a kill; no others are now."""
+    for folder in place.listed(name):
+        if folder.startswith(_UNFINISHED):
+            place.delete(f"{name}/{folder}")
 
 
 def _exchange(one: str | None, other: str | None) -> bool:
