@@ -320,6 +320,7 @@ class Soak:
             until(lambda: self.job.has_read_to_the_end(ends), self.job.look)
             assert self.job.end("term")
         else:
+            until(self.job.listens, self.job.look)
             assert self.job.end("term")
             self.job.start(follow=False)
             self.job.has_ended(LAST)
