@@ -50,6 +50,17 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True)
+def handlers_as_before() -> Iterator[None]:
+    """A command that ends ignores signals from then on. A test that runs one in this process would have every process
+    that later tests start ignore them, too."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
+
+
 def pytest_report_header() -> str:
     """Shown when the run begins."""
     return f"simulations: this run's own seeds begin at {scale.first_fresh_seed()}"

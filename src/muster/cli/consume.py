@@ -67,6 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
         signal.signal(number, output.interrupt)
     try:
         _consume(arguments, output)
+    except MusterError:
+        output.check_interrupts()
+        raise
     finally:
         for number in minded:
             signal.signal(number, signal.SIG_IGN)  # nothing is left to end: the exit code is to say how it ended
@@ -159,6 +162,7 @@ def _pump(consumer: Consumer, arguments: argparse.Namespace, output: Output, end
     left = arguments.max_messages
     last = time.monotonic()
     while left is None or left > 0:
+        output.check_interrupts()
         output.check_reader()
         if ends is not None and ends.reached():
             return
@@ -201,13 +205,21 @@ class Output:
         self.written: dict[TopicPartition, int] = {}
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
-        """What signals do: the first ends the reading in good order, the second that too; more have nothing to end."""
+        """What signals do: the first ends the reading in good order, the second that too; more have nothing to end.
+
+        Python drops what is raised in a callback of a weak reference, say: `check_interrupts` raises it again.
+        """
         self._interrupts += 1
         if self._interrupts > 2:
             return
+        self._interrupted_by = number
         if not self._counting:
             raise KeyboardInterrupt(number)
-        self._interrupted_by = number
+
+    def check_interrupts(self) -> None:
+        """Raise KeyboardInterrupt if a signal came that has not ended the reading."""
+        if self._interrupted_by is not None:
+            raise KeyboardInterrupt(self._interrupted_by)
 
     def write(self, records: list[ConsumerRecord]) -> None:
         """Write records."""
@@ -227,8 +239,7 @@ class Output:
                     self.written[TopicPartition(record.topic, record.partition)] = record.offset + 1
             finally:
                 self._counting = False
-            if self._interrupted_by is not None:
-                raise KeyboardInterrupt(self._interrupted_by)
+            self.check_interrupts()
 
     def check_reader(self) -> None:
         """Raise BrokenPipeError if the reader of the output has gone, as `head` does once it has all it wants.

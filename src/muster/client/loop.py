@@ -248,7 +248,7 @@ class LoopThread:
         if self._thread is None:
             self._thread = threading.Thread(target=served.serve, name=self._name, daemon=True)
         if self._thread.ident is None:
-            self._thread.start()
+            _start(self._thread)
         while served.loop is None:
             if served.error is not None:
                 self._served = self._thread = None
@@ -346,6 +346,20 @@ async def in_caller(function: Callable[..., Any], *arguments: Any) -> None:
     mailbox.user_calls.append((function, arguments, answer))
     mailbox.words.put(None)
     await answer
+
+
+def _start(thread: threading.Thread) -> None:
+    """Start a thread.
+
+    While Python waits for it to have begun, an interrupt may come between two steps of `Condition.wait`: what is raised
+    then is a RuntimeError about a lock.
+    """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from None
+        raise
 
 
 def _wait(call: Call[Any], served: _Served, timeout_s: float | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import fcntl
 import io
 import os
@@ -18,7 +19,10 @@ from typing import BinaryIO
 
 import pytest
 
+from muster.cli import consume
 from muster.cli.consume import Output
+from muster.cli.main import main
+from muster.errors import MusterError
 from muster.model import ConsumerRecord, TopicPartition
 
 
@@ -158,6 +162,30 @@ def test_the_third_interrupt_has_nothing_to_end() -> None:
             output.interrupt(number, None)
         assert raised.value.args == (number,)
     output.interrupt(signal.SIGINT, None)
+
+
+def test_an_interrupt_that_python_dropped_ends_the_reading_later() -> None:
+    """As it does with one that is raised in a callback of a weak reference."""
+    output = Output(io.BytesIO(), text)
+    output.check_interrupts()
+    with contextlib.suppress(KeyboardInterrupt):
+        output.interrupt(signal.SIGTERM, None)
+    for ending in (output.check_interrupts, lambda: output.write(records(1))):
+        with pytest.raises(KeyboardInterrupt) as raised:
+            ending()
+        assert raised.value.args == (signal.SIGTERM,)
+
+
+def test_a_command_that_fails_after_a_dropped_interrupt_says_that_it_was_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(_arguments: object, output: Output) -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        raise MusterError("too late")
+
+    monkeypatch.setattr(consume, "_consume", fails)
+    assert main(["consume", "t", "--bootstrap", "127.0.0.1:1"]) == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -167,3 +167,21 @@ def test_a_thread_does_not_live_on_in_a_forked_child(thread):
 
 def test_a_thread_that_was_not_started_works_in_a_forked_child(thread):
     assert outcome_in_child(thread) == "test"
+
+
+def test_an_interrupt_while_python_waits_for_the_thread_is_an_interrupt(thread, monkeypatch):
+    """It comes when `Condition.wait` has just released its lock, which is released again then."""
+    start = threading.Thread.start
+
+    def unlocked(self):
+        start(self)
+        try:
+            raise KeyboardInterrupt
+        finally:
+            threading.Lock().release()
+
+    monkeypatch.setattr(threading.Thread, "start", unlocked)
+    with pytest.raises(KeyboardInterrupt):
+        thread.run(asyncio.sleep(0))
+    monkeypatch.undo()
+    assert thread.run(asyncio.sleep(0, 7)) == 7

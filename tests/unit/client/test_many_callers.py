@@ -154,6 +154,7 @@ def test_wakeup_ends_other_calls_that_wait(call: Callable[[Consumer], object], b
         assert consumer.position(ZERO) == 7  # which need not wait
         with pytest.raises(WakeupError):
             consumer.poll(10)
+        consumer.close(0)  # without waiting for what no broker acknowledges
 
 
 def test_wakeup_by_a_signal_loses_nothing(world: World) -> None:
