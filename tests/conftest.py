@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # A shell's `&` and nohup have SIGINT ignored, and every process that a test starts would ignore it with us.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)  # this process goes on, what it starts does not inherit it
 
 
 # Every Spark that a test starts, in whatever process, reads its defaults there.
