@@ -41,7 +41,7 @@ from tests.support.history_schedules import (
 from tests.support.history_tables import at_once, final_in_folder, in_folder, looks_in, of_frames
 from tests.support.live_groups import LiveGroups
 from tests.support.peers import KafkaBroker
-from tests.support.spark_soak import GONE_S, SOURCE, end_with, family, processes
+from tests.support.spark_soak import SOURCE, end_with, family, outliving, processes
 
 PATIENCE_S = 600.0
 """Against hanging only."""
@@ -187,7 +187,7 @@ class Job:
         self._process = None
         shaken = self.is_shaken(self.began_at)
         self.ends.append(End(len(self.ends) + 1, how, code, _said(self._log), shaken))
-        left = self._leftover()
+        left = outliving(self._pids)
         assert not left, f"processes outlive run {len(self.ends)} ({how}): {left}"
         self.earlier.append(final_in_folder(self.out))
 
@@ -195,16 +195,6 @@ class Job:
         there = family(root)
         self._pids |= there
         return there
-
-    def _leftover(self) -> list[str]:
-        """Processes of it that outlive it, looked at for as long as they may."""
-        deadline = time.monotonic() + GONE_S
-        while True:
-            there = processes()
-            left = [args for pid, args in self._pids.items() if there.get(pid, (0, ""))[1] == args]
-            if not left or time.monotonic() > deadline:
-                return left
-            time.sleep(0.1)
 
     def kill(self) -> None:
         """At the very end, if it went wrong."""

@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,17 @@ def family(root: int) -> dict[int, str]:
     while more := {pid: args for pid, (parent, args) in there.items() if parent in found and pid not in found}:
         found |= more
     return {pid: there[pid][1] for pid in found if pid in there}
+
+
+def outliving(pids: Mapping[int, str]) -> list[str]:
+    """Those of these processes that are still there, looked at for as long as they may be; each with its arguments."""
+    deadline = time.monotonic() + GONE_S
+    while True:
+        there = processes()
+        left = [args for pid, args in pids.items() if there.get(pid, (0, ""))[1] == args]
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.1)
 
 
 def end_with(number: signal.Signals, pids: Iterator[int] | list[int]) -> None:
@@ -297,14 +308,8 @@ class Run:
             self._driver = None
 
     def leftover(self) -> list[str]:
-        """Processes of its source that outlive it, looked at for as long as they may."""
-        deadline = time.monotonic() + GONE_S
-        while True:
-            there = processes()
-            left = [args for pid, args in self._pids.items() if there.get(pid, (0, ""))[1] == args]
-            if not left or time.monotonic() > deadline:
-                return left
-            time.sleep(0.1)
+        """Processes of its source that outlive it."""
+        return outliving(self._pids)
 
 
 class Soak:
