@@ -297,7 +297,8 @@ def test_leaders_and_replicas(cluster, muster):
     assert f"muster: partition {topic}-0: INVALID_REPLICA_ASSIGNMENT: The manual partition assignment" in told
     told = muster("topics", "reassign", f"{topic}:1", "--cancel", code=1)
     assert told.startswith(f"muster: partition {topic}-1: NO_REASSIGNMENT_IN_PROGRESS")
-    assert "write broker ids as 1,2,3" in muster("topics", "reassign", topic, "--replicas", "one", code=1)
+    for wrong in ("one", "1,", "9" * 5_000):
+        assert "write broker ids as 1,2,3" in muster("topics", "reassign", topic, "--replicas", wrong, code=1)
     assert muster("topics", "reassign", "not-there", "--cancel", code=1) == (
         "muster: topic not-there: UNKNOWN_TOPIC_OR_PARTITION\n"
     )

@@ -16,6 +16,7 @@ from muster.client import properties
 from muster.client.admin import Admin
 from muster.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
 from muster.errors import ConfigError, KafkaConnectionError, KafkaError, KafkaTimeoutError, MusterError
+from muster.model import TopicPartition
 
 FILES = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
 """How shells complete the name of a file, as shtab has it; for `completed`."""
@@ -145,6 +146,23 @@ def reaching(bootstrap: str) -> Iterator[None]:
         yield
     except (KafkaConnectionError, KafkaTimeoutError) as error:
         raise MusterError(f"{error}\n(the cluster was looked for at {bootstrap}; --bootstrap names another)") from None
+
+
+def partitions_of(admin: Admin, named: Mapping[str, list[int] | None], consequence: str = "") -> list[TopicPartition]:
+    """The partitions that are named; all of a topic that is named alone.
+
+    Raises:
+        MusterError: such a topic cannot be described; `consequence` is the end of the message.
+    """
+    places: list[TopicPartition] = []
+    for topic, found in admin.describe_topics(named).items():
+        numbers = named[topic]
+        if numbers is None:
+            if isinstance(found, KafkaError):
+                raise MusterError(f"topic {topic}: {found.code.name}{consequence}")
+            numbers = [part.partition for part in found.partitions]
+        places += [TopicPartition(topic, number) for number in numbers]
+    return sorted(places)
 
 
 def report_errors(results: Mapping[Any, object], what: str) -> int:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from muster.cli.asking import add_yes, confirm, some
-from muster.cli.common import FILES, add_connection, add_timeout, completed, open_admin, print_json, report_errors
+from muster.cli.common import (
+    FILES,
+    add_connection,
+    add_timeout,
+    completed,
+    open_admin,
+    partitions_of,
+    print_json,
+    report_errors,
+)
 from muster.cli.reset_plan import named_partitions
 from muster.client.admin import Admin
 from muster.client.core.admin_partitions import HIGH_WATERMARK
@@ -48,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         wanted = read
         if wanted is None:
             offset = HIGH_WATERMARK if arguments.all else arguments.before
-            wanted = dict.fromkeys(_partitions(admin, named), offset)
+            wanted = dict.fromkeys(partitions_of(admin, named, ". Nothing was deleted."), offset)
         return _delete(admin, arguments, wanted)
 
 
@@ -98,18 +106,6 @@ def _entry(each: Any, where: str) -> tuple[TopicPartition, int]:
             raise ConfigError(f"{where}: {key} is a whole number, at least {least}, not {given!r}")
         numbers.append(given)
     return TopicPartition(topic, numbers[0]), numbers[1]
-
-
-def _partitions(admin: Admin, named: Mapping[str, list[int] | None]) -> list[TopicPartition]:
-    places: list[TopicPartition] = []
-    for topic, found in admin.describe_topics(named).items():
-        numbers = named[topic]
-        if numbers is None:
-            if isinstance(found, KafkaError):
-                raise MusterError(f"topic {topic}: {found.code.name}. Nothing was deleted.")
-            numbers = [part.partition for part in found.partitions]
-        places += [TopicPartition(topic, number) for number in numbers]
-    return sorted(places)
 
 
 def _delete(admin: Admin, arguments: argparse.Namespace, wanted: dict[TopicPartition, int]) -> int:

@@ -7,11 +7,12 @@ import argparse
 from typing import TYPE_CHECKING
 
 from muster.cli.asking import add_yes, confirm, some
-from muster.cli.common import add_connection, add_timeout, print_json, report_errors
+from muster.cli.common import add_connection, add_timeout, partitions_of, print_json, report_errors
+from muster.cli.numbers import natural_number
 from muster.cli.reset_plan import named_partitions
 from muster.client.admin import Admin
 from muster.client.core.admin_partitions import ElectionType
-from muster.errors import ConfigError, ErrorCode, KafkaError, MusterError
+from muster.errors import ConfigError, ErrorCode, KafkaError
 from muster.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -105,21 +106,11 @@ def _is(found: KafkaError | None, code: ErrorCode) -> bool:
 
 
 def _brokers(text: str) -> list[int]:
-    ids = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdecimal() for part in ids):
+    ids = [number for part in text.split(",") if (number := natural_number(part.strip())) is not None]
+    if len(ids) <= text.count(","):
         raise ConfigError(f"--replicas {text!r}: write broker ids as 1,2,3")
-    return [int(part) for part in ids]
+    return ids
 
 
 def _partitions(admin: Admin, arguments: argparse.Namespace) -> list[TopicPartition]:
-    """The partitions that are named; all of a topic that is named alone."""
-    named = named_partitions(arguments.topics, f"topics {arguments.action}:")
-    places: list[TopicPartition] = []
-    for topic, found in admin.describe_topics(named).items():
-        numbers = named[topic]
-        if numbers is None:
-            if isinstance(found, KafkaError):
-                raise MusterError(f"topic {topic}: {found.code.name}")
-            numbers = [part.partition for part in found.partitions]
-        places += [TopicPartition(topic, number) for number in numbers]
-    return sorted(places)
+    return partitions_of(admin, named_partitions(arguments.topics, f"topics {arguments.action}:"))
