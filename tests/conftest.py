@@ -8,7 +8,7 @@ import shutil
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -53,14 +53,15 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def handlers_as_before() -> Iterator[None]:
-    """A command that ends ignores signals from then on. A test that runs one in this process would have every process
-    that later tests start ignore them, too."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+def handlers_of_python() -> Iterator[None]:
+    """A command that ends ignores signals from then on, and every process that later tests start would with us; a Spark
+    session that is shared by tests has taken Ctrl-C, and muster leaves alone what a program has taken."""
+    handlers: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
     yield
-    for number, handler in before.items():
-        if signal.getsignal(number) is not handler:
-            signal.signal(number, handler)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 def pytest_report_header() -> str:

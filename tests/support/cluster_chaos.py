@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any, Generic, TypeVar
 
@@ -97,6 +98,12 @@ class Facts:
     runs: dict[str, list[tuple[TopicPartition, list[Row]]]] = field(default_factory=dict)
     ranges: list[tuple[TopicPartition, list[Row]]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    with_epochs: bool = False
+    """Whether what is read, and the log, have the leader epoch at each value."""
+
+    def noted(self, value: str, epoch: int) -> str:
+        """What is noted for a value that is read."""
+        return f"{value}@{epoch}" if self.with_epochs else value
 
 
 def judge(facts: Facts) -> list[str]:
@@ -106,15 +113,25 @@ def judge(facts: Facts) -> list[str]:
 
 def judge_unclean(facts: Facts, may_be_lost: set[str]) -> list[str]:
     """What is wrong after an election that lost some records, which may have been read and acknowledged before. What
-    was read is compared with what the log has in the end: all of that, and in its order."""
+    was read is compared with what the log has in the end: all of that, and in its order.
+
+    The facts have epochs, for this sequence of events: two records are written at 134 and 135, not acknowledged since
+    the follower went away, read as soon as it no longer counts, lost with the leader, and written again by a producer
+    that never heard of them: at 134 and 135. The reader has gone back as it must.
+    """
     there = {row for rows in facts.log.values() for row in rows}
-    values = {value for _, value in there}
+    values = {value for _, value in map(_without_epoch, there)}
     kept = {value: told for value, told in facts.acknowledged.items() if value in values or value not in may_be_lost}
     runs = {
-        group: [(place, [row for row in rows if row in there]) for place, rows in found]
+        group: [(place, [_without_epoch(row) for row in rows if row in there]) for place, rows in found]
         for group, found in facts.runs.items()
     }
-    return judge(Facts(facts.log, kept, facts.failed, runs, errors=facts.errors))
+    log = {place: [*map(_without_epoch, rows)] for place, rows in facts.log.items()}
+    return judge(Facts(log, kept, facts.failed, runs, errors=facts.errors))
+
+
+def _without_epoch(row: Row) -> Row:
+    return row[0], row[1].rpartition("@")[0]
 
 
 def _lost(facts: Facts) -> Iterator[str]:
@@ -267,7 +284,10 @@ class Member(Worker, RebalanceListener):
                     if partition not in self.open:
                         self.open[partition] = []
                         self.runs.append((partition, self.open[partition]))
-                    self.open[partition] += [(record.offset, (record.value or b"").decode()) for record in records]
+                    self.open[partition] += [
+                        (record.offset, self.facts.noted((record.value or b"").decode(), record.leader_epoch))
+                        for record in records
+                    ]
         finally:
             consumer.close(timeout_ms=20_000)
 
@@ -328,7 +348,7 @@ def carry_out(schedule: Schedule[S], bootstrap: str, topic: str, shake: Callable
             time.sleep(1)
             for step in schedule.steps:
                 shake(step)
-        facts.log = read_by_another(bootstrap, topic, schedule.partitions)
+        facts.log = read_by_another(facts, bootstrap, topic, schedule.partitions)
         wanted = {value for rows in facts.log.values() for _, value in rows}
         deadline = time.monotonic() + PATIENCE_S / 3
         while (
@@ -360,7 +380,7 @@ def shake_kafka(brokers: KafkaCluster, step: Step) -> None:
     time.sleep(step.then_s)
 
 
-def read_by_another(bootstrap: str, topic: str, partitions: int) -> dict[TopicPartition, list[Row]]:
+def read_by_another(facts: Facts, bootstrap: str, topic: str, partitions: int) -> dict[TopicPartition, list[Row]]:
     """The log of each partition, read by librdkafka."""
     settings = {"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False}
     consumer = OutsideConsumer(settings)
@@ -371,12 +391,18 @@ def read_by_another(bootstrap: str, topic: str, partitions: int) -> dict[TopicPa
             consumer.assign([outside])
             _, end = consumer.get_watermark_offsets(outside, PATIENCE_S)
             rows = log[TopicPartition(topic, number)] = []
-            until(lambda r=rows, e=end: e == 0 or (bool(r) and r[-1][0] == e - 1), lambda r=rows: _read(consumer, r))  # type: ignore[misc]
+            until(partial(_is_read, rows, end), partial(_read, facts, consumer, rows))
     finally:
         consumer.close()
     return log
 
 
-def _read(consumer: OutsideConsumer, rows: list[Row]) -> None:
-    found = [message for message in consumer.consume(500, 0.2) if not message.error()]
-    rows += [(message.offset() or 0, (message.value() or b"").decode()) for message in found]
+def _is_read(rows: list[Row], end: int) -> bool:
+    return end == 0 or (bool(rows) and rows[-1][0] == end - 1)
+
+
+def _read(facts: Facts, consumer: OutsideConsumer, rows: list[Row]) -> None:
+    for message in consumer.consume(500, 0.2):
+        if not message.error():
+            value, epoch = message.value() or b"", message.leader_epoch()
+            rows.append((message.offset() or 0, facts.noted(value.decode(), -1 if epoch is None else epoch)))

@@ -8,8 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from muster.model import RecordMetadata, TopicPartition
-from tests.support.cluster_chaos import AWAY, Facts, draw, judge, judge_unclean
+from tests.support.cluster_chaos import AWAY, Facts, Row, draw, judge, judge_unclean
 
+Rows = list[Row]
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
@@ -55,14 +56,34 @@ def test_what_is_wrong_is_told(wrong):
     assert any(re.search(wrong, line) for line in judge(facts)), judge(facts)
 
 
-def test_after_an_unclean_election_only_what_may_be_lost_is_not_missed_and_the_rest_is_read_in_order():
+def of_epoch(rows: Rows, epoch: int) -> Rows:
+    """What one leader wrote."""
+    return [(offset, f"{value}@{epoch}") for offset, value in rows]
+
+
+def lossy() -> Facts:
+    """The leader of epoch 1 was lost with all from offset 1 on: `b:0` is written again where it was, `c:0` is not."""
     facts = good()
-    facts.acknowledged["c:0"] = RecordMetadata("t", 0, 1, 0)
-    facts.runs["g"][0][1].insert(1, (1, "c:0"))  # read, then lost, then the log went on from there
+    facts.log = {ZERO: [(0, "a:0@1"), *of_epoch(facts.log[ZERO][1:], 2)], ONE: of_epoch(facts.log[ONE], 1)}
+    before: Rows = [(1, "b:0@1"), (2, "c:0@1")]
+    facts.runs = {"g": [(ZERO, [facts.log[ZERO][0], *before, *facts.log[ZERO][1:]]), (ONE, [*facts.log[ONE]])]}
+    facts.acknowledged["c:0"] = RecordMetadata("t", 0, 2, 0)
+    return facts
+
+
+def test_after_an_unclean_election_only_what_may_be_lost_is_not_missed_and_the_rest_is_read_in_order():
+    facts = lossy()
     assert judge_unclean(facts, {"c:0", "c:1"}) == []
     assert any("c:0 was acknowledged" in line for line in judge_unclean(facts, {"c:1"}))
     facts.acknowledged["b:0"] = RecordMetadata("t", 0, 7, 0)
     assert any("b:0 was acknowledged at 7" in line for line in judge_unclean(facts, {"c:0", "b:0"}))
+
+
+def test_after_an_unclean_election_a_reader_that_went_back_too_far_is_told_of():
+    facts = lossy()
+    rows = facts.runs["g"][0][1]
+    rows.insert(3, rows[0])
+    assert any("which the log has otherwise" in line for line in judge_unclean(facts, {"c:0"}))
 
 
 def test_every_schedule_has_every_broker_away_and_the_seeds_have_all_there_is():
