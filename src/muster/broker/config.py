@@ -103,7 +103,7 @@ _SETTINGS = (
     S("log.cleaner.backoff.ms", K.LONG, 15_000, "How often logs are looked at for compaction.", 0),
     S("log.cleaner.min.cleanable.ratio", K.DOUBLE, 0.5, "Share of a log that must be dirty to be compacted.", 0, 1),
     S("log.cleaner.min.compaction.lag.ms", K.LONG, 0, "How long a record stays uncompacted at least.", 0),
-    S("log.cleaner.max.compaction.lag.ms", K.LONG, LONG_MAX, "How long a record stays uncompacted (unused).", 1),
+    S("log.cleaner.max.compaction.lag.ms", K.LONG, LONG_MAX, "How long a record stays uncompacted at most.", 1),
     S("log.cleaner.delete.retention.ms", K.LONG, 86_400_000, "How long a tombstone is kept by compaction.", 0),
     S("log.local.retention.ms", K.LONG, -2, "Tiered storage, which is off.", -2),
     S("log.local.retention.bytes", K.LONG, -2, "Tiered storage, which is off.", -2),

@@ -114,7 +114,9 @@ class Partitions:
         self._store.delete_aside(topic_ids)
 
     def configure(self, topic: Topic) -> None:
-        """A topic's settings have changed: its logs are kept by the new ones."""
+        """A topic's settings have changed: its logs are kept by the new ones, if no other topic has its name by now."""
+        if not self.is_there(topic):
+            return
         config = log_config(topic.settings, self._config)
         for log in self._open.get(topic.name, {}).values():
             log.config = config
@@ -166,6 +168,7 @@ def log_config(settings: dict[str, str], config: BrokerConfig) -> LogConfig:
         delete_retention_ms=_number(values["delete.retention.ms"]),
         min_cleanable_dirty_ratio=float(values["min.cleanable.dirty.ratio"] or 0),
         min_compaction_lag_ms=_number(values["min.compaction.lag.ms"]),
+        max_compaction_lag_ms=_number(values["max.compaction.lag.ms"]),
         index_interval_bytes=_number(values["index.interval.bytes"]),
         message_timestamp_type=_timestamp_type(values["message.timestamp.type"]),
         message_timestamp_after_max_ms=_number(values["message.timestamp.after.max.ms"]),

@@ -33,7 +33,7 @@ _SETTINGS = (
     S("leader.replication.throttled.replicas", K.LIST, "", "Replicas with slowed replication (unused)."),
     S("local.retention.bytes", K.LONG, -2, "Tiered storage, which is off.", -2, synonym="log.local.retention.bytes"),
     S("local.retention.ms", K.LONG, -2, "Tiered storage, which is off.", -2, synonym="log.local.retention.ms"),
-    S("max.compaction.lag.ms", K.LONG, LONG_MAX, "How long a record stays uncompacted at most (unused).", 1,
+    S("max.compaction.lag.ms", K.LONG, LONG_MAX, "How long a record stays uncompacted at most.", 1,
       synonym="log.cleaner.max.compaction.lag.ms"),
     S("max.message.bytes", K.INT, 1_048_588, "The largest record batch, as compressed by the producer.", 0,
       synonym="message.max.bytes"),

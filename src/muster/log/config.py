@@ -66,6 +66,7 @@ class LogConfig:
     delete_retention_ms: int = DAY_MS
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = 2**63 - 1
     index_interval_bytes: int = 4096
     message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
     message_timestamp_after_max_ms: int = 3_600_000
@@ -74,6 +75,11 @@ class LogConfig:
     compression: Compression | None = None
     """The codec that a client's batch has in the log; None: that which it came with."""
     compression_level: int | None = None
+
+    @property
+    def max_segment_ms(self) -> int:
+        """The age at which a segment is closed: only closed ones are compacted (KIP-354)."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.cleanup_policy.compacts else self.segment_ms
 
 
 class LogError(KafkaError):

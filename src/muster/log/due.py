@@ -15,7 +15,7 @@ def is_full(active: Segment, size: int, placed: Sequence[BatchHeader], config: L
     waited = latest - active.first_timestamp if active.first_timestamp >= 0 else now - active.created_ms
     return active.size > 0 and (
         active.size + size > config.segment_bytes
-        or waited > config.segment_ms
+        or waited > config.max_segment_ms
         or placed[-1].last_offset - active.base_offset > MAX_OFFSETS_OF_A_SEGMENT
     )
 
@@ -47,8 +47,12 @@ def _latest(segment: Segment) -> int:
     return segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
 
 
-def is_dirty(sealed: Sequence[Segment], config: LogConfig, cleaned_to: int) -> bool:
-    """Whether the share of the sealed segments that was not compacted yet is as large as the settings demand."""
+def is_dirty(sealed: Sequence[Segment], config: LogConfig, cleaned_to: int, now: int) -> bool:
+    """Whether the share of the sealed segments that was not compacted yet is as large as the settings demand, or one of
+    them has waited for as long as they allow (KIP-354; its age is that of its first batch)."""
     total = sum(segment.size for segment in sealed)
-    dirty = sum(segment.size for segment in sealed if segment.next_offset > cleaned_to)
-    return dirty > 0 and dirty >= config.min_cleanable_dirty_ratio * total
+    dirty = [segment for segment in sealed if segment.next_offset > cleaned_to]
+    size = sum(segment.size for segment in dirty)
+    begun = (segment.first_timestamp for segment in dirty if segment.first_timestamp > 0)
+    late = min(begun, default=now) < now - config.max_compaction_lag_ms
+    return size > 0 and (late or size >= config.min_cleanable_dirty_ratio * total)

@@ -107,14 +107,19 @@ def put_whole(files: Files, path: Path, data: bytes, *, sync: bool) -> None:
     temporary = path.with_name(path.name + ".tmp")
     fd = files.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
-        view, position = memoryview(data), 0
-        while position < len(view):
-            position += files.pwrite(fd, view[position:], position)
-        if sync:
-            files.sync(fd)
-    finally:
-        files.close(fd)
-    files.replace(temporary, path)
+        try:
+            view, position = memoryview(data), 0
+            while position < len(view):
+                position += files.pwrite(fd, view[position:], position)
+            if sync:
+                files.sync(fd)
+        finally:
+            files.close(fd)
+        files.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            files.unlink(temporary)  # on a full disk it would take up the space that is left
+        raise
 
 
 def remove_tree(files: Files, folder: Path) -> None:

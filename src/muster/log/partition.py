@@ -503,8 +503,7 @@ class PartitionLog:
         retention by time or size. Returns how many. Forgets idempotent producers that were idle for too long.
 
         The active segment goes too when it is due; then the log is empty. Raises LogFailedError."""
-        doomed = self.retire(now)
-        self.remove(doomed)
+        self.remove(doomed := self.retire(now))
         return len(doomed)
 
     def retire(self, now: int) -> list[Segment]:
@@ -531,20 +530,22 @@ class PartitionLog:
             self._positions.clear()
             return doomed
 
-    def remove(self, doomed: list[Segment]) -> None:
-        """The second half of `enforce_retention`: deletes the files. The next start deletes files that are left."""
+    def remove(self, doomed: list[Segment], *, one_by_one: bool = False) -> None:
+        """The second half of `enforce_retention`: deletes the files. The next start deletes files that are left. Where
+        the new start is not durable, `one_by_one`: each segment is gone for good before the next goes."""
         try:
             for segment in doomed:
                 segment.delete()
                 self._files.unlink_if_there(self.directory / segment_name(segment.base_offset, ".snapshot"))
+                if one_by_one:
+                    self._files.sync_folder(self.directory)
         except OSError as error:
             self._report("could not remove a segment", error)
 
-    def is_cleanable(self) -> bool:
-        """Whether compaction is due: the dirty share of the sealed segments is as large as the settings demand."""
-        if not self.config.cleanup_policy.compacts or self.failed is not None or self._closed:
-            return False
-        return is_dirty(self._segments[:-1], self.config, self.cleaned_to)
+    def is_cleanable(self, now: int) -> bool:
+        """Whether compaction is due (`is_dirty`)."""
+        able = self.config.cleanup_policy.compacts and self.failed is None and not self._closed
+        return able and is_dirty(self._segments[:-1], self.config, self.cleaned_to, now)
 
     def compact(self, now: int, breathe: Callable[[], None] = lambda: None) -> compaction.Statistics | None:
         """Rewrites the sealed segments so that of each key only the last record stays (and tombstones for

@@ -194,7 +194,9 @@ class LogStore:
             path = self.root / str(partition)
             if partition not in self._logs and os.path.lexists(path) and not _is_empty_folder(path):
                 raise FileExistsError(17, "something that is not of this topic has the name of its folder", str(path))
-        if any(partition in said for said in self._checkpoints.values() for partition in wanted):
+        with self._checkpoint_lock:  # one that another thread is writing may still name a deleted partition
+            stale = any(partition in said for said in self._checkpoints.values() for partition in wanted)
+        if stale:
             self.write_checkpoints()
 
     def create(self, topic_partition: TopicPartition, config: LogConfig | None = None) -> PartitionLog:
@@ -386,9 +388,14 @@ class LogStore:
         retired: list[tuple[PartitionLog, list[Segment]]] = []
         self._each(lambda log: retired.append((log, log.retire(now))))
         # The new log starts are durable before files go: if a power cut brings some files back, it leaves no hole.
-        self.write_checkpoints()
+        try:
+            self.write_checkpoints()
+            one_by_one = False
+        except OSError as error:  # the disk may be full: just then files have to go
+            logger.warning("%s: where logs begin could not be written: %s", self.root, error.strerror)
+            one_by_one = True
         for log, doomed in retired:
-            log.remove(doomed)
+            log.remove(doomed, one_by_one=one_by_one)
         self._uncleanable.clear()
         self.clean(now, breathe)
         self.write_checkpoints()
@@ -396,7 +403,7 @@ class LogStore:
     def clean(self, now: int, breathe: Callable[[], None] = lambda: None) -> None:
         """Compacts where it is due. It is a part of housekeeping that may be called more often: a log for which it
         failed waits for the next housekeeping. Raises OSError if the checkpoints cannot be written."""
-        due = [log for log in list(self._logs.values()) if log not in self._uncleanable and log.is_cleanable()]
+        due = [log for log in list(self._logs.values()) if log not in self._uncleanable and log.is_cleanable(now)]
         self._uncleanable.update(self._each(lambda log: log.compact(now, breathe), due))
         if due:
             self.write_checkpoints()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from muster.broker import handlers
 from muster.broker.broker import Broker
+from muster.broker.calls import at_once
 from muster.broker.handlers import create_partitions
 from muster.broker.topic_changes import Growth
 from muster.errors import ErrorCode
@@ -118,6 +120,74 @@ async def test_a_topic_that_takes_the_place_of_one_that_grows_keeps_its_own_sett
     broker.changes.create_topic("t", 1, {"max.message.bytes": "2222"})
     for _ in steps:
         pass
+    log = broker.partitions.get("t", 0)
+    assert log is not None
+    assert log.config.max_message_bytes == 2222
+
+
+def begun(broker: Broker, request: Any, version: int) -> Any:
+    """The work of a large request that has come, and waits for its turn."""
+    return handlers.table(broker.rooms())[type(request).API_KEY].handle(request, Asking(version))  # type: ignore[arg-type]
+
+
+class Asking(NamedTuple):
+    """A request's call, as far as handlers of this file ask."""
+
+    version: int
+
+
+MANY = create_partitions._FEW + 10
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "code", "has"),
+    [
+        (lambda changes, topic: at_once(changes.growing([Growth(topic, 1, MANY + 5)])), 37, MANY + 5),
+        (lambda changes, topic: changes.delete_topic(topic), 3, 0),
+    ],
+    ids=["more", "deleted"],
+)
+async def test_partitions_that_wait_for_their_turn_undo_nothing(
+    broker: Broker, meanwhile: Any, code: int, has: int
+) -> None:
+    """What another request was granted meanwhile stays: its partitions once were taken away again."""
+    topic = broker.changes.create_topic("t", 1, {})
+    waiting = begun(broker, a.CreatePartitionsRequest([a.CreatePartitionsTopic("t", MANY, None)], 20_000), 3)
+    meanwhile(broker.changes, topic)
+    (result,) = at_once(waiting).results
+    assert result.error_code == code
+    assert broker.topics.partition_count("t") == has
+    assert all(broker.partitions.get("t", index) is not None for index in range(has))
+
+
+def settings_of(kind: int, name: str, key: str, value: str) -> a.IncrementalAlterConfigsRequest:
+    config = a.IncrementalAlterConfigsRequestAlterableConfig(key, 0, value)
+    return a.IncrementalAlterConfigsRequest(
+        [a.IncrementalAlterConfigsRequestAlterConfigsResource(kind, name, [config])]
+    )
+
+
+async def test_settings_of_a_broker_that_wait_for_their_turn_undo_nothing(broker: Broker) -> None:
+    waiting = [
+        begun(broker, settings_of(4, "1", name, "2000000"), 1) for name in ("message.max.bytes", "log.segment.bytes")
+    ]
+    for each in waiting:
+        assert at_once(each).responses[0].error_code == 0
+    assert broker.config.integer("message.max.bytes") == broker.config.integer("log.segment.bytes") == 2_000_000
+
+
+async def test_settings_of_a_deleted_topic_are_not_those_of_the_next(broker: Broker) -> None:
+    for name in ("a", "t"):
+        broker.changes.create_topic(name, 1, {})
+    request = settings_of(2, "a", "max.message.bytes", "1111")
+    request.resources += settings_of(2, "t", "max.message.bytes", "1111").resources
+    steps = begun(broker, request, 1)
+    next(steps)  # both are stored, the first is kept by it
+    topic = broker.topics.get("t")
+    assert topic is not None
+    broker.changes.delete_topic(topic)
+    broker.changes.create_topic("t", 1, {"max.message.bytes": "2222"})
+    assert {each.error_code for each in at_once(steps).responses} == {0}
     log = broker.partitions.get("t", 0)
     assert log is not None
     assert log.config.max_message_bytes == 2222

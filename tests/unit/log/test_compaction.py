@@ -202,14 +202,39 @@ def test_records_that_are_too_young_wait(tmp_path):
 
 def test_when_compaction_is_due(log):
     put(log, (b"k", b"1"))
-    assert not log.is_cleanable()
+    assert not log.is_cleanable(NOW)
     roll(log)
-    assert log.is_cleanable()
+    assert log.is_cleanable(NOW)
     log.compact(NOW)
-    assert not log.is_cleanable()
+    assert not log.is_cleanable(NOW)
     log.config.cleanup_policy = CleanupPolicy.DELETE
     roll(log)
-    assert not log.is_cleanable()
+    assert not log.is_cleanable(NOW)
+
+
+def test_what_has_waited_for_the_largest_lag_is_compacted_however_little_it_is(tmp_path):
+    """KIP-354. The age is that of the first batch, and a segment is closed in time."""
+    lag = {"max_compaction_lag_ms": 1_000, "min_cleanable_dirty_ratio": 1.0}
+    log = PartitionLog(tmp_path / "compacted-0", TP, config(**lag))
+    put(log, (b"k", b"1"))
+    roll(log)
+    log.compact(NOW)
+    put(log, (b"k", b"2"))
+    roll(log)
+    assert not log.is_cleanable(NOW + 1_000)
+    assert log.is_cleanable(NOW + 1_001)
+    log.compact(NOW + 1_001)
+    assert not log.is_cleanable(NOW + 10_000)
+    log.abandon()
+
+
+@pytest.mark.parametrize(("policy", "segments"), [(CleanupPolicy.COMPACT, 2), (CleanupPolicy.DELETE, 1)])
+def test_a_segment_of_a_compacted_log_is_closed_when_it_is_due_for_compaction(tmp_path, policy, segments):
+    log = PartitionLog(tmp_path / "compacted-0", TP, config(max_compaction_lag_ms=1_000, cleanup_policy=policy))
+    for age in (0, 1_000, 1_001):
+        log.append(batch((b"k", b"%d" % age), timestamp=NOW + age), now=NOW + age)
+    assert len(log.segments) == segments
+    log.abandon()
 
 
 def test_memory_for_keys_bounds_one_run(log, monkeypatch):

@@ -4,12 +4,13 @@ import errno
 import os
 import random
 import threading
+from itertools import pairwise
 
 import pytest
 
 from muster.log import CleanupPolicy, FsyncPolicy, LogConfig, LogStore, recovery, write_whole
 from muster.log.files import Files, remove_tree
-from muster.log.store import RECOVERY_POINTS, read_checkpoint
+from muster.log.store import LOG_START_OFFSETS, RECOVERY_POINTS, read_checkpoint
 from muster.model import TopicPartition
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import NOW, batch, read_all
@@ -156,6 +157,61 @@ def test_checkpoints_that_could_not_be_written_are_written_later(tmp_path):
         disk.mend()
         store.write_checkpoints()
         assert read_checkpoint(tmp_path / RECOVERY_POINTS) == {TP: log.log_end_offset}
+    store.close(clean=False)
+
+
+def test_a_checkpoint_that_is_being_written_does_not_outlive_the_partition_that_it_names(tmp_path):
+    """DeleteRecords is writing where the log begins when the topic is deleted and created again: after a kill the new
+    log would begin there too, behind its first records."""
+    disk = FaultyDisk()
+    store = open_store(tmp_path, disk)
+    log = store.create(TP)
+    fill(log, 3)
+    log.delete_records(3)
+    with disk.held_syncs():
+        writing = threading.Thread(target=store.write_checkpoints)
+        writing.start()
+        disk.wait_for_sync()
+        store._logs.pop(TP)  # `deleting` would wait for the disk too
+        making = threading.Thread(target=store.make_room, args=[[TP]])
+        (tmp_path / str(TP)).rename(tmp_path / "away")
+        making.start()
+        making.join(0.2)
+    writing.join()
+    making.join()
+    assert all(TP not in read_checkpoint(tmp_path / name) for name in (RECOVERY_POINTS, LOG_START_OFFSETS))
+    store.close(clean=False)
+
+
+def test_old_records_go_on_a_full_disk_too_one_segment_after_the_other(tmp_path):
+    class Full(Noting):
+        full = False
+
+        def pwrite(self, fd, data, position):
+            if self.full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().pwrite(fd, data, position)
+
+    disk = Full()
+    store = open_store(tmp_path, disk, config=LogConfig(segment_bytes=500, retention_bytes=800))
+    log = store.create(TP)
+    fill(log, 7)
+    store.flush()
+    kept = read_all(log)
+    disk.full = True
+    disk.forget()
+    with pytest.raises(OSError, match="No space left"):
+        store.housekeeping(NOW)
+    assert log.log_start_offset > 0
+    gone = [name for what, name in disk.done if what == "unlink" and name.endswith(".log")]
+    assert len(gone) >= 3
+    for earlier, later in pairwise([("unlink", name) for name in gone]):
+        assert ("sync folder", str(TP)) in disk.done[disk.done.index(earlier) : disk.done.index(later)]
+    assert not list(tmp_path.glob("*.tmp")), "the space that is left is not taken up"
+    begin = log.log_start_offset
+    store.close(clean=False)
+    store = open_store(tmp_path)
+    assert read_all(store.get(TP)) == [row for row in kept if row[0] >= begin]
     store.close(clean=False)
 
 

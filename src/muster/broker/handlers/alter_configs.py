@@ -127,7 +127,7 @@ class _Work:
         self._whole = whole
         self._results = [_Result(one) for one in asked]
         self._topics: dict[str, tuple[_Result, Rule]] = {}
-        self._brokers: dict[Source, tuple[_Result, dict[str, str]]] = {}
+        self._brokers: dict[Source, tuple[_Result, Rule]] = {}
 
     def begin(self, validate_only: bool) -> Sliced | None:
         times = Counter((result.asked.kind, result.asked.name) for result in self._results)
@@ -197,8 +197,13 @@ class _Work:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, "A cluster keeps no configs for all of its brokers: name a broker."
             )
-        before = {} if self._whole else self._here.given.of(source)
-        self._brokers[source] = result, given_settings.altered(before, _changes(settings))
+        changes = _changes(settings)
+
+        def rule(before: Settings) -> dict[str, str]:
+            return given_settings.altered({} if self._whole else before, changes)
+
+        rule(self._here.given.of(source))
+        self._brokers[source] = result, rule
 
     def _check_broker_name(self, name: str) -> None:
         expected = self._here.cluster.node.node_id
@@ -239,9 +244,13 @@ class _Work:
         return self._answer(self._results)
 
     def _change_brokers(self) -> Generator[None, None, None]:
-        for source, (result, settings) in self._brokers.items():
+        for source, (result, rule) in self._brokers.items():
             try:
+                settings = rule(self._here.given.of(source))  # other requests may have had their turn since the checks
                 self._here.given.put(source, settings)
+            except KafkaError as error:
+                result.error = error
+                continue
             except OSError as error:
                 log.error("settings of the broker are not stored: %s", error)
                 result.error = _not_stored(error)

@@ -46,16 +46,16 @@ def create_partitions(
     elsewhere: Elsewhere | None, here: Needs, request: CreatePartitionsRequest, call: Call
 ) -> CreatePartitionsResponse | Sliced | None:
     """Add partitions; each topic may fail by itself. With validate_only, only say what would happen."""
+    if elsewhere is None:
+        steps = _growing(here, request)
+        new = sum(max(asked.count - here.topics.partition_count(asked.name), 0) for asked in request.topics)
+        return at_once(steps) if new <= _FEW else steps
     found = _check_all(here, request)
     response = CreatePartitionsResponse(results=found.results)
     if request.validate_only or not found.wanted:
         return response
-    if elsewhere is not None:
-        elsewhere.grow(found.wanted, request.timeout_ms, lambda failed: call.reply(_answer(response, failed)))
-        return None
-    steps = _growing(here, found.wanted, response)
-    few = sum(growth.partitions - growth.first for growth in found.wanted) <= _FEW
-    return at_once(steps) if few else steps
+    elsewhere.grow(found.wanted, request.timeout_ms, lambda failed: call.reply(_answer(response, failed)))
+    return None
 
 
 def _answer(response: CreatePartitionsResponse, failed: Mapping[str, KafkaError]) -> CreatePartitionsResponse:
@@ -65,13 +65,17 @@ def _answer(response: CreatePartitionsResponse, failed: Mapping[str, KafkaError]
     return response
 
 
-def _growing(
-    here: Needs, wanted: list[Growth], response: CreatePartitionsResponse
-) -> Generator[None, None, CreatePartitionsResponse]:
+def _growing(here: Needs, request: CreatePartitionsRequest) -> Generator[None, None, CreatePartitionsResponse]:
+    found = _check_all(here, request)
+    response = CreatePartitionsResponse(results=found.results)
+    if request.validate_only or not found.wanted:
+        return response
+    # No other request has a turn between the checks above and the first step of this: one that had given a topic more
+    # partitions, or deleted it, would be undone.
     try:
-        yield from here.changes.growing(wanted)
+        yield from here.changes.growing(found.wanted)
     except OSError as error:
-        names = [growth.topic.name for growth in wanted]
+        names = [growth.topic.name for growth in found.wanted]
         log.error("partitions could not be added to %d topic(s), %s the first: %s", len(names), names[0], error)
         message = f"The partitions could not be stored: {error.strerror}"
         return _answer(response, dict.fromkeys(names, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, message)))
