@@ -375,6 +375,27 @@ def test_records_by_time_and_the_last_as_kcat_prints_them(cluster, muster, kcat)
     assert muster.run("consume", topic, "--since", "2d", "--until-end") == ""
 
 
+def test_an_offset_that_a_partition_has_not_is_the_nearest(cluster: Cluster, muster: Commands, kcat: str) -> None:
+    """kcat goes to the end, and shows none of the records that are there."""
+    topic = cluster.topic(2)
+    cluster.produce(topic, 10, partitions=2)
+    muster("records", "delete", f"{topic}:0", "--before", "3")
+
+    def found(*words: str) -> tuple[list[str], str]:
+        whole = [sys.executable, "-m", "muster", "consume", topic, *words, "--until-end", "--format", r"%p-%o\n"]
+        done = subprocess.run([*whole, "--bootstrap", cluster.bootstrap], capture_output=True, text=True, check=True)
+        return sorted(done.stdout.split()), done.stderr.removeprefix("muster: there is no offset ")
+
+    both = [f"0-{at}" for at in range(3, 5)] + [f"1-{at}" for at in range(1, 5)]
+    assert found("--offset", "1") == (both, f"1: {topic}-0 begins at 3; read from there\n")
+    assert found("--offset", "99") == ([], f"99: {topic}-0 ends at 5, {topic}-1 ends at 5; read from there\n")
+    assert found("--last", "9") == (sorted([*both, "1-0"]), "")
+    words = [kcat, "-C", "-b", cluster.bootstrap, "-t", topic, "-p", "0", "-o", "1", "-e"]
+    theirs = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert theirs.stdout == ""
+    assert "END" in theirs.stderr
+
+
 def test_a_person_is_asked(cluster: Cluster, muster: Commands) -> None:
     """A terminal in place of a script's input."""
     topic = cluster.topic(1)

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, BinaryIO
 
 from muster.cli.common import add_connection, client_settings, pairs, reaching, set_up_log
-from muster.cli.reading_range import Ends, add_range, begin, check_range
+from muster.cli.reading_range import Ends, add_range, begin, check_range, chooses_beginning
 from muster.cli.record_text import as_json, formatter, unpackings
 from muster.client.config import ConsumerConfig
 from muster.client.consumer import Consumer
@@ -87,7 +87,7 @@ def _formatter(arguments: argparse.Namespace) -> Callable[[ConsumerRecord], byte
 def _consume(arguments: argparse.Namespace, output: Output) -> None:
     grouped = arguments.group is not None  # an empty name is no wish to read alone: it is refused as a setting
     settings: dict[str, Any] = {
-        "auto.offset.reset": "earliest" if arguments.from_beginning else "latest",
+        "auto.offset.reset": "earliest" if arguments.from_beginning or chooses_beginning(arguments) else "latest",
         "allow.auto.create.topics": False,
     }
     settings |= client_settings(arguments, ConsumerConfig)

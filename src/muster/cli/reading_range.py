@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 
+from muster.cli.asking import some
 from muster.cli.numbers import natural_number
 from muster.cli.times import datetime_ms, duration_ms
 from muster.client.consumer import Consumer
@@ -20,7 +22,7 @@ def add_range(parser: argparse.ArgumentParser) -> None:
     begin.add_argument(
         "--offset", metavar="N", help="begin here: a number, earliest or latest; -N is --last N (as kcat's -o)"
     )
-    begin.add_argument("--last", type=int, metavar="N", help="begin with the last N of each partition")
+    begin.add_argument("--last", type=int, metavar="N", help="begin N offsets before the end of each partition")
     begin.add_argument("--from-time", metavar="TIME", help="begin with 2013-06-13T17:00 (UTC), or @MILLISECONDS")
     begin.add_argument("--since", metavar="DURATION", help="begin so long ago: 90s, 1h30m, 2d, PT1H30M")
     parser.add_argument("--until-end", action="store_true", help="end where the partitions end now")
@@ -49,13 +51,30 @@ def begin(consumer: Consumer, places: list[TopicPartition], arguments: argparse.
     elif offset == "latest":
         consumer.seek_to_end(places)
     elif isinstance(offset, int) and offset >= 0:
-        for place in places:
-            consumer.seek(place, offset)
+        _seek_to_offset(consumer, places, offset)
     last = arguments.last if arguments.last is not None else -offset if isinstance(offset, int) and offset < 0 else None
     if last is not None:
         begins, ends = consumer.beginning_offsets(places, 10_000), consumer.end_offsets(places, 10_000)
         for place in places:
             consumer.seek(place, max(begins[place], ends[place] - last))
+
+
+def chooses_beginning(arguments: argparse.Namespace) -> bool:
+    """Whether records are wanted that are there already. A log that loses its first ones before they are read is then
+    read from where it begins: the end, where readers of new records go on, would leave out all that is wanted."""
+    return _offset(arguments) not in (None, "latest") or bool(arguments.last) or _begin_ms(arguments) is not None
+
+
+def _seek_to_offset(consumer: Consumer, places: list[TopicPartition], offset: int) -> None:
+    """A partition without that offset is read from the nearest that it has, which is told: kcat and Kafka's console
+    consumer go to the end, and records that are there would not be shown."""
+    begins, ends = consumer.beginning_offsets(places, 10_000), consumer.end_offsets(places, 10_000)
+    for place in places:
+        consumer.seek(place, min(max(offset, begins[place]), ends[place]))
+    without = [f"{place} begins at {begins[place]}" for place in places if begins[place] > offset]
+    without += [f"{place} ends at {ends[place]}" for place in places if ends[place] < offset]
+    if without:
+        print(f"muster: there is no offset {offset}: {some(without)}; read from there", file=sys.stderr)
 
 
 def _offset(arguments: argparse.Namespace) -> int | str | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
 import pytest
 
-from muster.cli import configs, log_dirs, records
+from muster.cli import configs, log_dirs, reading_range, records
 from muster.cli import main as command
 from muster.client.core.admin import ConfigEntry, ConfigResource, ConfigResourceType
 from muster.client.core.admin_configs import ConfigChange, ConfigOperation
@@ -97,6 +98,27 @@ def test_options_that_exclude_each_other(capsys, words: str):
         command.main([*words.split(), *NOWHERE])
     assert ended.value.code == 2
     assert "error:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "chosen"),
+    [
+        ("", False),
+        ("--offset latest", False),
+        ("--last 0", False),
+        ("--offset earliest", True),
+        ("--offset 0", True),
+        ("--offset=-3", True),
+        ("--last 3", True),
+        ("--since 5m", True),
+        ("--from-time @0", True),
+    ],
+)
+def test_which_readers_want_records_that_are_there(words: str, chosen: bool):
+    """If these are gone before they are read, such a reader does not go to the end."""
+    parser = argparse.ArgumentParser()
+    reading_range.add_range(parser)
+    assert reading_range.chooses_beginning(parser.parse_args(words.split())) is chosen
 
 
 def test_health_of_nothing(capsys):
