@@ -474,6 +474,35 @@ def test_processes_end_with_the_one_that_started_them(muster, tmp_path):
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started))
 
 
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_all_processes_ends_it_in_good_order_also_while_they_start(muster, how, tmp_path):
+    """A terminal sends Ctrl-C to all of them, and a service manager SIGTERM."""
+    topic, book = muster.topic(PARTITIONS), tmp_path / "book"
+    produce(muster, topic, some_keys(2_000))
+
+    def children(pid: int) -> list[str]:
+        return [pid for task in Path(f"/proc/{pid}/task").iterdir() for pid in (task / "children").read_text().split()]
+
+    def workers(pid: int) -> list[str]:
+        commands = {child: Path(f"/proc/{child}/cmdline").read_bytes() for child in children(pid)}
+        return [child for child, command in commands.items() if b"spawn_main" in command]
+
+    def end(process: subprocess.Popen[str]) -> None:
+        for pid in (*map(int, workers(process.pid)), process.pid):
+            os.kill(pid, how)
+        assert process.wait(PATIENCE_S) == 0, (tmp_path / "output").read_text()
+        assert set(lines(book, "begin")) == set(lines(book, "end"))
+        assert {place for place, _ in lines(book, "end")} == told(muster, topic)
+
+    with app(muster, topic, "processes", book) as process:
+        wait_until(lambda: workers(process.pid))
+        end(process)
+    begun = len(lines(book, "end"))
+    with app(muster, topic, "processes", book) as process:
+        wait_until(lambda: len(lines(book, "end")) > begun + 50)
+        end(process)
+
+
 def test_stop_waits_for_what_is_under_way(muster):
     topic = muster.topic(1)
     ended: list[int] = []

@@ -91,6 +91,8 @@ class Engine(RebalanceListener):
         self._reading = False
         self._stopping = False
         self._abandoning = False
+        self._torn = False
+        """Whether reading ended by an exception, which may have come at any point."""
         self._error: BaseException | None = None
         self._cause: BaseException | None = None
 
@@ -109,11 +111,12 @@ class Engine(RebalanceListener):
                 commits = self._loop.create_task(self._commit_regularly())
                 self._reading = True
                 await self._read()
-            except asyncio.CancelledError:
-                self._abandoning = True
-                raise
             except Exception as error:
+                self._torn = True
                 self._error = self._error or error
+            except BaseException:  # cancelled; or a signal handler of the program's has raised
+                self._abandoning = self._torn = True
+                raise
             finally:
                 self._stopping, self._reading = True, False
                 await self._wind_up(commits)
@@ -308,7 +311,8 @@ class Engine(RebalanceListener):
             await self._commit(None, max(_COMMIT_MS, self._options.commit_interval_ms))
 
     async def _commit(self, partitions: Iterable[TopicPartition] | None, timeout_ms: int) -> None:
-        self.core.move_to(self._consumer.handled())
+        if not self._torn:  # else there may be records before the position that were not handed out
+            self.core.move_to(self._consumer.handled())
         offsets = self.core.to_commit(partitions)
         if not offsets:
             return
@@ -321,6 +325,8 @@ class Engine(RebalanceListener):
                 self.core.limit_metadata(0)
                 text = "offset.metadata.max.bytes of the broker is smaller than metadata_limit: commits go on without"
                 log.warning("%s metadata, and a restart repeats more", text)
+                if any(what.metadata for what in offsets.values()):
+                    await self._commit(partitions, timeout_ms)  # now: it may be the last one
             else:
                 log.warning("offsets were not committed: %s", error)
         else:

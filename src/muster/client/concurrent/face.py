@@ -14,7 +14,8 @@ from typing import Any
 from muster.client import forks
 from muster.client.concurrent.engine import Engine
 from muster.client.concurrent.options import Choices, consumer_config
-from muster.client.concurrent.workers import Call, DirectCall, OnEnd, ProcessCall, ThreadWorkers, reading
+from muster.client.concurrent.processes import ProcessCall
+from muster.client.concurrent.workers import Call, DirectCall, OnEnd, ThreadWorkers, reading
 from muster.client.core.concurrent.rules import Order, Retry
 from muster.client.serde import Deserializers, GivenDeserializer
 from muster.errors import ConfigError, IllegalStateError

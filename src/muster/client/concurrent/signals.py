@@ -62,6 +62,9 @@ def _tell(number: signal.Signals) -> None:
 
 
 def _is_default(handler: Any) -> bool:
-    """Whether it is Python's own, or that of `asyncio.run`, which cancels the main task at Ctrl-C."""
-    by_asyncio = getattr(getattr(handler, "func", handler), "__qualname__", "") == "Runner._on_sigint"
-    return by_asyncio or handler in (signal.SIG_DFL, signal.default_int_handler)
+    """Whether it is Python's own, that of `asyncio.run`, which cancels the main task at Ctrl-C, or that of a Spark
+    session, which raises KeyboardInterrupt wherever the program is."""
+    handler = getattr(handler, "func", handler)
+    name, module = getattr(handler, "__qualname__", ""), getattr(handler, "__module__", None) or ""
+    by_spark = module.startswith("pyspark.") and name == "SparkContext._do_init.<locals>.signal_handler"
+    return by_spark or name == "Runner._on_sigint" or handler in (signal.SIG_DFL, signal.default_int_handler)

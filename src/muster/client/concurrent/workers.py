@@ -1,4 +1,4 @@
-"""What handles records: asyncio tasks, threads, or threads that each have a process.
+"""What handles records: asyncio tasks, threads, or threads that each have a process (`processes.py`).
 
 An engine starts a job with `start`, and is told by `on_end`, in its event loop, when it has ended. Each job ends once,
 and never within `start`.
@@ -9,18 +9,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import multiprocessing
-import os
-import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from functools import partial
-from multiprocessing import connection
 from queue import SimpleQueue
 from types import CoroutineType
 from typing import Any, Protocol
@@ -28,14 +21,12 @@ from typing import Any, Protocol
 from muster.client.concurrent.outcomes import (
     Outcome,
     UnreadableRecordError,
-    WorkerDiedError,
     WorkerStartError,
     check_returned,
-    failure_of,
 )
 from muster.client.core.concurrent.rules import Failure
 from muster.client.core.concurrent.work import Job
-from muster.client.serde import Deserializers, GivenDeserializer
+from muster.client.serde import Deserializers
 from muster.errors import ConfigError, RecordDeserializationError
 from muster.model import ConsumerRecord
 
@@ -136,8 +127,8 @@ class Call(Protocol):
     def __call__(self, record: ConsumerRecord) -> Failure | None:
         """Handle it. Raises, or returns a failure, if that was in vain."""
 
-    def kill(self) -> None:
-        """End the handling that is under way, if that is possible. Called from another thread."""
+    def kill(self, record: ConsumerRecord) -> None:
+        """End the handling of this record if that is possible, and if it has not ended. Called from another thread."""
 
     def close(self) -> None:
         """Nothing more comes."""
@@ -154,6 +145,8 @@ class ThreadWorkers:
         self._under_way = 0
         self._threads: list[threading.Thread] = []
         self._running: dict[Job, Call] = {}
+        self._unwanted: set[Job] = set()
+        """Jobs that were cancelled, and may not have begun yet."""
         self._ended: deque[tuple[Job, Outcome]] = deque()
         self._told = False
         """Whether the event loop is about to look at what has ended."""
@@ -180,9 +173,9 @@ class ThreadWorkers:
         call = self._make_call()
         while (job := self._jobs.get()) is not None:
             outcome: Outcome
-            self._running[job] = call
+            self._running[job] = call  # before looking, as `cancel` does it the other way round: one of them sees it
             try:
-                outcome = call(job.record)
+                outcome = asyncio.CancelledError() if job in self._unwanted else call(job.record)
             except BaseException as error:
                 outcome = error
             del self._running[job]
@@ -199,13 +192,15 @@ class ThreadWorkers:
         while self._ended:
             job, outcome = self._ended.popleft()
             self._under_way -= 1
+            self._unwanted.discard(job)
             self._on_end(job, outcome)
 
     def cancel(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
+            self._unwanted.add(job)
             call = self._running.get(job)
             if call is not None:
-                call.kill()
+                call.kill(job.record)
 
     def close(self) -> None:
         for _ in self._threads:
@@ -229,85 +224,8 @@ class DirectCall:
         if result is not None:
             check_returned(result)
 
-    def kill(self) -> None:
+    def kill(self, record: ConsumerRecord) -> None:
         """A thread cannot be ended from outside."""
 
     def close(self) -> None:
         """There is nothing to close."""
-
-
-class ProcessCall:
-    """Handles records in a process of its own, one at a time: so a process that dies tells which record killed it.
-
-    The process is started anew when it has died. It is spawned, not forked: the parent has threads and connections.
-    Deserializers are sent once, when it starts, so that they may keep what they have learned.
-    """
-
-    def __init__(self, handler: Handler, *deserializers: GivenDeserializer | None) -> None:
-        self._handler = handler
-        self._deserializers = deserializers
-        self._pool: ProcessPoolExecutor | None = None
-
-    def __call__(self, record: ConsumerRecord) -> Failure | None:
-        pool = self._started()
-        try:
-            return pool.submit(_handle, self._handler, record).result()
-        except BrokenProcessPool:
-            self._pool = None
-            pool.shutdown(wait=False)
-            raise WorkerDiedError("the process that handled the record has died") from None
-
-    def _started(self) -> ProcessPoolExecutor:
-        if self._pool is None:
-            spawn = multiprocessing.get_context("spawn")
-            pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=partial(_begin_process, *self._deserializers))
-            try:
-                pool.submit(os.getpid).result()
-            except (BrokenProcessPool, OSError, RuntimeError) as error:
-                pool.shutdown(wait=False)
-                raise WorkerStartError(
-                    "a worker process ended while it started. It imports the main module once more: what is to happen "
-                    'in the first process alone belongs behind `if __name__ == "__main__":`'
-                ) from error
-            self._pool = pool
-        return self._pool
-
-    def kill(self) -> None:
-        pool = self._pool
-        # Python 3.14 has a method for it; before, the pool's own list of its processes is the only way.
-        for process in list((getattr(pool, "_processes", None) or {}).values()):
-            process.kill()
-
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown()
-
-
-_deserializers = Deserializers(None, None)
-"""In the process: its own."""
-
-
-def _handle(handler: Handler, record: ConsumerRecord) -> Failure | None:
-    """In the process: a failure comes back as words, because not every exception can be pickled, or unpickled."""
-    try:
-        result = reading(handler, _deserializers)(record)
-    except Exception as error:
-        return failure_of(error)
-    if result is not None:
-        check_returned(result)
-    return None
-
-
-def _begin_process(key: GivenDeserializer | None = None, value: GivenDeserializer | None = None) -> None:
-    """In the process: the parent decides about Ctrl-C, and without it there is nothing to do."""
-    global _deserializers
-    _deserializers = Deserializers(key, value)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
-
-
-def _end_with(sentinel: int) -> None:
-    connection.wait([sentinel])
-    os._exit(1)

@@ -15,8 +15,9 @@ import pytest
 
 from muster.client.concurrent import ConcurrentConsumer, RetryLaterError
 from muster.client.concurrent.outcomes import Outcome, WorkerStartError, failure_of
+from muster.client.concurrent.processes import _handle
 from muster.client.concurrent.signals import Signals
-from muster.client.concurrent.workers import DirectCall, OnEnd, TaskWorkers, ThreadWorkers, Workers, _handle
+from muster.client.concurrent.workers import DirectCall, OnEnd, TaskWorkers, ThreadWorkers, Workers
 from muster.errors import ConfigError, WakeupError
 
 
@@ -122,6 +123,40 @@ def test_threads_that_the_system_does_not_give(monkeypatch: pytest.MonkeyPatch) 
     started[0] = allowed = 0
     [outcome] = outcomes(in_threads, lambda _record: None)
     assert isinstance(outcome, WorkerStartError)
+
+
+def test_a_job_that_was_cancelled_before_it_began_is_not_begun() -> None:
+    """Its partition may be another member's by then."""
+    gate, begun = threading.Event(), list[object]()
+
+    def handle(record: object) -> None:
+        begun.append(record)
+        assert gate.wait(60)
+
+    async def scene() -> list[Outcome]:
+        found: list[Outcome] = []
+        both = asyncio.Event()
+
+        def on_end(_job: Any, outcome: Outcome) -> None:
+            found.append(outcome)
+            if len(found) == 2:
+                both.set()
+
+        workers = ThreadWorkers(1, partial(DirectCall, handle), on_end)
+        first, second = a_job(), a_job()
+        workers.start(first)
+        workers.start(second)
+        workers.cancel([second])
+        gate.set()
+        await both.wait()
+        workers.close()
+        assert not workers._unwanted
+        return found
+
+    [fine, cancelled] = asyncio.run(scene())
+    assert fine is None
+    assert isinstance(cancelled, asyncio.CancelledError)
+    assert len(begun) == 1
 
 
 class SpeechlessError(Exception):

@@ -183,6 +183,46 @@ def test_a_broker_that_takes_less_metadata_is_told_less(caplog: pytest.LogCaptur
     assert "commits go on without metadata" in caplog.text
 
 
+def test_the_last_commit_goes_without_metadata_if_the_broker_takes_less() -> None:
+    """There is no next one that could."""
+
+    async def scene() -> None:
+        script, gate = Script(), asyncio.Event()
+        script.refusals.append(KafkaError(ErrorCode.OFFSET_METADATA_TOO_LARGE))
+
+        async def handle(record: ConsumerRecord) -> None:
+            if record.offset == 1:
+                await gate.wait()
+
+        it = engine(handle, script, commit_interval_ms=600_000, drain_timeout_ms=20)
+        run = asyncio.ensure_future(it.run())
+        script.steps.put_nowait(records(b"a", b"b", b"c"))
+        await until(lambda: it.core.counters()["handled"] == 2)
+        it.stop()
+        await run
+        assert [commit[P0] for commit in script.commits] == [OffsetAndMetadata(1, 0, "")]
+
+    play(scene)
+
+
+def test_a_run_that_is_ended_from_outside_does_not_trust_the_position() -> None:
+    """A signal handler of the program's may have raised when it had moved, and its records were not there yet."""
+
+    async def scene() -> None:
+        script = Script()
+        it = engine(fine, script, commit_interval_ms=600_000)
+        run = asyncio.ensure_future(it.run())
+        script.steps.put_nowait(records(b"a"))
+        await until(lambda: it.core.counters()["handled"] == 1)
+        cast(Any, script).handled = lambda: {P0: 100}
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        assert [commit[P0].offset for commit in script.commits] == [1]
+
+    play(scene)
+
+
 def test_what_a_former_owner_has_done_is_asked_and_passed_over() -> None:
     async def scene() -> None:
         script, seen = Script(OffsetAndMetadata(0, 0, encode(P0, 0, Done(3, (0,), 0)))), list[int]()
@@ -403,6 +443,33 @@ def test_signals_are_put_back_and_those_of_the_program_are_left_alone() -> None:
         assert told == [1, 2]
 
     play(scene)
+
+
+def test_the_handler_of_a_spark_session_gives_way_to_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It raises KeyboardInterrupt in the midst of whatever the program does."""
+
+    class SparkContext:
+        def _do_init(self) -> Any:
+            def signal_handler(signal: Any, frame: Any) -> None:
+                raise KeyboardInterrupt
+
+            return signal_handler
+
+    handler = SparkContext()._do_init()
+    handler.__module__, handler.__qualname__ = "pyspark.core.context", "SparkContext._do_init.<locals>.signal_handler"
+
+    async def scene() -> None:
+        told: list[int] = []
+        with Signals(asyncio.get_running_loop(), lambda: told.append(1), wanted=True):
+            signal.raise_signal(signal.SIGINT)
+            await until(lambda: told)
+        assert signal.getsignal(signal.SIGINT) is handler
+
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        play(scene)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_auto_commit_is_off() -> None:

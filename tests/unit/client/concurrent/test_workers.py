@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from muster.client.concurrent.outcomes import Outcome, PoisonRecordError, RetryLaterError, failure_of
-from muster.client.concurrent.workers import DirectCall, ProcessCall, TaskWorkers, ThreadWorkers, Workers, reading
+from muster.client.concurrent.processes import ProcessCall
+from muster.client.concurrent.workers import DirectCall, TaskWorkers, ThreadWorkers, Workers, reading
 from muster.client.core.concurrent.progress import Progress
 from muster.client.core.concurrent.rules import Failure
 from muster.client.core.concurrent.work import Job

@@ -11,6 +11,10 @@ again, it is passed on with each commit, so that a second crash repeats no more 
 
 Offsets at which no record comes (compacted away, of aborted transactions, markers) are done by not coming: `next` is
 behind them when the following record comes.
+
+A signal handler of the program's may raise anywhere in here, and the run then ends with a last commit. So at every
+point between two changes what is committed is done: a record is known as open before `next` is behind it, and what is
+said to be done becomes less before anything else does.
 """
 
 from __future__ import annotations
@@ -115,12 +119,12 @@ class Progress:
 
     def cut(self, offset: int) -> None:
         """Offsets from this one on mean other records now. What is known of those before stays."""
+        self.high, self.left_end = min(self.high, offset), min(self.left_end, offset)
         self.cuts.append(offset)
         self.next = offset
         self._open = {each for each in self._open if each < offset}
         self._order = deque(each for each in self._order if each < offset)
         self._holes.clear()
-        self.high, self.left_end = min(self.high, offset), min(self.left_end, offset)
         while self._epochs and self._epochs[-1][0] >= offset:
             self._epochs.pop()
 
@@ -130,17 +134,20 @@ class Progress:
 
     def add(self, offset: int, leader_epoch: int = NO_LEADER_EPOCH) -> bool:
         """A record has come. Returns whether it is to be handled; a former owner may have done so."""
-        self.next = offset + 1
         if not self._epochs or self._epochs[-1][1] != leader_epoch:
             self._epochs.append((offset, leader_epoch))
-        if offset >= self.left_end:
-            self._holes.clear()
-        elif self._was_done(offset, leader_epoch):
+        if offset < self.left_end and self._was_done(offset, leader_epoch):
+            self.next = offset + 1
             self.skipped += 1
             self.done(offset, leader_epoch)
             return False
         self._open.add(offset)
         self._order.append(offset)
+        self.next = offset + 1
+        if offset >= self.left_end:
+            self._holes.clear()
+        elif self._holes and self._holes[0] == offset:
+            self._holes.popleft()
         return True
 
     def _was_done(self, offset: int, leader_epoch: int) -> bool:
@@ -151,10 +158,7 @@ class Progress:
             return False
         while self._holes and self._holes[0] < offset:
             self._holes.popleft()
-        if self._holes and self._holes[0] == offset:
-            self._holes.popleft()
-            return False
-        return True
+        return not self._holes or self._holes[0] != offset
 
     def done(self, offset: int, leader_epoch: int = NO_LEADER_EPOCH) -> None:
         """A record is done: by its handler, or it is among the dead letters."""
@@ -225,7 +229,8 @@ class Progress:
         end = max(self.high, self.left_end if self.next is None or self.next < self.left_end else -1)
         if end <= base:
             return Done(base)
-        mine = [offset for offset in self._order if offset in self._open and offset < end]
+        come = end if self.next is None else min(end, self.next)
+        mine = [offset for offset in self._order if offset in self._open and offset < come]
         left = [offset for offset in self._holes if self.next is None or offset >= self.next]
         return Done(end, tuple(mine + left), max(self.high_epoch, self.left_epoch))
 

@@ -1,0 +1,172 @@
+"""What handles records in processes: a thread's call that goes to a process of its own, and what runs there."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing import connection, resource_tracker
+from types import FrameType
+
+from muster.client.concurrent.outcomes import WorkerDiedError, WorkerStartError, check_returned, failure_of
+from muster.client.concurrent.workers import Handler, reading
+from muster.client.core.concurrent.rules import Failure
+from muster.client.serde import Deserializers, GivenDeserializer
+from muster.model import ConsumerRecord
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""A terminal, or a service manager, sends them to all processes of a program: what they mean is for the first one."""
+
+
+class ProcessCall:
+    """Handles records in a process of its own, one at a time: so a process that dies tells which record killed it.
+
+    The process is started anew when it has died. It is spawned, not forked: the parent has threads and connections.
+    Deserializers are sent once, when it starts, so that they may keep what they have learned.
+    """
+
+    def __init__(self, handler: Handler, *deserializers: GivenDeserializer | None) -> None:
+        self._handler = handler
+        self._deserializers = deserializers
+        self._pool: ProcessPoolExecutor | None = None
+        self._lock = threading.Lock()
+        self._record: ConsumerRecord | None = None
+        self._unwanted: ConsumerRecord | None = None
+        """The last one whose handling was to end."""
+
+    def __call__(self, record: ConsumerRecord) -> Failure | None:
+        with self._lock:
+            self._record = record
+        try:
+            pool = self._started()
+            with self._lock:
+                if self._unwanted is record:
+                    raise WorkerDiedError("the record was given up before its handler began")
+                future = pool.submit(_handle, self._handler, record)
+            return future.result()
+        except BrokenProcessPool:
+            self._forget()
+            raise WorkerDiedError("the process that handled the record has died") from None
+        finally:
+            with self._lock:
+                self._record = None
+                killed = self._unwanted is record
+            if killed:
+                self._forget()  # else the next record would be the one that finds it dead
+
+    def _started(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            spawn = multiprocessing.get_context("spawn")
+            pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=partial(_begin_process, *self._deserializers))
+            try:
+                with _held_signals():
+                    started = pool.submit(os.getpid)
+                started.result()
+            except (BrokenProcessPool, OSError, RuntimeError) as error:
+                pool.shutdown(wait=False)
+                raise WorkerStartError(
+                    "a worker process ended while it started. It imports the main module once more: what is to happen "
+                    'in the first process alone belongs behind `if __name__ == "__main__":`'
+                ) from error
+            self._pool = pool
+        return self._pool
+
+    def _forget(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False)
+
+    def kill(self, record: ConsumerRecord) -> None:
+        """End the handling of a record, and that of no other, should it have ended meanwhile."""
+        with self._lock:
+            self._unwanted = record
+            if self._record is not record:
+                return
+            # Python 3.14 has a method for it; before, the pool's own list of its processes is the only way.
+            for process in list((getattr(self._pool, "_processes", None) or {}).values()):
+                process.kill()
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+
+@contextmanager
+def _held_signals() -> Iterator[None]:
+    """What this thread starts begins with the signals held back, until `_begin_process` says what they mean there. A
+    Ctrl-C in the second in which Python starts would end the process, and the run with it."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # as it starts it lets the signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# --- in the process --------------------------------------------------------------------------------------------------
+
+_deserializers = Deserializers(None, None)
+"""Its own."""
+
+
+def _handle(handler: Handler, record: ConsumerRecord) -> Failure | None:
+    """A failure comes back as words, because not every exception can be pickled, or unpickled."""
+    try:
+        result = reading(handler, _deserializers)(record)
+    except Exception as error:
+        return failure_of(error)
+    if result is not None:
+        check_returned(result)
+    return None
+
+
+def _begin_process(key: GivenDeserializer | None = None, value: GivenDeserializer | None = None) -> None:
+    """The parent decides about the end, and without it there is nothing to do."""
+    global _deserializers
+    _deserializers = Deserializers(key, value)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Not ignored: programs that a handler starts would ignore it too, and could not be ended by it.
+    signal.signal(signal.SIGTERM, _left_to_the_parent)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_hold, after_in_parent=_let_through, after_in_child=_as_usual)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _left_to_the_parent(number: int, frame: FrameType | None) -> None:
+    """The parent waits for handlers under way, and then ends this process."""
+
+
+_masks = threading.local()
+
+
+def _hold() -> None:
+    """Before a handler forks: the child may be told to end before it has got so far that it would."""
+    _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _let_through() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _masks.before)
+
+
+def _as_usual() -> None:
+    """In a child that a handler has forked: `multiprocessing`, among others, ends them by SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _let_through()
+
+
+def _end_with(sentinel: int) -> None:
+    connection.wait([sentinel])
+    os._exit(1)
