@@ -148,6 +148,8 @@ class Durability:
                 await loop.run_in_executor(self._keeper, work, now_ms(), self._breathe)
             except CompactionStopped:
                 return
+            except OSError as error:
+                log.error("%s failed: %s; it is tried again in %.0f s", what, error, every_s)
             except Exception:
                 log.exception("%s failed; it is tried again in %.0f s", what, every_s)
 

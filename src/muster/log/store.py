@@ -391,8 +391,7 @@ class LogStore:
         try:
             self.write_checkpoints()
             one_by_one = False
-        except OSError as error:  # the disk may be full: just then files have to go
-            logger.warning("%s: where logs begin could not be written: %s", self.root, error.strerror)
+        except OSError:  # the disk may be full: just then files have to go. What is below raises it again, if it lasts.
             one_by_one = True
         for log, doomed in retired:
             log.remove(doomed, one_by_one=one_by_one)

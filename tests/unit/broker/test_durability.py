@@ -154,6 +154,21 @@ async def test_logs_are_compacted_between_two_looks_at_what_is_too_old(tmp_path:
                 await asyncio.sleep(0.001)
 
 
+async def test_a_full_disk_is_told_in_a_sentence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    disk = FaultyDisk()
+    async with running(tmp_path, {"log.retention.check.interval.ms": 5}, files=disk) as broker:
+        broker.changes.create_topic("t", 1, {})
+        log = broker.partitions.get("t", 0)
+        assert log is not None
+        disk.fill_up(100)
+        log.append(batch((b"k", b"v")), now=NOW)
+        while "retention failed: [Errno 28]" not in caplog.text:
+            log.delete_records(-1)
+            await asyncio.sleep(0.01)
+        disk.mend()
+    assert "Traceback" not in caplog.text
+
+
 async def test_syncs_and_housekeeping_go_on_after_one_that_raised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -233,7 +233,9 @@ class _Work:
             if changed:
                 self._here.topics.change_all(changed)
         except OSError as error:
-            log.error("settings of %d topic(s), %s the first, are not stored: %s", len(changed), changed[0][0], error)
+            log.error(
+                "settings of %d topic(s), %s the first, are not stored: %s", len(changed), changed[0][0].name, error
+            )
             for topic, _, _ in changed:
                 self._topics[topic.name][0].error = _not_stored(error)
             return self._answer(self._results)
