@@ -24,7 +24,7 @@ async def main() -> None:
     consumer = AsyncConsumer(bootstrap_servers="localhost:9092", group_id="by-duckdb", auto_offset_reset="earliest")
     async with consumer:
         consumer.subscribe(["flights"])
-        while True:
+        while True:  # until Ctrl-C
             for table in (await consumer.poll_arrow(columns=["value"])).values():
                 database.register("batch", table)
                 database.execute(ADD)

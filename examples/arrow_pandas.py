@@ -18,7 +18,7 @@ with Consumer(
     enable_auto_commit=False,
 ) as consumer:
     consumer.subscribe(["flights"])
-    while True:
+    while True:  # until Ctrl-C
         for table in consumer.poll_arrow(columns=["value", "offset"]).values():
             flights = pd.DataFrame.from_records(table.to_pandas()["value"].map(json.loads))
             delays = delays.add(flights.groupby("carrier")["delay"].sum(), fill_value=0).astype("int64")

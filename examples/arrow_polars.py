@@ -13,7 +13,7 @@ delays = pl.DataFrame(schema={"carrier": pl.String, "flights": pl.UInt32, "delay
 
 with Consumer(bootstrap_servers="localhost:9092", group_id="by-polars", auto_offset_reset="earliest") as consumer:
     consumer.subscribe(["flights"])
-    while True:
+    while True:  # until Ctrl-C
         for table in consumer.poll_arrow(columns=["value"]).values():
             values = pl.DataFrame(table).select(pl.col("value").cast(pl.String).str.json_decode(FLIGHT)).unnest("value")
             new = values.group_by("carrier").agg(flights=pl.len().cast(pl.UInt32), delay=pl.col("delay").sum())

@@ -51,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     describe = actions.add_parser("describe", help="show settings")
     alter = actions.add_parser("alter", help="change settings, and leave the others as they are")
-    listing = actions.add_parser("list", help="show what has settings of its own (Kafka 4.1)")
+    listing = actions.add_parser(
+        "list", help="show topics, brokers, and the groups and client-metrics that have settings (Kafka 4.1)"
+    )
     for action in (describe, alter):
         action.add_argument("kind", choices=tuple(KINDS), metavar="KIND", help=", ".join(KINDS))
         action.add_argument("names", nargs="*", metavar="NAME", help="topics, groups, brokers' ids")

@@ -10,6 +10,7 @@ they say.
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import logging
 import re
@@ -102,10 +103,21 @@ def read(path: str) -> dict[str, str]:
         ConfigError: it cannot be read.
     """
     try:
-        text = Path(path).read_bytes().decode("iso-8859-1")
+        text = Path(path).read_bytes().removeprefix(codecs.BOM_UTF8).decode("iso-8859-1")
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    return dict(_pair(path, number, line) for number, line in _lines(text))
+    found: dict[str, str] = {}
+    for number, line in _lines(text):
+        if _was_utf_8(line):
+            log.warning(
+                "%s, line %d: it seems to be UTF-8, and is read as ISO-8859-1, as Java does: write letters beyond "
+                "ASCII as \\uXXXX",
+                path,
+                number,
+            )
+        key, value = _pair(path, number, line)
+        found[key] = value
+    return found
 
 
 def check(path: str, found: Mapping[str, str], known: Iterable[str]) -> None:
@@ -115,20 +127,25 @@ def check(path: str, found: Mapping[str, str], known: Iterable[str]) -> None:
     nearest that exists.
 
     Raises:
-        ConfigError: a setting would change how the client proves its identity, in a way that is not possible here.
+        ConfigError: a setting would change how the client proves its identity, in a way that is not possible here; or
+            it is another file altogether. Without its settings the way would lead to another cluster.
     """
     names = set(known)
+    if found and not any(_is_kafkas(key, names) for key in found):
+        raise ConfigError(f"{path} has no setting of Kafka's clients: is it another file?")
+    odd = 0
     for key, value in found.items():
         if _name(key) in names:
             continue
         if key in NOT_POSSIBLE or key.startswith(_ASSERTIONS):
             _refuse(path, key, value)
         elif not is_like_a_setting(key):
-            log.warning(
-                "%s: a line in it begins with no name of a setting; does the line before lack its backslash?", path
-            )
+            odd += 1
         elif key not in WITHOUT_MEANING:
             log.warning("%s: %s is no setting of Kafka's clients%s", path, key, _nearest(_name(key), names))
+    if odd:
+        lines = "a line in it begins" if odd == 1 else f"{odd} lines in it begin"
+        log.warning("%s: %s with no name of a setting; does the line before lack its backslash?", path, lines)
 
 
 def is_like_a_setting(text: str) -> bool:
@@ -141,6 +158,10 @@ def choose(found: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
     """Those of a file's settings that one client knows, by Kafka's names; `known` has them with underscores."""
     names = set(known)
     return {key: value for key, value in found.items() if _name(key) in names}
+
+
+def _is_kafkas(key: str, names: set[str]) -> bool:
+    return _name(key) in names or key in WITHOUT_MEANING | NOT_POSSIBLE or key.startswith(_ASSERTIONS)
 
 
 def _name(key: str) -> str:
@@ -158,6 +179,14 @@ def _nearest(name: str, names: Iterable[str]) -> str:
         return f": {other}"
     near = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.5)
     return f"; did you mean {near[0].replace('_', '.')}?" if near else ""
+
+
+def _was_utf_8(line: str) -> bool:
+    """Whether a line has letters that hardly mean themselves: two signs of Latin for each."""
+    try:
+        return not line.isascii() and bool(line.encode("iso-8859-1").decode())
+    except UnicodeDecodeError:
+        return False
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

@@ -29,7 +29,7 @@ from muster.client.config import ClientConfig, ConsumerConfig
 from muster.client.core.concurrent import dead_letters
 from muster.client.core.concurrent.core import ConcurrentCore
 from muster.client.core.concurrent.rules import Rules
-from muster.client.core.concurrent.work import Job
+from muster.client.core.concurrent.work import Job, State
 from muster.client.listener import RebalanceListener
 from muster.errors import (
     CommitFailedError,
@@ -252,9 +252,11 @@ class Engine(RebalanceListener):
             cause = outcome.error if isinstance(outcome, UnreadableRecordError) else outcome
             self._cause = cause if isinstance(cause, BaseException) else None
         record, most = job.record, self._options.rules.retry.max_attempts
+        after = f"; it goes to {self._options.dead_letter_topic}" if job.state is State.DEAD_LETTER else ""
         log.warning(
-            "%s-%d, offset %d: attempt %d of %d failed: %s: %s",
-            *(record.topic, record.partition, record.offset, job.attempts, most, failure.exception, failure.message),
+            "%s-%d, offset %d: attempt %d of %d failed: %s: %s%s",
+            *(record.topic, record.partition, record.offset, job.attempts, most),
+            *(failure.exception, failure.message, after),
         )
 
     def _handler_failed(self, job: Job) -> HandlerFailedError:

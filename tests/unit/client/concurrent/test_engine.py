@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
@@ -385,6 +386,34 @@ def test_a_dead_letter_that_is_too_large_goes_without_its_stack_trace() -> None:
         assert letters.is_closed
 
     play(scene)
+
+
+@pytest.mark.parametrize("letters", [Letters(), None], ids=["dead letters", "none"])
+def test_the_log_says_at_which_attempt_and_where_a_record_goes(
+    letters: Letters | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        script = Script()
+
+        async def handle(_record: ConsumerRecord) -> None:
+            raise ValueError("never")
+
+        it = engine(handle, script, letters, retry=Retry(max_attempts=2, delay_ms=1))
+        run = asyncio.ensure_future(it.run())
+        script.steps.put_nowait(records(b"a"))
+        await until(lambda: it.core.metrics.failed_attempts == 2)
+        it.stop()
+        with suppress(HandlerFailedError):
+            await run
+
+    play(scene)
+    said = [one for one in caplog.messages if "attempt" in one]
+    goes = "" if letters is None else "; it goes to flights-dead"
+    failed = "failed: ValueError: never"
+    assert said == [
+        f"flights-0, offset 0: attempt 1 of 2 {failed}",
+        f"flights-0, offset 0: attempt 2 of 2 {failed}{goes}",
+    ]
 
 
 def test_a_worker_that_cannot_start_ends_the_run_and_is_no_failure_of_its_record() -> None:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -108,3 +109,28 @@ def test_a_process_that_crashes_fails_one_record(shared: ProcessCall) -> None:
     with pytest.raises(WorkerDiedError):
         shared(record(b"segfault"))
     assert pid_of(shared) != before
+
+
+TOLD_WHILE_IT_STARTS = """
+import os, signal
+from muster.client.concurrent.processes import ProcessCall
+from muster.model import ConsumerRecord
+
+def handle(record):
+    print(signal.pthread_sigmask(signal.SIG_BLOCK, []), flush=True)
+
+if __name__ == "__main__":
+    call = ProcessCall(handle)
+    print(call(ConsumerRecord("flights", 0, 0, 0, 0, None, None)), signal.pthread_sigmask(signal.SIG_BLOCK, []))
+    call.close()
+else:  # the process imports this file as it starts
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(os.getpid(), number)
+"""
+
+
+def test_so_are_signals_in_the_moment_in_which_a_process_starts(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(TOLD_WHILE_IT_STARTS)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("set()\nNone set()\n", "", 0)

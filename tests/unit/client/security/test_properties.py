@@ -42,6 +42,7 @@ def reading(tmp_path):
         (r"a=\ud83d\ude00", {"a": "😀"}),
         (r"a\=b\ c=d", {"a=b c": "d"}),
         ("a=\xfc", {"a": "ü"}),
+        (b"\xef\xbb\xbfa=b", {"a": "b"}),
     ],
 )
 def test_lines_are_read_as_java_reads_them(reading, text, found):
@@ -88,7 +89,32 @@ def test_a_line_of_a_key_is_not_shown(tmp_path, caplog):
     path.write_text("ssl.keystore.key=-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANhush/+\n-----END PRIVATE KEY-----\n")
     check("f", read(str(path)), {*KNOWN, "ssl_keystore_key"})
     said = "f: a line in it begins with no name of a setting; does the line before lack its backslash?"
-    assert [record.getMessage() for record in caplog.records] == [said] * 2
+    assert [record.getMessage() for record in caplog.records] == [
+        said.replace("a line in it begins", "2 lines in it begin")
+    ]
+    caplog.clear()
+    check("f", {"security.protocol": "SSL", "MII": ""}, {*KNOWN})
+    assert [record.getMessage() for record in caplog.records] == [said]
+
+
+def test_a_file_of_another_kind_does_not_lead_to_another_cluster(caplog):
+    """As a certificate, or a typing error in the only setting: the address would be the default one."""
+    for found in {"-----BEGIN": "CERTIFICATE-----", "MII": ""}, {"bootstrap.server": "a:1"}:
+        with pytest.raises(ConfigError, match="f has no setting of Kafka's clients: is it another file"):
+            check("f", found, KNOWN)
+    for found in {}, {"metric.reporters": ""}, {"config.providers": ""}:
+        check("f", found, KNOWN)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("a=1\nb=hush ü".encode(), True), (b"b=hush \xfc", False), (b"b=\\u00fc", False), ("# ü\nb=1".encode(), False)],
+)
+def test_letters_that_java_reads_otherwise_are_told_without_the_value(reading, caplog, text, told):
+    reading(text)
+    said = [record.getMessage() for record in caplog.records]
+    assert [("line 2: it seems to be UTF-8" in one, "hush" in one) for one in said] == [(True, False)] * told
 
 
 @pytest.mark.parametrize("key", ["ssl.engine.factory.class", "config.providers", "sasl.oauthbearer.assertion.file"])
