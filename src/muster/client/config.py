@@ -167,7 +167,8 @@ class ProducerConfig(ClientConfig):
 
     `enable_idempotence` None, the default, means: yes, unless `acks`, `retries` or
     `max_in_flight_requests_per_connection` were given values that rule it out. `acks` is "all", 1 or 0.
-    `delivery_timeout_ms` bounds everything from `send` to the answer, retries included.
+    `delivery_timeout_ms` bounds everything from `send` to the answer, retries included. Records of one batch have one
+    fate: a batch is given up so long after its first record, and records that came later go with it, as in Kafka.
     """
 
     acks: int | str = "all"

@@ -8,7 +8,7 @@ For each producer id: the epoch, and the last five batches as ranges of sequence
 - of an unknown producer (it expired, or its records are gone) is accepted with any sequence, so today's brokers have
   no use for UNKNOWN_PRODUCER_ID.
 The rules are those of Kafka's ProducerAppendInfo and ProducerStateManager, the snapshot is theirs too
-(version 1: int16 version, uint32 CRC-32C of what follows, then an array of entries).
+(version 1: int16 version, uint32 CRC-32C of what follows, then an array of entries), but for the number of entries.
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ class ProducedBatch(NamedTuple):
     first_offset: int
     last_offset: int
     timestamp: int
+
+
+_NO_BATCH = ProducedBatch(-1, -1, -1, -1, -1)
 
 
 @dataclass(slots=True)
@@ -130,22 +133,26 @@ class ProducerState:
     # ---------------------------------------------------------------------------------------------- snapshots
 
     def encode(self) -> bytes:
-        """The snapshot's bytes: of each producer only the last batch, as Kafka has it."""
-        parts = [_COUNT.pack(len(self.producers))]
-        for producer_id, entry in self.producers.items():
-            last = entry.batches[-1] if entry.batches else ProducedBatch(-1, -1, -1, -1, -1)
-            parts.append(
-                _ENTRY.pack(
-                    producer_id,
-                    entry.epoch,
-                    last.last_sequence,
-                    last.last_offset,
-                    last.last_offset - last.first_offset,
-                    entry.last_timestamp,
-                    -1,
-                    -1,
-                )
+        """The snapshot's bytes: an entry for each batch that is remembered, the newest of a producer last.
+
+        Kafka's broker writes the last batch alone, and of several entries it believes the last. But a broker that was
+        stopped well has to know all five again: with one copy of each partition, nobody else does."""
+        parts = [
+            _ENTRY.pack(
+                producer_id,
+                entry.epoch,
+                batch.last_sequence,
+                batch.last_offset,
+                batch.last_offset - batch.first_offset,
+                entry.last_timestamp if batch is batches[-1] else batch.timestamp,
+                -1,
+                -1,
             )
+            for producer_id, entry in self.producers.items()
+            for batches in [entry.batches or (_NO_BATCH,)]
+            for batch in batches
+        ]
+        parts.insert(0, _COUNT.pack(len(parts)))
         body = b"".join(parts)
         return _VERSION.pack(1, crc32c(body)) + body
 
@@ -163,7 +170,10 @@ class ProducerState:
             for at in range(count):
                 fields = _ENTRY.unpack_from(data, _VERSION.size + _COUNT.size + at * _ENTRY.size)
                 producer_id, epoch, sequence, offset, delta, timestamp, _, _ = fields
-                entry = state.producers[producer_id] = ProducerEntry(epoch, timestamp)
+                entry = state.producers.get(producer_id)
+                if entry is None or entry.epoch != epoch:
+                    entry = state.producers[producer_id] = ProducerEntry(epoch)
+                entry.last_timestamp = timestamp
                 if offset >= 0:
                     first = (sequence - delta) & _MAX_SEQUENCE
                     entry.batches.append(ProducedBatch(first, sequence, offset - delta, offset, timestamp))
