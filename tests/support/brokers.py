@@ -123,7 +123,6 @@ class BrokerProcess:
         if ready is None:
             self.kill()
             raise AssertionError(f"the broker did not start: {line!r}\n{self.log()[-2000:]}")
-        self.port = int(ready[1].rpartition(":")[2])
         self.cluster_id = ready[2]
 
     def kill(self) -> None:

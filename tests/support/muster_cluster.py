@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from typing import Any
 from muster.client.consumer import Consumer
 from muster.client.producer import Producer
 from muster.errors import ErrorCode
+from muster.local.ports import free_ports
+from muster.local.relay import Relay
 from muster.model import TopicPartition
 from muster.protocol import messages as m
 from tests.support.brokers import BrokerProcess, RawClient
@@ -31,9 +33,18 @@ def eventually(what: Callable[[], Any]) -> Any:
 
 
 class Cluster:
-    """Three brokers; `running` starts and ends them."""
+    """Three brokers; `running` starts and ends them. With `gated`, clients reach each by a relay in `gates`, which can
+    lose what it answers."""
 
-    def __init__(self, folder: Path, address: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        address: str,
+        more: Mapping[str, object] | None = None,
+        *,
+        fsync: str = "interval",
+        gated: bool = False,
+    ) -> None:
         self.address = address
         self.folder = folder
         settings: dict[str, object] = {
@@ -41,21 +52,33 @@ class Cluster:
             "zookeeper.session.timeout.ms": 2_000,
             "offsets.topic.num.partitions": 6,
             "num.partitions": 3,
+            **(more or {}),
         }
         self.settings = settings
-        self.brokers = {
-            number: BrokerProcess(folder / f"broker{number}", {**settings, "node.id": number}) for number in (1, 2, 3)
-        }
+        self.gates: dict[int, Relay] = {}
+        self.brokers: dict[int, BrokerProcess] = {}
+        for number in (1, 2, 3):
+            own = {**settings, "node.id": number}
+            [port] = free_ports(1) if gated else [0]
+            if gated:
+                self.gates[number] = Relay(port, patience_s=0)
+                own["advertised.listeners"] = f"PLAINTEXT://127.0.0.1:{self.gates[number].port}"
+            self.brokers[number] = BrokerProcess(folder / f"broker{number}", own, fsync)
+            self.brokers[number].port = port
 
     @property
     def bootstrap(self) -> str:
         """The addresses of all."""
+        if self.gates:
+            return ",".join(f"127.0.0.1:{gate.port}" for gate in self.gates.values())
         return ",".join(broker.bootstrap for broker in self.brokers.values())
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Cluster]:
         """All are there, and know each other."""
         with contextlib.ExitStack() as held:
+            for gate in self.gates.values():
+                held.enter_context(gate)
             for broker in self.brokers.values():
                 held.callback(broker.stop)
                 broker.start()

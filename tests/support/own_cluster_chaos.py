@@ -2,8 +2,10 @@
 
 The judge is the same as for Apache Kafka's, though a partition is on one broker here: what that broker has acknowledged
 is on its disk, so its writers and readers wait until it is back, and then nothing may be missing, there twice or in
-another order. Groups are in ZooKeeper and do not wait for a broker. Beside that load, topics are created, given more
-partitions and deleted: what was acknowledged of that is so in the end, for every broker.
+another order. Groups are in ZooKeeper and do not wait for a broker, unless a run's `World` has them in its logs. What a
+broker answers may be lost after it has written: then its producers say it again, also to a broker that has been started
+since. Beside that load, topics are created, given more partitions and deleted: what was acknowledged of that is so in
+the end, for every broker.
 """
 
 from __future__ import annotations
@@ -12,16 +14,17 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 from muster.client import Admin, NewTopic
 from muster.errors import ErrorCode, KafkaError
+from muster.local.zookeeper import ZooKeeperServer
 from muster.protocol import messages as m
+from tests.support.brokers import BrokerProcess
 from tests.support.cluster_chaos import AWAY, Facts, Schedule, Worker
 from tests.support.muster_cluster import Cluster, eventually
-from tests.support.zookeepers import ZooKeeperServer
 
 SERVERS = ("1", "2", "3", "zookeeper", "coordinator", "controller")
 """Three brokers by their numbers; ZooKeeper; the brokers that at that moment coordinate the group of blocking consumers
@@ -33,17 +36,43 @@ TOGETHER = (("1", "2", "3"), ("coordinator", "zookeeper"), ("zookeeper", "1"), (
 APART_S = 0.2
 """Between them. A coordinator is asked meanwhile, which may acknowledge nothing that ZooKeeper has not taken."""
 
+MUTE_S = 0.3
+"""How long brokers take requests whose answers are lost: a producer has all under way then that it may have."""
+
 LONG_S = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Away:
-    """Some servers are away for `for_s`; the next ones go `then_s` after they have come back."""
+    """Some servers are away for `for_s`; the next ones go `then_s` after they have come back.
+
+    If they are `mute`, what the brokers among them answer in the moment before is lost with all their connections. All
+    that happens to those that are `cut` is that.
+    """
 
     do: str
     servers: tuple[str, ...]
     for_s: float
     then_s: float
+    mute: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What is shaken: how many ZooKeepers there are, of which the leader is meant, where groups are, and what
+    acknowledged means."""
+
+    zookeepers: int = 1
+    store: str = "zookeeper"
+    fsync: str = "interval"
+
+
+def world(seed: int) -> World:
+    """That of a seed; half of them are as `World()`."""
+    random = Random(f"world {seed}")
+    if random.random() < 0.5:
+        return World()
+    return World(random.choice((1, 3)), random.choice(("zookeeper", "log")), random.choice(("interval", "always")))
 
 
 def draw(seed: int) -> Schedule[Away]:
@@ -56,7 +85,9 @@ def draw(seed: int) -> Schedule[Away]:
         servers = first[len(steps)] if len(steps) < len(first) else random.choice((*first, *TOGETHER))
         # Sessions with ZooKeeper last two seconds: about half of the steps are over before.
         for_s = random.choice((random.uniform(0.1, 2), random.uniform(2, 9)))
-        steps.append(Away(random.choice(AWAY), servers, round(for_s, 1), random.choice((0, 0.5, 2))))
+        do = random.choice(AWAY if "zookeeper" in servers else (*AWAY, "cut"))
+        mute = do == "cut" or random.random() < 0.5
+        steps.append(Away(do, servers, round(for_s, 1), random.choice((0, 0.5, 2)), mute))
     return Schedule(
         seed,
         random.choice((1, 3, 6)),
@@ -68,23 +99,36 @@ def draw(seed: int) -> Schedule[Away]:
 
 
 class Shaken:
-    """Three brokers and their ZooKeeper; `group` is the one of which the coordinator is meant."""
+    """Three brokers and their ZooKeepers; `group` is the one of which the coordinator is meant."""
 
-    def __init__(self, cluster: Cluster, zookeeper: ZooKeeperServer, group: str) -> None:
+    def __init__(self, cluster: Cluster, zookeepers: Sequence[ZooKeeperServer], group: str) -> None:
         self._cluster = cluster
-        self._zookeeper = zookeeper
+        self._zookeepers = zookeepers
         self._group = group
 
     def shake(self, step: Away) -> None:
         """Do one step."""
         numbers = [self._number(server) for server in step.servers]
+        zookeeper = self._leader() if 0 in numbers else self._zookeepers[0]
+        gates = [self._cluster.gates[number] for number in numbers if number and step.mute]
+        for gate in gates:
+            gate.hold()
+        time.sleep(MUTE_S if gates else 0)
         for number in numbers:
-            self._take(step.do, number)
+            self._take(step.do, self._cluster.brokers.get(number, zookeeper))
             time.sleep(APART_S)
+        for gate in gates:
+            gate.cut()
         time.sleep(step.for_s)
         for number in sorted(numbers):
-            self._bring(step.do, number)
+            self._bring(step.do, self._cluster.brokers.get(number, zookeeper))
         time.sleep(step.then_s)
+
+    def _leader(self) -> ZooKeeperServer:
+        if len(self._zookeepers) == 1:
+            return self._zookeepers[0]
+        found: ZooKeeperServer = eventually(lambda: next((z for z in self._zookeepers if z.mode == "leader"), None))
+        return found
 
     def _number(self, server: str) -> int:
         """Which broker is meant; 0 is ZooKeeper."""
@@ -113,24 +157,24 @@ class Shaken:
                 return max(0, self._cluster.controller(asked))
         return 0
 
-    def _take(self, do: str, number: int) -> None:
-        server = self._cluster.brokers.get(number, self._zookeeper)
-        if do == "freeze":
-            self._send(number, signal.SIGSTOP)
-        elif do == "kill":
-            server.kill()
-        else:
-            server.stop()
+    def _take(self, do: str, server: BrokerProcess | ZooKeeperServer) -> None:
+        match do:
+            case "freeze":
+                self._send(server, signal.SIGSTOP)
+            case "kill":
+                server.kill()
+            case "term":
+                server.stop()
 
-    def _bring(self, do: str, number: int) -> None:
+    def _bring(self, do: str, server: BrokerProcess | ZooKeeperServer) -> None:
         if do == "freeze":
-            self._send(number, signal.SIGCONT)
-        else:
-            self._cluster.brokers.get(number, self._zookeeper).start()
+            self._send(server, signal.SIGCONT)
+        elif do != "cut":
+            server.start()
 
-    def _send(self, number: int, what: signal.Signals) -> None:
-        pid = self._cluster.brokers.get(number, self._zookeeper).pid
-        assert pid, f"server {number} has ended by itself"
+    def _send(self, server: BrokerProcess | ZooKeeperServer, what: signal.Signals) -> None:
+        pid = server.pid
+        assert pid, f"{server} has ended by itself"
         os.kill(pid, what)
 
 

@@ -20,12 +20,15 @@ class Relay:
     """Listens on a port, and joins each connection to one of its own to `target`. A context manager.
 
     What the target sends back may be late by `delay_ms`, or held altogether (`hold`, `release`); what is sent to the
-    target passes at once. An end of a connection passes in its turn, as bytes do.
+    target passes at once. An end of a connection passes in its turn, as bytes do. What is held when all connections
+    are ended (`cut`) is lost.
     """
 
-    def __init__(self, target: int) -> None:
-        """`target` is a port of the loopback interface, at which nothing has to listen yet."""
+    def __init__(self, target: int, *, patience_s: float | None = None) -> None:
+        """`target` is a port of the loopback interface, at which nothing has to listen yet: a connection waits for it
+        for `patience_s`, five seconds if that is None."""
         self.target = target
+        self._patience_s = patience_s
         self.delay_ms = 0
         self._free = threading.Event()
         self._free.set()
@@ -42,6 +45,14 @@ class Relay:
 
     def release(self) -> None:
         """Let what was held pass, and what comes."""
+        self._free.set()
+
+    def cut(self) -> None:
+        """End all connections. What was held of them never passes; new ones are free."""
+        with self._lock:
+            for one in self._sockets:
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)  # the threads that wait for it close it
         self._free.set()
 
     def close(self) -> None:
@@ -85,7 +96,7 @@ class Relay:
         The sequence: a server votes for another, and comes before that one listens. Without a relay it is refused,
         and try again; one that is accepted and dropped votes anew, and the other waits 30 s for it.
         """
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + (_PATIENCE_S if self._patience_s is None else self._patience_s)
         while not self._closed:
             try:
                 return socket.create_connection((LOOPBACK, self.target))

@@ -136,7 +136,7 @@ class ProducerState:
         """The snapshot's bytes: an entry for each batch that is remembered, the newest of a producer last.
 
         Kafka's broker writes the last batch alone, and of several entries it believes the last. But a broker that was
-        stopped well has to know all five again: with one copy of each partition, nobody else does."""
+        stopped well has to know all five again: with one copy of each partition, no other broker does."""
         parts = [
             _ENTRY.pack(
                 producer_id,

@@ -14,10 +14,11 @@ import pytest
 
 from muster.client import Admin, NewTopic
 from muster.errors import KafkaError
+from muster.local.zookeeper import Ensemble
 from tests.support import scale
 from tests.support.cluster_chaos import Facts, Schedule, carry_out, judge
 from tests.support.muster_cluster import Cluster, Commits, eventually
-from tests.support.own_cluster_chaos import Away, Shaken, Topics, draw
+from tests.support.own_cluster_chaos import Away, Shaken, Topics, World, draw, world
 from tests.support.zookeepers import ZooKeeperServer
 
 pytestmark = pytest.mark.slow
@@ -28,13 +29,33 @@ SHORT = Schedule(
     request_timeout_ms=2_000,
     assignor="cooperative-sticky",
     racks=False,
-    steps=(Away("kill", ("zookeeper", "coordinator"), 0, 0), Away("freeze", ("controller",), 3, 0)),
+    steps=(
+        Away("kill", ("zookeeper", "coordinator"), 0, 0, mute=True),
+        Away("term", ("1",), 0, 0, mute=True),
+        Away("freeze", ("controller",), 3, 0),
+    ),
 )
 
 
+def world_of(schedule: Schedule[Away]) -> World:
+    """The short schedule's is the usual one."""
+    return World() if schedule is SHORT else world(schedule.seed)
+
+
 @pytest.fixture
-def cluster(own_zookeeper: ZooKeeperServer, tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path, f"{own_zookeeper.address}/muster").running() as made:
+def zookeepers(schedule: Schedule[Away], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ensemble]:
+    """ZooKeeper for this test alone, with the jars and the Java of the tests."""
+    monkeypatch.setattr("muster.local.zookeeper.zookeeper_classpath", ZooKeeperServer(tmp_path).classpath)
+    monkeypatch.setattr("muster.local.zookeeper.find_java", lambda _: ZooKeeperServer(tmp_path).java())
+    with Ensemble(tmp_path / "zookeepers", world_of(schedule).zookeepers, fsync=False) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture
+def cluster(zookeepers: Ensemble, schedule: Schedule[Away], tmp_path: Path) -> Iterator[Cluster]:
+    found = world_of(schedule)
+    store = {"group.coordinator.store": found.store}
+    with Cluster(tmp_path, f"{zookeepers.address}/muster", store, fsync=found.fsync, gated=True).running() as made:
         yield made
 
 
@@ -43,7 +64,7 @@ def cluster(own_zookeeper: ZooKeeperServer, tmp_path: Path) -> Iterator[Cluster]
     "schedule", [SHORT, *map(draw, scale.schedules(0))], ids=lambda schedule: f"seed{schedule.seed}"
 )
 def test_brokers_and_zookeeper_shaken_lose_and_repeat_and_disorder_nothing(
-    cluster, own_zookeeper, schedule, record_property
+    cluster, zookeepers, schedule, record_property
 ):
     """acks=all, idempotence, groups of both faces and readers of ranges; what is on a broker waits until it is back."""
     topic = f"t-{uuid.uuid4().hex[:8]}"
@@ -52,7 +73,7 @@ def test_brokers_and_zookeeper_shaken_lose_and_repeat_and_disorder_nothing(
         found = admin.create_topics([new])[topic]
         assert not isinstance(found, KafkaError), found
     eventually(lambda: all(len(cluster.leaders(topic, n)) == schedule.partitions for n in cluster.brokers))
-    shaken = Shaken(cluster, own_zookeeper, group=f"{topic}-blocking")
+    shaken = Shaken(cluster, zookeepers.servers, group=f"{topic}-blocking")
     commits = Commits(cluster, topic)
     commits.start()
     beside = Facts({})
@@ -63,7 +84,7 @@ def test_brokers_and_zookeeper_shaken_lose_and_repeat_and_disorder_nothing(
     count = {group: sum(len(rows) for _, rows in runs) for group, runs in facts.runs.items()}
     topic_count = f"{len(topics.known)} topics, {len(topics.failed)} requests about them failed"
     told = f"{len(facts.acknowledged)} acknowledged, {count} read by groups, {topic_count}"
-    record_property("soak", f"seed {schedule.seed}: {told}")
+    record_property("soak", f"seed {schedule.seed}, {world_of(schedule)}: {told}")
     print(*topics.failed, sep="\n")
     assert [*judge(facts), *beside.errors, *topics.wrong()] == [], schedule
     assert len(facts.acknowledged) > 100

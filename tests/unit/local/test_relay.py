@@ -57,6 +57,27 @@ def test_what_is_held_passes_afterwards_and_the_other_way_is_open(pair: tuple[Re
     assert exactly(near, 100) == b"held, too", "and then its end"
 
 
+def test_what_is_held_at_a_cut_is_lost_and_new_connections_are_free():
+    with socket.create_server(("127.0.0.1", 0)) as server, Relay(server.getsockname()[1]) as relay:
+        with socket.create_connection(("127.0.0.1", relay.port)) as near, server.accept()[0] as far:
+            relay.hold()
+            near.sendall(b"ask")
+            assert exactly(far, 3) == b"ask"
+            far.sendall(b"lost")
+            relay.cut()
+            assert near.recv(4) == b""
+            assert far.recv(4) == b""
+        with socket.create_connection(("127.0.0.1", relay.port)) as near, server.accept()[0] as far:
+            far.sendall(b"passes")
+            assert exactly(near, 6) == b"passes"
+
+
+def test_without_patience_a_connection_ends_where_nothing_listens():
+    [port] = free_ports(1)
+    with Relay(port, patience_s=0) as relay, socket.create_connection(("127.0.0.1", relay.port)) as near:
+        assert near.recv(1) == b""
+
+
 def test_an_end_passes_to_the_target_at_once(pair: tuple[Relay, socket.socket, socket.socket]):
     relay, near, far = pair
     relay.hold()

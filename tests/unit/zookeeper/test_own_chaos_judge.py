@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.cluster_chaos import AWAY
-from tests.support.own_cluster_chaos import LONG_S, SERVERS, TOGETHER, Known, Told, draw, judge_topics
+from tests.support.own_cluster_chaos import LONG_S, SERVERS, TOGETHER, Known, Told, World, draw, judge_topics, world
 
 KNOWN = {
     "kept": Known(True, {2}),
@@ -45,3 +45,18 @@ def test_every_schedule_has_every_server_away_for_a_minute_in_all_and_the_seeds_
     steps = {(step.do, step.servers) for schedule in schedules for step in schedule.steps}
     assert steps >= {(do, servers) for do in AWAY for servers in TOGETHER}
     assert draw(5) == draw(5)
+
+
+def test_answers_of_brokers_that_go_are_lost_in_some_steps_and_zookeepers_connections_are_never_cut():
+    steps = [step for seed in range(100) for step in draw(seed).steps]
+    of_brokers = {(step.do, step.mute) for step in steps if "zookeeper" not in step.servers}
+    assert of_brokers == {(do, mute) for do in AWAY for mute in (True, False)} | {("cut", True)}
+    assert {(step.do, step.mute) for step in steps} - of_brokers == set()
+    assert all(step.do != "cut" for step in steps if "zookeeper" in step.servers)
+
+
+def test_half_of_the_seeds_have_the_usual_world_and_the_others_have_every_other():
+    worlds = [world(seed) for seed in range(200)]
+    assert 80 < worlds.count(World()) < 140
+    assert len(set(worlds)) == 8
+    assert world(5) == world(5)
