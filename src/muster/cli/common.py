@@ -130,6 +130,21 @@ def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
     return found
 
 
+def check_groups(names: Iterable[str]) -> None:
+    """See that groups can have these names.
+
+    Raises:
+        ConfigError: one is empty, or no UTF-8.
+    """
+    for name in names:
+        if not name:
+            raise ConfigError("--group is empty: name a group, or leave it out for all")
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"--group {name!r}: no group has such a name, which is no UTF-8") from None
+
+
 @contextmanager
 def open_admin(arguments: argparse.Namespace) -> Iterator[Admin]:
     """An admin client; failures to reach the cluster say which address was tried."""

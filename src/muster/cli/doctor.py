@@ -16,6 +16,7 @@ from muster.cli.common import (
     DEFAULT_BOOTSTRAP,
     add_connection,
     add_timeout,
+    check_groups,
     client_settings,
     print_json,
     reaching,
@@ -115,6 +116,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
+    check_groups(arguments.group)
     if arguments.folders and arguments.sample is not None:
         raise ConfigError("doctor: a folder cannot be watched: give --from or --sample")
     if arguments.folders and arguments.bootstrap != DEFAULT_BOOTSTRAP:

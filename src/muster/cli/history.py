@@ -7,15 +7,18 @@ import re
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
-from muster.cli.common import add_connection, pairs, reaching, set_up_log, spark_options
+from muster.cli.common import add_connection, check_groups, pairs, reaching, set_up_log, spark_options
 from muster.cli.spark_tools import QUIET, spark_tools
+from muster.cli.times import duration_ms
 from muster.errors import ConfigError, MusterError
 
 _MASTER = re.compile(r"local(\[[0-9*, ]+\])?|local-cluster\[[0-9, ]+\]|(spark|k8s)://.+|yarn")
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LONGEST_MS = 10_000 * 86_400_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,11 +45,14 @@ def run(arguments: argparse.Namespace) -> int:
     options = spark_options(arguments)
     settings = QUIET | pairs(arguments.spark, "--spark")
     _check_master(arguments.master)
+    check_groups(arguments.group)
+    if not arguments.out:
+        raise ConfigError("--out is empty: name a folder")
     how = {"groups": arguments.group, "every_s": every_s, "once": not arguments.follow, "since_ms": since_ms}
     with _Stop() as stop:  # from the start: a session takes seconds
         try:
             _run(arguments, settings, how, options, stop)
-        except MusterError:
+        except (MusterError, _Stopped):
             if not stop.asked:
                 raise
             # A signal to all processes, as service managers send it, may end Spark's before this one has stopped them.
@@ -57,7 +63,7 @@ def _run(
     arguments: argparse.Namespace, settings: dict[str, str], how: dict[str, Any], options: dict[str, Any], stop: _Stop
 ) -> None:
     history, session, said = spark_tools()
-    with reaching(arguments.bootstrap):
+    with stop.at_once(), reaching(arguments.bootstrap):
         limits = history.check(arguments.bootstrap, **options)
     with ThreadPoolExecutor(1) as elsewhere:
         # In the main thread Spark would take Ctrl-C for itself, and raise in the midst of what it does then.
@@ -65,8 +71,12 @@ def _run(
     try:
         if not stop.asked:
             where = arguments.bootstrap, arguments.out
-            query = said(lambda: history.follow(spark, *where, limits=limits, **how, **options))
-            said(lambda: _wait(query, stop))
+
+            def write() -> None:
+                with history.alone(spark, arguments.out):
+                    _wait(history.follow(spark, *where, limits=limits, **how, **options), stop)
+
+            said(write)
         if not stop.asked:
             for name, rows in said(lambda: _sizes(history.read(spark, arguments.out))).items():
                 print(f"{name}: {rows}")
@@ -86,11 +96,16 @@ def _check_master(master: str) -> None:
         )
 
 
+class _Stopped(KeyboardInterrupt):
+    """A signal that came where nothing has to be ended first."""
+
+
 class _Stop:
     """Whether a signal has asked for the end. Spark's own processes are asked by Spark."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
+        self._at_once = False
         self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     @property
@@ -106,8 +121,21 @@ class _Stop:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Meanwhile a signal raises _Stopped: else Ctrl-C would wait for a cluster that does not answer."""
+        self._at_once = True
+        try:
+            if self.asked:
+                raise _Stopped
+            yield
+        finally:
+            self._at_once = False
+
     def _ask(self, *_signal: object) -> None:
         self._event.set()
+        if self._at_once:
+            raise _Stopped
 
 
 def _wait(query: Any, stop: _Stop) -> None:
@@ -128,7 +156,10 @@ def _sizes(tables: Any) -> dict[str, int]:
 
 
 def _milliseconds(text: str, option: str) -> int:
-    found = re.fullmatch(r"(\d+)(ms|s|m|h|d)", text.strip())
-    if found is None or int(found[1]) == 0:
+    try:
+        found = duration_ms(text.strip(), option)
+    except ConfigError:
+        found = 0
+    if not 0 < found <= _LONGEST_MS:
         raise ConfigError(f"{option} is {text!r}; it should be a time such as 30s, 2h or 7d")
-    return int(found[1]) * _UNITS_MS[found[2]]
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from datetime import date
 from shutil import copytree
 
@@ -20,19 +21,21 @@ from muster.history.decode import decode
 from muster.history.ends import ends_over_time, lag_samples
 from muster.history.labels import by_group
 from muster.history.live import LiveTopic, ReaderConfig
-from muster.history.model import Lag, Limits, Rows
+from muster.history.model import Generation, GroupKind, Lag, Limits, Rows
+from muster.history.model import Place as RecordPlace
 from muster.history.page import render
 from muster.history.past import Past, lag_over_time, places_of, plan
 from muster.history.raw import EVENTS_TOPIC, OFFSETS_TOPIC
 from muster.history.remarks import Remarks
-from muster.history.rows import from_table
+from muster.history.rows import from_table, to_table
 from muster.history.shown import as_json
 from muster.history.told import explained
 from muster.spark import history, session
 from muster.spark.history.compaction import NEW, OLD, Compaction
-from muster.spark.history.folding import KINDS, SCHEMAS
+from muster.spark.history.folding import KINDS, SCHEMAS, STANDS, TOLD_DDL
+from muster.spark.history.packed import to_bytes
 from muster.spark.history.place import MARK, Place
-from muster.spark.history.sink import schema_of, written
+from muster.spark.history.sink import Sink, schema_of, written
 from muster.spark.history.source import take_options
 from tests.support import history_topic
 from tests.support.brokers import BrokerProcess
@@ -181,6 +184,7 @@ def batches(out):
 
 
 def test_days_that_are_past_become_few_files_and_no_row_is_lost_or_there_twice(spark, tmp_path):
+    tmp_path /= "history %20#é;=1,"
     schema = SCHEMAS["counts"]
     for day, batches_of in (("2026-11-20", range(12)), ("2026-11-21", range(10, 13)), ("2026-11-22", range(12))):
         for batch in batches_of:
@@ -223,6 +227,31 @@ def test_days_that_are_past_become_few_files_and_no_row_is_lost_or_there_twice(s
     assert read() == before
 
 
+def test_what_is_open_is_replaced_also_by_nothing_and_what_was_before_is_left_out(spark, tmp_path):
+    source, _ = take_options({"bootstrap": "127.0.0.1:1"}, streaming=False)
+    stands, day_ms = (STANDS, pickle.dumps([])), 86_400_000
+
+    def generation(number, ended_ms):
+        at = RecordPlace(0, number, number * day_ms, 0)
+        return Generation("g", number, GroupKind.CLASSIC, at.timestamp_ms, ended_ms, None, None, "", None, None, (), at)
+
+    def write(batch, **told):
+        """As a job that has just begun."""
+        rows = [(name.replace("_", "/"), to_bytes(to_table(Generation, some))) for name, some in told.items()]
+        frame = spark.createDataFrame([(name, 5, data) for name, data in [*rows, stands]], TOLD_DDL)
+        sink = Sink(str(tmp_path), Limits(), source.fetch_settings(), since_ms=20 * day_ms, clock_ms=30 * day_ms)
+        sink.write(frame, batch)
+        files = [*tmp_path.glob("generations/*/*/*.parquet"), *tmp_path.glob("open/generations/*.parquet")]
+        there = [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
+        return [(row["generation"], row["ended_ms"]) for row in there]
+
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    goes_on, ended = generation(1, None), generation(1, 21 * day_ms)
+    assert write(0, open_generations=[goes_on], generations=[generation(0, 19 * day_ms)]) == [(1, None)]
+    assert write(1, generations=[ended]) == [(1, 21 * day_ms)]
+    spark.conf.unset("spark.sql.shuffle.partitions")
+
+
 def test_errors_are_sentences(spark, tmp_path):
     with pytest.raises(ConfigError, match="bootstrp is no option of the muster source; did you mean bootstrap"):
         history.tables(spark, bootstrap="127.0.0.1:1", bootstrp="x")
@@ -253,5 +282,20 @@ def test_a_folder_in_which_a_job_cannot_go_on_is_refused(spark, tmp_path):
             claim(name)
     (tmp_path / "fresh" / "_checkpoint").mkdir()
     claim("fresh")
+    with (
+        Place(spark, str(tmp_path / "held")).alone(),
+        pytest.raises(ConfigError, match=r"another job writes to .*held"),
+        history.alone(spark, str(tmp_path / "held")),
+    ):
+        pytest.fail("two jobs write to one folder")
+    with history.alone(spark, str(tmp_path / "held")):
+        pass
+    with (
+        pytest.raises(MusterError, match=r"cannot be written: .*not a directory"),
+        history.alone(spark, str(tmp_path / "file")),
+    ):
+        pytest.fail("it is a file")
+    with pytest.raises(ConfigError, match=r"a\[1\] has \[ \] in it, which Spark reads as a pattern"):
+        Place(spark, str(tmp_path / "a[1]"))
     with pytest.raises(ConfigError, match="No FileSystem for scheme"):
         Place(spark, "nosuch://a/b")

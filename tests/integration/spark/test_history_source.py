@@ -16,15 +16,17 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from muster.client.admin import Admin
 from muster.client.core.admin import NewTopic
 from muster.client.plain.cluster import disconnect
+from muster.client.plain.fetch import DataLossError
 from muster.errors import ConfigError
 from muster.history.raw import EVENTS_TOPIC
 from muster.protocol.group_partitions import group_partition
-from muster.spark.history.packed import IN_COUNTS, IN_EVENTS, IN_TICK, SLOTS, from_bytes, slot_of
+from muster.spark.history.packed import IN_COUNTS, IN_ENTRIES, IN_EVENTS, IN_TICK, SLOTS, from_bytes, slot_of
 from muster.spark.history.source import (
     TICK_DEFAULT_MS,
     FolderReader,
     PackedBatchReader,
     PackedStreamReader,
+    groups_option,
     take_options,
 )
 from tests.support import history_topic
@@ -118,6 +120,7 @@ def test_as_a_stream_time_passes_only_where_a_partition_was_read_to_its_end(read
     end = reader.latestOffset(start, ReadAllAvailable())
     rows = rows_of(reader, start, end)
     assert ticked(rows) == EVERY_BUCKET
+    assert {row["at_ms"] for row in rows if row["what"] == IN_TICK} == {CLOCK_MS}
     assert 0 < counted(rows) < len(RECORDS)
     reader.commit(end)
     again = reader.latestOffset(end, ReadAllAvailable())
@@ -163,6 +166,37 @@ def test_a_restart_runs_the_same_batch_again_and_goes_on_behind_it(readers):
     assert rows_of(second, start, end) == before
     rest_end = second.latestOffset(end, ReadAllAvailable())
     assert counted(before) + counted(rows_of(second, end, rest_end)) == len(RECORDS)
+
+
+def test_a_checkpoint_of_another_cluster_or_topic_is_refused_in_a_sentence(broker, readers):
+    first = readers()
+    end = first.latestOffset(first.initialOffset(), ReadAllAvailable())
+    history_topic.delete(broker.bootstrap)
+    history_topic.create(broker.bootstrap, PARTITIONS)
+    with pytest.raises(DataLossError) as refused:
+        readers().latestOffset(json.loads(json.dumps(end)), ReadAllAvailable())
+    assert "another cluster than the one whose history is in the folder" in str(refused.value)
+    assert "failOnDataLoss" not in str(refused.value)
+
+
+def groups_in(rows):
+    tables = [from_bytes(row["data"]) for row in rows if row["what"] == IN_ENTRIES]
+    return {group for table in tables for group in table["group"].to_pylist()}
+
+
+def test_all_readers_leave_out_other_groups_and_count_their_records(broker, readers):
+    group = f"{SCENARIOS[0]}.g"
+    only = groups_option([group])
+    given = {"kafka.bootstrap.servers": broker.bootstrap} | only
+    stream = readers(**only)
+    end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    for rows in (
+        rows_of(stream, stream.initialOffset(), end),
+        rows_of_batch(PackedBatchReader(*take_options(given, streaming=False))),
+        rows_of_batch(FolderReader(str(broker.folder), frozenset({group}))),
+    ):
+        assert groups_in(rows) == {group}
+        assert counted(rows) == len(RECORDS)
 
 
 def test_a_batch_and_a_folder_have_every_record(broker):

@@ -164,6 +164,8 @@ def test_events_of_the_broker_are_its_word(folder, capsys):
         (["--from", "EMPTY", "--html", "EMPTY"], "is a folder: name a file in it"),
         (["--from", "EMPTY", "--html", "/proc/page.html"], "folder /proc"),
         (["--bootstrap", "nonsense"], "nonsense"),
+        (["--from", "EMPTY", "--group", "\udcff"], "no group has such a name"),
+        (["--from", "EMPTY", "--group", ""], "--group is empty"),
         (["--engine", "spark", "--sample", "5s"], "leave --engine out"),
     ],
 )

@@ -15,6 +15,13 @@ from muster.cli.main import main
         (["--spark", "nonsense"], "--spark 'nonsense': write it as KEY=VALUE"),
         (["--master", "nonsense"], "--master is 'nonsense'; it should be such as local"),
         (["--master", "sc://localhost"], "a client of Spark Connect cannot run this job"),
+        (["--every", "99999999d"], "--every is '99999999d'; it should be a time such as"),
+        (["--every=-1h"], "--every is '-1h'; it should be a time such as"),
+        (["--since", "9" * 5_000 + "d"], "it should be a time such as"),
+        (["--since", "99999999999999999999d"], "it should be a time such as"),
+        (["--group", ""], "--group is empty"),
+        (["--group", "a", "--group", "\udcff"], r"--group '\udcff': no group has such a name"),
+        (["--out", ""], "--out is empty"),
         (["-o", "nonsense.ms=1"], "kafka.nonsense.ms is no setting of the consumer"),
     ],
 )

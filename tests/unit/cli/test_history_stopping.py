@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -67,6 +69,9 @@ def asked(monkeypatch: pytest.MonkeyPatch):
             def check(self, *_given: Any, **_named: Any) -> None:
                 pass
 
+            def alone(self, *_given: Any) -> Any:
+                return nullcontext()
+
             def follow(self, *_given: Any, **_named: Any) -> Query:
                 queries.append(Query(late, fails=fails))
                 return queries[-1]
@@ -90,6 +95,80 @@ def test_a_signal_while_the_session_begins(asked, number):
     sessions, queries = asked([signal.SIGINT, number])  # SIGTERM alone would end the tests, were it not taken
     assert [session.stopped for session in sessions] == [True]
     assert queries == []
+
+
+class Begun:
+    """What the job is begun with; a signal comes while the cluster is asked, if one is to."""
+
+    def __init__(self, number: signal.Signals | None = None) -> None:
+        self.told: dict[str, Any] = {}
+        self.done: list[str] = []
+        self._number = number
+
+    def check(self, *_given: Any, **_named: Any) -> str:
+        if self._number is not None:
+            os.kill(os.getpid(), self._number)
+            pytest.fail("it waits for the cluster")
+        return "limits"
+
+    def alone(self, _spark: Any, out: str) -> Any:
+        self.done.append(f"hold {out}")
+        return nullcontext()
+
+    def follow(self, _spark: Any, *where: str, **how: Any) -> Begun:
+        self.told = {"where": where} | how
+        return self
+
+    def awaitTermination(self, _timeout_s: float) -> bool:
+        self.done.append("wait")
+        return True
+
+    def read(self, _spark: Any, out: str) -> Begun:
+        self.done.append(f"read {out}")
+        return self
+
+    def __getattr__(self, name: str) -> Begun:  # a table
+        return self
+
+    def count(self) -> int:
+        return 7
+
+    def stop(self) -> None:
+        self.done.append("stop")
+
+    def run(self, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+        monkeypatch.setattr(history, "spark_tools", lambda: (self, lambda *_, **__: self, lambda call: call()))
+        return main(["history", "--bootstrap", "a:1", "--out", "x", *arguments])
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_signal_while_the_cluster_is_asked_does_not_wait_for_it(monkeypatch, number):
+    begun = Begun(number)
+    assert begun.run(monkeypatch) == 0
+    assert begun.done == []
+
+
+@pytest.mark.interpreted
+def test_what_the_job_is_told(monkeypatch, capsys):
+    begun = Begun()
+    assert begun.run(monkeypatch, "--group", "b", "--group", "a") == 0
+    assert begun.told == {
+        "where": ("a:1", "x"),
+        "limits": "limits",
+        "groups": ["b", "a"],
+        "every_s": 60.0,
+        "once": True,
+        "since_ms": 0,
+    }
+    assert begun.done == ["hold x", "wait", "read x", "stop"]
+    names = ("generations", "rebalances", "notes", "lag", "findings")
+    assert capsys.readouterr().out == "".join(f"{name}: 7\n" for name in names)
+    before_ms = time.time_ns() // 1_000_000
+    assert begun.run(monkeypatch, "--follow", "--every", "1m30s", "--since", "1d12h") == 0
+    ago_ms = 36 * 3_600_000
+    assert before_ms - ago_ms <= begun.told["since_ms"] <= time.time_ns() // 1_000_000 - ago_ms
+    assert (begun.told["every_s"], begun.told["once"]) == (90.0, False)
 
 
 @pytest.mark.interpreted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -19,9 +20,11 @@ from muster.history.chunks import chunks
 from muster.history.decode import decode
 from muster.history.engine import read_history
 from muster.history.labels import by_group
+from muster.history.lag import CommitSeries, Standing, standing
 from muster.history.model import Generation, GroupKind, Limits, Rows
 from muster.history.rows import from_table
 from muster.history.told import explained
+from muster.spark.history.buckets import Stand
 from muster.spark.history.folding import KINDS, OPEN, PAST, SCHEMAS, STANDS, fold_in_order, fold_on, unpack
 from muster.spark.history.packed import (
     IN_COUNTS,
@@ -40,6 +43,10 @@ from tests.support.history_topic import Written, names, raw, recorded, told
 from tests.support.scale import seeds
 
 LIMITS = Limits()
+SHORT = Limits(pattern_ms=20_000)
+"""Others than those that a frozen group is kept with."""
+LOOK_MS = 30_000
+"""How far the time of a look is from that up to which all was read."""
 TABLES = ("generations", "rebalances", "notes")
 LATER_MS = 10**8
 
@@ -60,11 +67,13 @@ def packed_events(events: list[Written], first: int = 0) -> list[dict[str, Any]]
     return rows
 
 
-def small(records: list[Written], end_ms: int, events: Iterable[Written] = ()) -> dict[str, list[Any]]:
+def small(
+    records: list[Written], end_ms: int, events: Iterable[Written] = (), limits: Limits = LIMITS
+) -> dict[str, list[Any]]:
     """What the rules say with nothing in between."""
     rows = Rows()
     for chunk in chunks(decode(raw(records)).entries, None):
-        state = rules.start(chunk.group, LIMITS)
+        state = rules.start(chunk.group, limits)
         rows.extend(rules.fold(state, chunk))
         rows.extend(rules.finish(state, end_ms))
     in_order = sorted(events, key=lambda event: event.partition)
@@ -72,12 +81,32 @@ def small(records: list[Written], end_ms: int, events: Iterable[Written] = ()) -
     return {name: ordered(getattr(rows, name)) for name in TABLES}
 
 
+def standings(records: list[Written], end_ms: int) -> dict[str, Stand]:
+    """How things stand with each group at the end, of those that have something."""
+    found = {}
+    for chunk in chunks(decode(raw(records)).entries, None):
+        state = rules.start(chunk.group, LIMITS)
+        rules.fold(state, chunk)
+        generations = rules.finish(state, end_ms).generations
+        so = standing(generations[-1] if generations else None)
+        found[chunk.group] = Stand(chunk.group, CommitSeries(chunk.commits).latest(), so, state.kind)
+    return having_something(found.values())
+
+
+def having_something(stands: Iterable[Stand]) -> dict[str, Stand]:
+    return {stand.group: stand for stand in stands if stand.committed or stand.standing != Standing()}
+
+
 def ordered(rows: list[Any]) -> list[Any]:
     return sorted(rows, key=repr)
 
 
 def in_batch(
-    records: list[Written], cuts: list[int], end_ms: int, events: list[Written] | None = None
+    records: list[Written],
+    cuts: list[int],
+    end_ms: int,
+    events: list[Written] | None = None,
+    limits: Limits = LIMITS,
 ) -> dict[str, list[Any]]:
     """The batch engine: pieces, sorted as Spark sorts them."""
     bounds = [0, *sorted(cuts), len(records)]
@@ -85,7 +114,7 @@ def in_batch(
     rows += packed_events(events or [])
     rows.sort(key=lambda row: (row["slot"], row["log_offset"]))
     batches = (pa.RecordBatch.from_pylist(rows[begin : begin + 3], PACKED) for begin in range(0, len(rows), 3))
-    told = [row for batch in fold_in_order(LIMITS, end_ms)(batches) for row in batch.to_pylist()]
+    told = [row for batch in fold_in_order(limits, end_ms)(batches) for row in batch.to_pylist()]
     return tables((row["name"], row["data"]) for row in told if row["name"] != STANDS)
 
 
@@ -125,11 +154,14 @@ class State:
 class Stream:
     """The streaming engine: micro-batches, with the state that Spark keeps in between."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits = LIMITS) -> None:
+        self._limits = limits
         self.states = {slot: State() for slot in range(-1, SLOTS)}
         self.final: list[tuple[str, bytes]] = []
         self.open: list[tuple[str, bytes]] = []
-        self.stands: list[bytes] = []
+        self.stands: list[Stand] = []
+        self.looks = 0
+        """How many buckets have told how things stand, at the last look."""
 
     def batch(
         self, records: list[Written], first: int, tick_ms: int | None, events: Sequence[tuple[int, Written]] = ()
@@ -138,20 +170,21 @@ class Stream:
         rows = [*packed(records[middle:], first + middle), *packed(records[:middle], first)]  # Spark keeps no order
         rows += [row for offset, event in reversed(events) for row in packed_events([event], offset)]
         if tick_ms is not None:
-            rows = [*tick_rows({0: tick_ms}, tick_ms).to_pylist(), *rows]
-            self.open, self.stands = [], []
+            rows = [*tick_rows({0: tick_ms}, tick_ms + LOOK_MS).to_pylist(), *rows]
+            self.open, self.stands, self.looks = [], [], 0
         for slot, state in self.states.items():
             own = [row for row in rows if row["slot"] == slot]
             if own:
                 frames = iter([pd.DataFrame(own[:1]), pd.DataFrame(own[1:], columns=PACKED.names)])
-                for frame in fold_on(LIMITS)((0, slot), frames, state):
+                for frame in fold_on(self._limits)((0, slot), frames, state):
                     self._take(frame, tick_ms)
 
     def _take(self, frame: pd.DataFrame, tick_ms: int | None) -> None:
         for name, at_ms, data in frame.itertuples(index=False):
-            assert at_ms in (0, tick_ms)
+            assert at_ms == (0 if tick_ms is None or name == "counts" else tick_ms + LOOK_MS)
             if name == STANDS:
-                self.stands.append(data)
+                self.stands += pickle.loads(data)
+                self.looks += 1
             else:
                 (self.open if name.startswith(OPEN) else self.final).append((name, data))
 
@@ -178,14 +211,14 @@ def histories(draw: st.DrawFn) -> tuple[list[Written], list[Written], list[int]]
 
 @pytest.mark.soak
 @settings(max_examples=len(seeds(15)))
-@given(histories())
-def test_whole_in_pieces_and_as_a_stream_the_history_is_the_same(history):
+@given(histories(), st.sampled_from([LIMITS, SHORT]))
+def test_whole_in_pieces_and_as_a_stream_the_history_is_the_same(history, limits):
     records, events, cuts = history
     end_ms = records[-1].timestamp_ms + LATER_MS
-    expected = small(records, end_ms, events)
-    batch = in_batch(records, cuts, end_ms, events)
+    expected = small(records, end_ms, events, limits)
+    batch = in_batch(records, cuts, end_ms, events, limits)
     assert {name: batch[name] for name in TABLES} == expected
-    stream, bounds = Stream(), [0, *cuts, len(records)]
+    stream, bounds = Stream(limits), [0, *cuts, len(records)]
     unread = list(enumerate(events))
     for begin, end in pairwise(bounds):
         there = records[begin:end]
@@ -196,6 +229,7 @@ def test_whole_in_pieces_and_as_a_stream_the_history_is_the_same(history):
         stream.batch(there, begin, min(following, end_ms) if begin % 2 else None, heard)
     stream.batch([], len(records), end_ms, unread)
     assert stream.tables() == expected
+    assert having_something(stream.stands) == standings(records, end_ms)
 
 
 def test_nothing_is_told_twice_and_what_is_open_is_told_until_it_ends():
@@ -230,13 +264,59 @@ def test_a_group_that_has_nothing_left_is_forgotten():
     stream = Stream()
     stream.batch(records + gone, 0, ends_ms + 1)
     assert any(state.exists for state in stream.states.values())
+    assert stream.open
     stream.batch([], len(records) + len(gone), ends_ms + LATER_MS)
     assert not any(state.exists for state in stream.states.values())
+    assert not stream.open
+    assert stream.looks  # which has what was open taken away, though there is no group any more
     ended = [row for row in stream.tables()["generations"] if row.group in groups]
     assert all(row.ended_ms is not None for row in ended if row.kind is not GroupKind.OFFSETS_ONLY)
     stream.batch([], len(records) + len(gone), ends_ms + 2 * LATER_MS)
     assert not stream.open
-    assert not stream.stands
+    assert not stream.looks
+
+
+def test_what_earlier_batches_had_committed_stays_committed():
+    records = recorded(["life-java-range"], 1)
+    end_ms = records[-1].timestamp_ms
+    again = next(record for record in reversed(records) if record.value and record.key[:2] in (b"\0\0", b"\0\1"))
+    more = [again._replace(timestamp_ms=end_ms)]
+    stream = Stream()
+    stream.batch(records, 0, None)
+    stream.batch(more, len(records), end_ms)
+    assert having_something(stream.stands) == standings(records + more, end_ms)
+    assert len(stream.stands[0].committed) > 1
+
+
+DAY_MS = 24 * 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("last_ms", "then_ms"),
+    [
+        pytest.param({"metadata": 0, "commits": 0}, None, id="all at once"),
+        pytest.param({"metadata": 0, "commits": DAY_MS}, None, id="commits last"),
+        pytest.param({"metadata": DAY_MS, "commits": 0}, None, id="members last"),
+        pytest.param({"metadata": 0, "commits": 0}, DAY_MS, id="another batch"),
+        pytest.param({"metadata": DAY_MS, "commits": DAY_MS}, 0, id="a clock that is behind"),
+    ],
+)
+def test_a_group_that_has_nothing_is_forgotten_when_a_pattern_s_time_has_passed_behind_its_last_record(
+    last_ms, then_ms
+):
+    records = recorded(["life-java-range"], 1)
+    ends_ms, keys = records[-1].timestamp_ms, sorted({record.key for record in records})
+    kinds = {key: "commits" if key[:2] in (b"\0\0", b"\0\1") else "metadata" for key in keys}
+    gone = [Written(0, ends_ms + last_ms[kinds[key]], key, None) for key in keys]
+    gone.sort(key=lambda record: record.timestamp_ms)
+    stream, last = Stream(), max(last_ms.values())
+    stream.batch(records + gone, 0, None)
+    if then_ms is not None:
+        again, last = [gone[-1]._replace(timestamp_ms=ends_ms + then_ms)], max(last, then_ms)
+        stream.batch(again, len(records) + len(gone), None)
+    for passed_ms, is_there in ((LIMITS.pattern_ms, True), (LIMITS.pattern_ms + 1, False)):
+        stream.batch([], 1 << 20, ends_ms + last + passed_ms)
+        assert stream.states[slot_of("life-java-range.g")].exists == is_there
 
 
 def test_counts_are_of_every_record_also_of_groups_that_are_left_out():

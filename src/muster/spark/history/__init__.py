@@ -17,7 +17,7 @@ if find_spec("pandas") is None:
         "the history in Spark needs pandas, which is not installed: pip install 'muster-kafka[spark]'", name="pandas"
     )
 
-from muster.spark.history.job import History, check, entries, follow, read, tables
+from muster.spark.history.job import History, alone, check, entries, follow, read, tables
 from muster.spark.history.whole import whole
 
-__all__ = ["History", "check", "entries", "follow", "read", "tables", "whole"]
+__all__ = ["History", "alone", "check", "entries", "follow", "read", "tables", "whole"]

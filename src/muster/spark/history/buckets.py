@@ -162,7 +162,7 @@ class Bucket:
         """Say how things stand with a group; whether it may be forgotten."""
         lives = group.committed or group.last_ms + self._limits.pattern_ms >= now_ms
         lives = lives or any(each.kind is not GroupKind.OFFSETS_ONLY for each in rows.generations)
-        if lives or rows.rebalances or rows.notes:
+        if lives or rows.rebalances:
             self.told.open.extend(rows)
             self.told.stands.append(_stand(name, group, rows))
             return False

@@ -61,10 +61,16 @@ def look(cluster: Cluster, before: Mapping[str, Any]) -> Events:
     except KafkaConnectionError:
         raise
     except KafkaError as error:
-        return _refused(error)
+        _refused(error)
+        return _kept(before)
     ranges = {str(place.partition): [starts.get(place, _end(read, place)), ends[place]] for place in led}
-    kept = {partition: [end, end] for partition, (_, end) in read.items() if partition not in ranges}
-    return {"of": of, "read": ranges | kept}
+    return {"of": of, "read": _kept(before).get("read", {}) | ranges}
+
+
+def _kept(before: Mapping[str, Any]) -> Events:
+    """Nothing more than what was read before."""
+    read = {partition: [end, end] for partition, (_, end) in before.get("read", {}).items()}
+    return {"of": before["of"], "read": read} if read else {}
 
 
 def _end(read: Mapping[str, list[int]], place: TopicPartition) -> int:
@@ -98,9 +104,8 @@ def read_events(settings: FetchSettings, task: EventsTask, groups: frozenset[str
         _refused(error)
 
 
-def _refused(error: KafkaError) -> Events:
+def _refused(error: KafkaError) -> None:
     log.warning("causes are inferred, since %s cannot be read: %s", EVENTS_TOPIC, error)
-    return {}
 
 
 def _place_of(log_partitions: int, groups: frozenset[str], group: str) -> int | None:

@@ -143,7 +143,8 @@ def fold_on(limits: Limits) -> Callable[[Any, Iterator[DataFrame], GroupState], 
         if int(key[1]) == COUNTS_SLOT:
             told = [("counts", sum_counts(bytes(data) for _, what, _, data in rows if what == IN_COUNTS))]
         else:
-            bucket = Bucket(limits, bytes(state.get[0]) if state.exists else b"")
+            had_some = bool(state.exists)
+            bucket = Bucket(limits, bytes(state.get[0]) if had_some else b"")
             for _, what, at_ms, data in rows:
                 if what == IN_TICK:
                     tick_ms = int(at_ms)
@@ -155,18 +156,19 @@ def fold_on(limits: Limits) -> Callable[[Any, Iterator[DataFrame], GroupState], 
             stored = bucket.store()
             if stored:
                 state.update((stored,))
-            elif state.exists:
+            elif had_some:
                 state.remove()
-            told = told_rows(bucket.take())
+            told = told_rows(bucket.take(), says_how_they_stand=had_some and tick_ms > 0)
         yield pd.DataFrame([(name, tick_ms, data) for name, data in told], columns=TOLD.names)
 
     return run
 
 
-def told_rows(told: Told) -> list[_Packed]:
-    """What a bucket has told, packed."""
+def told_rows(told: Told, *, says_how_they_stand: bool) -> list[_Packed]:
+    """What a bucket has told, packed. At a look it says how its groups stand also when the last of them was forgotten:
+    else what was open before would stay, beside the same rows as final ones."""
     rows = _packed_rows(told.final) + [(OPEN + name, data) for name, data in _packed_rows(told.open)]
-    if told.stands:
+    if told.stands or says_how_they_stand:
         rows.append((STANDS, pickle.dumps(told.stands, pickle.HIGHEST_PROTOCOL)))
     return rows
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.storagelevel import StorageLevel
 
 from muster.client.admin import Admin
-from muster.errors import ConfigError
+from muster.errors import ConfigError, ErrorCode, KafkaError, MusterError
 from muster.history.cluster_limits import limits_of
 from muster.history.model import Limits
+from muster.history.raw import OFFSETS_TOPIC
 from muster.history.tables import ENTRIES
 from muster.spark.history.folding import SCHEMAS, STATE_DDL, TOLD_DDL, fold_in_order, fold_on, unpack
 from muster.spark.history.packed import IN_ENTRIES
@@ -32,7 +33,7 @@ from muster.spark.history.sink import (
     tasks,
     written,
 )
-from muster.spark.history.source import CLOCK_MS, FOLDER, GROUPS, NAME, TICK_MS, HistoryDataSource, take_options
+from muster.spark.history.source import CLOCK_MS, FOLDER, NAME, TICK_MS, HistoryDataSource, groups_option, take_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -132,10 +133,21 @@ def check(bootstrap: str, **options: Any) -> Limits:
     Raises:
         ConfigError: an option is unknown, or does not fit.
         KafkaConnectionError, KafkaTimeoutError: no broker answers.
+        MusterError: there is no history.
     """
     given = spark_options(bootstrap, options)
     take_options(given, streaming=True)
-    return _asked_limits(given)
+    return _asked_limits(given, _see_topic)
+
+
+def alone(spark: SparkSession, out: str) -> AbstractContextManager[None]:
+    """While a job writes to the folder `out`, no other that asks so too: both would run the same batches.
+
+    Raises, as it is entered:
+        ConfigError: another does.
+        MusterError: the folder cannot be made.
+    """
+    return Place(spark, out).alone()
 
 
 def follow(
@@ -206,11 +218,19 @@ def spark_options(bootstrap: str | None, options: Mapping[str, Any]) -> dict[str
     return given if bootstrap is None else given | {"kafka.bootstrap.servers": bootstrap}
 
 
-def _asked_limits(options: Mapping[str, str]) -> Limits:
+def _see_topic(admin: Admin) -> None:
+    found = admin.describe_topics([OFFSETS_TOPIC])[OFFSETS_TOPIC]
+    if isinstance(found, KafkaError) and found.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        raise MusterError(f"there is no history yet: no group has committed anything, so there is no {OFFSETS_TOPIC}")
+
+
+def _asked_limits(options: Mapping[str, str], see: Callable[[Admin], None] | None = None) -> Limits:
     """What the cluster says of time-outs and topic ids, once: a topic that is created later goes by its id, or by the
     name that its group's records allow."""
     source, _ = take_options(options, streaming=False)
     with Admin(asdict(source.fetch_settings().client), default_api_timeout_ms=_ASKED_MS) as admin:
+        if see is not None:
+            see(admin)
         return limits_of(admin)
 
 
@@ -269,7 +289,7 @@ def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None
 
 
 def _own(groups: Iterable[str], clock_ms: int | None) -> dict[str, str]:
-    found = {GROUPS: "\n".join(sorted(groups))}
+    found = groups_option(groups)
     return found if clock_ms is None else found | {CLOCK_MS: str(clock_ms)}
 
 

@@ -110,7 +110,7 @@ def pack(
 def pack_events(events: pa.RecordBatch, place_of: Callable[[str], int | None]) -> pa.RecordBatch:
     """Records of `__group_events`, of schema RAW, as rows of PACKED. A record's key is its group; `place_of` says in
     which log partition that one stands, None for one that is not wanted."""
-    names = [None if key is None else key.decode("utf-8", "surrogatepass") for key in events.column("key").to_pylist()]
+    names = [_name(key) for key in events.column("key").to_pylist()]
     places = {name: place for name in set(names) if name is not None and (place := place_of(name)) is not None}
     own: dict[tuple[int, int], list[int]] = {}
     for row, name in enumerate(names):
@@ -121,6 +121,14 @@ def pack_events(events: pa.RecordBatch, place_of: Callable[[str], int | None]) -
     table = pa.RecordBatch.from_arrays(columns, schema=EVENTS)
     rows = [(*place, -1, IN_EVENTS, 0, to_bytes(table.take(pa.array(some)))) for place, some in sorted(own.items())]
     return packed_rows(rows)
+
+
+def _name(key: bytes | None) -> str | None:
+    """A group's name; None for bytes that are none: no broker writes such a key."""
+    try:
+        return None if key is None else key.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def packed_rows(rows: list[tuple[int, int, int, str, int, bytes]]) -> pa.RecordBatch:

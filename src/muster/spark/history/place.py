@@ -6,7 +6,10 @@ that Hadoop knows, and is asked through it.
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -14,7 +17,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from muster.errors import ConfigError, MusterError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -23,11 +26,20 @@ FORMAT = 3
 """Counts up when another version cannot go on from what this one has written."""
 
 
+_OF_PATTERNS = frozenset("{}[]*?\\")
+"""In a path these make a pattern, for Spark's readers (SparkHadoopUtil.isGlobPath), but not for its writers."""
+
+
 class Place:
     """A folder, through Hadoop's file system."""
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
-        """Raises ConfigError: it is on no file system that is known."""
+        """Raises ConfigError: it is on no file system that is known, or Spark could not read it."""
+        odd = sorted(_OF_PATTERNS.intersection(folder))
+        if odd:
+            raise ConfigError(
+                f"{folder} has {' '.join(odd)} in it, which Spark reads as a pattern: name another folder"
+            )
         self._jvm: Any = spark._jvm
         self._folder = folder.rstrip("/") or "/"
         try:
@@ -75,6 +87,33 @@ class Place:
         """Delete a folder with all that is in it, if it is there."""
         self._files.delete(self._path(name), True)
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Let no other job write to the folder, as far as this machine can tell: one on another file system, or whose
+        system locks no folders, is not held.
+
+        Raises:
+            ConfigError: another job writes there.
+            MusterError: it cannot be made.
+        """
+        self._make()
+        local = self.local("")
+        held = None if local is None else os.open(local, os.O_RDONLY)
+        try:
+            if held is not None:
+                _lock(held, self._folder)
+            yield
+        finally:
+            if held is not None:
+                os.close(held)
+
+    def _make(self) -> None:
+        try:
+            if not self._files.mkdirs(self._path("")):
+                raise MusterError(f"{self._folder} cannot be made")
+        except Py4JJavaError as error:
+            raise MusterError(f"{self._folder} cannot be written: {_said(error)}") from None
+
     def claim(self, checkpoint: str | None, tables: Iterable[str]) -> None:
         """Make the folder if it is not there, and see that a job may begin or go on in it.
 
@@ -82,14 +121,13 @@ class Place:
             ConfigError: it was written by another version, or has tables and no checkpoint.
             MusterError: it cannot be written.
         """
+        self._make()
         try:
             self._claim(checkpoint, [*tables])
         except Py4JJavaError as error:
             raise MusterError(f"{self._folder} cannot be written: {_said(error)}") from None
 
     def _claim(self, checkpoint: str | None, tables: list[str]) -> None:
-        if not self._files.mkdirs(self._path("")):
-            raise MusterError(f"{self._folder} cannot be made")
         begun = checkpoint is not None and self.exists(checkpoint)
         written = any(map(self.exists, tables))
         found = self._read_mark()
@@ -127,6 +165,16 @@ class Place:
             stream.write(bytearray(text.encode()))
         finally:
             stream.close()
+
+
+def _lock(held: int, folder: str) -> None:
+    """Lock a folder for as long as it is open: a kill gives it back."""
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(f"another job writes to {folder}: wait until it has ended, or name another folder") from None
+    except OSError:
+        pass  # NFS locks no folders
 
 
 def _said(error: Py4JJavaError) -> str:

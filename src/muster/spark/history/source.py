@@ -16,9 +16,10 @@ behind which nothing is read; how things stand with its groups is told all the s
 
 from __future__ import annotations
 
+import json
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from muster.client.plain.cluster import Cluster, connect
-from muster.client.plain.fetch import FetchSettings
+from muster.client.plain.fetch import DataLossError, FetchSettings
 from muster.errors import ConfigError, KafkaConnectionError
 from muster.history.decode import decode
 from muster.history.engine import span
@@ -98,8 +99,23 @@ def take_options(given: Mapping[str, str], *, streaming: bool) -> tuple[SourceOp
     return source, HistoryOptions(
         TICK_DEFAULT_MS if tick is None else int(tick),
         None if clock is None else int(clock),
-        frozenset((groups or "").split("\n")) - {""},
+        _groups_in(groups),
     )
+
+
+def groups_option(groups: Iterable[str]) -> dict[str, str]:
+    """The option that leaves out all groups but these, none for all.
+
+    Raises:
+        ConfigError: one name is given in place of several.
+    """
+    if isinstance(groups, str):
+        raise ConfigError(f"groups is {groups!r}; it should be a list of names")
+    return {GROUPS: json.dumps(sorted(groups))}
+
+
+def _groups_in(option: str | None) -> frozenset[str]:
+    return frozenset(json.loads(option or "[]"))
 
 
 class HistoryDataSource(DataSource):  # type: ignore[misc]
@@ -115,7 +131,7 @@ class HistoryDataSource(DataSource):  # type: ignore[misc]
     def reader(self, schema: StructType) -> DataSourceReader:
         folder = self.options.get(FOLDER)
         if folder is not None:
-            return FolderReader(folder, frozenset((self.options.get(GROUPS) or "").split("\n")) - {""})
+            return FolderReader(folder, _groups_in(self.options.get(GROUPS)))
         return PackedBatchReader(*take_options(self.options, streaming=False))
 
     def streamReader(self, schema: StructType) -> PackedStreamReader:  # noqa: N802 - Spark's name
@@ -209,17 +225,15 @@ class PackedStreamReader(StreamReader):
             if self._stop_at is not None:
                 raise
             return start  # rather than go on without the brokers' word
-        read = super().latestOffset(before, limit)
-        positions = {place.partition: claim.end for place, claim in from_json(read).finished().items()}
-        reached = {partition for partition, end in ends.items() if positions.get(partition, -1) >= end}
-        if self._stop_at is None:
-            is_due = bool(reached)
-        else:  # at the very end
-            is_due = until < now_ms and (read is before or reached == ends.keys())
-        if is_due:
-            known = dict.fromkeys(map(str, sorted(positions)), 0) | start["at"]
-            return _offset(now_ms, known | {str(partition): now_ms for partition in reached}, told, read)
-        return start if read is before else _offset(until, start["at"], told, read)
+        try:
+            read = super().latestOffset(before, limit)
+        except DataLossError as error:
+            what = str(error).partition(". Set ")[0]  # which says what to do about another topic
+            raise DataLossError(
+                f"{what}, or this is another cluster than the one whose history is in the folder: the job cannot go on "
+                "there, so begin in another folder"
+            ) from None
+        return batch_end(start, None if read is before else read, told, ends, now_ms, is_last=self._stop_at is not None)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         _check(end)
@@ -251,6 +265,30 @@ class PackedStreamReader(StreamReader):
         """Before which time nothing more is going to be written, wherever a partition has been read to its end."""
         clock_ms = self._history.clock_ms
         return time.time_ns() // 1_000_000 - SKEW_MS if clock_ms is None else clock_ms
+
+
+def batch_end(
+    start: dict[str, Any],
+    read: dict[str, Any] | None,
+    told: events.Events,
+    ends: Ends,
+    now_ms: int,
+    *,
+    is_last: bool,
+) -> dict[str, Any]:
+    """The offset at which a batch ends; `start` itself where there is none to be.
+
+    `read` is where the source's own offset moves to, None where it stays. `ends` are those of the log partitions at
+    `now_ms`, none where no time is to pass. `is_last`: it passes once, at the very end.
+    """
+    until, now = start["until"], start["read"] if read is None else read
+    positions = {place.partition: claim.end for place, claim in from_json(now).finished().items()}
+    reached = {partition for partition, end in ends.items() if positions.get(partition, -1) >= end}
+    is_due = until < now_ms and (read is None or reached == ends.keys()) if is_last else bool(reached)
+    if is_due:
+        known = dict.fromkeys(map(str, sorted(positions)), 0) | start["at"]
+        return _offset(now_ms, known | {str(partition): now_ms for partition in reached}, told, now)
+    return start if read is None else _offset(until, start["at"], told, now)
 
 
 def _ends(cluster: Cluster) -> Ends:
