@@ -14,6 +14,8 @@ from muster.pages.charts import Band, Bar, Marker, Shade, bar_chart, clock, colu
 from muster.pages.document import document, scroll, section, table, tiles, value
 
 UNIT = "min"
+NOT_KNOWN = "not known"
+"""The cause of a rebalance of which the cluster tells none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +113,10 @@ def _header(report: DemoReport, title: str) -> str:
         if wrong
         else '<p class="verdict good">✓ Every figure that was checked is as it must be.</p>'
     )
+    broker = ", and the broker with them" if report.outages else ""
     lead = (
-        f"Topic “{report.topic}” was consumed by one consumer group while members came, left and were killed, and the "
-        "broker with them. Below: who owned what and when, what came out, and how it compares with the source file."
+        f"Topic “{report.topic}” was consumed by one consumer group while members came, left and were killed{broker}. "
+        "Below: who owned what and when, what came out, and how it compares with the source file."
     )
     shown = tiles((name, report.figures[name].value) for name in report.headline if name in report.figures)
     return f'<header><h1>{escape(title)}</h1><p class="lead">{escape(lead)}</p>{verdict}{shown}</header>'
@@ -136,6 +139,8 @@ def _timeline(report: DemoReport) -> str:
     hint = (
         "A row is a partition, a colour its owner. Numbered lines are rebalances, the grey behind one how long it took."
     )
+    if any(item.cause == NOT_KNOWN for item in report.rebalances):
+        hint += " The cluster tells no causes: doctor.html, beside this page, has those that its records show."
     chart = scroll(timeline(title, rows, bands, markers, shades))
     return section("Who owned what", hint, _legend(members, report.outages), chart, _rebalances(report.rebalances))
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from muster.demo.report import Outage, OwnershipSpan, Rebalance
+from muster.demo.report import NOT_KNOWN, Outage, OwnershipSpan, Rebalance
 
-NOT_KNOWN = "not known"
 STABLE = "Stable"
 GONE = ("Empty", "Dead")
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from muster.demo.report import DelayRow, DemoReport, Figure, OwnershipSpan, Rebalance, render
+from muster.demo.report import NOT_KNOWN, DelayRow, DemoReport, Figure, OwnershipSpan, Rebalance, render
 from muster.pages.charts import WIDTH, Band, Bar, Marker, Shade, bar_chart, clock, column_chart, ticks, timeline
 from tests.support.demo_report import sample
 from tests.support.pages import Nesting, shapes
@@ -55,6 +55,16 @@ def test_one_wrong_figure_is_said_at_the_top(report: DemoReport) -> None:
     page = render(replace(report, figures={**report.figures, "lost": Figure(3, ok=False)}))
     assert "✗ Not as it must be: lost" in page
     assert "Every figure that was checked" not in page
+
+
+def test_a_cluster_that_exists_is_not_said_to_be_killed_and_causes_are_looked_for_elsewhere(report: DemoReport) -> None:
+    own = render(report)
+    assert "were killed, and the broker with them." in own
+    assert "doctor.html" not in own
+    unknown = [replace(rebalance, cause=NOT_KNOWN) for rebalance in report.rebalances]
+    other = render(replace(report, outages=[], rebalances=unknown))
+    assert "members came, left and were killed. Below" in other
+    assert "doctor.html, beside this page" in other
 
 
 def test_what_comes_from_outside_is_escaped(report: DemoReport) -> None:
