@@ -6,6 +6,8 @@ no other library; for Avro, `json` gives way to `fastavro`'s schemaless_writer a
 
 Run it beside `muster serve` with the topic `flights` and a registry on port 8081. A record that was not written so is
 passed over, and goes to a topic of its own.
+
+pip install muster-kafka
 """
 
 from __future__ import annotations

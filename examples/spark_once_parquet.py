@@ -2,6 +2,8 @@
 
 A batch of muster's source has the same records each time it is run, so the folder of a batch id has them once. One
 checkpoint belongs to one folder: a query with another one counts its batches anew.
+
+pip install 'muster-kafka[spark]'
 """
 
 from pyspark.sql import DataFrame

@@ -2,6 +2,8 @@
 
 The place (topic, partition, offset) is never given to another record. So it does not matter which batch, query or
 member of the group brings a record, or how often: the row is there once. Any database with a primary key will do.
+
+pip install 'muster-kafka[spark]'
 """
 
 import sqlite3
