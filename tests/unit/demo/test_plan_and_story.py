@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.demo.plan import Pace
-from muster.demo.report import Rebalance
-from muster.demo.story import NOT_KNOWN, Snapshot, Story
+from muster.demo.report import NOT_KNOWN, Rebalance
+from muster.demo.story import Snapshot, Story
 
 
 @given(st.floats(0, 1e4), st.floats(0, 1e4), st.integers(0, 4), st.integers(0, 4))
