@@ -325,8 +325,8 @@ class Engine(RebalanceListener):
         except MusterError as error:
             if isinstance(error, KafkaError) and error.code is ErrorCode.OFFSET_METADATA_TOO_LARGE:
                 self.core.limit_metadata(0)
-                text = "the broker takes less metadata with offsets than is Kafka's default (offset.metadata.max.bytes)"
-                log.warning("%s: commits go on without, and a restart repeats more", text)
+                text = "the broker takes less metadata with offsets than Kafka by default (offset.metadata.max.bytes)"
+                log.warning("%s: commits go on without it, and a restart repeats more", text)
                 if any(what.metadata for what in offsets.values()):
                     await self._commit(partitions, timeout_ms)  # now: it may be the last one
             else:
