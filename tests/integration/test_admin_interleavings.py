@@ -259,11 +259,11 @@ def run(broker: BrokerProcess, seed: int) -> None:
         before = now
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_admins_at_once_and_kill_9(tmp_path: Path) -> None:
     settings = {"group.events.enable": False, "offsets.topic.num.partitions": 1}
     with BrokerProcess(tmp_path / "data", settings) as broker:
-        for seed in (*scale.seeds(1), *scale.fresh_seeds(1)):
+        for seed in (*scale.schedules(1), *scale.fresh_seeds(1)):
             run(broker, seed)
             assert "Traceback" not in broker.log(), f"seed {seed}"
         assert broker.stop() == 0
