@@ -225,6 +225,23 @@ def test_of_several_lost_batches_the_last_says_where_the_gap_ends(book):
     assert numbers(z) == [(7, 1, 0)]
 
 
+@pytest.mark.parametrize("last", [2**31 - 4, 2**31 - 3, 2**31 - 2, 2**31 - 1])
+def test_the_last_of_several_lost_batches_may_be_behind_the_step_to_0(book, last):
+    """Java's producer takes the larger number, and tries the next batch in vain until its time is over."""
+    first = batch()
+    send(book, first)
+    book._entry(PLACE).next_sequence, first.base_sequence = (last + 1) & 0x7FFFFFFF, last
+    book.completed(first)
+    x, y, z = batch(), batch(2), batch()
+    send(book, x, y, z)
+    for lost in (x, y):
+        lost.maybe_written = True
+        book.failed(lost)
+    assert book.can_retry(z, OUT_OF_ORDER, -1)
+    book.settle()
+    assert numbers(z) == [(7, 1, 0)]
+
+
 def test_a_gap_behind_what_has_no_answer_yet_waits_for_it(book):
     """Numbered anew, what is under way in front of the lost batch would be written twice."""
     w, lost, y = under_way(book, 1, 1, 1)

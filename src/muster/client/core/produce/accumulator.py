@@ -215,6 +215,11 @@ def next_sequence(sequence: int, count: int) -> int:
     return (sequence + count) & 0x7FFFFFFF
 
 
+def is_later(sequence: int, other: int) -> bool:
+    """Whether a sequence comes behind another, which may be before the step from 2^31-1 to 0."""
+    return 0 < (sequence - other) & 0x7FFFFFFF < 1 << 30
+
+
 @dataclass(slots=True)
 class Completion:
     """A batch that is done: the face resolves its receipts.

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from muster.client.core.produce.accumulator import ProducerBatch, next_sequence
+from muster.client.core.produce.accumulator import ProducerBatch, is_later, next_sequence
 from muster.errors import ErrorCode
 from muster.model import TopicPartition
 from muster.protocol.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
@@ -153,8 +153,8 @@ class Sequences:
         """A batch was acknowledged."""
         entry = self._entry(batch.partition)
         last = next_sequence(batch.base_sequence, batch.count - 1)
-        # Answers of two leaders may arrive out of order; "later" allows for the step from 2^31-1 to 0.
-        if entry.last_acked == _NONE_ACKED or 0 < (last - entry.last_acked) & 0x7FFFFFFF < 1 << 30:
+        # Answers of two leaders may arrive out of order.
+        if entry.last_acked == _NONE_ACKED or is_later(last, entry.last_acked):
             entry.last_acked = last
         self._remove(batch)
 
@@ -202,7 +202,9 @@ class Sequences:
             self._request_bump(batch.partition)
         else:
             behind = next_sequence(batch.base_sequence, batch.count)
-            self._unresolved[batch.partition] = max(behind, self._unresolved.get(batch.partition, 0))
+            known = self._unresolved.get(batch.partition)
+            if known is None or is_later(behind, known):
+                self._unresolved[batch.partition] = behind
 
     def _remove(self, batch: ProducerBatch) -> None:
         entry = self._entry(batch.partition)
