@@ -177,6 +177,20 @@ def test_a_thread_that_ends_while_the_loop_has_just_looked_is_not_forgotten() ->
     asyncio.run(scene())
 
 
+def test_jobs_one_after_another_share_a_thread_which_ends_with_them() -> None:
+    async def scene() -> None:
+        ends = Ends()
+        workers = ThreadWorkers(8, lambda: DirectCall(lambda _record: None), ends)
+        for offset in range(5):
+            workers.start(job(offset))
+            await ends.wait(offset + 1)
+        [thread] = workers._threads
+        workers.close()
+        assert not thread.is_alive()
+
+    asyncio.run(scene())
+
+
 # --- deserializers ---------------------------------------------------------------------------------------------------
 
 
