@@ -131,8 +131,11 @@ def _pem(name: str, location: str) -> str:
 
 
 def _refuse_type(name: str, given: str | None, location: str) -> None:
-    if given is None or given.upper() == "PEM":
+    if given is None or given.upper() == "PEM" or "-----BEGIN" in location:  # a key in its place is refused by `_pem`
         return
+    with contextlib.suppress(OSError, ValueError):
+        if b"-----BEGIN" in Path(location).read_bytes():
+            raise ConfigError(f"{name} is {given}, and {location} is PEM: leave {name} out")
     known = {"JKS": _from_java, "PKCS12": _from_pkcs12}.get(given.upper())
     raise ConfigError(f"{name} is {given}, which is not read here; {known(location) if known else 'PEM is'}")
 

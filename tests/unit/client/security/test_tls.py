@@ -121,6 +121,18 @@ def test_what_cannot_be_used_is_told(settings, why):
         context(config(**settings))
 
 
+def test_a_key_in_place_of_a_file_is_not_shown_whatever_its_type():
+    key = "-----BEGIN PRIVATE KEY-----\nhush"
+    with pytest.raises(ConfigError, match=r"as text it is ssl_keystore_key$"):
+        context(config(ssl_keystore_location=key, ssl_keystore_type="JKS"))
+
+
+def test_pem_that_is_said_to_be_a_java_key_store_is_not_made_pem_again(certificates):
+    path = str(certificates.path("ca"))
+    with pytest.raises(ConfigError, match=r"is JKS, and .*ca.pem is PEM: leave ssl_truststore_type out"):
+        context(config(ssl_truststore_location=path, ssl_truststore_type="JKS"))
+
+
 def test_a_keystore_without_a_key_is_told(certificates):
     with pytest.raises(ConfigError, match="must have a private key and its certificate in PEM"):
         context(config(ssl_keystore_location=str(certificates.path("ca"))))
