@@ -91,7 +91,8 @@ class Node(NamedTuple):
     rack: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port} (id {self.node_id})"
+        place = f"{self.host}:{self.port}"
+        return f"{place} (id {self.node_id})" if self.node_id >= 0 else place  # a bootstrap address has none yet
 
 
 Headers = list[tuple[str, bytes | None]]

@@ -1,5 +1,5 @@
-"""Real Apache Kafka on ZooKeeper for tests: 0.8.2.2, whose consumer ZooKeeper coordinates, and 3.9.1, the last line of
-releases whose brokers know ZooKeeper.
+"""Real Apache Kafka on ZooKeeper for tests: 0.8.2.2, whose consumer ZooKeeper coordinates, 3.9.1, the last line of
+releases whose brokers know ZooKeeper, and those between.
 
 Both run on today's Java and against today's ZooKeeper.
 """
@@ -39,7 +39,8 @@ def command(folder: Path, cls: str, *arguments: str, level: str = "WARN", versio
     """The command line of one of its classes; it logs to stderr."""
     logging = folder / f"log4j-{level}.properties"
     logging.write_text(_LOGGING.format(level=level))
-    classpath = f"{peers.fetched_jars(_JARS[version], version, POM if version == VERSION else None)}/*"
+    own = POM if version == VERSION else None
+    classpath = f"{peers.fetched_jars(_JARS.get(version, _JARS[LAST_VERSION]), version, own)}/*"
     options = ["-Djava.net.preferIPv4Stack=true", f"-Dlog4j.configuration=file:{logging}", "-cp", classpath]
     return peers.java_command([*options, cls, *arguments])
 
@@ -62,7 +63,7 @@ class OldKafkaBroker:
     broker_id: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
 
-    version: ClassVar[str] = VERSION
+    version: str = VERSION
     _started: ClassVar[str] = "[Kafka Server {}], started"
 
     @property
@@ -165,10 +166,11 @@ class OldKafkaBroker:
             consumer.leave()
 
 
+@dataclass
 class LastZooKeeperKafkaBroker(OldKafkaBroker):
-    """One broker of Kafka 3.9.1 in ZooKeeper mode. Topics and records come from clients of today."""
+    """One broker of Kafka 2.4 to 3.9 in ZooKeeper mode. Topics and records come from clients of today."""
 
-    version: ClassVar[str] = LAST_VERSION
+    version: str = LAST_VERSION
     _started: ClassVar[str] = "[KafkaServer id={}] started"
 
     def _listening(self) -> dict[str, str]:

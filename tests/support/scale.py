@@ -40,3 +40,9 @@ def schedules(default: int) -> range:
     """The seeds of schedules of kills: MUSTER_SCHEDULES of them from MUSTER_FIRST_SEED (0), else `default`."""
     first = int(os.environ.get("MUSTER_FIRST_SEED", "0"))
     return range(first, first + int(os.environ.get("MUSTER_SCHEDULES", default)))
+
+
+def older_kafkas() -> list[str]:
+    """The releases of Kafka before 4.0 that clients are tried with: MUSTER_KAFKAS, with spaces between, else the oldest
+    in which an admin can do everything."""
+    return os.environ.get("MUSTER_KAFKAS", "2.4.1").split()

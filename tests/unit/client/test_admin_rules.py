@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from muster.client.core import admin_configs, admin_members, admin_partitions, admin_replicas
+from muster.client.core import admin, admin_configs, admin_members, admin_partitions, admin_replicas
 from muster.client.core.admin import ConfigResource, ConfigResourceType, GroupDescription, MemberDescription
 from muster.client.core.admin_configs import ConfigChange, ConfigOperation
 from muster.client.core.admin_members import GroupMember
@@ -264,3 +264,26 @@ def test_what_became_of_members_and_offsets():
     parts = [a.OffsetDeleteResponsePartition(0, 0), a.OffsetDeleteResponsePartition(1, subscribed)]
     answer = a.OffsetDeleteResponse(0, 0, [a.OffsetDeleteResponseTopic("t", parts)])
     assert codes(admin_members.deleted_offsets(answer, "g", PLACES)) == {PLACES[0]: None, PLACES[1]: subscribed}
+
+
+# --- brokers before Kafka 2.4 ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("new", "is_complete"),
+    [
+        (admin.NewTopic("t"), False),
+        (admin.NewTopic("t", 3), False),
+        (admin.NewTopic("t", -1, 1), False),
+        (admin.NewTopic("t", 3, 1), True),
+        (admin.NewTopic("t", assignments={0: [1]}), True),
+    ],
+)
+def test_a_broker_without_default_numbers_is_not_asked_for_them(new: admin.NewTopic, is_complete: bool) -> None:
+    wanted = [admin.creatable(admin.NewTopic("u", 1, 1)), admin.creatable(new)]
+    admin.check_numbers_given(wanted, 4)
+    if is_complete:
+        admin.check_numbers_given(wanted, 3)
+    else:
+        with pytest.raises(UnsupportedVersionError, match="say how many partitions and replicas t is to have"):
+            admin.check_numbers_given(wanted, 3)

@@ -274,7 +274,7 @@ async def test_that_nobody_listens_is_told_once_and_so_is_that_it_has_changed(ca
             for _ in range(3):
                 await made.ask(ListGroupsRequest())
         hint = "as it began; does its port want TLS (security_protocol)?"
-        closed = f"no connection to 127.0.0.1:{port}: 127.0.0.1:{port} (id -2) closed the connection {hint}"
+        closed = f"no connection to 127.0.0.1:{port}: 127.0.0.1:{port} closed the connection {hint}"
         assert told(caplog, logging.WARNING)[:2] == [refused, closed]
 
         server = ScriptedServer(answering(lambda: server.metadata()), port=port)

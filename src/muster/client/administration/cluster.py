@@ -13,7 +13,7 @@ from muster.client.core.admin_configs import Changes
 from muster.client.core.admin_partitions import LogDirDescription
 from muster.client.core.refusals import CONFIGS_AGAIN
 from muster.client.core.sends import LEAST_LOADED
-from muster.errors import ErrorCode, KafkaError
+from muster.errors import ErrorCode, KafkaError, UnsupportedVersionError
 from muster.model import Node, TopicPartition
 from muster.protocol.admin_messages import DescribeLogDirsRequest, ListConfigResourcesRequest
 from muster.protocol.messages import (
@@ -28,8 +28,13 @@ class ClusterPart(AdminPart):
     """What `AsyncAdmin` does with brokers and settings."""
 
     async def describe_cluster(self) -> ClusterDescription:
-        """Id, controller and brokers of the cluster. Brokers before Kafka 2.8 raise UnsupportedVersionError."""
-        answer = await self._calls.retried(lambda: self._calls.ask(LEAST_LOADED, DescribeClusterRequest()))
+        """Id, controller and brokers of the cluster."""
+        try:
+            answer = await self._calls.retried(lambda: self._calls.ask(LEAST_LOADED, DescribeClusterRequest()))
+        except UnsupportedVersionError:  # brokers before Kafka 2.8 (KIP-700)
+            told = await self._calls.describe([])
+            nodes = [Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in told.brokers]
+            return ClusterDescription(told.cluster_id or "", told.controller_id, sorted(nodes))
         error = rules.failure(answer.error_code, answer.error_message)
         if error is not None:
             raise error

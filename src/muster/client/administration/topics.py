@@ -21,16 +21,22 @@ class TopicsPart(AdminPart):
     async def create_topics(
         self, topics: Iterable[NewTopic | str], *, validate_only: bool = False
     ) -> dict[str, CreatedTopic | KafkaError]:
-        """Create topics; a plain name gets the broker's default numbers. `validate_only` only checks."""
+        """Create topics; a plain name gets the broker's default numbers. `validate_only` only checks.
+
+        Raises:
+            UnsupportedVersionError: brokers before Kafka 2.4 have no default numbers.
+        """
         wanted = {new.name: new for new in (NewTopic(t) if isinstance(t, str) else t for t in topics)}
 
         async def attempt(names: list[str]) -> dict[str, CreatedTopic | KafkaError]:
-            request = CreateTopicsRequest(
-                topics=[rules.creatable(wanted[name]) for name in names],
-                timeout_ms=self._config.request_timeout_ms,
-                validate_only=validate_only,
-            )
-            answer = await self._calls.ask(await self._calls.controller(), request)
+            topics = [rules.creatable(wanted[name]) for name in names]
+
+            def build(version: int) -> CreateTopicsRequest:
+                rules.check_numbers_given(topics, version)
+                timeout_ms = self._config.request_timeout_ms
+                return CreateTopicsRequest(topics=topics, timeout_ms=timeout_ms, validate_only=validate_only)
+
+            answer = await self._calls.send(await self._calls.controller(), CreateTopicsRequest, build)
             return {result.name: rules.created_topic(result) for result in answer.topics}
 
         return await self._calls.settle(wanted, attempt, TOPICS_AGAIN)

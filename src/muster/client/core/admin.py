@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from muster.client.core.checks import MAX_INT, check_number, check_text
 from muster.client.core.offset_requests import Answer, fetch_answers, group_answers
-from muster.errors import ErrorCode, KafkaError, ProtocolError
+from muster.errors import ErrorCode, KafkaError, ProtocolError, UnsupportedVersionError
 from muster.model import CONSUMER_PROTOCOL_TYPE, Node, OffsetAndMetadata, TopicPartition
 from muster.protocol.messages import (
     CreatableReplicaAssignment,
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from muster.protocol.group_messages import DescribedGroup as ConsumerGroup
 
 _MAX_SHORT = 2**15 - 1
+_WITH_DEFAULTS = 4
+"""The first version of CreateTopics whose broker has numbers for a topic that has none (KIP-464)."""
 
 
 @dataclass(slots=True)
@@ -187,6 +189,14 @@ def creatable(topic: NewTopic) -> CreatableTopic:
         assignments=[CreatableReplicaAssignment(part, list(ids)) for part, ids in sorted(topic.assignments.items())],
         configs=[CreatableTopicConfig(name, value) for name, value in topic.configs.items()],
     )
+
+
+def check_numbers_given(topics: list[CreatableTopic], version: int) -> None:
+    """Brokers before Kafka 2.4 (KIP-464) take the -1 that stands for their defaults for a number, and refuse that."""
+    bare = [new.name for new in topics if not new.assignments and -1 in (new.num_partitions, new.replication_factor)]
+    if version < _WITH_DEFAULTS and bare:
+        text = "a broker before Kafka 2.4 has no default numbers: say how many partitions and replicas"
+        raise UnsupportedVersionError(f"{text} {', '.join(bare)} is to have")
 
 
 # --- reading answers -------------------------------------------------------------------------------------------------
