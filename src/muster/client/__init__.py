@@ -1,4 +1,4 @@
-"""Clients for any Kafka cluster: consumers, producers, admin; blocking, and for asyncio.
+"""Clients for Kafka clusters: consumers, producers, admin; blocking, and for asyncio.
 
 from muster.client import Consumer, Producer, Admin, AsyncConsumer, AsyncProducer, AsyncAdmin
 

@@ -15,7 +15,7 @@ class ServerAssignedConfig(ConsumerConfig):
     """The further setting of a consumer whose coordinator assigns its partitions, and what is special here.
 
     `coordinator_servers` are the draft listeners of one or more coordinators, `host:port,host:port`: it is needed, and
-    any of them leads to the group's coordinator. Records are read from `bootstrap_servers`, brokers of any Kafka.
+    any of them leads to the group's coordinator. Records are read from `bootstrap_servers`, brokers of Kafka or muster.
     `group_id` is needed. `partition_assignment_strategy` names one strategy that the coordinator knows: range or
     roundrobin. There are no static members (`group_instance_id`), and no bound on the time between two polls:
     `max_poll_interval_ms` bounds how long a join may wait for the others. `security_protocol` and what belongs to it
