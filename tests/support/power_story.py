@@ -187,12 +187,25 @@ class Life:
 
     def written_by(self, at: int) -> dict[TopicPartition, Written]:
         """What was in the logs at a moment."""
-        found = dict(self.written)
-        for where, former in self.deleted.items():
-            for begun, done, written in reversed(former):
-                if at < done:
-                    found[where] = written if at <= begun else written.half_gone()
-        return found
+        logs = {where: self._log_at(where, at) for where in self.written}
+        return {where: written.half_gone() if is_going else written for where, (written, is_going) in logs.items()}
+
+    def asked(self, at: int) -> tuple[object, ...]:
+        """Equal for moments at which `check` asks the same of a folder."""
+        found: list[object] = [at in self.shut_at]
+        for where in self.written:
+            written, is_going = self._log_at(where, at)
+            promise = written.promised(at)
+            found.append((id(written), is_going or (promise.end, promise.start, promise.noted)))
+        return tuple(found)
+
+    def _log_at(self, where: TopicPartition, at: int) -> tuple[Written, bool]:
+        """The log of that name, and whether it was being deleted."""
+        found, is_going = self.written[where], False
+        for begun, done, written in reversed(self.deleted[where]):
+            if at < done:
+                found, is_going = written, at > begun
+        return found, is_going
 
     def _next_sequence(self, where: TopicPartition) -> int:
         entry = self.store.logs[where].producers.producers.get(7)
