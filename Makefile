@@ -49,10 +49,13 @@ compare: $(VENV)/.stamp-dev $(VENV)/.stamp-java
 
 # Where nothing may be left out, the Java from PyPI is tested beside the machine's own.
 test: $(VENV)/.stamp-dev $(VENV)/.stamp-java $(if $(MUSTER_REQUIRE_ALL),$(VENV)/.stamp-jre)
+	@$(BIN)/python -m tests.support.making_class_data
 	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal $(ARGS)
 
-# Have pytest read all tests once: each worker would else rewrite the assertions of all of them for itself.
-collected: $(VENV)/.stamp-dev
+# Have pytest read all tests once: each worker would else rewrite the assertions of all of them for itself. And have the
+# class data made that Kafka's JVMs share.
+collected: $(VENV)/.stamp-dev $(VENV)/.stamp-java
+	@$(BIN)/python -m tests.support.making_class_data
 	@found=$$($(BIN)/python -m pytest --collect-only -q) || { echo "$$found" | tail -60; exit 1; }; echo "$$found" | tail -1
 
 # Each check is a target of its own: `make -k check` goes on after the first that fails.

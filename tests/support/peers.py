@@ -29,6 +29,7 @@ from muster.local.jars import fetch
 from muster.local.java import OLDEST_JAVA, installed_java
 from muster.local.kept import keep, pid_in
 from muster.local.ports import free_ports as free_ports  # tests take it from here
+from tests.support import class_data
 
 T = TypeVar("T")
 
@@ -111,6 +112,12 @@ def kafka_classpath() -> str:
     return f"{kafka_jars()}/*"
 
 
+@cache
+def kafka_class_data() -> Path | None:
+    """What JVMs with Kafka's class path may share (class_data.py)."""
+    return class_data.data_of("kafka", kafka_jars(), java, peers_home()) if (java := find_java()) else None
+
+
 def java_command(options: Sequence[str], *, heap: str = "256m") -> list[str]:
     """A command line that begins a small JVM."""
     java = require(
@@ -118,12 +125,13 @@ def java_command(options: Sequence[str], *, heap: str = "256m") -> list[str]:
         find_java(),
         "Kafka and ZooKeeper run on it (Debian: apt-get install openjdk-17-jre-headless)",
     )
-    return [java, f"-Xmx{heap}", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *options]
+    return [java, f"-Xmx{heap}", *class_data.SMALL, *options]
 
 
 def kafka_command(cls: str, *arguments: str, heap: str = "256m", more: Sequence[str] = ()) -> list[str]:
     """The command line that runs one class of Kafka's jars, such as org.apache.kafka.tools.VerifiableConsumer."""
-    options = [*more, f"-Dlog4j2.configurationFile={PEERS / 'kafka' / 'log4j2.xml'}", "-cp", kafka_classpath()]
+    options = [f"-Dlog4j2.configurationFile={PEERS / 'kafka' / 'log4j2.xml'}", "-cp", kafka_classpath()]
+    options = [*more, *class_data.mapped(kafka_class_data()), *options]
     return [*java_command(options, heap=heap), cls, *arguments]
 
 
