@@ -21,9 +21,25 @@ FAILED = (
 )
 
 
+FULL = """An error occurred while calling o213.parquet.
+: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows to file:/o. SQLSTATE: 58030
+\tat org.apache.spark.sql.Some$.thing(Some.scala:1)
+Caused by: java.io.IOException: No space left on device
+\tat java.base/java.io.FileOutputStream.writeBytes(Native Method)
+\t... 19 more
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
+        (FULL, "No space left on device"),
+        (FAILED.format(f"Traceback\npy4j.protocol.Py4JJavaError: {FULL}\n\n\tat py4j.x\n"), "No space left on device"),
+        (
+            "An error occurred while calling o1.x.\n: java.lang.NullPointerException\n\tat a.b\n",
+            "java.lang.NullPointerException",
+        ),
+        (FULL + "muster.errors.ConfigError: no such option\n", "no such option"),
         ("Job aborted.\npages", "Job aborted."),
         (FAILED.format("it broke") + "muster.errors.ConfigError: no such option\n", "no such option"),
         (FAILED.format("it broke"), FAILED.format("it broke").partition("\n")[0]),

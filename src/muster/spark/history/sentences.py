@@ -23,6 +23,10 @@ _SENTENCE = re.compile(r"^(?:[\w.]+\.)?\w*Error: (.+)$", re.MULTILINE)
 _NO_REASON = re.compile(r"^\[STREAM_FAILED\].*terminated with exception:\s*(SQLSTATE|$)", re.MULTILINE)
 """The connection to a process broke, which Java tells without a word."""
 
+_CALLING = "An error occurred while calling "
+"""What py4j says of any error in Java; what went wrong stands behind it."""
+_JAVA = re.compile(r"^(?:Caused by)?: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
+
 PROCESS_GONE = "a Python process of Spark's has ended in the midst of its work; what is written goes on where it was"
 JAVA_GONE = "Spark's Java process has ended, or cannot be reached; what is written goes on where it was"
 
@@ -43,7 +47,9 @@ def said(call: Callable[[], T]) -> T:
 
 def sentence(text: str) -> str:
     """What is to be told of an error of Spark's."""
-    found = _SENTENCE.findall(text)
+    found = [each for each in _SENTENCE.findall(text) if not each.startswith(_CALLING)]
+    if not found and _CALLING in text:
+        found = _JAVA.findall(text[text.rindex(_CALLING) :])  # the last is the cause of all before it
     if not found and _NO_REASON.search(text):
         return PROCESS_GONE
     return str(found[-1] if found else text.strip().partition("\n")[0])
