@@ -68,14 +68,20 @@ def test_a_handler_that_is_none_ends_the_run_before_the_next_of_its_key() -> Non
     async def scene() -> None:
         script, begun = Script(), list[int]()
 
-        async def handle(record: ConsumerRecord) -> Any:
+        async def handle(record: ConsumerRecord) -> None:
             begun.append(record.offset)
-            return fine(record)
+            await asyncio.Event().wait()
 
-        it = engine(handle, script)
+        it = engine(handle, script, drain_timeout_ms=0)
+        run = asyncio.ensure_future(it.run())
         script.steps.put_nowait(records(b"a", b"a"))
+        await until(lambda: begun)
+        [job] = it._running
+        it._ended(job, ConfigError("it has only begun its work"))
+        it._pump()  # before the run has come to its end
+        assert not it._running
         with pytest.raises(ConfigError):
-            await it.run()
+            await run
         assert begun == [0]
         assert not script.is_committed(1)
 
