@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
 from muster.errors import ErrorCode, KafkaError
@@ -76,10 +76,12 @@ class LogConfig:
     """The codec that a client's batch has in the log; None: that which it came with."""
     compression_level: int | None = None
 
-    @property
-    def max_segment_ms(self) -> int:
-        """The age at which a segment is closed: only closed ones are compacted (KIP-354)."""
-        return min(self.segment_ms, self.max_compaction_lag_ms) if self.cleanup_policy.compacts else self.segment_ms
+    max_segment_ms: int = field(init=False)
+    """The age at which a segment is closed: only closed ones are compacted (KIP-354)."""
+
+    def __post_init__(self) -> None:
+        compacts = self.cleanup_policy.compacts
+        self.max_segment_ms = min(self.segment_ms, self.max_compaction_lag_ms) if compacts else self.segment_ms
 
 
 class LogError(KafkaError):
