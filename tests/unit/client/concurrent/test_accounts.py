@@ -8,8 +8,8 @@ from muster.client.core.concurrent.core import ConcurrentCore
 from muster.client.core.concurrent.encoding import SIGN, Done, decode, encode
 from muster.client.core.concurrent.progress import Progress
 from muster.client.core.concurrent.rules import Failure, Order, Retry, Rules
-from muster.client.core.concurrent.work import Job
 from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
+from tests.support.concurrent_jobs import offsets, start
 
 P0 = TopicPartition("flights", 0)
 BOOM = Failure("ValueError")
@@ -47,17 +47,6 @@ def core(
 
 def left_at(offset: int, done: Done, epoch: int = 0) -> OffsetAndMetadata:
     return OffsetAndMetadata(offset, epoch, encode(P0, offset, done))
-
-
-def start(of: ConcurrentCore, now: int = 0) -> list[Job]:
-    found = []
-    while (job := of.start(now)) is not None:
-        found.append(job)
-    return found
-
-
-def offsets(jobs: list[Job]) -> list[int]:
-    return [job.record.offset for job in jobs]
 
 
 # --- what a former owner left ----------------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ from muster.client.core.concurrent import dead_letters
 from muster.client.core.concurrent.core import ConcurrentCore
 from muster.client.core.concurrent.encoding import Done, decode, encode
 from muster.client.core.concurrent.rules import Failure, Retry, Rules
-from muster.client.core.concurrent.work import Job
 from muster.errors import ConfigError
 from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
+from tests.support.concurrent_jobs import offsets, start
 
 P0, P1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
 BOOM = Failure("ValueError", "boom", "Traceback …")
@@ -33,17 +33,6 @@ def keyed(keys: str, start: int = 0) -> dict[TopicPartition, list[ConsumerRecord
     """Records of partition 0, each with one letter as key; `-` for none."""
     letters = enumerate(keys, start)
     return {P0: [record(offset, None if letter == "-" else letter.encode()) for offset, letter in letters]}
-
-
-def start(of: ConcurrentCore, now: int = 0) -> list[Job]:
-    found = []
-    while (job := of.start(now)) is not None:
-        found.append(job)
-    return found
-
-
-def offsets(jobs: list[Job]) -> list[int]:
-    return [job.record.offset for job in jobs]
 
 
 def committed(of: ConcurrentCore, partition: TopicPartition = P0) -> tuple[int, Done | None]:

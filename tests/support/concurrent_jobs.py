@@ -1,0 +1,19 @@
+"""What a `ConcurrentCore` lets start."""
+
+from __future__ import annotations
+
+from muster.client.core.concurrent.core import ConcurrentCore
+from muster.client.core.concurrent.work import Job
+
+
+def start(of: ConcurrentCore, now: int = 0) -> list[Job]:
+    """Start all that may start now."""
+    found = []
+    while (job := of.start(now)) is not None:
+        found.append(job)
+    return found
+
+
+def offsets(jobs: list[Job]) -> list[int]:
+    """Those of the jobs' records."""
+    return [job.record.offset for job in jobs]
