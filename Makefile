@@ -35,7 +35,7 @@ ifeq ($(OS),Windows_NT)
 $(error muster runs on Linux and macOS; on Windows use it inside WSL 2)
 endif
 
-.PHONY: help demo compare test collected check soak mutants wheel compiled test-compiled bench lock clean $(CHECKS:%=check-%)
+.PHONY: help demo compare test class-data collected check soak mutants wheel compiled test-compiled bench lock clean $(CHECKS:%=check-%)
 .DEFAULT_GOAL := help
 
 help:
@@ -48,14 +48,15 @@ compare: $(VENV)/.stamp-dev $(VENV)/.stamp-java
 	@$(BIN)/muster compare $(if $(QUICK),--quick) $(ARGS)
 
 # Where nothing may be left out, the Java from PyPI is tested beside the machine's own.
-test: $(VENV)/.stamp-dev $(VENV)/.stamp-java $(if $(MUSTER_REQUIRE_ALL),$(VENV)/.stamp-jre)
-	@$(BIN)/python -m tests.support.making_class_data
+test: class-data $(if $(MUSTER_REQUIRE_ALL),$(VENV)/.stamp-jre)
 	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal $(ARGS)
 
-# Have pytest read all tests once: each worker would else rewrite the assertions of all of them for itself. And have the
-# class data made that Kafka's JVMs share.
-collected: $(VENV)/.stamp-dev $(VENV)/.stamp-java
+# Have the class data made that Kafka's JVMs in tests share.
+class-data: $(VENV)/.stamp-dev $(VENV)/.stamp-java
 	@$(BIN)/python -m tests.support.making_class_data
+
+# Have pytest read all tests once: each worker would else rewrite the assertions of all of them for itself.
+collected: class-data
 	@found=$$($(BIN)/python -m pytest --collect-only -q) || { echo "$$found" | tail -60; exit 1; }; echo "$$found" | tail -1
 
 # Each check is a target of its own: `make -k check` goes on after the first that fails.

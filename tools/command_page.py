@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from muster.cli.common import add_connection, add_timeout
 from muster.cli.main import whole_parser
+from tools.settings_pages import table
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "commands.md"
 
@@ -24,19 +25,20 @@ Commands that ask a cluster have these options too:
 
 """
 
+COLUMNS = ("argument", "meaning")
 WITH_A_CLUSTER = "\nAnd the options of commands that ask a cluster.\n"
 
 
 def page() -> str:
     """The text of docs/commands.md."""
     common = _common()
-    parts = [HEAD, *_table(common.items())]
+    parts = [HEAD, *table(COLUMNS, common.items())]
     for name, about, parser in commands(whole_parser()):
         rows = dict(_rows(parser))
         own = [(option, text) for option, text in rows.items() if common.get(option) != text]
         parts.append(f"\n## `muster {name}`\n\n{about[0].upper()}{about[1:].rstrip('.')}.\n")
         if own:
-            parts += ["\n", *_table(own)]
+            parts += ["\n", *table(COLUMNS, own)]
         if len(own) < len(rows):
             parts.append(WITH_A_CLUSTER)
     return "".join(parts)
@@ -80,10 +82,6 @@ def _written(action: argparse.Action) -> str:
     if names:
         return f"{names} [{value}]" if action.nargs == "?" else f"{names} {value}"
     return {"?": f"[{value}]", "*": f"[{value} …]", "+": f"{value} …"}.get(str(action.nargs), value)
-
-
-def _table(rows: Iterable[tuple[str, str]]) -> list[str]:
-    return [f"| {' | '.join(row)} |\n" for row in (("argument", "meaning"), ("---", "---"), *rows)]
 
 
 if __name__ == "__main__":

@@ -61,10 +61,10 @@ in bytes.
 
 def page() -> str:
     """The text of docs/settings.md."""
-    parts = [HEAD, *_table(("setting", "default", "meaning"), map(_broker, SETTINGS.values()))]
+    parts = [HEAD, *table(("setting", "default", "meaning"), map(_broker, SETTINGS.values()))]
     of_coordinator = ", ".join(f"`{name}`" for name in SETTINGS if name in OF_COORDINATOR)
     parts += [COORDINATOR.format(of_coordinator), TOPICS]
-    parts += _table(("setting", "default", "meaning", "broker's setting"), map(_topic, TOPIC_SETTINGS.values()))
+    parts += table(("setting", "default", "meaning", "broker's setting"), map(_topic, TOPIC_SETTINGS.values()))
     parts.append(CLIENTS)
     seen = {field.name for field in fields(ClientConfig)}
     for title, kind, without in (
@@ -74,16 +74,17 @@ def page() -> str:
         ("Admin clients", AdminConfig, seen),
     ):
         rows = ((f"`{f.name}`", _code(f.default)) for f in fields(kind) if f.name not in without)
-        parts += [f"\n### {title}\n\n{_paragraphs(kind)}\n\n", *_table(("setting", "default"), rows)]
+        parts += [f"\n### {title}\n\n{_paragraphs(kind)}\n\n", *table(("setting", "default"), rows)]
     known = {field.name: field.default for field in fields(ConsumerConfig)}
     for title, kind in ("`WatcherConsumer`", WatcherConfig), ("`ServerAssignedConsumer`", ServerAssignedConfig):
         rows = ((f"`{f.name}`", _code(f.default)) for f in fields(kind) if known.get(f.name, known) != f.default)
         head = f"\n### {title}\n\n{_paragraphs(kind)}\n\nThe other settings are those of consumers.\n\n"
-        parts += [head, *_table(("setting", "default"), rows)]
+        parts += [head, *table(("setting", "default"), rows)]
     return "".join(parts)
 
 
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
+    """Lines of a table."""
     return [f"| {' | '.join(row)} |\n" for row in (head, tuple("---" for _ in head), *rows)]
 
 

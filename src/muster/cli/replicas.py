@@ -106,8 +106,9 @@ def _is(found: KafkaError | None, code: ErrorCode) -> bool:
 
 
 def _brokers(text: str) -> list[int]:
-    ids = [number for part in text.split(",") if (number := natural_number(part.strip())) is not None]
-    if len(ids) <= text.count(","):
+    given = [natural_number(part.strip()) for part in text.split(",")]
+    ids = [number for number in given if number is not None]
+    if len(ids) < len(given):
         raise ConfigError(f"--replicas {text!r}: write broker ids as 1,2,3")
     return ids
 

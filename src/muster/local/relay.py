@@ -24,9 +24,9 @@ class Relay:
     are ended (`cut`) is lost.
     """
 
-    def __init__(self, target: int, *, patience_s: float | None = None) -> None:
+    def __init__(self, target: int, *, patience_s: float = _PATIENCE_S) -> None:
         """`target` is a port of the loopback interface, at which nothing has to listen yet: a connection waits for it
-        for `patience_s`, five seconds if that is None."""
+        for `patience_s`."""
         self.target = target
         self._patience_s = patience_s
         self.delay_ms = 0
@@ -96,7 +96,7 @@ class Relay:
         The sequence: a server votes for another, and comes before that one listens. Without a relay it is refused,
         and try again; one that is accepted and dropped votes anew, and the other waits 30 s for it.
         """
-        deadline = time.monotonic() + (_PATIENCE_S if self._patience_s is None else self._patience_s)
+        deadline = time.monotonic() + self._patience_s
         while not self._closed:
             try:
                 return socket.create_connection((LOOPBACK, self.target))

@@ -79,13 +79,18 @@ class FetchSettings:
 class DataLossError(MusterError):
     """Records of the range are gone: retention or a truncated log took them before they were read."""
 
+    what = ""
+    """What is gone, as a sentence without its full stop; the message also says what to do."""
+
 
 def data_loss(what: str) -> DataLossError:
     """The error for a loss; `what` is a sentence without its full stop."""
-    return DataLossError(
+    error = DataLossError(
         f"{what}. Set failOnDataLoss to false to read on without what is gone, "
         "or lengthen the topic's retention so that records live until they are read"
     )
+    error.what = what
+    return error
 
 
 @dataclass(slots=True)

@@ -228,10 +228,9 @@ class PackedStreamReader(StreamReader):
         try:
             read = super().latestOffset(before, limit)
         except DataLossError as error:
-            what = str(error).partition(". Set ")[0]  # which says what to do about another topic
-            raise DataLossError(
-                f"{what}, or this is another cluster than the one whose history is in the folder: the job cannot go on "
-                "there, so begin in another folder"
+            raise DataLossError(  # without its advice, which is for another command
+                f"{error.what}, or this is another cluster than the one whose history is in the folder: the job cannot "
+                "go on there, so begin in another folder"
             ) from None
         return batch_end(start, None if read is before else read, told, ends, now_ms, is_last=self._stop_at is not None)
 
