@@ -183,6 +183,7 @@ class Broker(Shell):
                 if self._among is None:
                     self._check_group_topic()
                 self._open_store(folder, lock)
+                self.producer_ids.pass_over(id for log in self._store.logs.values() for id in log.producers.producers)
             except BaseException:
                 lock.release()
                 raise

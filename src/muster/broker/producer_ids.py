@@ -1,33 +1,63 @@
-"""Ids for idempotent producers (KIP-98): never given twice, also after a crash.
+"""Ids for idempotent producers (KIP-98): never given twice, also after a crash, and without the file that keeps them.
 
-Ids are reserved in blocks. The file holds the first id that no block has reserved yet; it is written before the first
-id of a block is given out, so a crash can only lose ids, as it does in Kafka.
+A log takes the records of a producer whose id another one had for repeats: it acknowledges them and writes nothing. So
+three things keep ids apart, each where the others fail:
+- the file holds the first id that no block has reserved yet. It is written before the first id of a block is given out,
+  so a crash can only lose ids, as it does in Kafka;
+- ids follow the time of day, as those of a cluster do (`reserve_producer_ids`): a file that was deleted, cut short or
+  replaced by an older copy costs nothing;
+- the logs' own producers, should the clock have been set back as well.
 """
 
 from __future__ import annotations
 
+import logging
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from muster.errors import ConfigError
+from crc32c import crc32c
+
+from muster.broker.clock import now_ms
 from muster.log import DISK, Files, write_whole
+
+log = logging.getLogger("muster.broker")
 
 FILE = "muster-producer-ids"
 BLOCK = 1_000
+_KEPT = re.compile(rb"next ([0-9]{1,19}) crc32c [0-9a-f]{8}\n")
+MOST_BELIEVED = 2**62
+"""A client may write any id into its batches. From here on they say nothing of what was given out: to go on after the
+largest of all ids would leave none."""
 
 
 class ProducerIds:
     """Gives out producer ids."""
 
-    def __init__(self, folder: Path, files: Files = DISK) -> None:
+    def __init__(self, folder: Path, files: Files = DISK, now: Callable[[], int] = now_ms) -> None:
+        """`now` is the time of day in milliseconds. Raises OSError."""
         self._path = folder / FILE
         self._files = files
         try:
-            text = self._path.read_bytes().strip()
+            kept = self._path.read_bytes()
         except FileNotFoundError:
-            text = b"0"
-        if not text.isdigit():
-            raise ConfigError(f"{self._path} holds no number")
-        self._next = self._reserved = int(text)
+            kept = None
+        reserved = 0 if kept is None else _decode(kept)
+        self._problem = "is missing" if kept is None else "is damaged" if reserved is None else ""
+        self._next = self._reserved = max(reserved or 0, now() * BLOCK)
+
+    def pass_over(self, used: Iterable[int]) -> None:
+        """Give out none of these ids, which logs know, and none before them. Called once, before the first `take`."""
+        highest = max((producer_id for producer_id in used if producer_id < MOST_BELIEVED), default=-1)
+        if highest >= self._reserved:
+            self._next = self._reserved = highest + 1 + BLOCK  # a block, for ids that no log has seen yet
+        if self._problem and (highest >= 0 or self._problem == "is damaged"):
+            log.warning(
+                "%s %s: producer ids go on from %d, above all that were given out",
+                self._path,
+                self._problem,
+                self._next,
+            )
 
     def take(self) -> int:
         """A new id.
@@ -36,7 +66,18 @@ class ProducerIds:
             OSError: the next block could not be reserved.
         """
         if self._next == self._reserved:
-            write_whole(self._files, self._path, str(self._reserved + BLOCK).encode())
+            write_whole(self._files, self._path, _encode(self._reserved + BLOCK))
             self._reserved += BLOCK
         self._next += 1
         return self._next - 1
+
+
+def _encode(reserved: int) -> bytes:
+    text = b"next %d" % reserved
+    return b"%b crc32c %08x\n" % (text, crc32c(text))
+
+
+def _decode(kept: bytes) -> int | None:
+    """The number in the file, None if it is not as it was written."""
+    found = _KEPT.fullmatch(kept)
+    return int(found[1]) if found and kept == _encode(int(found[1])) else None

@@ -5,9 +5,7 @@ from pathlib import Path
 import pytest
 
 from muster.broker.identity import FILE, load_identity, random_uuid, uuid_bytes, uuid_text
-from muster.broker.producer_ids import BLOCK, ProducerIds
 from muster.errors import ConfigError
-from tests.support.faulty_disk import FaultyDisk
 
 
 def test_ids_are_written_as_kafka_writes_them():
@@ -65,30 +63,3 @@ def test_files_that_are_refused(tmp_path: Path, text: str, sentence: str):
     with pytest.raises(ConfigError) as refused:
         load_identity(tmp_path, 1)
     assert sentence in str(refused.value)
-
-
-def test_no_producer_id_is_given_twice(tmp_path: Path):
-    ids = ProducerIds(tmp_path)
-    first = [ids.take() for _ in range(BLOCK + 1)]
-    assert len(set(first)) == BLOCK + 1
-    after_a_crash = ProducerIds(tmp_path)
-    assert after_a_crash.take() > max(first)
-
-
-def test_ids_that_could_not_be_reserved_are_not_given(tmp_path: Path):
-    disk = FaultyDisk()
-    ids = ProducerIds(tmp_path, disk)
-    disk.fill_up()
-    for _ in range(2):
-        with pytest.raises(OSError):
-            ids.take()
-    disk.mend()
-    given = ids.take()
-    assert ProducerIds(tmp_path).take() > given
-
-
-def test_a_file_of_producer_ids_without_a_number(tmp_path: Path):
-    ProducerIds(tmp_path).take()
-    (tmp_path / "muster-producer-ids").write_text("many")
-    with pytest.raises(ConfigError, match="holds no number"):
-        ProducerIds(tmp_path)

@@ -8,13 +8,14 @@ import shutil
 import tempfile
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from muster.broker.broker import Broker
 from muster.broker.calls import at_once
-from muster.broker.producer_ids import BLOCK
+from muster.broker.producer_ids import BLOCK, ProducerIds
 from muster.broker.topics import Topic
 from muster.errors import MusterError
 from tests.support.brokers import broker_config
@@ -163,6 +164,13 @@ SITES = ("TopicCatalogue._save", "ProducerIds.take", "_write")
 LIVES = 6
 
 
+@pytest.fixture
+def ids_from_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids follow the time of day as well, which hides that the file is not durable until the clock is set back."""
+    monkeypatch.setattr("muster.broker.broker.ProducerIds", partial(ProducerIds, now=lambda: 0))
+
+
+@pytest.mark.usefixtures("ids_from_the_file")
 async def test_no_sync_of_the_broker_is_needless(folder: Path) -> None:
     """Each place that syncs is left out, and somebody loses what was acknowledged."""
     sites = {site for seed in range(2) for site in (await a_life(folder, seed)).disk.sites if site_of(site) in SITES}

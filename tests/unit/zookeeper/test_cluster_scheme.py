@@ -379,11 +379,12 @@ def test_two_brokers_that_reserve_at_once_get_blocks_of_their_own(world):
     assert ended.value.value == range(2_000, 3_000)
 
 
-def test_an_older_zookeeper_names_no_producer_id_again(world):
+@pytest.mark.parametrize("has_lost", ["what came later", "all of it"])
+def test_an_older_zookeeper_names_no_producer_id_again(world, has_lost):
     given = world.run(reserve_producer_ids(1, 1_700_000_000_000))
     before = world.data(PRODUCER_IDS)
     later = [world.run(reserve_producer_ids(2, 1_700_000_000_000 + at)) for at in (0, 1, 5_000)]
-    world.do(SetData(PRODUCER_IDS, before))
+    world.do(Delete(PRODUCER_IDS) if has_lost == "all of it" else SetData(PRODUCER_IDS, before))
     again = world.run(reserve_producer_ids(1, 1_700_000_006_000))
     assert len({*given, *again, *(found for block in later for found in block)}) == 5 * 1_000
 
