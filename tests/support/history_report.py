@@ -94,8 +94,8 @@ def busy() -> tuple[list[Generation], list[Rebalance]]:
                 left=tuple(each for each in before if each.client_id not in here),
                 replaced=(),
                 resubscribed=(),
-                moved=tuple(Moved("orders", each, "a", "b", each == 2) for each in (2, 3)) if index else (),
-                stopped_ms=tuple(("orders", each, 5_000 + 300 * each) for each in range(6)) if index else (),
+                moved_partitions=tuple(Moved("orders", each, "a", "b", each == 2) for each in (2, 3)) if index else (),
+                stopped=tuple(("orders", each, 5_000 + 300 * each) for each in range(6)) if index else (),
                 cause=cause,
                 confidence=0.9,
                 evidence=("no commit of 'payments' for 312 s, its max.poll.interval.ms is 300 s",)

@@ -127,8 +127,7 @@ def _took(row: Rebalance) -> str:
 
 
 def _moved(row: Rebalance) -> str:
-    needless = sum(moved.needless for moved in row.moved)
-    return f"{len(row.moved)}, {needless} needless" if needless else str(len(row.moved))
+    return f"{row.moved}, {row.moved_needlessly} needless" if row.moved_needlessly else str(row.moved)
 
 
 def _findings(console: Console, report: Report) -> None:
@@ -139,7 +138,8 @@ def _findings(console: Console, report: Report) -> None:
     console.print(Text("Findings", "bold"))
     grid = Table.grid(padding=(0, 1))
     for number, finding in enumerate(report.findings[:FINDINGS], 1):
-        cost = f" Costs {finding.cost:g} partition-seconds a day." if finding.cost else ""
+        a_day = finding.stopped_partition_ms_per_day
+        cost = f" That is {duration(a_day)} a day." if a_day else ""
         what = plain(f"{shortened(finding.group)} [{finding.rule}]: {finding.sentence}{cost}")
         grid.add_row(f"{number}.", what.append("\n").append(plain(finding.advice)))
     console.print(grid)

@@ -227,8 +227,8 @@ class Rebalance:
     left: tuple[Member, ...]
     replaced: tuple[Change, ...]
     resubscribed: tuple[Change, ...]
-    moved: tuple[Moved, ...]
-    stopped_ms: tuple[tuple[str, int, int], ...]
+    moved_partitions: tuple[Moved, ...]
+    stopped: tuple[tuple[str, int, int], ...]
     """(topic, partition, ms) from the last commit before to the first commit after, of partitions that had commits."""
     cause: Cause
     confidence: float
@@ -240,6 +240,19 @@ class Rebalance:
     source: str = "records"
     """`records`: inferred; `events`: the broker wrote it to `__group_events`; `samples`: inferred from looks at the
     group through the admin API."""
+
+    @property
+    def moved(self) -> int:
+        return len(self.moved_partitions)
+
+    @property
+    def moved_needlessly(self) -> int:
+        return sum(move.needless for move in self.moved_partitions)
+
+    @property
+    def stopped_partition_ms(self) -> int:
+        """For how long partitions stood still, summed over them."""
+        return sum(ms for _, _, ms in self.stopped)
 
 
 @fixed
@@ -306,8 +319,11 @@ class Finding:
     rule: str
     since_ms: int
     sentence: str
-    cost: float
-    """Partition-seconds a day in which partitions stood still because of this; 0 where it costs none."""
+    stopped_partition_ms: int
+    """For how long partitions were seen to stand still because of this, at most, summed over them. 0 where they did
+    not, or where another finding about the same rebalances has the cost: no cost is in two findings."""
+    stopped_partition_ms_per_day: int | None
+    """The same for a day, where it was seen to come back over a day or longer; of less no rate is made."""
     advice: str
 
 

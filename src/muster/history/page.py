@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from html import escape
 
 from muster.history.lanes import Lane, lanes
-from muster.history.model import Generation, Lag, Rebalance
+from muster.history.model import Finding, Generation, Lag, Rebalance
 from muster.history.report import GroupSummary, Report, summaries
 from muster.history.wording import count, duration, listed, named, shortened
 from muster.pages.charts import Band, Bar, Marker, bar_chart, line_chart, timeline
@@ -60,7 +60,7 @@ def _header(report: Report, groups: Sequence[GroupSummary]) -> str:
     else:
         verdict = '<p class="verdict good">✓ Nothing to complain of.</p>'
     lag = [group.lag_records for group in groups if group.lag_records is not None]
-    stopped = sum(gap for each in report.rebalances for _, _, gap in each.stopped_ms)
+    stopped = sum(each.stopped_partition_ms for each in report.rebalances)
     shown = tiles(
         [
             ("rebalances", len(report.rebalances)),
@@ -86,18 +86,25 @@ def _findings(report: Report, linked: Mapping[str, str]) -> str:
         (
             f'<span class="badge">{number}</span>',
             linked.get(each.group) or _name(each.group),
-            duration(round(each.cost * 1_000)) if each.cost else "",
+            _cost(each),
             moment(each.since_ms),
             f"<b>{escape(each.sentence)}</b><br>{escape(each.advice)}",
         )
         for number, each in enumerate(report.findings[:FINDINGS], 1)
     ]
-    head = [("", False), ("group", False), ("a day", True), ("since", False), ("what, and what to change", False)]
+    head = [("", False), ("group", False), ("stopped", True), ("since", False), ("what, and what to change", False)]
     hint = (
-        "A day: the time for which partitions stand still because of it, summed over partitions, at most."
+        "Stopped: for how long partitions were seen to stand still because of it, at most, summed over partitions."
         + _left_out(report.findings, FINDINGS)
     )
     return section("Findings", hint, table(head, rows))
+
+
+def _cost(each: Finding) -> str:
+    if not each.stopped_partition_ms:
+        return ""
+    a_day = each.stopped_partition_ms_per_day
+    return duration(each.stopped_partition_ms) + (f"<br><small>{duration(a_day)} a day</small>" if a_day else "")
 
 
 def _groups(groups: Sequence[GroupSummary], linked: Mapping[str, str]) -> str:
@@ -206,7 +213,7 @@ def _span_band(row: int, lane: Lane, index: int, origin: int) -> Band:
 
 
 def _told(each: Rebalance) -> str:
-    return f"generation {each.generation}, {each.cause.value}: {count(len(each.moved), 'partition')} moved"
+    return f"generation {each.generation}, {each.cause.value}: {count(each.moved, 'partition')} moved"
 
 
 def _rebalances(rebalances: Sequence[Rebalance]) -> str:
@@ -252,15 +259,14 @@ def _took(each: Rebalance) -> str:
 
 
 def _moves(each: Rebalance) -> str:
-    needless = sum(move.needless for move in each.moved)
-    return f"{len(each.moved)}" + (f" ({needless} needlessly)" if needless else "")
+    return f"{each.moved}" + (f" ({each.moved_needlessly} needlessly)" if each.moved_needlessly else "")
 
 
 def _stopped(each: Rebalance) -> str:
-    if not each.stopped_ms:
+    if not each.stopped:
         return ""
-    longest = max(gap for _, _, gap in each.stopped_ms)
-    return f"{count(len(each.stopped_ms), 'partition')}, the longest ≤ {duration(longest)}"
+    longest = max(gap for _, _, gap in each.stopped)
+    return f"{count(len(each.stopped), 'partition')}, the longest ≤ {duration(longest)}"
 
 
 def _why(each: Rebalance) -> str:

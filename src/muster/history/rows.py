@@ -215,8 +215,8 @@ _OF_REBALANCES = {
     "left": _list_of("left", _members),
     "replaced": _list_of("replaced", _changes),
     "resubscribed": _list_of("resubscribed", _changes),
-    "moved": _list_of("moved", _moves),
-    "stopped_ms": _list_of("stopped_ms", _stops),
+    "moved_partitions": _list_of("moved_partitions", _moves),
+    "stopped": _list_of("stopped", _stops),
 }
 
 
@@ -240,8 +240,8 @@ def _back_rebalance(row: Mapping[str, Any]) -> Rebalance:
             "evidence": tuple(row["evidence"]),
             "alternatives": tuple(Alternative(Cause(a["cause"]), a["told_apart_by"]) for a in row["alternatives"]),
             "left": tuple(_back_member(member) for member in row["left"]),
-            "moved": tuple(Moved(**moved) for moved in row["moved"]),
-            "stopped_ms": tuple((s["topic"], s["partition"], s["ms"]) for s in row["stopped_ms"]),
+            "moved_partitions": tuple(Moved(**moved) for moved in row["moved_partitions"]),
+            "stopped": tuple((s["topic"], s["partition"], s["ms"]) for s in row["stopped"]),
         }
     )
 

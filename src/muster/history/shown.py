@@ -1,13 +1,24 @@
-"""A report as one JSON object: `muster doctor --json`. docs/history.md says what each key is."""
+"""A report as one JSON object: `muster doctor --json`. docs/history.md says what each key is.
+
+Rows are shown as the Arrow schema of their table has them, so a field has one name and one meaning everywhere; only a
+timestamp is a text here, and `day`, which is there for partitions of files, is left out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import cache
+from typing import Any, TypeAlias
 
-from muster.history.model import LAST_MS, Change, Generation, Json, Lag, Member, Rebalance
+import pyarrow as pa
+
+from muster.history.model import LAST_MS, CommitNote, Finding, Generation, Json, Lag, Rebalance
 from muster.history.report import GroupSummary, Report, by_group, summaries
+from muster.history.rows import schema_of
+
+_Show: TypeAlias = Callable[[Any], Any]
 
 
 def as_json(report: Report) -> Json:
@@ -18,11 +29,11 @@ def as_json(report: Report) -> Json:
         "until_ms": report.until_ms,
         "since_ms": report.since_ms,
         "groups": _groups(report),
-        "rebalances": [_rebalance(row) for row in sorted(report.rebalances, key=lambda row: row.at_ms)],
-        "findings": [asdict(finding) for finding in report.findings],
-        "lag": [asdict(row) for row in report.lag],
-        "lag_over_time": [asdict(row) for row in report.lag_over_time],
-        "notes": [asdict(note) for note in report.notes],
+        "rebalances": _shown(Rebalance, sorted(report.rebalances, key=lambda row: row.at_ms)),
+        "findings": _shown(Finding, report.findings),
+        "lag": _shown(Lag, report.lag),
+        "lag_over_time": _shown(Lag, report.lag_over_time),
+        "notes": _shown(CommitNote, report.notes),
         "counts": [
             {"kind": kind, "version": version, "records": records}
             for (kind, version), records in sorted(report.counts.items())
@@ -49,7 +60,7 @@ def _group(summary: GroupSummary, latest: Generation | None, lags: Iterable[Lag]
     there = latest.members if latest is not None and latest.ended_ms is None else ()
     return asdict(summary) | {
         "protocol": latest.protocol if latest is not None else None,
-        "members_now": [_member(member) for member in there],
+        "members_now": _show_members()(there),
         "lag_ms": _worst(lags),
     }
 
@@ -58,49 +69,47 @@ def _worst(lags: Iterable[Lag]) -> int | None:
     return max((row.lag_ms for row in lags if row.lag_ms is not None), default=None)
 
 
-def _rebalance(row: Rebalance) -> Json:
-    return {
-        "group": row.group,
-        "generation": row.generation,
-        "previous_generation": row.previous_generation,
-        "at": moment(row.at_ms),
-        "at_ms": row.at_ms,
-        "duration_ms": row.duration_ms,
-        "duration_is": row.duration_is,
-        "cause": row.cause.value,
-        "confidence": row.confidence,
-        "phase": row.phase,
-        "source": row.source,
-        "evidence": list(row.evidence),
-        "alternatives": [{"cause": a.cause.value, "told_apart_by": a.told_apart_by} for a in row.alternatives],
-        "members_before": row.members_before,
-        "members_after": row.members_after,
-        "joined": [_change(change) for change in row.joined],
-        "left": [_member(member) for member in row.left],
-        "replaced": [_change(change) for change in row.replaced],
-        "resubscribed": [_change(change) for change in row.resubscribed],
-        "moved": len(row.moved),
-        "moved_needlessly": sum(moved.needless for moved in row.moved),
-        "moved_partitions": [asdict(moved) for moved in row.moved],
-        "stopped_partition_ms": sum(ms for _, _, ms in row.stopped_ms),
-        "stopped": [{"topic": topic, "partition": partition, "ms": ms} for topic, partition, ms in row.stopped_ms],
-    }
+def _shown(kind: type[Any], rows: Sequence[Any]) -> list[Json]:
+    """Rows of one kind, as their schema names what they have."""
+    schema = schema_of(kind)
+    columns: list[tuple[str, str, _Show]] = []
+    for field in schema:
+        if f"{field.name}_ms" in schema.names:
+            columns.append((field.name, f"{field.name}_ms", _show_time))
+        elif field.name != "day":
+            columns.append((field.name, field.name, _show(field.type)))
+    return [{name: show(getattr(row, of)) for name, of, show in columns} for row in rows]
 
 
-def _change(change: Change) -> Json:
-    return {
-        "member": _member(change.member),
-        "before": None if change.before is None else _member(change.before),
-    }
+def _show_time(ms: int | None) -> str | None:
+    return None if ms is None else moment(ms)
 
 
-def _member(member: Member) -> Json:
-    return {
-        "member_id": member.member_id,
-        "client_id": member.client_id,
-        "host": member.host,
-        "instance_id": member.instance_id,
-        "topics": list(member.topics),
-        "topic_regex": member.topic_regex,
-        "assignment": [{"topic": topic, "partition": partition} for topic, partition in member.assignment],
-    }
+@cache
+def _show_members() -> _Show:
+    return _show(schema_of(Generation).field("members").type)
+
+
+def _show(kind: Any) -> _Show:
+    """What makes a value of JSON of one of this type."""
+    if pa.types.is_list(kind):
+        each = _show(kind.value_type)
+        return lambda values: [each(value) for value in values]
+    if pa.types.is_struct(kind):
+        return _show_struct([(field.name, _show(field.type)) for field in kind])
+    if pa.types.is_string(kind):
+        return lambda value: None if value is None else str(value)  # an enumeration's value
+    return lambda value: value
+
+
+def _show_struct(fields: Sequence[tuple[str, _Show]]) -> _Show:
+    """Of an object with these fields, or a tuple that has them in this order."""
+
+    def show(value: Any) -> Json | None:
+        if value is None:
+            return None
+        if isinstance(value, tuple):
+            return {name: each(part) for (name, each), part in zip(fields, value, strict=True)}
+        return {name: each(getattr(value, name)) for name, each in fields}
+
+    return show

@@ -123,8 +123,13 @@ REBALANCES = _schema(
     left=_list(_MEMBER),
     replaced=_CHANGES,
     resubscribed=_CHANGES,
-    moved=_list(_struct(topic=_TEXT, partition=_INT, from_member=_TEXT, to_member=_TEXT, needless=pa.bool_())),
-    stopped_ms=_list(_struct(topic=_TEXT, partition=_INT, ms=_LONG)),
+    moved=_INT,
+    moved_needlessly=_INT,
+    moved_partitions=_list(
+        _struct(topic=_TEXT, partition=_INT, from_member=_TEXT, to_member=_TEXT, needless=pa.bool_())
+    ),
+    stopped_partition_ms=_LONG,
+    stopped=_list(_struct(topic=_TEXT, partition=_INT, ms=_LONG)),
 )
 """A row for each `Rebalance`."""
 
@@ -169,7 +174,8 @@ FINDINGS = _schema(
     since=_AT,
     since_ms=_LONG,
     sentence=_TEXT,
-    cost=pa.float64(),
+    stopped_partition_ms=_LONG,
+    stopped_partition_ms_per_day=_LONG,
     advice=_TEXT,
 )
 """A row for each `Finding`."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from muster.history.findings import RULES, View, findings
+from muster.history.findings import RULES, findings
 from muster.history.model import (
     Alternative,
     Cause,
@@ -16,11 +17,13 @@ from muster.history.model import (
     Generation,
     GroupKind,
     Lag,
+    Limits,
     Member,
     Moved,
     Place,
     Rebalance,
 )
+from muster.history.view import View, absences
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -44,8 +47,8 @@ def rebalance(cause: Cause, ago_ms: int = HOUR_MS, **fields: Any) -> Rebalance:
         "left": (),
         "replaced": (),
         "resubscribed": (),
-        "moved": (),
-        "stopped_ms": (("orders", 0, 6_000), ("orders", 1, 4_000)),
+        "moved_partitions": (),
+        "stopped": (("orders", 0, 6_000), ("orders", 1, 4_000)),
         "cause": cause,
         "confidence": 0.9,
         "evidence": (),
@@ -89,13 +92,17 @@ def times(number: int, cause: Cause, every_ms: int, **fields: Any) -> list[Rebal
     return [rebalance(cause, ago_ms=(index + 1) * every_ms, **fields) for index in range(number)]
 
 
-KEPT: dict[str, Any] = {"moved": ()}
-NEEDLESS: dict[str, Any] = {"moved": tuple(Moved("orders", index, "a", "b", needless=True) for index in range(2))}
+KEPT: dict[str, Any] = {"moved_partitions": ()}
+NEEDLESS: dict[str, Any] = {
+    "moved_partitions": tuple(Moved("orders", index, "a", "b", needless=True) for index in range(2))
+}
 JOINED: dict[str, Any] = {"joined": (Change(CALM),)}
 BACK: dict[str, Any] = {"joined": (Change(replace(CALM, member_id="calm-2"), CALM),)}
 
 CASES = {
-    "never_at_rest": view(*times(12, Cause.NOT_KNOWN, 30_000, left=(SLOW,))),
+    "never_at_rest": view(
+        *times(12, Cause.NOT_KNOWN, 30_000, left=(SLOW,)), latest=generation(CALM, protocol="cooperative-sticky")
+    ),
     "poll_interval_exceeded": view(rebalance(Cause.POLL_INTERVAL_EXCEEDED, left=(SLOW,))),
     "session_expired": view(rebalance(Cause.SESSION_EXPIRED, left=(SLOW,))),
     "rolling_restart": view(*times(3, Cause.ROLLING_RESTART, 60_000, **BACK)),
@@ -108,7 +115,7 @@ CASES = {
     "session_above_poll_interval": view(latest=generation(replace(CALM, session_timeout_ms=400_000))),
     "lost_records": view(lag=[lag(lost_records=30, log_start_offset=80)]),
     "committed_beyond_end": view(lag=[lag(committed_offset=99)]),
-    "stuck": view(lag=[lag(committed_ms=NOW_MS - HOUR_MS), lag(1)]),
+    "stuck": view(lag=[lag(committed_ms=NOW_MS - HOUR_MS, lag_ms=HOUR_MS), lag(1)]),
     "offsets_expire": view(lag=[lag(expires_ms=NOW_MS + HOUR_MS)]),
     "rewinds": view(notes=[note("rewind", 10, 50)]),
     "commits_by_others": view(latest=generation(CALM), notes=[note("non_member", 50, 40)]),
@@ -138,11 +145,30 @@ def test_a_quiet_group_has_nothing_to_say_about() -> None:
     assert findings([quiet]) == []
 
 
-def test_the_advice_takes_its_value_from_what_was_seen() -> None:
-    longest = (("orders", 0, 412_345),)
-    (found,) = findings([view(rebalance(Cause.POLL_INTERVAL_EXCEEDED, left=(SLOW,), stopped_ms=longest))])
-    assert "'slow' at 10.0.0.7 did not poll within max.poll.interval.ms (5.0 min)" in found.sentence
-    assert "Set max.poll.interval.ms to 830000 " in found.advice
+BACK_LATE = rebalance(Cause.JOINED, ago_ms=HOUR_MS - 90_000, joined=(Change(replace(SLOW, member_id="slow-2")),))
+
+
+def test_the_poll_interval_follows_from_how_long_the_member_was_away() -> None:
+    gone = rebalance(Cause.POLL_INTERVAL_EXCEEDED, left=(SLOW,))
+    (found,) = findings([view(gone, BACK_LATE)])
+    assert "'slow' at 10.0.0.7 did not poll within max.poll.interval.ms (5.0 min) and had to leave" in found.sentence
+    assert "was back 90.0 s after it had to leave, so its handler took about 6.5 min" in found.sentence
+    assert "max.poll.interval.ms above what the handler takes, such as 490000;" in found.advice  # 390 s and a quarter
+
+
+@pytest.mark.parametrize("change", [{"left": (SLOW,)}, {"replaced": (Change(replace(SLOW, member_id="s-2"), SLOW),)}])
+def test_no_value_is_made_up_where_the_member_was_not_seen_to_come_back_later(change: dict[str, Any]) -> None:
+    (found,) = findings([view(rebalance(Cause.POLL_INTERVAL_EXCEEDED, **change))])
+    assert "is not known" in found.sentence
+    assert "more than 5.0 min" in found.advice
+    assert not re.search(r"\d{5}", found.advice)
+
+
+def test_each_absence_ends_with_a_return_of_its_own() -> None:
+    """Two members of one name go; one comes back."""
+    other = replace(SLOW, member_id="slow-9")
+    gone = rebalance(Cause.POLL_INTERVAL_EXCEEDED, left=(SLOW, other))
+    assert absences(view(gone, BACK_LATE), [gone]) == [(SLOW, 90_000), (other, None)]
 
 
 def test_a_short_session_is_told_from_a_crash() -> None:
@@ -155,27 +181,147 @@ def test_a_short_session_is_told_from_a_crash() -> None:
 
 def test_static_members_are_told_of_their_timeout() -> None:
     back = Change(replace(STATIC, member_id="m-2"), STATIC)
-    (found,) = findings([view(rebalance(Cause.ROLLING_RESTART, joined=(back,)))])
+    (found,) = findings([view(rebalance(Cause.ROLLING_RESTART, replaced=(back,)))])
     assert "static already" in found.advice
     (found,) = findings([view(rebalance(Cause.ROLLING_RESTART, **BACK))])
     assert "group.instance.id" in found.advice
 
 
 @pytest.mark.parametrize(
-    ("number", "every_ms", "cost"),
+    ("number", "every_ms", "a_day"),
     [
-        (1, 60_000, 10.0),  # 10 s within a day
-        (3, 10_000, 720.0),  # 30 s within an hour, at least: times 24
-        (4, 12 * HOUR_MS, 20.0),  # 40 s in two days
+        (1, 2 * DAY_MS, None),  # one incident, however long ago
+        (3, 10_000, None),
+        (4, 7 * HOUR_MS, None),  # over 21 hours
+        (5, 12 * HOUR_MS, 20_000),  # 50 s in the two and a half days since the first
     ],
 )
-def test_costs_are_scaled_to_a_day(number: int, every_ms: int, cost: float) -> None:
+def test_a_rate_is_told_of_what_came_back_over_a_day(number: int, every_ms: int, a_day: int | None) -> None:
     (found,) = findings([view(*times(number, Cause.FLAPPING, every_ms, left=(SLOW,)))])
-    assert found.cost == cost
+    assert found.stopped_partition_ms == number * 10_000
+    assert found.stopped_partition_ms_per_day == a_day
+
+
+def test_the_cost_of_a_rebalance_is_in_one_finding() -> None:
+    stops: dict[str, Any] = {"stopped": tuple(("t", partition, 50_000) for partition in range(4)), **NEEDLESS}
+    seen = times(12, Cause.POLL_INTERVAL_EXCEEDED, 30_000, left=(SLOW,), **stops)
+    found = findings([view(*seen, latest=generation(CALM))])
+    assert [each.rule for each in found] == [
+        "poll_interval_exceeded",
+        "needless_moves",
+        "never_at_rest",
+        "stops_the_world",
+    ]
+    assert [each.stopped_partition_ms for each in found] == [12 * 200_000, 0, 0, 0]
+    assert all("The cost is counted under poll_interval_exceeded." in each.sentence for each in found[1:])
+
+
+def test_a_cost_that_is_in_part_in_another_finding_is_not_counted_twice() -> None:
+    stops: dict[str, Any] = {"stopped": (("t", 0, 10_000), ("t", 1, 10_000))}
+    one = rebalance(Cause.SESSION_EXPIRED, left=(SLOW,), **stops)
+    found = findings([view(one, *times(3, Cause.JOINED, 60_000, **stops), latest=generation(CALM))])
+    assert [(each.rule, each.stopped_partition_ms) for each in found] == [
+        ("session_expired", 20_000),
+        ("stops_the_world", 60_000),
+    ]
+    assert "up to 60.0 s, added up. More of the cost is counted under session_expired." in found[1].sentence
+
+
+def test_a_second_phase_is_no_rebalance_more() -> None:
+    joins = [
+        rebalance(Cause.JOINED, ago_ms=60_000 * index + 5_000 * (2 - phase), phase=phase)
+        for index in range(1, 6)
+        for phase in (1, 2)
+    ]
+    assert findings([view(*joins, latest=generation(CALM, protocol="cooperative-sticky"))]) == []
+    more = rebalance(Cause.JOINED, ago_ms=10_000)
+    (found,) = findings([view(*joins, more, latest=generation(CALM, protocol="cooperative-sticky"))])
+    assert (found.rule, found.stopped_partition_ms) == ("members_come_and_go", 110_000)
+    assert "6 times within" in found.sentence
+
+
+EAGER, COOPERATIVE = generation(CALM), generation(CALM, protocol="cooperative-sticky")
+MODERN = replace(generation(CALM, protocol="uniform"), kind=GroupKind.CONSUMER)
+
+
+def restless(until_ago_ms: int) -> list[Rebalance]:
+    return [rebalance(Cause.NOT_KNOWN, ago_ms=until_ago_ms + index * 20_000) for index in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("each", "said"),
+    [
+        (view(*restless(30_000), latest=COOPERATIVE), ["never_at_rest"]),
+        (view(*restless(25 * 60_000), latest=COOPERATIVE), []),  # it is over
+        (view(*restless(30_000), latest=generation(protocol="cooperative-sticky")), []),  # all members are gone
+        (view(*restless(9 * 60_000)[:9], latest=COOPERATIVE), []),
+    ],
+)
+def test_a_group_that_has_come_to_rest_is_not_called_restless(each: View, said: list[str]) -> None:
+    assert [found.rule for found in findings([each])] == said
+
+
+@pytest.mark.parametrize(
+    ("latest", "named", "unnamed"),
+    [
+        (EAGER, ["cooperative-sticky", "group.protocol=consumer"], []),
+        (COOPERATIVE, ["group.protocol=consumer"], ["cooperative-sticky"]),
+        (MODERN, [], ["cooperative-sticky", "group.protocol", "initial.rebalance"]),
+    ],
+)
+def test_nobody_is_advised_to_use_what_the_group_uses(latest: Generation, named: list[str], unnamed: list[str]) -> None:
+    seen = [rebalance((Cause.JOINED, Cause.LEFT)[index % 2], ago_ms=120_000 * index, stopped=()) for index in range(9)]
+    (found,) = findings([view(*seen, latest=latest)])
+    assert found.rule == "members_come_and_go"
+    assert all(each in found.advice for each in named)
+    assert not any(each in found.advice for each in unnamed)
+
+
+def test_a_modern_group_has_a_session_timeout_of_its_own() -> None:
+    modern = replace(SLOW, session_timeout_ms=None)
+    gone = rebalance(Cause.SESSION_EXPIRED, left=(modern,))
+    limits = Limits(session_timeouts_ms={"g": 7_000})
+    (found,) = findings([replace(view(gone, latest=MODERN), limits=limits)])
+    assert "the session timeout of 7.0 s" in found.sentence
+    assert found.advice.startswith("consumer.session.timeout.ms of the group is 7000:")
+
+
+OWNED = replace(SLOW, assignment=(("orders", 0),))
+HANGING = replace(OWNED, rebalance_timeout_ms=DAY_MS)
+
+
+@pytest.mark.parametrize(
+    ("latest", "waited_ms", "lag_ms", "said"),
+    [
+        (generation(OWNED), 3 * 60_000, 3 * 60_000, None),  # the client finds out for itself
+        (generation(HANGING), 3 * 60_000, 3 * 60_000, "restart the process. Its max.poll.interval.ms is 24.0 h"),
+        (generation(HANGING), 3 * 60_000, 30_000, None),  # there was nothing to read until half a minute ago
+        (generation(HANGING), 90_000, 90_000, None),
+        (generation(OWNED), HOUR_MS, HOUR_MS, "A record that cannot be handled, or a paused partition"),
+        (generation(OWNED), HOUR_MS, None, "A record that cannot be handled, or a paused partition"),
+        (generation(CALM), HOUR_MS, HOUR_MS, "a record cannot be handled, or the partition is paused"),
+        (generation(replace(CALM, assignment=(("orders", 1),))), HOUR_MS, HOUR_MS, "No member is assigned it"),
+        (None, HOUR_MS, HOUR_MS, "a record cannot be handled, or the partition is paused"),
+    ],
+)
+def test_a_stuck_partition_is_told_with_its_owner(
+    latest: Generation | None, waited_ms: int, lag_ms: int | None, said: str | None
+) -> None:
+    waiting = lag(committed_ms=NOW_MS - waited_ms, lag_ms=lag_ms)
+    found = findings([view(latest=latest, lag=[waiting, lag(1, committed_ms=NOW_MS)])])
+    if said is None:
+        assert found == []
+        return
+    (stuck,) = found
+    assert said in stuck.advice
+    owned = latest is not None and bool(latest.members[0].assignment) and latest.members[0].client_id == "slow"
+    assert ("orders-0 of 'slow' at 10.0.0.7 for" in stuck.sentence) == owned
+    assert stuck.stopped_partition_ms == waited_ms
+    assert stuck.since_ms == NOW_MS - waited_ms
 
 
 def test_why_a_group_rebalances_comes_before_how() -> None:
-    stops = {"stopped_ms": (("t", 0, 900_000), ("t", 1, 900_000), ("t", 2, 900_000)), "left": (SLOW,)}
+    stops = {"stopped": (("t", 0, 900_000), ("t", 1, 900_000), ("t", 2, 900_000)), "left": (SLOW,)}
     seen = [*times(2, Cause.POLL_INTERVAL_EXCEEDED, 60_000, **stops), *times(3, Cause.JOINED, 10_000, **stops)]
     each = view(*seen, latest=generation(CALM))
     assert [found.rule for found in findings([each])] == ["poll_interval_exceeded", "stops_the_world"]

@@ -163,7 +163,7 @@ def test_rows_make_sense_whatever_comes(log: GroupLog) -> None:
         assert 0 <= row.confidence <= 1
         assert row.evidence
         assert row.duration_ms is None or row.duration_ms >= 0
-        assert all(ms >= 0 for _, _, ms in row.stopped_ms)
+        assert all(ms >= 0 for _, _, ms in row.stopped)
         assert len(row.joined) + len(row.replaced) <= row.members_after
         assert row.cause not in {each.cause for each in row.alternatives}
         if row.previous_generation is None:

@@ -76,10 +76,10 @@ REBALANCES = st.builds(
     left=st.lists(MEMBERS, max_size=2).map(tuple),
     replaced=CHANGES,
     resubscribed=CHANGES,
-    moved=st.lists(st.builds(Moved, TEXT, INT, st.none() | TEXT, st.none() | TEXT, st.booleans()), max_size=2).map(
-        tuple
-    ),
-    stopped_ms=st.lists(st.tuples(TEXT, INT, LONG), max_size=2).map(tuple),
+    moved_partitions=st.lists(
+        st.builds(Moved, TEXT, INT, st.none() | TEXT, st.none() | TEXT, st.booleans()), max_size=2
+    ).map(tuple),
+    stopped=st.lists(st.tuples(TEXT, INT, st.integers(0, 2**40)), max_size=2).map(tuple),
     cause=st.sampled_from(Cause),
     confidence=st.floats(0, 1),
     evidence=st.lists(TEXT, max_size=2).map(tuple),
@@ -89,7 +89,7 @@ REBALANCES = st.builds(
 )
 NOTES = st.builds(CommitNote, TEXT, TEXT, INT, LONG, TEXT, LONG, LONG)
 LAGS = st.builds(Lag, TEXT, TEXT, INT, LONG, LONG, LONG, LONG, LONG, LONG, st.booleans(), MAYBE_LONG, LONG, MAYBE_LONG)
-FINDINGS = st.builds(Finding, TEXT, TEXT, LONG, TEXT, st.floats(allow_nan=False), TEXT)
+FINDINGS = st.builds(Finding, TEXT, TEXT, LONG, TEXT, LONG, MAYBE_LONG, TEXT)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_members_that_come_and_go_between_two_looks_are_rebalances():
         (4, Cause.LEFT, 1),
     ]
     assert [row.at_ms for row in found.rows.rebalances] == [AT + 1000, AT + 4000, AT + 5000]
-    assert [(row.topic, row.partition) for row in found.rows.rebalances[1].moved] == [("t", 1)]
+    assert [(row.topic, row.partition) for row in found.rows.rebalances[1].moved_partitions] == [("t", 1)]
     assert all(row.source == "samples" and row.confidence <= SURE for row in found.rows.rebalances)
 
 

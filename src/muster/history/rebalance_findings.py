@@ -1,0 +1,354 @@
+"""The doctor's rules over a group's rebalances: first why there are any, then how the group rebalances.
+
+Why: each rebalance is of one kind, by its cause, so no two of these rules speak of the same. How: they speak of all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+
+from muster.history.model import Cause, Member, Rebalance
+from muster.history.view import Absence, Said, View, absences, distinct, gone, rounds, went
+from muster.history.wording import duration, listed, settings_value
+
+_HOUR_MS = 3_600_000
+_OFTEN = 3
+"""How many times make a habit."""
+_ENDLESS = 10
+_RESTLESS_MS = 120_000
+_REST_MS = 600_000
+"""A group that has not rebalanced for so long is at rest."""
+_SHORT_SESSION_MS = 10_000
+_USUAL_SESSION_MS = 45_000
+"""Kafka's default session.timeout.ms since 3.0 (KIP-735)."""
+_EAGER = frozenset({"range", "roundrobin", "sticky"})
+_SCALED_AT_ONCE_MS = 60_000
+
+
+# ------------------------------------------------------------------------------------------- why: members that go
+
+
+def poll_interval_exceeded(view: View) -> Said | None:
+    """A handler is slower than the client allows, so members leave and come back."""
+    seen = view.of(Cause.POLL_INTERVAL_EXCEEDED)
+    if not seen:
+        return None
+    away = absences(view, seen)
+    limit = max((each.member.rebalance_timeout_ms or 0 for each in away), default=0)
+    allowed = f" ({duration(limit)})" if limit else ""
+    return Said(
+        "poll_interval_exceeded",
+        f"{distinct(each.member for each in away)} did not poll within max.poll.interval.ms{allowed} and had to leave",
+        _poll_advice(away, limit),
+        seen,
+        _handling(away),
+    )
+
+
+def _handled_ms(away: Iterable[Absence]) -> int | None:
+    """How long the slowest handler took that was seen to end: it went on from the member's last poll until the member
+    joined again, and the poll interval was over when the member had to leave."""
+    ended = [each for each in away if each.away_ms and each.member.rebalance_timeout_ms]
+    return max(((each.member.rebalance_timeout_ms or 0) + (each.away_ms or 0) for each in ended), default=None)
+
+
+def _handling(away: Sequence[Absence]) -> str:
+    handled_ms = _handled_ms(away)
+    if handled_ms is None:
+        return "The handler takes longer than the client allows; for how long is not known, as no member was seen back."
+    longest = max(each.away_ms or 0 for each in away)
+    return (
+        f"The slowest was back {duration(longest)} after it had to leave, so its handler took about "
+        f"{duration(handled_ms)}."
+    )
+
+
+def _poll_advice(away: Sequence[Absence], limit_ms: int) -> str:
+    handled_ms = _handled_ms(away)
+    within = f" within {duration(limit_ms)}" if limit_ms else " in time"
+    others = (
+        f"lower max.poll.records so that one poll's records are handled{within}; or pause the partitions and keep "
+        "polling while the handler works."
+    )
+    if handled_ms is None:
+        least = f", more than {duration(limit_ms)}," if limit_ms else ""
+        return f"Measure how long one poll's records take{least} and set max.poll.interval.ms above that; or {others}"
+    value = settings_value(handled_ms + handled_ms // 4)
+    return f"Set max.poll.interval.ms above what the handler takes, such as {value}; or {others}"
+
+
+def session_expired(view: View) -> Said | None:
+    """Members went without a word: killed, frozen, or cut off."""
+    seen = view.of(Cause.SESSION_EXPIRED)
+    if not seen:
+        return None
+    members = gone(seen)
+    session = _session_ms(view, members)
+    hosts = Counter(member.host for member in members).most_common(1)
+    where = f", most on {hosts[0][0].lstrip('/')} ({hosts[0][1]})" if hosts and hosts[0][1] >= _OFTEN else ""
+    if 0 < session < _SHORT_SESSION_MS:
+        advice = (
+            f"{_session_setting(view)} is {session}: a pause of the process (garbage collection, a throttled "
+            f"container) is taken for death. Set it to {_USUAL_SESSION_MS}, the default since Kafka 3.0."
+        )
+    else:
+        advice = (
+            "See whether the processes were killed (out of memory, kill -9 by a deploy that does not wait) or paused. "
+            "Close consumers on SIGTERM: a member that leaves hands its partitions over at once."
+        )
+    return Said(
+        "session_expired",
+        f"{distinct(members)} stopped heartbeating and expired{where}",
+        advice,
+        seen,
+        f"The partitions waited for the session timeout{f' of {duration(session)}' if session else ''} each time.",
+    )
+
+
+def _session_ms(view: View, members: Iterable[Member]) -> int:
+    """The shortest session timeout of these members; 0 where it is not known. KIP-848's members have their group's."""
+    known = [member.session_timeout_ms for member in members if member.session_timeout_ms]
+    if not known and view.is_modern:
+        limits = view.limits
+        return limits.session_timeouts_ms.get(view.group, limits.consumer_session_timeout_ms)
+    return min(known, default=0)
+
+
+def _session_setting(view: View) -> str:
+    """What sets the session timeout of the group's members."""
+    return "consumer.session.timeout.ms of the group" if view.is_modern else "session.timeout.ms"
+
+
+def rolling_restart(view: View) -> Said | None:
+    """Deploys that move every partition, though the members come back."""
+    seen = view.of(Cause.ROLLING_RESTART)
+    if not seen:
+        return None
+    away = [each.away_ms for each in absences(view, seen) if each.away_ms]
+    longest = f" (members were away for up to {duration(max(away))})" if away else ""
+    value = settings_value(max(2 * max(away, default=0), _USUAL_SESSION_MS))
+    above = f"set {_session_setting(view)} above the time a restart takes{longest}, such as {value}"
+    members = gone(seen)
+    if members and all(member.instance_id for member in members):
+        advice = f"The members are static already, but a restart takes longer than their session: {above}."
+    else:
+        advice = (
+            "Give each member a group.instance.id that survives the restart (a StatefulSet's pod name) and "
+            f"{above}: then a deploy causes no rebalance at all."
+        )
+    return Said("rolling_restart", "The group was restarted member by member, and rebalanced for it", advice, seen)
+
+
+_WHY_IT_GOES: dict[Cause, str] = {
+    Cause.POLL_INTERVAL_EXCEEDED: (
+        "its handler is slower than max.poll.interval.ms allows; lower max.poll.records, or raise it"
+    ),
+    Cause.SESSION_EXPIRED: "it dies or stands still without leaving (kill -9, out of memory), and is restarted",
+    Cause.LEFT: "it leaves in good order and is started again (a supervisor, a crash that still closes the consumer)",
+}
+
+
+def flapping(view: View) -> Said | None:
+    """One member comes and goes for ever."""
+    seen = view.of(Cause.FLAPPING)
+    if not seen:
+        return None
+    moves = Counter(
+        (member.client_id, member.host)
+        for each in seen
+        for member in (*each.left, *(change.member for change in (*each.joined, *each.replaced)))
+    )
+    (client_id, host), _ = moves.most_common(1)[0] if moves else (("a member", "an unknown host"), 0)
+    goes = Counter(each.alternatives[0].cause for each in seen if went(each) and each.alternatives).most_common(1)
+    why = _WHY_IT_GOES.get(
+        goes[0][0] if goes else Cause.FLAPPING, "it crashes and is restarted, or its handler is too slow"
+    )
+    return Said(
+        "flapping",
+        f"The client {client_id!r} at {host.lstrip('/')} joins and goes again and again, and each time the whole group "
+        "rebalances",
+        f"Look at that process first: {why}. Until it is mended, stop it: the others rebalance for it.",
+        seen,
+    )
+
+
+def departures(view: View) -> Said | None:
+    """Members leave and join by their own will so often that it hurts: an autoscaler, short-lived jobs."""
+    seen = view.of(Cause.LEFT, Cause.JOINED)
+    if len(rounds(seen)) < 2 * _OFTEN or not _is_dense(seen):
+        return None
+    joined = sum(len(each.joined) for each in seen)
+    left = sum(len(each.left) for each in seen)
+    at_once = _joins_at_once(seen)
+    if at_once >= _OFTEN and not view.is_modern:
+        advice = (
+            f"{at_once} joins came within {duration(_SCALED_AT_ONCE_MS)} of the one before: start members together and "
+            "raise group.initial.rebalance.delay.ms on the broker, so that one rebalance takes them all in."
+        )
+    else:
+        advice = f"Let the autoscaler wait longer between steps, above the time that a rebalance takes.{_gentler(view)}"
+    return Said(
+        "members_come_and_go", f"Members come and go by themselves, {joined} joined and {left} left", advice, seen
+    )
+
+
+def _gentler(view: View) -> str:
+    """What stops fewer partitions in a rebalance than what the group has; nothing where there is no such thing."""
+    if view.is_modern:
+        return ""
+    stay = "partitions that stay with their member are not stopped"
+    if view.assignor in _EAGER:
+        return f" With cooperative-sticky, or group.protocol=consumer on Kafka 4.0 and newer, {stay}."
+    return " With group.protocol=consumer (Kafka 4.0 and newer) no member waits for another to join."
+
+
+def _is_dense(rebalances: Sequence[Rebalance]) -> bool:
+    """Whether they come within an hour of each other, on average."""
+    span_ms = rebalances[-1].at_ms - rebalances[0].at_ms
+    return span_ms <= _HOUR_MS * (len(rebalances) - 1)
+
+
+def _joins_at_once(rebalances: Sequence[Rebalance]) -> int:
+    joins = [each.at_ms for each in rebalances if each.cause is Cause.JOINED and each.phase == 1]
+    return sum(later - earlier <= _SCALED_AT_ONCE_MS for earlier, later in pairwise(joins))
+
+
+def leader_rejoins(view: View) -> Said | None:
+    """Rebalances for which no member came or went."""
+    seen = view.of(Cause.LEADER_REJOINED, Cause.SUBSCRIPTION_CHANGED)
+    if len(rounds(seen)) < _OFTEN:
+        return None
+    if any(each.cause is Cause.SUBSCRIPTION_CHANGED for each in seen):
+        advice = (
+            "Members change their subscriptions. If two versions of a program subscribe to different topics in one "
+            "group, give each its own group.id."
+        )
+    else:
+        advice = (
+            "Look for calls of enforceRebalance(), for rack ids that change, and for clients whose list of topics "
+            "flickers (a pattern that matches short-lived topics)."
+        )
+    return Said("rejoins", "Members joined anew though none came or went", advice, seen)
+
+
+def coordinator_moves(view: View) -> Said | None:
+    """The broker that coordinates the group changes often."""
+    seen = view.of(Cause.COORDINATOR_MOVED)
+    if not seen:
+        return None
+    advice = (
+        f"Members that find the new coordinator within {_session_setting(view)} keep their partitions. If brokers were "
+        f"restarted in turn, set it above the time a restart takes; {_USUAL_SESSION_MS} is the default."
+    )
+    return Said(
+        "coordinator_moved", "The group's coordinator moved to another broker, and a rebalance followed", advice, seen
+    )
+
+
+# ------------------------------------------------------------------------------------------------ how it rebalances
+
+
+def never_at_rest(view: View) -> Said | None:
+    """A group that has not come to rest by now."""
+    seen = _restless(rounds(view.rebalances), view.now_ms)
+    gaps = sorted(later.at_ms - earlier.at_ms for earlier, later in pairwise(seen))
+    if len(seen) < _ENDLESS or gaps[len(gaps) // 2] > _RESTLESS_MS or view.latest is None or not view.latest.members:
+        return None
+    causes = Counter(each.cause for each in seen)
+    clients = Counter(
+        f"{member.client_id!r}" for each in seen for member in (*(change.member for change in each.joined), *each.left)
+    )
+    by = f"Most come with {listed(name for name, _ in clients.most_common(2))}." if clients else ""
+    what = (
+        f"The group does not come to rest, every second rebalance follows within {duration(gaps[len(gaps) // 2])} "
+        f"({', '.join(f'{cause} {number}' for cause, number in causes.most_common(3))})"
+    )
+    advice = (
+        f"Begin with the most frequent cause, {causes.most_common(1)[0][0]}; the other rebalances are often its echo: "
+        "a member that waits for a rebalance does not commit and does not poll."
+    )
+    return Said("never_at_rest", what, advice, seen, by)
+
+
+def _restless(rebalances: Sequence[Rebalance], now_ms: int) -> list[Rebalance]:
+    """The latest rebalances up to now between which there was no rest."""
+    found: list[Rebalance] = []
+    for each in reversed(rebalances):
+        if now_ms - each.at_ms > _REST_MS:
+            break
+        found.append(each)
+        now_ms = each.at_ms
+    return found[::-1]
+
+
+def stops_the_world(view: View) -> Said | None:
+    """An eager assignor stops partitions that do not move."""
+    latest = view.latest
+    if latest is None or latest.protocol not in _EAGER or len(view.rebalances) < _OFTEN:
+        return None
+    stopped = kept = 0
+    for each in view.rebalances:
+        moved = {(move.topic, move.partition) for move in each.moved_partitions}
+        stopped += len(each.stopped)
+        kept += sum((topic, partition) not in moved for topic, partition, _ in each.stopped)
+    if kept < _OFTEN or kept * 4 < stopped:
+        return None
+    what = f"The assignor {latest.protocol!r} stops all partitions in every rebalance"
+    then = f"Of {stopped} stops, {kept} were of partitions that stayed with their member."
+    advice = (
+        "Set partition.assignment.strategy to cooperative-sticky (first to both, deploy, then to it alone), or "
+        "group.protocol=consumer on Kafka 4.0 and newer: partitions that stay are not stopped."
+    )
+    return Said("stops_the_world", what, advice, view.rebalances, then)
+
+
+def needless_moves(view: View) -> Said | None:
+    """Partitions move though their owner stays."""
+    latest = view.latest
+    moves = sum(each.moved for each in view.rebalances)
+    needless = sum(each.moved_needlessly for each in view.rebalances)
+    if latest is None or needless < _OFTEN or needless * 4 < moves:
+        return None
+    seen = [each for each in view.rebalances if each.moved_needlessly]
+    then = (
+        f"{needless} of {moves} moves of partitions were needless: their member stayed, and an even assignment was "
+        "possible without."
+    )
+    advice = "Use cooperative-sticky, which keeps what it can with its member; caches and state then stay warm."
+    return Said("needless_moves", f"The assignor {view.assignor!r} moves partitions needlessly", advice, seen, then)
+
+
+def session_above_poll_interval(view: View) -> Said | None:
+    """A dead member is noticed later than a slow one."""
+    latest = view.latest
+    wrong = [
+        member
+        for member in (latest.members if latest else ())
+        if (member.session_timeout_ms or 0) > (member.rebalance_timeout_ms or (member.session_timeout_ms or 0))
+    ]
+    if not wrong or latest is None:
+        return None
+    member = wrong[0]
+    what = (
+        f"{distinct(wrong)} asked for session.timeout.ms {member.session_timeout_ms}, above "
+        f"max.poll.interval.ms {member.rebalance_timeout_ms}: a dead process is noticed later than a slow handler"
+    )
+    advice = f"Set session.timeout.ms below max.poll.interval.ms; the defaults are {_USUAL_SESSION_MS} and 300000."
+    return Said("session_above_poll_interval", what, advice, since_ms=latest.started_ms)
+
+
+RULES: tuple[Callable[[View], Said | None], ...] = (
+    poll_interval_exceeded,
+    session_expired,
+    rolling_restart,
+    flapping,
+    departures,
+    leader_rejoins,
+    coordinator_moves,
+    never_at_rest,
+    stops_the_world,
+    needless_moves,
+    session_above_poll_interval,
+)

@@ -1,0 +1,141 @@
+"""One group's rows as the doctor's rules look at them, and what a rule says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from muster.history.model import Cause, CommitNote, Generation, GroupKind, Lag, Limits, Member, Rebalance
+from muster.history.rebalances import identity
+from muster.history.wording import count, duration, listed, named
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One group's rows, each list in the order of time, and the time up to which the history reaches."""
+
+    group: str
+    generations: Sequence[Generation]
+    rebalances: Sequence[Rebalance]
+    notes: Sequence[CommitNote]
+    lag: Sequence[Lag]
+    now_ms: int
+    limits: Limits = field(default_factory=Limits)
+
+    def of(self, *causes: Cause) -> list[Rebalance]:
+        """Its rebalances with one of these causes."""
+        return [each for each in self.rebalances if each.cause in causes]
+
+    @property
+    def latest(self) -> Generation | None:
+        return self.generations[-1] if self.generations else None
+
+    @property
+    def lag_now(self) -> list[Lag]:
+        """The latest look at each partition."""
+        found = {(each.topic, each.partition): each for each in self.lag}
+        return list(found.values())
+
+    @property
+    def is_modern(self) -> bool:
+        """It speaks KIP-848's protocol."""
+        return self.latest is not None and self.latest.kind is GroupKind.CONSUMER
+
+    @property
+    def assignor(self) -> str | None:
+        """The latest that is known: a generation without members has none."""
+        return next((each.protocol for each in reversed(self.generations) if each.protocol), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a rule says. The sentence is `what`; how often, when and at what cost, if rebalances were seen; `then`."""
+
+    rule: str
+    what: str
+    advice: str
+    seen: Sequence[Rebalance] = ()
+    then: str = ""
+    since_ms: int = 0
+    """Without rebalances."""
+    stopped_partition_ms: int = 0
+    """Without rebalances."""
+
+
+# ------------------------------------------------------------------------------------------- what was seen of members
+
+
+def distinct(members: Iterable[Member]) -> str:
+    """Their names, each once."""
+    return listed(dict.fromkeys(map(named, members)))
+
+
+class Absence(NamedTuple):
+    """A member that went, and for how long it was away; None: it was not seen again."""
+
+    member: Member
+    away_ms: int | None
+
+
+def gone(rebalances: Iterable[Rebalance]) -> list[Member]:
+    """The members that went in these, those among them that were back at once too."""
+    return [member for each in rebalances for member in went(each)]
+
+
+def went(row: Rebalance) -> list[Member]:
+    """The members that went in a rebalance, those among them that were back at once too."""
+    return [*row.left, *(change.before for change in row.replaced if change.before is not None)]
+
+
+def absences(view: View, seen: Iterable[Rebalance]) -> list[Absence]:
+    """The members that went in these rebalances, each with the time until it, or another like it, was there again."""
+    found: list[Absence] = []
+    taken: set[str] = set()
+    for row in seen:
+        found += [Absence(change.before, 0) for change in row.replaced if change.before is not None]
+        later = [each for each in view.rebalances if each.at_ms > row.at_ms]
+        for member in row.left:
+            back = next(((each, other) for each in later for other in _like(member, each, taken)), None)
+            if back is not None:
+                taken.add(back[1].member_id)
+            found.append(Absence(member, None if back is None else back[0].at_ms - row.at_ms))
+    return found
+
+
+def _like(member: Member, row: Rebalance, taken: set[str]) -> list[Member]:
+    """Of those that came in a rebalance: the same member, or one that has its name."""
+    came = [change.member for change in (*row.joined, *row.replaced)]
+    return [
+        each
+        for each in came
+        if each.member_id not in taken and (each.member_id == member.member_id or identity(each) == identity(member))
+    ]
+
+
+# ------------------------------------------------------------------------------------- how often, when, at what cost
+
+
+def stopped_ms(rebalances: Iterable[Rebalance]) -> int:
+    """Milliseconds in which partitions stood still, summed over partitions."""
+    return sum(each.stopped_partition_ms for each in rebalances)
+
+
+def longest_stop_ms(rebalances: Iterable[Rebalance]) -> int:
+    """For how long a partition stood still at most."""
+    return max((gap for each in rebalances for _, _, gap in each.stopped), default=0)
+
+
+def rounds(rebalances: Iterable[Rebalance]) -> list[Rebalance]:
+    """Without second phases: a cooperative rebalance is one, though it takes two generations."""
+    return [each for each in rebalances if each.phase == 1]
+
+
+def times(view: View, seen: Sequence[Rebalance]) -> str:
+    """`3 times within 2.0 h, the last 25.0 min ago`."""
+    first, last = seen[0].at_ms, seen[-1].at_ms
+    ago = f"{duration(view.now_ms - last)} ago" if view.now_ms - last >= 1_000 else "just now"
+    number = max(1, len(rounds(seen)))
+    if number == 1:
+        return f"once, {ago}"
+    return f"{count(number, 'time')} within {duration(max(last - first, 1))}, the last {ago}"
