@@ -140,7 +140,7 @@ def _assign(consumer: Consumer, arguments: argparse.Namespace) -> Ends | None:
     for topic in arguments.topics:
         known = _partitions(consumer, topic)
         if arguments.partition is not None and arguments.partition not in known:
-            raise ConfigError(f"topic {topic} has {len(known)} partitions, no {arguments.partition}")
+            raise ConfigError(f"topic {topic} has {len(known)} partitions, no partition {arguments.partition}")
         places += [TopicPartition(topic, part) for part in sorted(known) if arguments.partition in (None, part)]
     consumer.assign(places)
     ends = Ends(consumer, places) if arguments.until_end else None

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from muster.client import forks
 from muster.client.config import ConsumerConfig
+from muster.client.core.checks import MAX_INT, as_pattern, check_number, check_timeout
 from muster.client.core.consumer import ConsumerCore, OnDone
 from muster.client.core.subscription_state import OffsetReset, SubscriptionKind
 from muster.client.decoding import DecodingHandout
@@ -125,7 +126,7 @@ class AsyncConsumer(Questions):
 
         A static member (`group_instance_id`) does not leave: its place is kept for `session_timeout_ms`.
         """
-        await self._close(timeout_ms, handled=has_ended_well(self._reader))
+        await self._close(check_timeout(timeout_ms), handled=has_ended_well(self._reader))
 
     async def _close(self, timeout_ms: int, *, handled: bool) -> bool:
         """Close. Returns whether the consumer is closed now; it is not if a callback of its close calls this."""
@@ -213,13 +214,14 @@ class AsyncConsumer(Questions):
 
         Raises:
             ConfigError: `group_id` is not set.
+            IllegalArgumentError: the pattern is not a regular expression.
             IllegalStateError: subscribed in another way; `unsubscribe` comes first.
         """
         self._check_open()
         if (topics is None) == (pattern is None):
             raise IllegalStateError("subscribe to topics, or to a pattern")
         if pattern is not None:
-            self._core.subscribe_pattern(re.compile(pattern))
+            self._core.subscribe_pattern(as_pattern(pattern))
         else:
             names = [topics] if isinstance(topics, str) else list(topics or ())
             if not names:
@@ -264,10 +266,11 @@ class AsyncConsumer(Questions):
 
         Raises:
             KafkaError: the group or a partition cannot be read, and the error is not retriable.
+            IllegalArgumentError: `timeout_ms` is a float, as seconds would be, or negative.
             IllegalStateError: nothing is subscribed or assigned, or another task is polling.
             WakeupError: `wakeup` was called.
         """
-        limit = max_records or self._config.max_poll_records
+        limit = self._limit(max_records)
 
         async def hand_out() -> Records:
             decoding = self._decoding
@@ -327,6 +330,7 @@ class AsyncConsumer(Questions):
     async def _poll(self, timeout_ms: int, hand_out: Callable[[], Awaitable[T]]) -> T:
         """The caller has come back for more: wait, for `timeout_ms` at most, until there is something to hand out."""
         self._check_open()
+        timeout_ms = check_timeout(timeout_ms)
         if self._polling:
             raise IllegalStateError("another poll of this consumer is under way")
         if self._core.subscription.kind is SubscriptionKind.NONE:
@@ -357,6 +361,11 @@ class AsyncConsumer(Questions):
                 raise
             if found or not await self._pump.wait(self._has_news, deadline):
                 return found
+
+    def _limit(self, max_records: int | None) -> int:
+        if max_records is None:
+            return self._config.max_poll_records
+        return check_number("max_records", max_records, 1, MAX_INT)
 
     async def _take(self, limit: int) -> bool:
         """Take records from the core if none are left. Returns whether there are records to hand out."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from muster.client import forks
 from muster.client.config import ProducerConfig
+from muster.client.core.checks import check_timeout
 from muster.client.core.produce.partitioner import Partitioner
 from muster.client.hooks import Hooked, ProducerHooks, producer_hooks
 from muster.client.metrics import Metrics
@@ -135,12 +136,14 @@ class AsyncProducer(forks.StaysHere):
         future = await self.send(topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers)
         return await future
 
-    async def flush(self, timeout_ms: float | None = None) -> None:
+    async def flush(self, timeout_ms: int | None = None) -> None:
         """Send all waiting records at once, and wait until every record sent so far is acknowledged or failed.
 
         Raises:
             KafkaTimeoutError: it took longer than `timeout_ms`.
         """
+        if timeout_ms is not None:
+            check_timeout(timeout_ms)
         await self._ready()
         await self._engine.flush(timeout_ms)
 
@@ -153,16 +156,18 @@ class AsyncProducer(forks.StaysHere):
         """What this producer has done, by Kafka's names (docs/metrics.md)."""
         return self._engine.measured(self._engine.core.buffered_bytes)
 
-    async def close(self, timeout_ms: float | None = None) -> None:
+    async def close(self, timeout_ms: int | None = None) -> None:
         """Flush, then close the connections; after `timeout_ms` records not acknowledged fail with ClosedError.
 
         A record that was not delivered is told by its future and its callback; if there is no callback and the future
         is never looked at, by a warning in the log.
         """
+        if timeout_ms is not None:
+            check_timeout(timeout_ms)
         await self._close(timeout_ms)
         self._engine.warn_of_unseen()
 
-    async def _close(self, timeout_ms: float | None) -> None:
+    async def _close(self, timeout_ms: int | None) -> None:
         if self._loop is None or self._forks != forks.count:
             self._closed = True
             return

@@ -52,7 +52,7 @@ class _Engine(ProducerLoop):
         """Take batches, waiting for room: as long as it takes, since what takes the room away is either written or
         given up after `delivery_timeout_ms`."""
         for batch in batches:
-            if (error := self.core.check_size(batch.size)) is not None:
+            if (error := self.core.check_size(batch.topic, batch.size)) is not None:
                 raise NotWrittenError(TopicPartition(batch.topic, -1), error)
             await self._room(batch.size)
             self.check()
@@ -68,7 +68,7 @@ class _Engine(ProducerLoop):
         finally:
             core.room_wanted = False
 
-    async def flush(self, timeout_ms: float | None = None) -> None:
+    async def flush(self, timeout_ms: int | None = None) -> None:
         """Wait until everything is written, or something failed."""
         try:
             await super().flush(timeout_ms)

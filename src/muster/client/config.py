@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import Field, dataclass, fields
 from typing import Any, TypeVar
 
 from muster.client import other_names
@@ -313,7 +313,7 @@ def parse_address(text: str) -> tuple[str, int]:
         or (":" in host and not bracketed)
         or _NO_HOST.search(host)
     ):
-        raise ConfigError(f"{text!r} is no broker address: it should look like localhost:9092 or [::1]:9092")
+        raise ConfigError(f"{text!r} is not a broker address: it should look like localhost:9092 or [::1]:9092")
     return host, int(port)
 
 
@@ -344,13 +344,18 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
+    if value in allowed:
+        return
+    meant = other_names.value(name, value, allowed)
+    if meant is not None:
+        raise ConfigError(f"{name} is {value!r}: here it is {meant}")
+    raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
 
 
 def unknown(given: str, known: Iterable[str]) -> str:
     """The sentence about a name that a client does not know."""
-    name, refused = given.replace(".", "_"), f"{given} is no setting of this client"
+    shown = given if given.strip() == given else repr(given)
+    name, refused = given.replace(".", "_"), f"{shown} is not a setting of this client"
     kinds = {"consumers": ConsumerConfig, "producers": ProducerConfig, "admin clients": AdminConfig}
     owners = [kind for kind, config in kinds.items() if name in {setting.name for setting in fields(config)}]
     if owners:
@@ -388,9 +393,10 @@ def _coerce(name: str, value: Any, setting: Field[Any]) -> Any:
         if value is None and "None" not in kinds:
             raise ConfigError(f"{name} must not be None")
         return value
-    default = "" if setting.default is MISSING else f", for example {setting.default!r}"
+    whole = kinds.startswith("int")
+    example = setting.default if isinstance(setting.default, int) or setting.default else str(value)
     raise ConfigError(
-        f"{name} is {value!r}; it must be {'a whole number' if kinds.startswith('int') else 'text'}{default}"
+        f"{name} is {value!r}; it must be {'a whole number' if whole else 'text'}, for example {example!r}"
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from muster.client.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS, AsyncConsumer, OffsetsToCommit
 from muster.client.blocking import BlockingReader
+from muster.client.core.checks import check_timeout
 from muster.client.hooks import ConsumerHooks
 from muster.client.listener import RebalanceListener
 from muster.client.loop import LoopThread, in_caller
@@ -79,7 +80,7 @@ class Consumer(BlockingReader):
         not reached are not. If another thread than the one that has the records calls `close`, or if `with` is left by
         an exception, the records handed out last are not committed.
         """
-        self._close(timeout_ms, handled=True)
+        self._close(check_timeout(timeout_ms), handled=True)
 
     # --- subscribing -------------------------------------------------------------------------------------------------
 

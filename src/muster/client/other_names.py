@@ -197,6 +197,26 @@ FAMILIES: Final = {
 """Patterns for names that share an answer."""
 
 
+VALUES: Final = {
+    "auto_offset_reset": {
+        "smallest": "earliest",
+        "beginning": "earliest",
+        "largest": "latest",
+        "end": "latest",
+        "error": "none",
+    },
+    "compression_type": {"uncompressed": "none", "gz": "gzip", "zstandard": "zstd"},
+    "isolation_level": {"0": "read_uncommitted", "1": "read_committed"},
+}
+"""What librdkafka and Kafka up to 0.8 call a setting's values."""
+
+
+def value(name: str, given: str, allowed: Iterable[str]) -> str | None:
+    """What another client's value of a setting is here, also one in other letters; None if there is no such value."""
+    lower = given.lower()
+    return lower if lower in allowed else VALUES.get(name, {}).get(lower)
+
+
 def answer(name: str, known: Iterable[str]) -> str | None:
     """What a setting of another client is here, None for a name of none. `known` are the settings of this client.
 

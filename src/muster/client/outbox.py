@@ -122,7 +122,7 @@ class Outbox:
                 block_ms = self._config.max_block_ms
                 raise KafkaTimeoutError(f"buffer_memory stayed full for max_block_ms ({block_ms})")
 
-    def flush(self, timeout_ms: float | None) -> None:
+    def flush(self, timeout_ms: int | None) -> None:
         """Wait until every record accepted so far is settled."""
         self.check_usable()
         if self._started:
@@ -133,7 +133,7 @@ class Outbox:
         self.start()
         return self._thread.call(self._partitions_for, topic)
 
-    def close(self, timeout_ms: float | None) -> None:
+    def close(self, timeout_ms: int | None) -> None:
         """Flush for so long, give up the rest, and end the thread. An interrupt ends the waiting at once."""
         if self._thread.is_current():
             raise IllegalStateError("close, called from a callback of the same producer, would wait for itself")
@@ -153,7 +153,7 @@ class Outbox:
         self._unattended = True
         self.begin_to_close(UNCLOSED_MS)
 
-    def begin_to_close(self, timeout_ms: float | None) -> None:
+    def begin_to_close(self, timeout_ms: int | None) -> None:
         """Ask for the end without waiting for it."""
         with self._lock:
             self._closing = True
@@ -281,7 +281,7 @@ class Outbox:
             self.engine.core.room_wanted = False  # a caller that finds no room sets it again
             self._let_waiters_go()
 
-    async def _flush(self, timeout_ms: float | None) -> None:
+    async def _flush(self, timeout_ms: int | None) -> None:
         await self._begun()
         self._drain()
         await self.engine.flush(timeout_ms)
@@ -297,7 +297,7 @@ class Outbox:
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
-    def _end(self, timeout_ms: float | None) -> None:
+    def _end(self, timeout_ms: int | None) -> None:
         if self._ending is None:
             self._ending = asyncio.get_running_loop().create_task(self._finish())
         if timeout_ms is not None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from muster.client import forks
 from muster.client.config import ProducerConfig
+from muster.client.core.checks import check_timeout
 from muster.client.core.produce.partitioner import Partitioner
 from muster.client.delivery import DeliveryFuture
 from muster.client.hooks import Hooked, ProducerHooks, producer_hooks
@@ -112,12 +113,14 @@ class Producer(forks.StaysHere):
         """Send a record and wait until it is acknowledged."""
         return self.send(topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers).result()
 
-    def flush(self, timeout_ms: float | None = None) -> None:
+    def flush(self, timeout_ms: int | None = None) -> None:
         """Send all waiting records at once, and wait until every record sent so far is acknowledged or failed.
 
         Raises:
             KafkaTimeoutError: it took longer than `timeout_ms`.
         """
+        if timeout_ms is not None:
+            check_timeout(timeout_ms)
         self._outbox.flush(timeout_ms)
 
     def partitions_for(self, topic: str) -> list[int]:
@@ -128,12 +131,14 @@ class Producer(forks.StaysHere):
         """What this producer has done, by Kafka's names (docs/metrics.md)."""
         return self._engine.measured(self._outbox.buffered_bytes)
 
-    def close(self, timeout_ms: float | None = None) -> None:
+    def close(self, timeout_ms: int | None = None) -> None:
         """Flush, then close the connections; after `timeout_ms` records not acknowledged fail with ClosedError.
 
         An interrupt ends the waiting at once. A record that was not delivered is told by its future and its callback;
         if there is no callback and the future is never looked at, by a warning in the log.
         """
+        if timeout_ms is not None:
+            check_timeout(timeout_ms)
         self._outbox.close(timeout_ms)
         self._engine.warn_of_unseen()
 

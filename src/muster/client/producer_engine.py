@@ -126,7 +126,7 @@ class Engine(ProducerLoop):
         key_bytes = None if key is None else as_bytes("key", key)
         value_bytes = as_bytes("value", value)
         size = record_size(key_bytes, value_bytes, pairs)
-        if size > self.core.largest_record and (error := self.core.check_size(size)) is not None:
+        if size > self.core.largest_record and (error := self.core.check_size(topic, size)) is not None:
             raise error
         return OutgoingRecord(topic, partition, key_bytes, value_bytes, pairs, timestamp_ms, None, size)
 

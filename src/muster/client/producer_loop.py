@@ -41,7 +41,7 @@ class ProducerLoop:
             self.loop.wakeup()
         return news
 
-    async def flush(self, timeout_ms: float | None = None) -> None:
+    async def flush(self, timeout_ms: int | None = None) -> None:
         """Wait until every record given so far is settled.
 
         Raises:
@@ -50,9 +50,8 @@ class ProducerLoop:
         """
         done = self.core.begin_flush()
         try:
-            limit = None if timeout_ms is None else int(timeout_ms)
-            if not await self.loop.wait_for(lambda: done() or self._in_haste, limit):
-                raise KafkaTimeoutError(f"not all records were acknowledged within {timeout_ms:g} ms")
+            if not await self.loop.wait_for(lambda: done() or self._in_haste, timeout_ms):
+                raise KafkaTimeoutError(f"not all records were acknowledged within {timeout_ms} ms")
             if not done():
                 raise ClosedError("the producer was closed before all records were acknowledged")
         finally:

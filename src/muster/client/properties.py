@@ -142,7 +142,7 @@ def check(path: str, found: Mapping[str, str], known: Iterable[str]) -> None:
         elif not is_like_a_setting(key):
             odd += 1
         elif key not in WITHOUT_MEANING:
-            log.warning("%s: %s is no setting of Kafka's clients%s", path, key, _nearest(_name(key), names))
+            log.warning("%s: %s is not a setting of Kafka's clients%s", path, key, _nearest(_name(key), names))
     if odd:
         lines = "a line in it begins" if odd == 1 else f"{odd} lines in it begin"
         log.warning("%s: %s with no name of a setting; does the line before lack its backslash?", path, lines)

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from muster.client.core.checks import check_timeout
 from muster.client.core.consumer import ConsumerCore
 from muster.client.core.events import CallbackKind, Fatal, RebalanceCallback
 from muster.client.driver import CoreLoop, Driver
@@ -180,7 +181,8 @@ class ConsumerPump:
 
     def until(self, timeout_ms: int | None) -> int:
         """The time at which a call ends: after `timeout_ms`, or `default_api_timeout_ms` if that is None."""
-        return self.driver.now() + (self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms)
+        within_ms = self.config.default_api_timeout_ms if timeout_ms is None else check_timeout(timeout_ms)
+        return self.driver.now() + within_ms
 
     async def wait(self, predicate: Callable[[], bool], until: int) -> bool:
         """Wait until the predicate holds. Returns whether it did before `until`."""

@@ -36,9 +36,9 @@ def as_typed(message: str, config: type[ClientConfig], given: set[str], named_he
     plain = "|".join(field.name for field in fields(config) if "_" not in field.name)
     if plain:
         message = re.sub(rf"(^|did you mean )({plain})( is |\?)", r"\1kafka.\2\3", message)
-    message = re.sub(r"^(?!kafka\.)(\S+ is no setting of this client)", r"kafka.\1", message)
+    message = re.sub(r"^(?!kafka\.)(\S+ is not a setting of this client)", r"kafka.\1", message)
     client = config.__name__.removesuffix("Config").lower()
-    return message.replace("is no setting of this client", f"is no setting of the {client}")
+    return message.replace("is not a setting of this client", f"is not a setting of the {client}")
 
 
 class Given:

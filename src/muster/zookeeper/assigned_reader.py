@@ -17,6 +17,7 @@ from warnings import warn
 
 from muster.client import AsyncConsumer, forks
 from muster.client.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS, OffsetsToCommit, has_ended_well
+from muster.client.core.checks import check_timeout
 from muster.client.driver import monotonic_ms
 from muster.client.handout import Records
 from muster.client.listener import RebalanceListener
@@ -99,7 +100,7 @@ class AsyncAssignedReader(forks.StaysHere):
         As with `AsyncConsumer`, the caller says with it that records handed out are handled, unless the task that has
         them is still at work or failed.
         """
-        await self._close(timeout_ms, handled=has_ended_well(self._last_task))
+        await self._close(check_timeout(timeout_ms), handled=has_ended_well(self._last_task))
 
     async def _close(self, timeout_ms: int, *, handled: bool) -> bool:
         """Close. Returns whether it is closed then: not if the listener that is called by its close calls this."""
@@ -160,7 +161,7 @@ class AsyncAssignedReader(forks.StaysHere):
             WakeupError: `wakeup` was called.
             KafkaError: what reading raises, see `AsyncConsumer.poll`; or the group cannot be joined.
         """
-        deadline = monotonic_ms() + timeout_ms
+        deadline = monotonic_ms() + check_timeout(timeout_ms)
 
         async def read(reader: AsyncConsumer, left_ms: int) -> Records:
             return await reader.poll(left_ms, max_records=max_records)
@@ -171,7 +172,7 @@ class AsyncAssignedReader(forks.StaysHere):
         self, timeout_ms: int = 1_000, *, columns: Sequence[str] | None = None
     ) -> dict[TopicPartition, pa.Table]:
         """`poll` that returns Arrow tables, see `AsyncConsumer.poll_arrow`."""
-        deadline = monotonic_ms() + timeout_ms
+        deadline = monotonic_ms() + check_timeout(timeout_ms)
 
         async def read(reader: AsyncConsumer, left_ms: int) -> dict[TopicPartition, pa.Table]:
             return await reader.poll_arrow(left_ms, columns=columns)

@@ -17,7 +17,7 @@ from typing import Any
 
 from muster.client import AsyncConsumer
 from muster.client.async_consumer import OffsetsToCommit
-from muster.client.core.checks import check_partitions, check_topic
+from muster.client.core.checks import check_partitions, check_timeout, check_topic
 from muster.client.core.events import Fatal
 from muster.client.driver import CoreLoop, Driver
 from muster.client.pump import settle
@@ -191,7 +191,8 @@ class AsyncServerAssignedConsumer(AsyncAssignedReader):
         return self._member, self._loop
 
     def _until(self, loop: CoreLoop, timeout_ms: int | None) -> int:
-        return loop.driver.now() + (self._config.default_api_timeout_ms if timeout_ms is None else timeout_ms)
+        within_ms = self._config.default_api_timeout_ms if timeout_ms is None else check_timeout(timeout_ms)
+        return loop.driver.now() + within_ms
 
     # --- the member --------------------------------------------------------------------------------------------------
 

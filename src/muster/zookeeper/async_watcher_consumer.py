@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from muster.client import AsyncConsumer
 from muster.client.async_consumer import OffsetsToCommit
+from muster.client.core.checks import check_timeout
 from muster.client.driver import monotonic_ms, wall_clock_ms
 from muster.client.listener import RebalanceListener
 from muster.errors import (
@@ -233,8 +234,8 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
             KafkaTimeoutError: not done in `timeout_ms` (`default_api_timeout_ms` if None).
             ZooKeeperError: ZooKeeper refused it.
         """
+        within_ms = self._config.default_api_timeout_ms if timeout_ms is None else check_timeout(timeout_ms)
         await self.start()
-        within_ms = self._config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         turn = self._from_listener if self._is_in_listener else self._turn
         try:
             async with asyncio.timeout(within_ms / 1000), turn:

@@ -11,6 +11,7 @@ from typing import Any
 
 from muster.client.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS, OffsetsToCommit
 from muster.client.blocking import BlockingReader
+from muster.client.core.checks import check_timeout
 from muster.client.loop import LoopThread
 from muster.errors import ClosedError, IllegalStateError, MusterError
 from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
@@ -67,7 +68,7 @@ class AssignedReader(BlockingReader):
 
     def close(self, timeout_ms: int = DEFAULT_CLOSE_TIMEOUT_MS) -> None:
         """Commit if auto commit is on, and leave the group. Records handed out to this thread are handled."""
-        self._close(timeout_ms, handled=True)
+        self._close(check_timeout(timeout_ms), handled=True)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 

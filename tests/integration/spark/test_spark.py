@@ -349,14 +349,14 @@ def test_rows_and_streams_are_written(spark, cluster, tmp_path):
 
     for mode, more, sentence in [
         ("overwrite", {}, r'use mode\("append"\)'),
-        ("append", {"kafka.ack": "1"}, "kafka.ack is no setting of the producer; did you mean kafka.acks"),
+        ("append", {"kafka.ack": "1"}, "kafka.ack is not a setting of the producer; did you mean kafka.acks"),
     ]:
         with pytest.raises(Exception, match=sentence):
             rows.write.format("muster").options(**to | more).mode(mode).save()
     nowhere = rows.selectExpr("value", "9 as partition").write.format("muster").mode("append")
     nowhere = nowhere.options(**to | {"kafka.max.block.ms": "500"})
     with pytest.raises(
-        Exception, match=f"records for {topic}-9 were not written: topic {topic} has 3 partitions, no 9"
+        Exception, match=f"records for {topic}-9 were not written: topic {topic} has 3 partitions, no partition 9"
     ):
         nowhere.save()
 

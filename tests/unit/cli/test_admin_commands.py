@@ -64,7 +64,7 @@ MANY_DIGITS = "9" * 5_000
         (f"records delete t:{MANY_DIGITS} --all", "write TOPIC, or TOPIC:0,1"),
         ("groups list --state Empti", "--state: 'Empti' means nothing; there are PreparingRebalance, "),
         ("groups list --state empty --type stable", "--type: 'stable' means nothing; there are Classic, Consumer"),
-        ("health -o nonsense=1", "nonsense is no setting of this client"),
+        ("health -o nonsense=1", "nonsense is not a setting of this client"),
         ("health --json --command-config not-there", "not-there cannot be read: No such file or directory"),
     ],
 )

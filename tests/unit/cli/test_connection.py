@@ -76,7 +76,7 @@ def test_a_name_that_no_client_knows_is_told_once(parsed, caplog):
     for kind in (AdminConfig, ConsumerConfig):  # once, however many clients a command has
         client_settings(arguments, kind)
     assert [message.partition(": ")[2] for message in caplog.messages] == [
-        "sasl.mechanim is no setting of Kafka's clients; did you mean sasl.mechanism?"
+        "sasl.mechanim is not a setting of Kafka's clients; did you mean sasl.mechanism?"
     ]
 
 

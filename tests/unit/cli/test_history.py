@@ -22,7 +22,7 @@ from muster.cli.main import main
         (["--group", ""], "--group is empty"),
         (["--group", "a", "--group", "\udcff"], r"--group '\udcff': no group has such a name"),
         (["--out", ""], "--out is empty"),
-        (["-o", "nonsense.ms=1"], "kafka.nonsense.ms is no setting of the consumer"),
+        (["-o", "nonsense.ms=1"], "kafka.nonsense.ms is not a setting of the consumer"),
     ],
 )
 def test_a_wrong_option_is_refused_before_spark_is_started(capsys, tmp_path, arguments, says):

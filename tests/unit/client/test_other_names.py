@@ -46,7 +46,9 @@ def test_the_lists_are_whole() -> None:
 def test_every_name_of_every_client_has_an_answer(config: type[ClientConfig], client: str) -> None:
     for name in LISTS[client]:
         sentence = refused(config, name)
-        assert sentence is None or re.match(rf"{re.escape(name)} is no setting of this client: \w", sentence), sentence
+        assert sentence is None or re.match(rf"{re.escape(name)} is not a setting of this client: \w", sentence), (
+            sentence
+        )
 
 
 @pytest.mark.parametrize("config", KNOWN, ids=lambda config: config.__name__)
@@ -56,7 +58,7 @@ def test_what_is_named_is_a_setting(config: type[ClientConfig], name: str, found
     assert setting in ALL
     sentence = refused(config, name)
     assert sentence is not None, "it is a setting here now: take it from the table"
-    assert sentence == f"{name} is no setting of this client: " + (
+    assert sentence == f"{name} is not a setting of this client: " + (
         f"here it is {found}" if setting in KNOWN[config] else f"it would be {found}, which this client has not"
     )
 
@@ -82,12 +84,12 @@ def test_settings_that_an_answer_speaks_of_exist() -> None:
         (
             Consumer,
             {"enable.partition.eof": True},
-            "enable.partition.eof is no setting of this client: compare position()",
+            "enable.partition.eof is not a setting of this client: compare position()",
         ),
         (Consumer, {"queued.max.messages.kbytes": 1}, "here it is max_partition_fetch_bytes, in bytes"),
         (Producer, {"message.timeout.ms": 1}, "here it is delivery_timeout_ms"),
-        (Producer, {"group.id": "g"}, "group.id is no setting of this client: it is one of consumers"),
-        (Consumer, {"linger_ms": 1}, "linger_ms is no setting of this client: it is one of producers"),
+        (Producer, {"group.id": "g"}, "group.id is not a setting of this client: it is one of consumers"),
+        (Consumer, {"linger_ms": 1}, "linger_ms is not a setting of this client: it is one of producers"),
         (Consumer, {"retries": 1}, "it is one of producers and admin clients"),
         (Admin, {"value_deserializer": str}, "it is a keyword of Consumer and AsyncConsumer"),
         (Consumer, {"queue.buffering.max.ms": 1}, "it would be linger_ms, which this client has not"),

@@ -97,9 +97,9 @@ def test_room_is_freed_with_the_answer_and_short_room_ends_the_lingering():
     ("settings", "name"), [({"max_request_size": 100}, "max_request_size"), ({"buffer_memory": 100}, "buffer_memory")]
 )
 def test_a_record_that_can_never_be_sent_is_refused(settings, name):
-    error = producer(**settings).core.check_size(100)
+    error = producer(**settings).core.check_size("flights", 100)
     assert error.code is ErrorCode.MESSAGE_TOO_LARGE
-    assert name in str(error)
+    assert error.message == f"the record for topic flights takes 161 bytes; {name} of this producer allows 100"
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
@@ -492,10 +492,22 @@ def test_a_batch_that_is_too_large_is_split_until_it_fits():
     assert p.core.buffered_bytes == 0
 
 
-def test_a_single_record_that_is_too_large_fails():
+@pytest.mark.parametrize(
+    ("code", "setting"),
+    [(ErrorCode.MESSAGE_TOO_LARGE, "max.message.bytes"), (ErrorCode.RECORD_LIST_TOO_LARGE, "segment.bytes")],
+)
+@pytest.mark.parametrize("said", [None, "the broker's own words"])
+def test_a_single_record_that_is_too_large_fails_with_its_size_and_the_setting(code, setting, said):
     p = producer()
-    p.answer(p.put(b"a"), ErrorCode.MESSAGE_TOO_LARGE)
-    assert p.error(b"a").code is ErrorCode.MESSAGE_TOO_LARGE
+    request = p.put(b"a")
+    size = request.batches[0].size
+    p.answer(request, code, error_message=said)
+    error = p.error(b"a")
+    assert error.code is code
+    assert error.message.startswith(
+        f"the record for {request.batches[0].partition} takes {size} bytes, more than the topic's {setting} "
+    )
+    assert said is None or error.message.endswith(f": {said}")
 
 
 # --- the end ---------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 
 from muster.client.concurrent.engine import Options
 from muster.client.config import ConsumerConfig
+from muster.client.core.checks import as_pattern
 from muster.client.core.concurrent.encoding import DEFAULT_LIMIT
 from muster.client.core.concurrent.rules import Order, Retry, Rules, check_whole
 from muster.errors import ConfigError
@@ -38,8 +39,9 @@ class Choices:
             raise ConfigError("name topics, or a pattern for them")
         if config.group_id is None:
             raise ConfigError("group_id is not set: what is done is kept in the offsets of a group")
+        pattern = None if self.pattern is None else as_pattern(self.pattern)
         letters = self.dead_letter_topic
-        if letters is not None and (letters in topics or (self.pattern and re.fullmatch(self.pattern, letters))):
+        if letters is not None and (letters in topics or (pattern is not None and pattern.fullmatch(letters))):
             raise ConfigError(f"{letters} is read, and cannot be its own topic of dead letters")
         check_whole("commit_interval_ms", self.commit_interval_ms, 1)
         check_whole("drain_timeout_ms", self.drain_timeout_ms, 0)
@@ -50,7 +52,7 @@ class Choices:
             )
         return Options(
             topics=topics,
-            pattern=self.pattern,
+            pattern=pattern,
             rules=self._rules(),
             dead_letter_topic=letters,
             commit_interval_ms=self.commit_interval_ms,

@@ -6,6 +6,8 @@ one bad topic name would end all updates of the metadata. So such a value is ref
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -47,7 +49,7 @@ def check_partition(partition: Any) -> TopicPartition:
     try:
         topic, number = partition
     except (TypeError, ValueError):
-        raise IllegalArgumentError(f"{partition!r} is no partition: give TopicPartition(topic, number)") from None
+        raise IllegalArgumentError(f"{partition!r} is not a partition: give TopicPartition(topic, number)") from None
     check_topic(topic)
     return TopicPartition(topic, check_number(f"the partition of {topic}", number, 0, MAX_INT))
 
@@ -69,6 +71,42 @@ def check_number(what: str, number: Any, least: int, most: int) -> int:
     if not least <= found <= most:
         raise IllegalArgumentError(f"{what} is {found}; it must be at least {least} and at most {most}")
     return found
+
+
+def check_timeout(timeout_ms: Any) -> int:
+    """How long a call may take.
+
+    A float is refused even if it is whole: other clients take seconds, and a loop with `poll(1.0)` would not rest.
+
+    Raises:
+        IllegalArgumentError: it is not a whole number, or negative, which Kafka's client refuses too.
+    """
+    if isinstance(timeout_ms, float) and math.isfinite(timeout_ms) and timeout_ms >= 0:
+        raise IllegalArgumentError(
+            f"timeout_ms is {timeout_ms!r}; it takes milliseconds, as an int: "
+            f"{round(timeout_ms * 1000)} for {timeout_ms:g} s"
+        )
+    if isinstance(timeout_ms, bool) or not hasattr(timeout_ms, "__index__"):
+        raise IllegalArgumentError(f"timeout_ms is {timeout_ms!r}; it takes milliseconds, as an int, for example 1000")
+    found = int(timeout_ms.__index__())
+    if found < 0:
+        raise IllegalArgumentError(f"timeout_ms is {found}; it takes 0 or more milliseconds: no call waits for ever")
+    return found
+
+
+def as_pattern(given: Any) -> re.Pattern[str]:
+    """A pattern for topics, compiled.
+
+    Raises:
+        IllegalArgumentError: it is not a regular expression for text.
+    """
+    text = given.pattern if isinstance(given, re.Pattern) else given
+    if not isinstance(text, str):
+        raise IllegalArgumentError(f"the pattern is {given!r}; it must be text or a compiled pattern for text")
+    try:
+        return re.compile(given)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise IllegalArgumentError(f"the pattern {given!r} is not a regular expression: {error}") from None
 
 
 def check_offset(partition: TopicPartition, offset: Any) -> OffsetAndMetadata:

@@ -82,6 +82,12 @@ PRODUCER_ENDS = frozenset(
 )
 """After these an idempotent producer cannot go on."""
 
+LIMITS = {
+    ErrorCode.MESSAGE_TOO_LARGE: "the topic's max.message.bytes (without it the broker's message.max.bytes)",
+    ErrorCode.RECORD_LIST_TOO_LARGE: "the topic's segment.bytes (without it the broker's log.segment.bytes)",
+}
+"""Which setting a batch exceeds: the answer of Kafka's brokers has neither its name nor the size."""
+
 NOT_WRITTEN = PRODUCER_ENDS | {
     ErrorCode.CORRUPT_MESSAGE,
     ErrorCode.INVALID_RECORD,

@@ -38,6 +38,19 @@ class SubscriptionKind(Enum):
     MANUAL = "manual"
 
 
+_STANDS = {
+    SubscriptionKind.TOPICS: "this consumer is subscribed to topics",
+    SubscriptionKind.PATTERN: "this consumer is subscribed to a pattern",
+    SubscriptionKind.MANUAL: "this consumer has partitions from assign()",
+}
+
+_CALL = {
+    SubscriptionKind.TOPICS: "subscribe() to topics",
+    SubscriptionKind.PATTERN: "subscribe() to a pattern",
+    SubscriptionKind.MANUAL: "assign()",
+}
+
+
 class PositionState(Enum):
     """How far a partition is from being fetched."""
 
@@ -172,9 +185,7 @@ class SubscriptionState:
 
     def _become(self, kind: SubscriptionKind) -> None:
         if self.kind not in (SubscriptionKind.NONE, kind):
-            raise IllegalStateError(
-                f"this consumer is subscribed by {self.kind.value}; unsubscribe() before subscribing by {kind.value}"
-            )
+            raise IllegalStateError(f"{_STANDS[self.kind]}; call unsubscribe() before {_CALL[kind]}")
         self.kind = kind
 
     # --- what is assigned --------------------------------------------------------------------------------------------

@@ -212,7 +212,7 @@ def _endpoint_tls(options: Mapping[str, Secret]) -> SecurityConfig | None:
     known = {setting.name for setting in fields(SecurityConfig) if setting.name.startswith("ssl_")}
     unknown = sorted(given.keys() - known)
     if unknown:
-        raise ConfigError(f"sasl_jaas_config has {unknown[0].replace('_', '.')}, which is no setting of TLS")
+        raise ConfigError(f"sasl_jaas_config has {unknown[0].replace('_', '.')}, which is not a setting of TLS")
     made = SecurityConfig(**{name: value if name in SECRETS else value.reveal() for name, value in given.items()})  # type: ignore[arg-type]
     made.check_security()
     return made

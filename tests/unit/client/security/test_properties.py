@@ -80,7 +80,7 @@ def test_settings_of_other_clients_are_passed_over(caplog):
     assert choose(found, KNOWN) == {"security.protocol": "SSL"}
     check("f", found, {*KNOWN, "group_id"})
     told = [record.getMessage() for record in caplog.records]
-    assert told == ["f: security.protocoll is no setting of Kafka's clients; did you mean security.protocol?"]
+    assert told == ["f: security.protocoll is not a setting of Kafka's clients; did you mean security.protocol?"]
 
 
 def test_a_line_of_a_key_is_not_shown(tmp_path, caplog):

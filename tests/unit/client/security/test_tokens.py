@@ -351,7 +351,7 @@ def test_the_endpoint_may_have_an_authority_of_its_own(tmp_path):
 @pytest.mark.parametrize(
     ("option", "why"),
     [
-        ('ssl.trustore.location="x"', "ssl.trustore.location, which is no setting of TLS"),
+        ('ssl.trustore.location="x"', "ssl.trustore.location, which is not a setting of TLS"),
         ('ssl.truststore.location="/none.pem"', "/none.pem cannot be read"),
     ],
 )

@@ -108,7 +108,9 @@ class Placement:
         limit = f"within max_block_ms ({self._config.max_block_ms})"
         count = self._metadata.partition_count(record.topic)
         if count is not None:
-            return KafkaTimeoutError(f"topic {record.topic} has {count} partitions, no {record.partition}, {limit}")
+            return KafkaTimeoutError(
+                f"topic {record.topic} has {count} partitions, no partition {record.partition}, {limit}"
+            )
         why = self._metadata.last_error or (code.name if code else "no broker told of it")
         return KafkaTimeoutError(f"topic {record.topic} was not found {limit}: {why}")
 

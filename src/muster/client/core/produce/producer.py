@@ -25,7 +25,7 @@ from muster.client.core.produce.partitioner import Partitioner
 from muster.client.core.produce.placement import Placement
 from muster.client.core.produce.sequences import Sequences
 from muster.client.core.produce.unsettled import Unsettled
-from muster.client.core.refusals import NOT_WRITTEN, PRODUCER_ENDS
+from muster.client.core.refusals import LIMITS, NOT_WRITTEN, PRODUCER_ENDS
 from muster.client.core.sends import LEAST_LOADED, AnySend, Failure, FailureKind, Send
 from muster.errors import (
     ClosedError,
@@ -126,8 +126,8 @@ class ProducerCore:
         self.buffered_bytes += record.size
         return news
 
-    def check_size(self, size: int) -> MusterError | None:
-        """The error of a record that is too large ever to be sent; None if it is not."""
+    def check_size(self, topic: str, size: int) -> MusterError | None:
+        """The error of a record, or of an `OutgoingBatch`, that is too large ever to be sent; None if it is not."""
         if size <= self.largest_record:
             return None
         whole = size + HEADER_SIZE
@@ -136,7 +136,7 @@ class ProducerCore:
             ("buffer_memory", self._config.buffer_memory),
         ):
             if whole > limit:
-                text = f"the record takes {whole} bytes, {name} allows {limit}"
+                text = f"the record for topic {topic} takes {whole} bytes; {name} of this producer allows {limit}"
                 return KafkaError(ErrorCode.MESSAGE_TOO_LARGE, text)
         return None
 
@@ -443,7 +443,7 @@ class ProducerCore:
         elif batch.attempts < self._config.retries and self._can_retry(batch, code, answer):
             self._retry(batch, now)
         else:
-            self._fail(batch, code, KafkaError(code, answer.error_message), answer)
+            self._fail(batch, code, _refusal(batch, code, answer), answer)
 
     def _can_retry(self, batch: ProducerBatch, code: ErrorCode, answer: PartitionProduceResponse) -> bool:
         if self._sequences is None:
@@ -566,6 +566,15 @@ def _level(config: ProducerConfig, compression: Compression) -> int | None:
     if compression is Compression.GZIP and config.compression_gzip_level >= 0:
         return config.compression_gzip_level
     return None
+
+
+def _refusal(batch: ProducerBatch, code: ErrorCode, answer: PartitionProduceResponse) -> KafkaError:
+    limit = LIMITS.get(code)
+    if limit is None:
+        return KafkaError(code, answer.error_message)
+    what = "record" if batch.count == 1 else f"batch of {batch.count} records"
+    text = f"the {what} for {batch.partition} takes {batch.size} bytes, more than {limit} allows"
+    return KafkaError(code, f"{text}: {answer.error_message}" if answer.error_message else text)
 
 
 def _record_errors(code: ErrorCode, answer: PartitionProduceResponse | None) -> dict[int, MusterError]:
