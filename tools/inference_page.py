@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from muster.history.model import Pattern
 from tests.history.inference import lives, of_life, of_recordings
 from tests.history.truth import Judged
 
@@ -24,10 +25,10 @@ muster's broker writes why it rebalances ([group-events.md](group-events.md)); A
 inferred from `__consumer_offsets` ([history.md](history.md)). Here the rules are shown the records that muster's broker
 wrote, without its events, and what they find is held against these events.
 
-- **True** is the cause that the event of the rebalance's beginning has; where one event cannot tell (a rolling
-  restart, a flapping member, a client that gives no reason to leave) what was done on purpose, or what all events
-  together say by the words of history.md. **Found** is what the rules say, **recall** how much of what is true is
-  found, **precision** how much of what is found is true.
+- **True** is the cause that the event of the rebalance's beginning has; where it cannot tell (a client that gives no
+  reason to leave) what was done on purpose. A pattern is true if it was played on purpose, or all events together say
+  so by the words of history.md. **Found** is what the rules say, **recall** how much of what is true is found,
+  **precision** how much of what is found is true.
 - **Named**: the true cause is the row's, or one of its alternatives; or the row's cause is another thing that the
   broker saw happen in that rebalance. A member that joins while another one is dead has the group wait for it until it
   expires: that is one rebalance with two causes, and the records do not always show which was first.
@@ -96,6 +97,14 @@ def _tables(told: Sequence[Judged]) -> Iterator[str]:
             mean = sum(each.row.confidence for each in rows) / len(rows)
             right = sum(each.right for each in rows)
             yield f"| {low:.2f} to {high:.2f}, on average {mean:.2f} | {len(rows)} | {_share(right, len(rows))} |"
+    yield ""
+    yield "| part of | true | found | recall | precision |"
+    yield "|---|---|---|---|---|"
+    for kind in Pattern:
+        seen = [each for each in told if each.row.pattern is not None and each.row.pattern.kind is kind]
+        meant = [each for each in told if kind in each.patterns]
+        hits = sum(kind in each.patterns for each in seen)
+        yield f"| `{kind}` | {len(meant)} | {len(seen)} | {_share(hits, len(meant))} | {_share(hits, len(seen))} |"
 
 
 def _share(part: int, whole: int) -> str:

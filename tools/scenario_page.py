@@ -27,7 +27,8 @@ Some scenarios (`unseen_*_plays.py`) were written by someone who had not read th
 were changed on them: [history.md](history.md#how-they-do-on-what-they-have-not-seen) has those figures.
 
 Where a row has two causes, the records allow both (a member that never commits may have left or crashed): the history
-names the first with little confidence, the other as its alternative, and says what would tell them apart.
+names the first with little confidence, the other as its alternative, and says what would tell them apart. "Part of"
+is the pattern that the rebalances of a row make together, scripted and found.
 
 """
 
@@ -97,7 +98,9 @@ def _rows(about: str, cause: str, told: Iterable[tuple[str, Verdict]]) -> Iterat
 def _finding(each: Verdict) -> str:
     """The causes of the rows in their order, each with how often it came."""
     counted = Counter(_named(each, str(row.cause)) for row in each.found)
-    return ", ".join(cause if count == 1 else f"{count} × {cause}" for cause, count in counted.items()) or NONE
+    found = ", ".join(cause if count == 1 else f"{count} × {cause}" for cause, count in counted.items()) or NONE
+    parts = {str(row.pattern.kind) for row in each.found if row.pattern is not None}
+    return found + "".join(f"; part of `{kind}`" for kind in sorted(parts))
 
 
 def _named(each: Verdict, cause: str) -> str:

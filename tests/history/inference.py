@@ -15,7 +15,7 @@ import pyarrow as pa
 from muster.history import fold as rules
 from muster.history.chunks import chunks
 from muster.history.decode import decode
-from muster.history.model import Cause, Limits, Rows
+from muster.history.model import Limits, Rows
 from muster.testing import InvariantError
 from tests.history.lives import Lived, live
 from tests.history.truth import Judged, Script, judged
@@ -30,13 +30,18 @@ def of_recordings() -> list[Judged]:
 def of_recording(kept: dict[str, Any]) -> Iterator[Judged]:
     """Those of one file; none if it was not recorded on muster."""
     if kept.get("events"):
-        scripts = [Script(Cause(told["cause"]), told["at_ms"], told["until_ms"]) for told in kept["truth"]]
+        scripts = [
+            Script(played, told["at_ms"], told["until_ms"])
+            for told in kept["truth"]
+            for played in (told["cause"], told.get("pattern"))
+            if played is not None
+        ]
         yield from judged(history_of(kept).rebalances, kept["events"], scripts)
 
 
 def of_life(lived: Lived) -> list[Judged]:
     """Those of one random life."""
-    scripts = [Script(Cause(act.cause), act.begin_ms, act.end_ms, act.names) for act in lived.acts]
+    scripts = [Script(act.played, act.begin_ms, act.end_ms, act.names) for act in lived.acts]
     return list(judged(rows_of(lived.raw, lived.end_ms).rebalances, lived.events, scripts))
 
 

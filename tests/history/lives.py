@@ -78,9 +78,9 @@ class Ways:
 
 @dataclass(frozen=True)
 class Act:
-    """A pattern that was played: with these members, in this time."""
+    """What was played on purpose: with these members, in this time. A cause, or a pattern."""
 
-    cause: str
+    played: str
     names: frozenset[str]
     begin_ms: int
     end_ms: int
@@ -369,8 +369,8 @@ class _Life:
                 self.settle()
                 self.wait(2_000, 10_000)
 
-    def _playing(self, cause: str) -> _Playing:
-        return _Playing(self, cause)
+    def _playing(self, pattern: str) -> _Playing:
+        return _Playing(self, pattern)
 
     # --- what is left
 
@@ -392,8 +392,8 @@ class _Life:
 class _Playing:
     """Notes how long a pattern was played, and with whom."""
 
-    def __init__(self, life: _Life, cause: str) -> None:
-        self._life, self._cause = life, cause
+    def __init__(self, life: _Life, pattern: str) -> None:
+        self._life, self._pattern = life, pattern
         self._names: set[str] = set()
         self._begin_ms = life.cluster.clock.now
 
@@ -402,7 +402,7 @@ class _Playing:
 
     def __exit__(self, *_: object) -> None:
         now = self._life.cluster.clock.now + self._life.ways.session_ms + 10_000
-        self._life.played.append(Act(self._cause, frozenset(self._names), self._begin_ms, now))
+        self._life.played.append(Act(self._pattern, frozenset(self._names), self._begin_ms, now))
 
 
 def live(seed: int, acts: int = 16) -> Lived:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from muster.history.labels import by_group
-from muster.history.model import Cause
+from muster.history.model import Cause, Pattern
 from tests.history.scenarios.witnesses import group_of
 from tests.history.verdicts import CORPUS, files, load
 
@@ -23,12 +23,10 @@ CAUSES = frozenset(
         "left",
         "session_expired",
         "poll_interval_exceeded",
-        "rolling_restart",
         "subscription_changed",
         "partitions_added",
         "static_member_replaced",
         "leader_rejoined",
-        "flapping",
         "coordinator_moved",
         "not_known",
     )
@@ -61,6 +59,7 @@ def test_the_truth_is_told_in_order_and_in_known_words(name):
     kept = load(name)
     for told in kept["truth"]:
         assert {told["cause"], *told.get("also", ())} <= CAUSES
+        assert told.get("pattern") in {None, *Pattern}
         assert told["at_ms"] < told["until_ms"]
     for group in {told["group"] for told in kept["truth"]}:
         times = [
@@ -94,11 +93,9 @@ def test_the_brokers_log_bears_the_truth_out(name):
 
 
 TOLD_OTHERWISE = {
-    "rolling_restart": {Cause.LEFT, Cause.JOINED, Cause.SESSION_EXPIRED},
-    "flapping": {Cause.LEFT, Cause.JOINED, Cause.SESSION_EXPIRED, Cause.POLL_INTERVAL_EXCEEDED},
     "poll_interval_exceeded": {Cause.LEFT},
 }
-"""What muster's broker says where the script has a pattern of several rebalances, or a client that gives no reason."""
+"""What muster's broker says of a client that gives no reason."""
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if load(name).get("events")])

@@ -1,9 +1,9 @@
 """The causes that the rules infer from records alone, held against those that muster's broker has told in its events.
 
-A row belongs to the label (muster.history.labels) of its generation. What one event cannot say is made of all of them,
-by what the history's words mean (docs/history.md): a member flaps that goes three times within ten minutes; members
-that go and come back by their own act one after another within ten minutes are a rolling restart, as are those of a
-script that says so.
+A row belongs to the label (muster.history.labels) of its generation. The patterns that it is part of are made of all
+events, by what the history's words mean (docs/history.md): a member flaps that goes three times within ten minutes;
+members that go and come back by their own act one after another within ten minutes are a rolling restart, as are those
+of a script that says so.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ from itertools import pairwise
 from typing import Any
 
 from muster.history.labels import Label, by_group
-from muster.history.model import Cause, Limits, Rebalance
+from muster.history.model import Cause, Limits, Pattern, Rebalance
 from muster.history.told import EVENTS, explained
 
 WINDOW_MS = Limits().pattern_ms
-PATTERNS = (Cause.FLAPPING, Cause.ROLLING_RESTART)
 SLACK_MS = 50
 
 
 @dataclass(frozen=True)
 class Script:
-    """A pattern that was played on purpose: in this time, with members of these names (any, if none are named)."""
+    """A cause or a pattern that was played on purpose: in this time, with members of these names (any, if none are)."""
 
-    cause: Cause
+    played: str
     begin_ms: int
     end_ms: int
     names: frozenset[str] = frozenset()
@@ -40,6 +39,8 @@ class Judged:
     cause: Cause
     also: frozenset[Cause]
     """What else happened in that rebalance."""
+    patterns: frozenset[Pattern]
+    """What it is part of."""
 
     @property
     def right(self) -> bool:
@@ -91,21 +92,13 @@ def _judge(row: Rebalance, label: Label, legs: Sequence[_Leg], scripts: Sequence
     also, cause = {*label.others, label.cause}, label.cause
     names = _names(label, legs)
     for script in scripts:  # a client that gives no reason, or has an instance id, goes alike when it was too slow
-        if cause in _UNSURE and script.cause is Cause.POLL_INTERVAL_EXCEEDED and not label.is_sure:
-            cause = script.cause if _plays(script, label, names) else cause
+        if cause in _UNSURE and script.played == Cause.POLL_INTERVAL_EXCEEDED and not label.is_sure:
+            cause = Cause.POLL_INTERVAL_EXCEEDED if _plays(script, label, names) else cause
     also.add(cause)
-    if cause in (Cause.COORDINATOR_MOVED, Cause.NOT_KNOWN):
-        return Judged(row, cause, frozenset(also))
     patterns = set(_by_definition(label, names, legs))
-    patterns |= {
-        each.cause for each in scripts if each.cause in PATTERNS and _plays(each, label, names | _joined(label))
-    }
-    if cause is Cause.STARTED:
-        patterns.discard(Cause.ROLLING_RESTART)
-    fits = [each for each in PATTERNS if each in patterns]
-    if fits:
-        cause = row.cause if row.cause in fits else fits[0]
-    return Judged(row, cause, frozenset(also | patterns))
+    played = [each.played for each in scripts if _plays(each, label, names | _joined(label))]
+    patterns |= {each for each in Pattern if each in played}
+    return Judged(row, cause, frozenset(also), frozenset(patterns))
 
 
 _UNSURE = (Cause.LEFT, Cause.SESSION_EXPIRED)
@@ -127,17 +120,17 @@ def _joined(label: Label) -> set[str]:
     return {event["client_id"] for event in label.events if event["event"] == "MemberJoined"}
 
 
-def _by_definition(label: Label, names: set[str], legs: Sequence[_Leg]) -> Iterator[Cause]:
+def _by_definition(label: Label, names: set[str], legs: Sequence[_Leg]) -> Iterator[Pattern]:
     at_ms = label.started_ms
     near = [leg for leg in legs if abs(leg.left_ms - at_ms) <= WINDOW_MS]
     mine = {leg.name for leg in near if leg.name in names}
     if any(sum(leg.name == name for leg in near) >= 3 for name in mine):
-        yield Cause.FLAPPING
+        yield Pattern.FLAPPING
     restarts = [leg for leg in near if leg.planned and leg.back_ms is not None and leg.back_ms <= at_ms + WINDOW_MS]
     for one, other in pairwise(restarts):
         in_turn = one.name != other.name and one.back_ms is not None and one.back_ms <= other.left_ms
         if in_turn and mine & {one.name, other.name}:
-            yield Cause.ROLLING_RESTART
+            yield Pattern.ROLLING_RESTART
 
 
 _GOES = ("MemberLeft", "MemberExpired")

@@ -21,6 +21,8 @@ from muster.history.tables import RAW
 
 CORPUS = Path(__file__).parent / "corpus"
 NONE = "no rebalance"
+SURE = 0.6
+"""A cause with less confidence is a guess, and is to say so."""
 SLACK_MS = 50
 """A window's ends and a record's time were read at different moments."""
 
@@ -35,13 +37,31 @@ class Verdict:
     allowed: frozenset[str]
     """Causes that rows of this window may have."""
     found: tuple[Rebalance, ...]
+    pattern: str | None = None
+    """What the rows of this window are together, if they were scripted as a pattern."""
 
     @property
     def right(self) -> bool:
-        """Whether each row has a cause that it may have, and the scripted one is among what they name."""
-        causes = {str(row.cause) for row in self.found}
-        named = causes | {str(other.cause) for row in self.found for other in row.alternatives}
-        return causes <= self.allowed and (self.cause in named or self.cause == NONE)
+        """Whether each row has a cause that it may have, and the scripted one is among what they name; and whether just
+        the rows of a scripted pattern are part of one."""
+        named = {cause for row in self.found for cause in causes_of(row)}
+        patterns = {None if row.pattern is None else str(row.pattern.kind) for row in self.found}
+        return (
+            all(map(self._may_be, self.found))
+            and (self.cause in named or self.cause == NONE)
+            and patterns <= {self.pattern}
+        )
+
+    def _may_be(self, row: Rebalance) -> bool:
+        """A row that says it is little more than a guess has to name the cause, not to be right."""
+        if row.confidence < SURE and row.alternatives:
+            return bool(causes_of(row) & self.allowed)
+        return str(row.cause) in self.allowed
+
+
+def causes_of(row: Rebalance) -> set[str]:
+    """The cause of a row, and the others that it names."""
+    return {str(row.cause), *(str(other.cause) for other in row.alternatives)}
 
 
 def files() -> list[str]:
@@ -113,6 +133,6 @@ def verdicts(kept: Mapping[str, Any], rebalances: Sequence[Rebalance]) -> Iterat
     for at, told in enumerate(scripted):
         cause = told.get("cause", NONE)
         allowed = frozenset() if cause == NONE else frozenset((cause, *told.get("also", ())))
-        yield Verdict(told["about"], cause, allowed, tuple(theirs[at]))
+        yield Verdict(told["about"], cause, allowed, tuple(theirs[at]), told.get("pattern"))
     if theirs[-1]:
         yield Verdict("outside of what was scripted", NONE, frozenset(), tuple(theirs[-1]))

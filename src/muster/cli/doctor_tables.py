@@ -89,7 +89,7 @@ def _rebalances(console: Console, report: Report) -> None:
             _at(row.at_ms),
             shortened(row.group),
             str(row.generation),
-            row.cause.value + (", phase 2" if row.phase == 2 else ""),
+            _cause(row),
             "told" if row.source == "events" and row.confidence == 1 else f"{row.confidence:.0%}",
             _who(row),
             f"{row.members_before} -> {row.members_after}",
@@ -107,6 +107,12 @@ def _at(ms: int) -> str:
     """A time in UTC, to the second."""
     found = moment(ms)
     return str(ms) if found is None else found[:19].replace("T", " ")
+
+
+def _cause(row: Rebalance) -> str:
+    phase = ", phase 2" if row.phase == 2 else ""
+    pattern = "" if row.pattern is None else f" ({row.pattern.kind.value})"
+    return f"{row.cause.value}{phase}{pattern}"
 
 
 def _who(row: Rebalance) -> str:

@@ -2,8 +2,8 @@
 
 A rule looks at a `Case`, one rebalance with all that is known of it, and returns a `Verdict` or None. A confidence
 says in how many of a hundred such cases the cause is right, as far as recorded scenarios tell; what else fits is
-named beside it, with what would tell the two apart. Patterns over several rebalances (patterns.py) come later, and
-may overrule.
+named beside it, with what would tell the two apart. Patterns over several rebalances (patterns.py) stand beside the
+cause, and never replace it.
 
 What a group's leader does shows less than what members do. A leader of Java's client joins again when the topics of the
 group got partitions, which the next assignment has; when its application calls enforceRebalance, and when its metadata
@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 from muster.history.commit_times import Signs
 from muster.history.departures import BROKER_LOG, CLIENT_LOG, Departure
-from muster.history.model import Alternative, Cause, Generation, Member, TopicPartition, fixed
+from muster.history.model import Alternative, Cause, Generation, Member, PatternSeen, TopicPartition, fixed
 from muster.history.rebalances import Difference
 from muster.history.wording import count, duration, listed, named
 
@@ -40,6 +40,7 @@ class Verdict:
     confidence: float
     evidence: tuple[str, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
+    pattern: PatternSeen | None = None
 
     def but(self, *more: str, sure: float = 1.0, also: Iterable[Alternative] = ()) -> Verdict:
         """The same with more to say; `sure` scales the confidence."""

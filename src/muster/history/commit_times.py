@@ -80,7 +80,8 @@ class Signs(NamedTuple):
     moved_on_ms: int
     """When an offset last changed; both are -1 where there is none."""
     longest_gap_ms: int
-    """Between two commits of the same partition: how regular they are. -1 with fewer than two."""
+    """Between two commits of the same partition in one generation: how regular they are. -1 with fewer than two. An
+    eager member commits nothing during a rebalance, however long others take to join."""
 
 
 NO_SIGNS = Signs(0, NEVER, NEVER, NEVER)
@@ -107,6 +108,8 @@ class CommitTimes:
     owners_known: bool = False
     has_strangers: bool = False
     """There are partitions that no member owns, and what is said of commits for them has not been said."""
+    began_ms: int = NEVER
+    """When the owners were last said: the generation's beginning."""
     columns: Int64s = field(default_factory=lambda: _blank(8))
     lists: list[list[int]] | None = None
     """The columns of the signs as lists, which a few numbers are read from sooner; None once a column has changed."""
@@ -143,7 +146,7 @@ class CommitTimes:
             columns[_OWNED][[self.index[place] for place in owners]] = 1
         if self.has_strangers:
             columns[_NOTED] = 0
-        self.owners, self.owners_known = owners, True
+        self.owners, self.owners_known, self.began_ms = owners, True, now_ms
         self.has_strangers = len(owners) < len(self.index)
 
     def disown(self) -> None:
@@ -261,7 +264,7 @@ class Stretches:
         columns[_LAST][numbers] = times
         moved_on = offsets != previous
         columns[_MOVED_ON][numbers[moved_on]] = times[moved_on]
-        within = (gap >= 0) & (times - gap >= columns[_SINCE][numbers])
+        within = (gap >= 0) & (times - gap >= np.maximum(columns[_SINCE][numbers], known.began_ms))
         np.maximum.at(columns[_LONGEST], numbers[within], gap[within])
         np.add.at(columns[_COUNT], numbers, 1)
 

@@ -19,9 +19,9 @@ what was still open. Two properties hold them together, and are tested:
 So the small engine (engine.py: one process, Arrow), Spark in batches and Spark as a stream (muster.spark.history) share
 one implementation; they differ in what brings the entries of a group together.
 
-**When a row is final.** A generation is closed by the next one. A rebalance belongs to patterns (a rolling restart, a
-flapping member) that only show over several: it waits until the log has gone on for `Limits.pattern_ms` behind it.
-`finish` closes all at the log's end.
+**When a row is final.** A generation is closed by the next one. A rebalance may be part of a pattern (a rolling
+restart, a flapping member) that only shows over several: it waits until the log has gone on for `Limits.pattern_ms`
+after it. `finish` closes all at the log's end.
 
 Sources: KIP-848, KIP-345, KIP-429, KIP-800; GroupMetadataValue and its neighbours in Apache Kafka 4.2.
 """
@@ -167,15 +167,33 @@ class Cause(StrEnum):
     LEFT = "left"
     SESSION_EXPIRED = "session_expired"
     POLL_INTERVAL_EXCEEDED = "poll_interval_exceeded"
-    ROLLING_RESTART = "rolling_restart"
     SUBSCRIPTION_CHANGED = "subscription_changed"
     PARTITIONS_ADDED = "partitions_added"
     STATIC_MEMBER_REPLACED = "static_member_replaced"
     LEADER_REJOINED = "leader_rejoined"
-    FLAPPING = "flapping"
     COORDINATOR_MOVED = "coordinator_moved"
     NOT_KNOWN = "not_known"
     """The records show a rebalance and nothing that would explain it."""
+
+
+class Pattern(StrEnum):
+    """What several rebalances are together. Each of them has a cause of its own."""
+
+    ROLLING_RESTART = "rolling_restart"
+    FLAPPING = "flapping"
+
+
+@fixed
+class PatternSeen:
+    """A pattern that a rebalance is part of."""
+
+    kind: Pattern
+    confidence: float
+    evidence: tuple[str, ...]
+    members: tuple[str, ...]
+    """The members that make it, by client id, host and instance id."""
+    went: tuple[Cause, ...]
+    """Why they went, in the order in which they did; `not_known` where the records do not show it."""
 
 
 @fixed
@@ -234,6 +252,8 @@ class Rebalance:
     confidence: float
     evidence: tuple[str, ...]
     alternatives: tuple[Alternative, ...]
+    pattern: PatternSeen | None = None
+    """What this rebalance and those around it are together; the cause is that of this one."""
     phase: int = 1
     """2: the second phase of a cooperative rebalance, in which partitions that were given up are handed out. It has the
     cause of the first."""
@@ -348,7 +368,7 @@ class Limits:
     since_ms: int = 0
     """What was before is wanted as context only."""
     pattern_ms: int = 600_000
-    """How far apart the rebalances of one pattern (a rolling restart, a flapping member) may be."""
+    """How far apart the rebalances of one `Pattern` may be."""
     offsets_retention_ms: int = 7 * 24 * 3_600_000
     """The cluster's offsets.retention.minutes."""
     consumer_session_timeout_ms: int = 45_000

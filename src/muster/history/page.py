@@ -248,7 +248,11 @@ def _rebalances(rebalances: Sequence[Rebalance]) -> str:
 def _cause(each: Rebalance) -> str:
     sure = "written by the broker" if each.source == "events" else f"{each.confidence:.0%} sure"
     phase = ", phase 2" if each.phase == 2 else ""
-    return f"<b>{escape(each.cause.value)}</b>{phase}<br><small>{sure}</small>"
+    told = f"<b>{escape(each.cause.value)}</b>{phase}<br><small>{sure}</small>"
+    if each.pattern is None:
+        return told
+    part = f"part of {escape(each.pattern.kind.value)}<br><small>{each.pattern.confidence:.0%} sure</small>"
+    return f"{told}<br>{part}"
 
 
 _SIGNS = {"at least": "≥ ", "at most": "≤ "}
@@ -270,7 +274,8 @@ def _stopped(each: Rebalance) -> str:
 
 
 def _why(each: Rebalance) -> str:
-    lines = "<br>".join(escape(line) for line in (_changes(each), *each.evidence) if line)
+    together = () if each.pattern is None else each.pattern.evidence
+    lines = "<br>".join(escape(line) for line in (_changes(each), *each.evidence, *together) if line)
     if not each.alternatives:
         return lines
     causes = ", ".join(dict.fromkeys(other.cause.value for other in each.alternatives))

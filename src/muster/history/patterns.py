@@ -1,15 +1,22 @@
 """What only shows over several rebalances: a rolling restart, a member that comes and goes.
 
+A pattern stands beside the causes of its rebalances. It is made of what the records show, never of guesses: a member
+that is gone for a reason that they do not show may have crashed, been scaled in or been restarted.
+
 A member is followed through its ids: one that comes with the identity (instance id, or client id and host) or the id
 of a member that went within the window is that member again, one `depth` further on the same `chain`. So three
 members that share a client id on one host are told from one that went three times.
 
-- **Flapping**: a chain with three departures or more within the window.
-- **Rolling restart**: two chains or more in which a member left and came back, one after another: the second went
-  when the first was back. Members that only expired do not count, but for static ones, which never leave, unless it
-  was all of the group; those that exceeded their poll interval never do. A process that is killed and started anew at
-  once comes before its former self expires. Where names change from start to start (a pod's), members that go and new
-  ones that come have to take turns until most were replaced.
+- **Flapping**: a chain with three departures or more within the window. That it went and was back is in the records;
+  why it went need not be.
+- **Rolling restart**: three chains or more, or nearly all of the group, in which a member left and came back, one
+  after another: the second went when the first was back. Members that only expired do not count, but for static ones,
+  which never leave, unless it was all of the group; those that exceeded their poll interval never do. A process that
+  is killed and started anew at once comes before its former self expires. Where names change from start to start (a
+  pod's), members that go and new ones that come have to take turns until most of those that were there are replaced.
+
+Members that go until none is left, one soon after the other, are a stop of the group: no part of a rolling restart,
+and of a flapping member only if that one comes back.
 
 The window is `Limits.pattern_ms` to both sides of a rebalance, so the same rows are found whatever was read at once.
 """
@@ -18,20 +25,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeAlias
 
 from muster.history.causes import Verdict
 from muster.history.departures import Departure
-from muster.history.model import Alternative, Cause, Member, fixed
+from muster.history.model import Cause, Member, Pattern, PatternSeen, fixed
 from muster.history.rebalances import identity
 from muster.history.wording import count, duration, listed, named
 
 FLAPPING_DEPARTURES = 3
+IN_TURN = 3
+"""Members that go and come back one after another, as many as make a rolling restart of part of a group."""
 MOST_TRACES = 512
-GUESS = 0.5
+GUESS = 0.6
 """A departure with less confidence than this is a guess."""
+STOP_MS = 60_000
+"""How soon after one another the members of a group go that is stopped."""
 
 
 @fixed
@@ -46,7 +57,7 @@ class Leg:
     """Why it went; None of one that came."""
     is_static: bool = False
     is_guess: bool = False
-    """Why it went is little more than guessed: it committed nothing."""
+    """Why it went is little more than guessed."""
     succeeds: str = ""
     """The chain of a member with the same identity that was still there as this one came."""
 
@@ -186,42 +197,90 @@ def trace(
     return Trace(at_ms, members_before, tuple(went), tuple(arrived)), returned
 
 
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """One rebalance, those within a window around it, and what these say of members."""
+
+    own: Trace
+    near: Sequence[Trace]
+    stops: frozenset[tuple[str, int]]
+    """The legs of members that went as the group was stopped: chain and depth."""
+    back: dict[tuple[str, int], Leg]
+    """Those that were back, by the chain and depth of the leg on which they had gone."""
+
+    def went(self, trace: Trace) -> list[Leg]:
+        """The members that went in a rebalance, but for those of a stop."""
+        return [leg for leg in trace.went if (leg.chain, leg.depth) not in self.stops]
+
+    @property
+    def legs(self) -> set[str]:
+        """The chains of members that went in this rebalance, or were back in it."""
+        return {leg.chain for leg in self.went(self.own)} | {leg.chain for leg in self.own.came if leg.depth > 0}
+
+
 def pattern(found: Verdict, own: Trace, others: Sequence[Trace], window_ms: int) -> Verdict:
-    """The verdict on a rebalance in the light of those around it, itself among them."""
+    """The verdict on a rebalance, with the pattern that it is part of by those around it, itself among them."""
     if found.cause in (Cause.COORDINATOR_MOVED, Cause.NOT_KNOWN) or not (own.went or own.came):
         return found
     first_ms, last_ms = own.at_ms - window_ms, own.at_ms + window_ms
     near = [each for each in others if first_ms <= each.at_ms <= last_ms and (each.went or each.came)]
-    if found.cause is Cause.STARTED:
-        return _flapping(found, own, near) or found
-    rules = (_flapping, _rolling, _killed_in_turn, _turnover)
-    return next((each for rule in rules if (each := rule(found, own, near)) is not None), None) or _back(
-        found, own, near
-    )
+    back = {(leg.chain, leg.depth - 1): leg for each in near for leg in each.came if leg.depth > 0}
+    around = _Around(own, near, _stops(near), back)
+    rules = (_flapping,) if found.cause is Cause.STARTED else (_flapping, _rolling, _killed_in_turn, _turnover)
+    seen = next((each for rule in rules if (each := rule(around)) is not None), None)
+    return replace(_back(found, around), pattern=seen)
 
 
-def _legs(own: Trace) -> set[str]:
-    """The chains of members that went here, or were back here."""
-    return {leg.chain for leg in own.went} | {leg.chain for leg in own.came if leg.depth > 0}
+def _stops(near: Sequence[Trace]) -> frozenset[tuple[str, int]]:
+    """The legs of members that went one soon after the other until none was left."""
+    found: set[tuple[str, int]] = set()
+    until_ms = -1
+    for each in reversed(near):
+        if each.members_before and len(each.went) == each.members_before and not each.came:
+            until_ms = each.at_ms
+        if each.came or each.at_ms < until_ms - STOP_MS:
+            until_ms = -1
+        if until_ms >= 0:
+            found |= {(leg.chain, leg.depth) for leg in each.went}
+            until_ms = each.at_ms
+    return frozenset(found)
 
 
-def _flapping(found: Verdict, own: Trace, near: Sequence[Trace]) -> Verdict | None:
+def _seen(kind: Pattern, confidence: float, evidence: str, went: Sequence[Leg]) -> PatternSeen:
+    members = tuple(dict.fromkeys(leg.name for leg in went))
+    return PatternSeen(kind, confidence, (evidence,), members, tuple(_why(leg) for leg in went))
+
+
+def _why(leg: Leg) -> Cause:
+    return Cause.NOT_KNOWN if leg.is_guess or leg.cause is None else leg.cause
+
+
+def _flapping(around: _Around) -> PatternSeen | None:
+    own, near = around.own, around.near
     roots = _successors(near)
-    here = {roots.get(chain, chain) for chain in _legs(own)}
+    here = {roots.get(chain, chain) for chain in around.legs | {leg.chain for leg in own.went}}
     here |= {roots[leg.chain] for leg in own.came if leg.chain in roots}
     departures: dict[str, list[Leg]] = {}
-    for each in near:
-        for leg in each.went:
-            if (root := roots.get(leg.chain, leg.chain)) in here:
-                departures.setdefault(root, []).append(leg)
+    for leg in (leg for each in near for leg in each.went):
+        at_rest = (leg.chain, leg.depth) in around.stops and (leg.chain, leg.depth) not in around.back
+        if (root := roots.get(leg.chain, leg.chain)) in here and not at_rest:
+            departures.setdefault(root, []).append(leg)
     for _, legs in sorted(departures.items()):
-        if len(legs) < FLAPPING_DEPARTURES:
+        if len(legs) < FLAPPING_DEPARTURES or not _is_of(own, legs, roots):
             continue
         span = duration(legs[-1].at_ms - legs[0].at_ms)
-        causes = listed(str(leg.cause).replace("_", " ") for leg in legs)
+        causes = listed(str(_why(leg)).replace("_", " ") for leg in legs)
         evidence = f"{legs[0].name} went {count(len(legs), 'time')} within {span} ({causes})."
-        return _overruled(found, Cause.FLAPPING, 0.9, evidence)
+        return _seen(Pattern.FLAPPING, 0.9, evidence, legs)
     return None
+
+
+def _is_of(own: Trace, legs: Sequence[Leg], roots: dict[str, str]) -> bool:
+    """Whether one of these legs, or the return after it, is in this rebalance: not so a stop of the group after it."""
+    went = {(leg.chain, leg.depth) for leg in legs}
+    chains = {leg.chain for leg in legs}
+    came = any(leg.chain in chains or leg.chain in roots for leg in own.came)
+    return came or any((leg.chain, leg.depth) in went for leg in own.went)
 
 
 def _successors(near: Sequence[Trace]) -> dict[str, str]:
@@ -234,27 +293,20 @@ def _successors(near: Sequence[Trace]) -> dict[str, str]:
     return roots
 
 
-def _rolling(found: Verdict, own: Trace, near: Sequence[Trace]) -> Verdict | None:
+def _rolling(around: _Around) -> PatternSeen | None:
     """Members that went and came back, in turn: by their own act, or all of the group."""
-    legs = _legs(own)
-    if not legs:
-        return None
-    restarts = [pair for pair in _restarts(near) if pair[0].cause is not Cause.POLL_INTERVAL_EXCEEDED]
-    members = max(each.members_before for each in near)
-    planned = [(left, back) for left, back in restarts if left.is_planned or left.at_ms == back.at_ms]
-    rolled = _in_turn([pair for pair in planned if not pair[0].is_guess])
-    sure = 0.92 if len(rolled) >= members else 0.8 if len(rolled) > 2 else 0.7
-    if not rolled & legs:
-        rolled, sure = _in_turn(planned), 0.6
-    if not rolled & legs:
+    restarts = [pair for pair in _restarts(around) if pair[0].cause is not Cause.POLL_INTERVAL_EXCEEDED]
+    members = max(each.members_before for each in around.near)
+    rolled = _in_turn([(left, back) for left, back in restarts if left.is_planned or left.at_ms == back.at_ms])
+    sure = 0.92 if len(rolled) >= members else 0.8
+    if not (rolled & around.legs and (len(rolled) >= IN_TURN or 3 * len(rolled) > 2 * members)):
         rolled, sure = _in_turn(restarts), 0.75
-        if len(rolled) < max(3, members):
+        if not rolled & around.legs or len(rolled) < max(IN_TURN, members):
             return None
-    if not rolled & legs:
-        return None
-    names = [left.name for left, _ in restarts if left.chain in rolled]
-    evidence = f"{count(len(rolled), 'member')} went and came back one after another: {listed(names)}."
-    return _overruled(found, Cause.ROLLING_RESTART, sure, evidence)
+    went = [left for left, _ in restarts if left.chain in rolled]
+    names = listed(leg.name for leg in went)
+    evidence = f"{count(len(rolled), 'member')} went and came back one after another: {names}."
+    return _seen(Pattern.ROLLING_RESTART, sure, evidence, went)
 
 
 def _in_turn(restarts: Sequence[tuple[Leg, Leg]]) -> set[str]:
@@ -273,27 +325,28 @@ def _in_turn(restarts: Sequence[tuple[Leg, Leg]]) -> set[str]:
     return rolled
 
 
-def _killed_in_turn(found: Verdict, own: Trace, near: Sequence[Trace]) -> Verdict | None:
+def _killed_in_turn(around: _Around) -> PatternSeen | None:
     """Processes that were killed and started anew at once: each comes under a new id before the old one has expired."""
-    expired = {leg.chain: leg for each in near for leg in each.went if leg.cause is Cause.SESSION_EXPIRED}
+    near, own = around.near, around.own
+    went = [leg for each in near for leg in around.went(each) if not leg.is_guess]
+    expired = {leg.chain: leg for leg in went if leg.cause is Cause.SESSION_EXPIRED}
     came = {leg.succeeds: leg for each in near if each.members_before for leg in each.came if leg.succeeds in expired}
-    came = {chain: leg for chain, leg in came.items() if leg.at_ms < expired[chain].at_ms}
+    killed = {chain: expired[chain] for chain, leg in came.items() if leg.at_ms < expired[chain].at_ms}
     here = {leg.chain for leg in own.went} | {leg.succeeds for leg in own.came}
-    if len(came) < 2 or not here & came.keys():
+    if len(killed) < 2 or not here & killed.keys():
         return None
-    names = listed(expired[chain].name for chain in came)
-    evidence = f"{count(len(came), 'member')} came anew before the one with the same name had expired: {names}."
-    return _overruled(found, Cause.ROLLING_RESTART, 0.7, evidence)
+    names = listed(leg.name for leg in killed.values())
+    evidence = f"{count(len(killed), 'member')} came anew before the one with the same name had expired: {names}."
+    return _seen(Pattern.ROLLING_RESTART, 0.7, evidence, list(killed.values()))
 
 
-def _restarts(near: Sequence[Trace]) -> list[tuple[Leg, Leg]]:
-    """Members that went and were back, in the order in which they went."""
-    back = {(leg.chain, leg.depth): leg for each in near for leg in each.came if leg.depth > 0}
+def _restarts(around: _Around) -> list[tuple[Leg, Leg]]:
+    """Members that went and were back, in the order in which they went. It has to be known why they went."""
     pairs = [
-        (leg, back[leg.chain, leg.depth + 1])
-        for each in near
-        for leg in each.went
-        if (leg.chain, leg.depth + 1) in back
+        (leg, back)
+        for each in around.near
+        for leg in around.went(each)
+        if not leg.is_guess and (back := around.back.get((leg.chain, leg.depth))) is not None
     ]
     return sorted(pairs, key=lambda pair: pair[0].at_ms)
 
@@ -307,34 +360,45 @@ class _Turn:
     is_own: bool
 
 
-def _turnover(found: Verdict, own: Trace, near: Sequence[Trace]) -> Verdict | None:
-    """Members that go and others that come, in turns, until most were replaced."""
-    turns = _turns(own, near)
+def _turnover(around: _Around) -> PatternSeen | None:
+    """Members that go and others that come, in turns, until most of those that were there are replaced."""
+    turns, gone = _turns(around)
     went = sum(turn.members for turn in turns if not turn.is_arrival)
     came = sum(turn.members for turn in turns if turn.is_arrival)
     changes = sum(this.is_arrival != that.is_arrival for this, that in pairwise(turns))
     in_turns = any(turn.is_own for turn in turns) and changes >= 3 and went >= 2 and abs(went - came) <= 1
-    if not in_turns or 3 * went < 2 * max(each.members_before for each in near):
+    if not in_turns or 3 * went < 2 * max(each.members_before for each in around.near):
         return None
     evidence = (
         f"{count(went, 'member')} left and {count(came, 'new one')} joined in turns: most of the group was replaced."
     )
-    return _overruled(found, Cause.ROLLING_RESTART, 0.65, evidence)
+    return _seen(Pattern.ROLLING_RESTART, 0.65, evidence, gone)
 
 
-def _turns(own: Trace, near: Sequence[Trace]) -> list[_Turn]:
-    """Departures and arrivals in their order, from the first departure on, without members that were back by name."""
-    returned = {(leg.chain, leg.depth - 1) for each in near for leg in each.came}
+def _turns(around: _Around) -> tuple[list[_Turn], list[Leg]]:
+    """Departures and arrivals in their order, from the first departure on, without members that were back by name, and
+    without visitors, which came and went; and the legs of those that went."""
+    near = around.near
     shared = _shared_names(near)
+    goes_ms = (leg.at_ms for each in near for leg in around.went(each) if leg.cause is Cause.LEFT and not leg.is_guess)
+    first_ms = min(goes_ms, default=0)
+    arrived = {leg.chain for each in near for leg in each.came if leg.depth == 0 and leg.at_ms >= first_ms}
+    departed = {leg.chain for each in near for leg in around.went(each)}
     turns: list[_Turn] = []
+    gone: list[Leg] = []
     for each in near:
-        left = [leg for leg in each.went if leg.cause is Cause.LEFT]
-        gone = sum(leg.name in shared or (leg.chain, leg.depth) not in returned for leg in left)
-        new = sum(leg.name in shared or leg.depth == 0 for leg in each.came) if each.members_before else 0
-        turns += [_Turn(False, gone, each is own)] if gone else []
-        turns += [_Turn(True, new, each is own)] if new else []
+        left = [
+            leg
+            for leg in around.went(each)
+            if leg.cause is Cause.LEFT and not leg.is_guess and leg.chain not in arrived
+            if leg.name in shared or (leg.chain, leg.depth) not in around.back
+        ]
+        came = [leg for leg in each.came if leg.name in shared or (leg.depth == 0 and leg.chain not in departed)]
+        gone += left
+        turns += [_Turn(False, len(left), each is around.own)] if left else []
+        turns += [_Turn(True, len(came), each is around.own)] if came and each.members_before else []
     first = next((at for at, turn in enumerate(turns) if not turn.is_arrival), 0)
-    return turns[max(0, first - 1) :]
+    return turns[max(0, first - 1) :], gone
 
 
 def _shared_names(near: Sequence[Trace]) -> set[str]:
@@ -345,24 +409,13 @@ def _shared_names(near: Sequence[Trace]) -> set[str]:
     return {name for name, found in chains.items() if len(found) > 1}
 
 
-def _back(found: Verdict, own: Trace, near: Sequence[Trace]) -> Verdict:
+def _back(found: Verdict, around: _Around) -> Verdict:
     """A member that was back soon lived on, or was started anew at once."""
-    later = {
-        (leg.chain, leg.depth): leg for each in near for leg in each.came if leg.depth > 0 and each.at_ms > own.at_ms
-    }
-    for leg in own.went:
-        back = later.get((leg.chain, leg.depth + 1))
-        if back is None:
+    for leg in around.own.went:
+        back = around.back.get((leg.chain, leg.depth))
+        if back is None or back.at_ms <= around.own.at_ms:
             continue
         evidence = f"{leg.name} was back {duration(back.at_ms - leg.at_ms)} later."
         late = found.cause is Cause.POLL_INTERVAL_EXCEEDED
         return found.but(evidence, sure=1.1 if late and found.confidence < 0.9 else 1.0)
     return found
-
-
-def _overruled(found: Verdict, cause: Cause, confidence: float, evidence: str) -> Verdict:
-    alternative = Alternative(
-        found.cause, "whether the rebalances around this one have the same reason: a deployment's log"
-    )
-    others = tuple(each for each in found.alternatives if each.cause is not cause)
-    return Verdict(cause, confidence, (evidence, *found.evidence), (alternative, *others))

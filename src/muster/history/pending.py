@@ -6,7 +6,7 @@ was silent, what a KIP-848 epoch's target is, and what happens around it. So the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from muster.history.causes import Case, Verdict, verdict
 from muster.history.model import Cause, Generation, Rebalance, TopicPartition
@@ -58,7 +58,8 @@ class Pending:
         found = verdict(self.case)
         if self.case.is_second_phase and found.cause is Cause.NOT_KNOWN and first is not None:
             evidence = (*found.evidence, *first.evidence)
-            return Verdict(first.cause, round(first.confidence * found.confidence, 2), evidence, first.alternatives), 2
+            confidence = round(first.confidence * found.confidence, 2)
+            return replace(first, confidence=confidence, evidence=evidence), 2
         return pattern(found, self.trace, traces, window_ms), 1
 
     def row(self, found: Verdict, phase: int) -> Rebalance:
@@ -84,6 +85,7 @@ class Pending:
             confidence=found.confidence,
             evidence=found.evidence,
             alternatives=found.alternatives,
+            pattern=found.pattern,
             phase=phase,
         )
 

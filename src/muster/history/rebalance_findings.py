@@ -1,6 +1,7 @@
 """The doctor's rules over a group's rebalances: first why there are any, then how the group rebalances.
 
-Why: each rebalance is of one kind, by its cause, so no two of these rules speak of the same. How: they speak of all.
+Why: each rebalance is of one kind, by the pattern that it is part of or else by its cause, so no two of these rules
+speak of the same. How: they speak of all.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
-from muster.history.model import Cause, Member, Rebalance
-from muster.history.view import Absence, Said, View, absences, distinct, gone, rounds, went
+from muster.history.model import Cause, Member, Pattern, Rebalance
+from muster.history.view import Absence, Said, View, absences, distinct, gone, rounds
 from muster.history.wording import duration, listed, settings_value
 
 _HOUR_MS = 3_600_000
@@ -123,7 +124,7 @@ def _session_setting(view: View) -> str:
 
 def rolling_restart(view: View) -> Said | None:
     """Deploys that move every partition, though the members come back."""
-    seen = view.of(Cause.ROLLING_RESTART)
+    seen = view.part_of(Pattern.ROLLING_RESTART)
     if not seen:
         return None
     away = [each.away_ms for each in absences(view, seen) if each.away_ms]
@@ -152,23 +153,16 @@ _WHY_IT_GOES: dict[Cause, str] = {
 
 def flapping(view: View) -> Said | None:
     """One member comes and goes for ever."""
-    seen = view.of(Cause.FLAPPING)
+    seen = view.part_of(Pattern.FLAPPING)
     if not seen:
         return None
-    moves = Counter(
-        (member.client_id, member.host)
-        for each in seen
-        for member in (*each.left, *(change.member for change in (*each.joined, *each.replaced)))
-    )
-    (client_id, host), _ = moves.most_common(1)[0] if moves else (("a member", "an unknown host"), 0)
-    goes = Counter(each.alternatives[0].cause for each in seen if went(each) and each.alternatives).most_common(1)
-    why = _WHY_IT_GOES.get(
-        goes[0][0] if goes else Cause.FLAPPING, "it crashes and is restarted, or its handler is too slow"
-    )
+    patterns = [each.pattern for each in seen if each.pattern is not None]
+    (who, _), *_ = Counter(member for each in patterns for member in each.members).most_common(1)
+    (goes, _), *_ = Counter(cause for each in patterns for cause in each.went).most_common(1)
+    why = _WHY_IT_GOES.get(goes, "it crashes and is restarted, or its handler is too slow")
     return Said(
         "flapping",
-        f"The client {client_id!r} at {host.lstrip('/')} joins and goes again and again, and each time the whole group "
-        "rebalances",
+        f"The client {who} joins and goes again and again, and each time the whole group rebalances",
         f"Look at that process first: {why}. Until it is mended, stop it: the others rebalance for it.",
         seen,
     )

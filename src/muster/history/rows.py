@@ -11,6 +11,7 @@ so each is written once, and its other places are copies that Arrow makes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from itertools import accumulate, chain
 from operator import attrgetter, itemgetter
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
@@ -31,6 +32,8 @@ from muster.history.model import (
     Lag,
     Member,
     Moved,
+    Pattern,
+    PatternSeen,
     Place,
     Rebalance,
     TopicPartition,
@@ -187,6 +190,12 @@ def _alternatives(found: list[Alternative], kind: Any) -> Column:
     return _structs(kind, cause=causes, told_apart_by=_each(found, "told_apart_by"))
 
 
+def _patterns(rows: Sequence[Any], kind: pa.DataType) -> Column:
+    """A struct where a row is part of a pattern, else a null."""
+    found = [None if row.pattern is None else asdict(row.pattern) for row in rows]
+    return pa.array(found, kind)
+
+
 def _list_of(name: str, build: Callable[[list[Any], Any], Column]) -> Callable[[Sequence[Any], pa.DataType], Column]:
     return lambda rows, kind: _lists(_each(rows, name), kind, build)
 
@@ -211,6 +220,7 @@ _OF_GENERATIONS = {
 _OF_REBALANCES = {
     "cause": _value_of("cause"),
     "alternatives": _list_of("alternatives", _alternatives),
+    "pattern": _patterns,
     "joined": _list_of("joined", _changes),
     "left": _list_of("left", _members),
     "replaced": _list_of("replaced", _changes),
@@ -239,11 +249,19 @@ def _back_rebalance(row: Mapping[str, Any]) -> Rebalance:
             "cause": Cause(row["cause"]),
             "evidence": tuple(row["evidence"]),
             "alternatives": tuple(Alternative(Cause(a["cause"]), a["told_apart_by"]) for a in row["alternatives"]),
+            "pattern": _back_pattern(row["pattern"]),
             "left": tuple(_back_member(member) for member in row["left"]),
             "moved_partitions": tuple(Moved(**moved) for moved in row["moved_partitions"]),
             "stopped": tuple((s["topic"], s["partition"], s["ms"]) for s in row["stopped"]),
         }
     )
+
+
+def _back_pattern(seen: Mapping[str, Any] | None) -> PatternSeen | None:
+    if seen is None:
+        return None
+    went = tuple(Cause(cause) for cause in seen["went"])
+    return PatternSeen(Pattern(seen["kind"]), seen["confidence"], tuple(seen["evidence"]), tuple(seen["members"]), went)
 
 
 def _back_change(change: Mapping[str, Any]) -> Change:

@@ -117,6 +117,9 @@ REBALANCES = _schema(
     source=_TEXT,
     evidence=_list(_TEXT),
     alternatives=_list(_struct(cause=_TEXT, told_apart_by=_TEXT)),
+    pattern=_struct(
+        kind=_TEXT, confidence=pa.float64(), evidence=_list(_TEXT), members=_list(_TEXT), went=_list(_TEXT)
+    ),
     members_before=_INT,
     members_after=_INT,
     joined=_CHANGES,

@@ -2,9 +2,9 @@
 
 muster's broker writes to `__group_events` when each rebalance began and ended, and why. A label belongs to the row of
 the same generation that was written at about the time at which the rebalance ended: numbers come again when a group was
-deleted. What one event cannot tell stays as it was inferred: a rolling restart, a flapping member; a member that was
-too slow, whose client leaves then and gives no reason (librdkafka, kafka-python, aiokafka), or lets its session expire
-because it has an instance id.
+deleted. What one event cannot tell stays as it was inferred: a member that was too slow, whose client leaves then and
+gives no reason (librdkafka, kafka-python, aiokafka), or lets its session expire because it has an instance id. The
+pattern that a rebalance is part of is inferred as well: events tell of one rebalance each.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from muster.history.model import Cause, Rebalance
 EVENTS = "events"
 _NEAR_MS = 60_000
 """The broker's two clocks are one; but what was decided may wait for its log."""
-
-PATTERNS = frozenset({Cause.ROLLING_RESTART, Cause.FLAPPING})
 
 
 def explained(rebalances: Iterable[Rebalance], labels: Mapping[str, Sequence[Label]]) -> list[Rebalance]:
@@ -91,7 +89,7 @@ def _explained(row: Rebalance, labels: Sequence[Label]) -> Rebalance:
     label = _label_of(row, labels)
     if label is None or label.finished_ms is None:
         return row
-    known = row.cause in PATTERNS or _knows_better(row.cause, label)
+    known = _knows_better(row.cause, label)
     return replace(
         row,
         duration_ms=max(0, label.finished_ms - label.started_ms),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from muster.history.model import Cause, CommitNote, Generation, GroupKind, Lag, Limits, Member, Rebalance
+from muster.history.model import Cause, CommitNote, Generation, GroupKind, Lag, Limits, Member, Pattern, Rebalance
 from muster.history.rebalances import identity
 from muster.history.wording import count, duration, listed, named
 
@@ -24,8 +24,12 @@ class View:
     limits: Limits = field(default_factory=Limits)
 
     def of(self, *causes: Cause) -> list[Rebalance]:
-        """Its rebalances with one of these causes."""
-        return [each for each in self.rebalances if each.cause in causes]
+        """Its rebalances with one of these causes, but for those that are part of a pattern."""
+        return [each for each in self.rebalances if each.cause in causes and each.pattern is None]
+
+    def part_of(self, kind: Pattern) -> list[Rebalance]:
+        """Its rebalances that are part of such a pattern."""
+        return [each for each in self.rebalances if each.pattern is not None and each.pattern.kind is kind]
 
     @property
     def latest(self) -> Generation | None:

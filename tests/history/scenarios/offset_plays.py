@@ -214,7 +214,7 @@ def pattern(stage: Stage, flavour: Flavour) -> None:
 
 def _with_another_protocol(stage: Stage, group: Group, flavour: Flavour, about: str) -> None:
     topics = group.members[0].topics
-    with stage.happens(group, "rolling_restart", about):
+    with stage.happens(group, "left", about, also=["joined"], pattern="rolling_restart"):
         for member in list(group.members):
             member.leave()
             time.sleep(2)

@@ -191,7 +191,8 @@ def deploy(stage: Stage, flavour: Flavour) -> None:
     group = stage.group(flavour)
     members = group.several(3)
     stage.started(group, members, topic)
-    with stage.happens(group, "rolling_restart", "m1, m2 and m3 are replaced one after another"):
+    about = "m1, m2 and m3 are replaced one after another"
+    with stage.happens(group, "left", about, also=["joined"], pattern="rolling_restart"):
         for member in members:
             _redeploy(group, member, 3)
 
@@ -217,7 +218,8 @@ def deploy_static_late(stage: Stage, flavour: Flavour) -> None:
     group = stage.group(flavour)
     members = group.several(3, static=True)
     stage.started(group, members, topic)
-    with stage.happens(group, "rolling_restart", "m1, m2 and m3 are replaced, each after its session has expired"):
+    about = "m1, m2 and m3 are replaced, each after its session has expired"
+    with stage.happens(group, "session_expired", about, also=["joined"], pattern="rolling_restart"):
         for member in members:
             topics = member.topics
             member.leave()
@@ -324,7 +326,8 @@ def flapping_crash(stage: Stage, flavour: Flavour) -> None:
     group = stage.group(flavour)
     members = group.several(3)
     stage.started(group, members, topic)
-    with stage.happens(group, "flapping", "m3 gets SIGKILL four times, and is started again after each"):
+    about = "m3 gets SIGKILL four times, and is started again after each"
+    with stage.happens(group, "session_expired", about, also=["joined"], pattern="flapping"):
         for _ in range(4):
             group.members[-1].crash()
             group.settle()
@@ -340,7 +343,8 @@ def flapping_slow(stage: Stage, flavour: Flavour) -> None:
     group = stage.group(flavour, {"max.poll.interval.ms": "6500"})
     members = group.several(3)
     stage.started(group, members, topic)
-    with stage.happens(group, "flapping", "m3 handles records for longer than its poll interval four times"):
+    about = "m3 handles records for longer than its poll interval four times"
+    with stage.happens(group, "poll_interval_exceeded", about, also=["joined"], pattern="flapping"):
         for _ in range(4):
             members[2].oversleep(20_000)
             group.settle()

@@ -315,11 +315,13 @@ class Stage:
     # --- what happens
 
     @contextlib.contextmanager
-    def happens(self, group: Group, cause: str, about: str, *, also: Iterable[str] = ()) -> Iterator[None]:
+    def happens(
+        self, group: Group, cause: str, about: str, *, also: Iterable[str] = (), pattern: str | None = None
+    ) -> Iterator[None]:
         """What is done in here has this cause, of which every row of the window that follows is a consequence.
 
         `also`: causes that rows of the window may have besides, such as further members that join while one group
-        starts.
+        starts. `pattern`: what all of them are together.
         """
         if group.flavour.client == "kafka-python":
             # A poll that ends just before its JoinGroup is answered forgets it: the next one joins again.
@@ -328,7 +330,8 @@ class Stage:
         yield
         group.settle()
         entry: dict[str, Any] = {"group": group.name, "cause": cause, "at_ms": at_ms, "until_ms": now_ms()}
-        self.truth.append({**entry, "about": about, **({"also": list(also)} if also else {})})
+        more = {"also": list(also), "pattern": pattern}
+        self.truth.append({**entry, "about": about, **{key: value for key, value in more.items() if value}})
         self.go_on()
 
     @contextlib.contextmanager

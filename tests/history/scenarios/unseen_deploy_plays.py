@@ -36,7 +36,8 @@ def deploy_in_pairs(stage: Stage, flavour: Flavour) -> None:
     group = _group(stage, flavour, ["m1", "m2", "m3", "m4"])
     members = list(group.members)
     topic = members[0].topics[0]
-    with stage.happens(group, "rolling_restart", "m1 and m2 are replaced at once, then m3 and m4"):
+    about = "m1 and m2 are replaced at once, then m3 and m4"
+    with stage.happens(group, "left", about, also=["joined"], pattern="rolling_restart"):
         for pair in (members[:2], members[2:]):
             for member in pair:
                 member.leave()
@@ -47,10 +48,10 @@ def deploy_in_pairs(stage: Stage, flavour: Flavour) -> None:
             stage.go_on(2)
 
 
-def _surge(stage: Stage, group: Group, names: list[str], also: list[str]) -> None:
+def _surge(stage: Stage, group: Group, names: list[str]) -> None:
     topic = group.members[0].topics[0]
     about = "three members are replaced, each of the new ones joins before an old one leaves"
-    with stage.happens(group, "rolling_restart", about, also=also):
+    with stage.happens(group, "joined", about, also=["left"], pattern="rolling_restart"):
         for old, name in zip(list(group.members), names, strict=True):
             group.member(name).subscribe(topic)
             group.settle()
@@ -64,14 +65,14 @@ def _surge(stage: Stage, group: Group, names: list[str], also: list[str]) -> Non
 def deploy_with_surge(stage: Stage, flavour: Flavour) -> None:
     """A deploy that starts a new process first, each under the same client id, as libraries have it by default."""
     group = _group(stage, flavour, ["app", "app", "app"])
-    _surge(stage, group, ["app", "app", "app"], [])
+    _surge(stage, group, ["app", "app", "app"])
 
 
 @play([COOPERATIVE, MUSTER])
 def deploy_of_pods(stage: Stage, flavour: Flavour) -> None:
     """A deploy that starts a new process first, each with a client id of its own: arrivals and departures, as well."""
     group = _group(stage, flavour, ["app-5f-a", "app-5f-b", "app-5f-c"])
-    _surge(stage, group, ["app-7c-d", "app-7c-e", "app-7c-f"], ["joined", "left"])
+    _surge(stage, group, ["app-7c-d", "app-7c-e", "app-7c-f"])
 
 
 @play([COOPERATIVE, RD_CONSUMER])
@@ -116,7 +117,7 @@ def crash_and_scale(stage: Stage, flavour: Flavour) -> None:
 
 def _bounced(stage: Stage, group: Group, strategies: str, about: str) -> None:
     topic = group.members[0].topics[0]
-    with stage.happens(group, "rolling_restart", about):
+    with stage.happens(group, "left", about, also=["joined"], pattern="rolling_restart"):
         for member in list(group.members):
             member.leave()
             time.sleep(2)
@@ -139,7 +140,8 @@ def downgraded(stage: Stage, flavour: Flavour) -> None:
     """Three members of KIP-848's protocol are replaced one after another by classic ones."""
     group = _group(stage, flavour, ["m1", "m2", "m3"])
     topic, classic = group.members[0].topics[0], Flavour(flavour.client, "range")
-    with stage.happens(group, "rolling_restart", "m1, m2 and m3 are replaced by members with group.protocol=classic"):
+    about = "m1, m2 and m3 are replaced by members with group.protocol=classic"
+    with stage.happens(group, "left", about, also=["joined"], pattern="rolling_restart"):
         for member in list(group.members):
             member.leave()
             time.sleep(2)

@@ -79,7 +79,8 @@ def deploy_by_force(stage: Stage, flavour: Flavour) -> None:
     """A deploy that kills each process, and starts the next one when the session has expired."""
     group = three(stage, flavour)
     topic = group.members[0].topics[0]
-    with stage.happens(group, "rolling_restart", "m1, m2 and m3 get SIGKILL one after another, and are started again"):
+    about = "m1, m2 and m3 get SIGKILL one after another, and are started again"
+    with stage.happens(group, "session_expired", about, also=["joined"], pattern="rolling_restart"):
         for member in list(group.members):
             member.crash()
             group.settle()
@@ -159,7 +160,8 @@ def deploy_with_a_topic(stage: Stage, flavour: Flavour) -> None:
     stage.started(group, group.several(3), first)
     stage.go_on(3)
     about = "m1, m2 and m3 are replaced by members that subscribe to a second topic besides"
-    with stage.happens(group, "rolling_restart", about, also=["subscription_changed"]):
+    also = ["joined", "subscription_changed"]
+    with stage.happens(group, "left", about, also=also, pattern="rolling_restart"):
         for member in list(group.members):
             member.leave()
             time.sleep(2)

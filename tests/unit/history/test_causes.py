@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.history.model import Cause, GroupKind, Limits, Rebalance
+from muster.history.model import Cause, GroupKind, Limits, Pattern, Rebalance
 from tests.support.group_log import GroupLog, M, topic_id
 
 A, B = M("a-1", "t:0-1"), M("b-1", "t:2-3")
@@ -324,13 +324,6 @@ CLASSIC = [
     (topic_is_deleted, Cause.LEADER_REJOINED, 0.7),
     (static_comes_back, Cause.STATIC_MEMBER_REPLACED, 0.9),
     (static_comes_back_with_another_assignor, Cause.STATIC_MEMBER_REPLACED, 0.8),
-    (rolls, Cause.ROLLING_RESTART, 0.9),
-    (rolls_under_one_name, Cause.ROLLING_RESTART, 0.9),
-    (rolls_with_instance_ids, Cause.ROLLING_RESTART, 0.9),
-    (rolls_with_new_names, Cause.ROLLING_RESTART, 0.6),
-    (rolls_by_kills, Cause.ROLLING_RESTART, 0.7),
-    (rolls_by_expiry, Cause.ROLLING_RESTART, 0.7),
-    (flaps, Cause.FLAPPING, 0.9),
     (coordinator_moves, Cause.COORDINATOR_MOVED, 0.7),
     (members_are_lost_with_the_coordinator, Cause.COORDINATOR_MOVED, 0.7),
     (members_are_back_after_the_coordinator_moved, Cause.COORDINATOR_MOVED, 0.7),
@@ -348,16 +341,6 @@ def test_of_a_classic_group(life, cause, sure):
 def test_two_causes_of_one_rebalance_are_both_named():
     assert Cause.SESSION_EXPIRED in {each.cause for each in last(one_joins_while_another_is_dead()).alternatives}
     assert Cause.JOINED in {each.cause for each in last(dies_and_is_started_anew_at_once()).alternatives}
-
-
-def test_a_rolling_restart_of_members_that_commit_nothing_is_little_more_than_a_guess():
-    log = GroupLog().generation(0, []).wait(3_000).generation(1, [A, B]).wait(90_000)
-    for at, (stays, back) in enumerate(((B, A.with_(id="a-2")), (A.with_(id="a-2"), B.with_(id="b-2")))):
-        log.generation(2 + 2 * at, [stays]).wait(20_000).generation(3 + 2 * at, [stays, back]).wait(60_000)
-    rows = log.history().rebalances[-4:]
-    assert {row.cause for row in rows} == {Cause.ROLLING_RESTART}
-    assert all(row.confidence <= 0.6 for row in rows)
-    assert Cause.SESSION_EXPIRED in {each.cause for each in rows[0].alternatives}
 
 
 # ------------------------------------------------------------------------------------------------------------- KIP-848
@@ -382,15 +365,15 @@ def dies_848() -> GroupLog:
 
 
 def rolls_by_kills_848() -> GroupLog:
-    """Each process is killed and started anew at once; what it was expires later."""
+    """Three of four processes are killed and started anew at once; what they were expires later."""
     dead = [M(f"{name}-1", f"t:{at}") for at, name in enumerate("abc")]
     anew = [each.with_(id=f"{each.client_id}-2") for each in dead]
-    log = epochs(*dead)
+    log = epochs(*dead, M("d-1", "t:3"))
     for at, each in enumerate(anew):
-        log.wait(3_000).member(each).epoch(at + 2).target(at + 2, [each.with_(has="")])
-    log.wait(S - 11_000)
+        log.commits("t:3", 3_000, every=1_000).member(each).epoch(at + 2).target(at + 2, [each.with_(has="")])
+    log.commits("t:3", S - 11_000)
     for at, (former, each) in enumerate(zip(dead, anew, strict=True)):
-        log.wait(3_000).gone(former).epoch(at + 5).target(at + 5, [each]).standing(at + 5, each)
+        log.commits("t:3", 3_000, every=1_000).gone(former).epoch(at + 5).target(at + 5, [each]).standing(at + 5, each)
     return log
 
 
@@ -440,7 +423,6 @@ def regex_matches_more_848() -> GroupLog:
 CONSUMER = [
     (closes_848, Cause.LEFT, 0.9),
     (dies_848, Cause.SESSION_EXPIRED, 0.85),
-    (rolls_by_kills_848, Cause.ROLLING_RESTART, 0.7),
     (too_long_848, Cause.POLL_INTERVAL_EXCEEDED, 0.85),
     (static_away_848, Cause.SESSION_EXPIRED, 0.9),
     (static_back_848, Cause.STATIC_MEMBER_REPLACED, 0.9),
@@ -467,6 +449,110 @@ def test_topics_of_consumer_groups_have_their_names():
     assert row.members[0].assignment[0][0] == "dAEBAQEBAQEBAQEBAQEBAQ"
     (row,) = log.history(Limits(topic_names={topic_id("t").hex(): "t"})).generations
     assert row.members[0].assignment == (("t", 0), ("t", 1))
+
+
+# -------------------------------------------------------------------------------------------------------- patterns
+
+ROLLS, FLAPS = Pattern.ROLLING_RESTART, Pattern.FLAPPING
+IN_TURN = [Cause.LEFT, Cause.JOINED] * 3
+PATTERNS = [
+    (rolls, ROLLS, 0.9, IN_TURN),
+    (rolls_under_one_name, ROLLS, 0.9, IN_TURN),
+    (rolls_with_instance_ids, ROLLS, 0.9, [Cause.STATIC_MEMBER_REPLACED] * 3),
+    (rolls_with_new_names, ROLLS, 0.6, IN_TURN),
+    (rolls_by_kills, ROLLS, 0.7, [Cause.SESSION_EXPIRED] * 3),
+    (rolls_by_expiry, ROLLS, 0.7, [Cause.SESSION_EXPIRED, Cause.JOINED] * 3),
+    (rolls_by_kills_848, ROLLS, 0.7, [Cause.JOINED] * 3 + [Cause.SESSION_EXPIRED] * 3),
+    (flaps, FLAPS, 0.9, [Cause.SESSION_EXPIRED, Cause.JOINED] * 3),
+]
+
+
+@pytest.mark.parametrize(("life", "kind", "sure", "causes"), PATTERNS, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_pattern_stands_beside_the_cause_of_each_of_its_rebalances(life, kind, sure, causes):
+    rows = life().history().rebalances[1:]
+    assert [row.cause for row in rows] == causes
+    for row in rows:
+        assert row.pattern is not None, row
+        assert (row.pattern.kind, row.pattern.confidence >= sure) == (kind, True), row
+        assert row.pattern.members
+        assert set(row.pattern.went) <= {*causes}, row
+
+
+def at_rest(*steps: list[M]) -> list[Rebalance]:
+    """Generations of a group that commits nothing, each for longer than a session."""
+    log = GroupLog().generation(0, []).wait(3_000)
+    for number, members in enumerate(steps, 1):
+        log.generation(number, members).wait(S + 15_000)
+    return log.history().rebalances
+
+
+def test_members_that_went_for_a_reason_that_nothing_shows_make_no_rolling_restart():
+    a, b = A.with_(id="a-2"), B.with_(id="b-2")
+    rows = at_rest([A, B], [B], [B, a], [a], [a, b])
+    assert [row.pattern for row in rows] == [None] * 5
+    assert [row.cause for row in rows if row.joined] == [Cause.STARTED, Cause.JOINED, Cause.JOINED]
+    assert rows[2].confidence == rows[4].confidence == 0.97
+
+
+def test_members_with_other_names_that_come_and_go_at_rest_make_no_rolling_restart():
+    one, two, three = (M(f"{name}-1") for name in ("one", "two", "three"))
+    rows = at_rest([one], [one, two], [one], [one, three], [one], [])
+    assert [row.pattern for row in rows] == [None] * 6
+    assert [row.cause for row in rows][::2] == [Cause.STARTED, rows[2].cause, rows[4].cause]
+    assert [row.cause for row in rows if row.joined] == [Cause.STARTED, Cause.JOINED, Cause.JOINED]
+
+
+def stopped_one_by_one(log: GroupLog, *members: M) -> list[Rebalance]:
+    """All close, one soon after the other; the rows of that."""
+    number = log.history().generations[-1].generation
+    for at, each in enumerate(members, 1):
+        log.wait(500).commit(each.has).wait(300).generation(number + at, members[at:])
+    return log.history().rebalances[-len(members) :]
+
+
+@pytest.mark.parametrize("life", [rolls, rolls_with_new_names, flaps])
+def test_the_stop_of_a_group_is_part_of_no_pattern(life):
+    log = life().wait(60_000)
+    members = log.history().generations[-1].members
+    log.commits("t:0-3", 10_000)
+    before = [row.pattern for row in log.history().rebalances]
+    rows = stopped_one_by_one(log, *(M(each.member_id, host=each.host, has="t:0") for each in members))
+    assert [(row.cause, row.pattern) for row in rows] == [(Cause.LEFT, None)] * len(rows)
+    assert [row.pattern for row in log.history().rebalances][: len(before)] == before
+
+
+def test_one_that_flaps_alone_is_told_of_though_the_group_is_empty_each_time():
+    log, number = running(ALL_A), 1
+    for start in range(4):
+        log.wait(S + 2_000).generation(number + 1, []).wait(5_000)
+        log.generation(number + 2, [ALL_A.with_(id=f"a-{start + 2}")]).commits("t:0-3", 30_000)
+        number += 2
+    rows = log.history().rebalances[1:]
+    assert {row.pattern and row.pattern.kind for row in rows} == {FLAPS}
+
+
+def test_members_that_come_and_go_in_turns_replace_nobody():
+    """A group of two that is scaled out and in again by one, under a new name each time."""
+    log, number = running(A, B, for_ms=700_000), 1
+    for start in range(4):
+        visitor = M(f"v{start}-1", "t:3")
+        log.wait(1_000).generation(number + 1, [A, B.with_(has="t:2"), visitor]).commits("t:0-3", 20_000)
+        log.wait(1_000).commit("t:3").wait(500).generation(number + 2, [A, B]).commits("t:0-3", 20_000)
+        number += 2
+    rows = log.history().rebalances[1:]
+    assert [(row.cause, row.pattern) for row in rows] == [(Cause.JOINED, None), (Cause.LEFT, None)] * 4
+
+
+def test_two_of_many_that_are_started_anew_are_no_restart_of_the_group():
+    members = [M(f"{name}-1", f"t:{at}") for at, name in enumerate("abcde")]
+    log, number = running(*members), 1
+    for at in (0, 1):
+        others = [each for each in members if each is not members[at]]
+        log.wait(1_000).commit(members[at].has).wait(500).generation(number + 1, others).wait(4_000)
+        members[at] = members[at].with_(id=f"{members[at].client_id}-2")
+        log.generation(number + 2, members).commits("t:0-4", 20_000)
+        number += 2
+    assert [row.pattern for row in log.history().rebalances] == [None] * 5
 
 
 # ------------------------------------------------------------------------------------------------- what is not known

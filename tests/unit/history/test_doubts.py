@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.history.model import Cause, Rebalance
+from muster.history.model import Cause, Pattern, Rebalance
 from tests.support.group_log import GroupLog, M
 from tests.unit.history.test_causes import ALL_A, A, B, P, S, dies, epochs, last, running
 
@@ -125,15 +125,17 @@ def stopped_and_started_twice() -> GroupLog:
 
 
 def test_a_group_that_is_stopped_as_a_whole_does_not_roll():
-    causes = {row.cause for row in stopped_and_started_twice().history().rebalances}
-    assert causes == {Cause.STARTED, Cause.LEFT, Cause.JOINED}
+    rows = stopped_and_started_twice().history().rebalances
+    assert {row.cause for row in rows} == {Cause.STARTED, Cause.LEFT, Cause.JOINED}
+    assert {row.pattern for row in rows} == {None}
 
 
 def test_members_that_are_away_at_the_same_time_do_not_roll():
     log = running(A, B, C).wait(1_000).commit("t:0-5").wait(200).generation(2, [B, C]).wait(2_000).commit("t:2-5")
     log.wait(200).generation(3, [C]).wait(4_000).generation(4, [A.with_(id="a-2"), C]).wait(2_000)
     log.generation(5, [A.with_(id="a-2"), B.with_(id="b-2"), C])
-    assert [row.cause for row in log.history().rebalances[1:]] == [Cause.LEFT] * 2 + [Cause.JOINED] * 2
+    rows = log.history().rebalances[1:]
+    assert [(row.cause, row.pattern) for row in rows] == [(Cause.LEFT, None)] * 2 + [(Cause.JOINED, None)] * 2
 
 
 def test_a_deploy_of_two_at_a_time():
@@ -148,7 +150,8 @@ def test_a_deploy_of_two_at_a_time():
         number += 1
         log.wait(4_000).generation(number, members).commits("t:0-3", 20_000)
     rows = log.history().rebalances[1:]
-    assert [row.cause for row in rows] == [Cause.ROLLING_RESTART] * 6
+    assert [row.cause for row in rows] == [Cause.LEFT, Cause.LEFT, Cause.JOINED] * 2
+    assert [row.pattern and row.pattern.kind for row in rows] == [Pattern.ROLLING_RESTART] * 6
 
 
 def test_a_deploy_that_starts_new_processes_first_under_one_name():
@@ -161,7 +164,8 @@ def test_a_deploy_that_starts_new_processes_first_under_one_name():
         log.wait(1_000).commit("t:0-3").wait(300).generation(number + 2, members).commits("t:0-3", 10_000)
         number += 2
     rows = log.history().rebalances[1:]
-    assert [row.cause for row in rows] == [Cause.ROLLING_RESTART] * 6
+    assert [row.cause for row in rows] == [Cause.JOINED, Cause.LEFT] * 3
+    assert [row.pattern and row.pattern.kind for row in rows] == [Pattern.ROLLING_RESTART] * 6
 
 
 def test_a_process_that_is_back_before_it_has_expired_again_and_again():
@@ -175,8 +179,9 @@ def test_a_process_that_is_back_before_it_has_expired_again_and_again():
         log.commits("t:0-1", S - 5_000).gone(former).epoch(number).target(number, [A, again]).standing(number, again)
         log.commit("t:2-3").wait(1_000)
         former = again
-    causes = {row.cause for row in log.history().rebalances[1:]}
-    assert causes == {Cause.FLAPPING}
+    rows = log.history().rebalances[1:]
+    assert {row.pattern and row.pattern.kind for row in rows} == {Pattern.FLAPPING}
+    assert [row.cause for row in rows] == [Cause.JOINED, Cause.SESSION_EXPIRED] * 4
 
 
 def test_a_group_without_members_that_is_converted_did_not_rebalance():

@@ -16,7 +16,7 @@ import pytest
 
 from muster.history import engine, tables
 from muster.history.labels import Label
-from muster.history.model import Alternative, Cause, GroupKind, LagSample, Limits, Rebalance
+from muster.history.model import Alternative, Cause, GroupKind, LagSample, Limits, Pattern, PatternSeen, Rebalance
 from muster.history.told import explained
 
 CORPUS = Path(__file__).parents[2] / "history" / "corpus"
@@ -151,9 +151,9 @@ def test_what_the_broker_told_replaces_what_was_inferred_which_is_kept_beside_it
 
 
 def test_a_pattern_over_several_rebalances_stays_as_it_was_found():
-    (row,) = explained([replace(ROW, cause=Cause.FLAPPING)], {"g": [LABEL]})
-    assert (row.cause, row.confidence, row.duration_ms, row.source) == (Cause.FLAPPING, 0.6, 1010, "events")
-    assert row.evidence[1:] == ROW.evidence
+    seen = PatternSeen(Pattern.FLAPPING, 0.9, ("It went 3 times.",), ("'client'",), (Cause.SESSION_EXPIRED,) * 3)
+    (row,) = explained([replace(ROW, pattern=seen)], {"g": [LABEL]})
+    assert (row.cause, row.confidence, row.source, row.pattern) == (Cause.LEFT, 1.0, "events", seen)
 
 
 def test_a_client_that_gives_no_reason_to_leave_may_have_been_too_slow():

@@ -10,7 +10,6 @@ import pytest
 
 from muster.history.findings import RULES, findings
 from muster.history.model import (
-    Alternative,
     Cause,
     Change,
     CommitNote,
@@ -20,6 +19,8 @@ from muster.history.model import (
     Limits,
     Member,
     Moved,
+    Pattern,
+    PatternSeen,
     Place,
     Rebalance,
 )
@@ -99,14 +100,17 @@ NEEDLESS: dict[str, Any] = {
 JOINED: dict[str, Any] = {"joined": (Change(CALM),)}
 BACK: dict[str, Any] = {"joined": (Change(replace(CALM, member_id="calm-2"), CALM),)}
 
+ROLLS = PatternSeen(Pattern.ROLLING_RESTART, 0.9, ("x",), ("'calm' at 10.0.0.7",), (Cause.LEFT,) * 3)
+FLAPS = PatternSeen(Pattern.FLAPPING, 0.9, ("x",), ("'slow' at 10.0.0.7",), (Cause.SESSION_EXPIRED,) * 4)
+
 CASES = {
     "never_at_rest": view(
         *times(12, Cause.NOT_KNOWN, 30_000, left=(SLOW,)), latest=generation(CALM, protocol="cooperative-sticky")
     ),
     "poll_interval_exceeded": view(rebalance(Cause.POLL_INTERVAL_EXCEEDED, left=(SLOW,))),
     "session_expired": view(rebalance(Cause.SESSION_EXPIRED, left=(SLOW,))),
-    "rolling_restart": view(*times(3, Cause.ROLLING_RESTART, 60_000, **BACK)),
-    "flapping": view(*times(4, Cause.FLAPPING, 60_000, left=(SLOW,))),
+    "rolling_restart": view(*times(3, Cause.LEFT, 60_000, pattern=ROLLS, **BACK)),
+    "flapping": view(*times(4, Cause.SESSION_EXPIRED, 60_000, left=(SLOW,), pattern=FLAPS)),
     "members_come_and_go": view(*times(6, Cause.JOINED, 20_000, **JOINED)),
     "stops_the_world": view(*times(3, Cause.JOINED, 9 * HOUR_MS, **KEPT), latest=generation(CALM)),
     "needless_moves": view(*times(2, Cause.LEFT, 9 * HOUR_MS, **NEEDLESS), latest=generation(CALM)),
@@ -181,9 +185,9 @@ def test_a_short_session_is_told_from_a_crash() -> None:
 
 def test_static_members_are_told_of_their_timeout() -> None:
     back = Change(replace(STATIC, member_id="m-2"), STATIC)
-    (found,) = findings([view(rebalance(Cause.ROLLING_RESTART, replaced=(back,)))])
+    (found,) = findings([view(rebalance(Cause.LEFT, replaced=(back,), pattern=ROLLS))])
     assert "static already" in found.advice
-    (found,) = findings([view(rebalance(Cause.ROLLING_RESTART, **BACK))])
+    (found,) = findings([view(rebalance(Cause.LEFT, **BACK, pattern=ROLLS))])
     assert "group.instance.id" in found.advice
 
 
@@ -197,7 +201,7 @@ def test_static_members_are_told_of_their_timeout() -> None:
     ],
 )
 def test_a_rate_is_told_of_what_came_back_over_a_day(number: int, every_ms: int, a_day: int | None) -> None:
-    (found,) = findings([view(*times(number, Cause.FLAPPING, every_ms, left=(SLOW,)))])
+    (found,) = findings([view(*times(number, Cause.SESSION_EXPIRED, every_ms, left=(SLOW,), pattern=FLAPS))])
     assert found.stopped_partition_ms == number * 10_000
     assert found.stopped_partition_ms_per_day == a_day
 
@@ -337,12 +341,13 @@ def test_why_a_group_rebalances_comes_before_how() -> None:
     ],
 )
 def test_a_flapping_member_is_told_by_how_it_goes(cause: Cause, said: str) -> None:
-    seen = times(4, Cause.FLAPPING, 60_000, left=(SLOW,), alternatives=(Alternative(cause, "x"),))
+    pattern = replace(FLAPS, went=(cause, cause, Cause.JOINED))
+    seen = times(4, Cause.LEFT, 60_000, left=(SLOW,), pattern=pattern)
     (found,) = findings([view(*seen)])
     assert said in found.advice
 
 
 def test_the_most_costly_comes_first() -> None:
     cheap = replace(CASES["flapping"], group="a")
-    dear = replace(view(*times(9, Cause.FLAPPING, 60_000, left=(SLOW,))), group="b")
+    dear = replace(view(*times(9, Cause.SESSION_EXPIRED, 60_000, left=(SLOW,), pattern=FLAPS)), group="b")
     assert [each.group for each in findings([cheap, dear])] == ["b", "a"]

@@ -22,6 +22,8 @@ from muster.history.model import (
     Lag,
     Member,
     Moved,
+    Pattern,
+    PatternSeen,
     Place,
     Rebalance,
 )
@@ -84,6 +86,15 @@ REBALANCES = st.builds(
     confidence=st.floats(0, 1),
     evidence=st.lists(TEXT, max_size=2).map(tuple),
     alternatives=st.lists(st.builds(Alternative, st.sampled_from(Cause), TEXT), max_size=2).map(tuple),
+    pattern=st.none()
+    | st.builds(
+        PatternSeen,
+        st.sampled_from(Pattern),
+        st.floats(0, 1),
+        st.lists(TEXT, max_size=2).map(tuple),
+        st.lists(TEXT, max_size=2).map(tuple),
+        st.lists(st.sampled_from(Cause), max_size=2).map(tuple),
+    ),
     phase=st.integers(1, 2),
     source=TEXT,
 )
