@@ -93,6 +93,11 @@ class Story:
             lambda: f"{self.name} handles all: missing {sorted(set(range(count)) - self.values())[:20]} of {count}",
         )
 
+    def account(self) -> str:
+        """What the broker has told of the group, and each member of itself: for the report of a failure."""
+        lines = [f"{self.name}, as the broker tells it:", *self._log_lines()]
+        return "\n".join([*lines, *(member.account() for member in (*self.gone, *self.members))])
+
     def destroy(self) -> None:
         """End what still runs."""
         for member in self.members:
@@ -110,6 +115,10 @@ def stories(
     with Feed(broker.bootstrap, [story.name for story in told], partitions) as feed:
         try:
             yield feed, told
+        except BaseException as error:
+            for story in told:
+                error.add_note(story.account())
+            raise
         finally:
             for story in told:
                 story.destroy()

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,8 +72,17 @@ CLIENTS: dict[str, Callable[[str, str, str, Path], list[str]]] = {
 }
 """How to start a member of each kind (bootstrap, group, topic, folder for its files), by the client id that it has."""
 
+_SHOWS_ITS_THREADS = {
+    "with-java": signal.SIGQUIT,
+    **dict.fromkeys(("with-kafka-python", "with-confluent", "with-muster", "with-aiokafka"), signal.SIGUSR1),
+}
+"""The signal on which a member of each kind says where its threads are."""
+
 OF_THE_DRAFTS = {"with-drafts": _python("with_muster.py")}
 """One that speaks as the drafts did, to coordinators of its own: it takes `COORDINATOR/BOOTSTRAP` for the bootstrap."""
+
+
+_LAST_LINES = 60
 
 
 class Member:
@@ -81,6 +91,8 @@ class Member:
     def __init__(self, client: str, bootstrap: str, group: str, topic: str, folder: Path) -> None:
         self.client = client
         self.values: set[int] = set()
+        self._said: deque[str] = deque(maxlen=_LAST_LINES)
+        """What it printed last that is not a record."""
         self._errors = folder / f"{group}-{client}-{time.monotonic_ns()}.err"
         with self._errors.open("w") as errors:
             self.process = subprocess.Popen(
@@ -100,13 +112,24 @@ class Member:
                 try:
                     told = json.loads(line)
                 except ValueError:  # the last line of a process that was killed may be torn
-                    continue
+                    told = {}
                 if "value" in told:
                     self.values.add(int(told["value"]))
+                else:
+                    self._said.append(line)
 
     def check_alive(self) -> None:
         """A member that has ended by itself is a failure, with what it said."""
         assert self.process.poll() is None, f"{self.client} ended by itself:\n{self._errors.read_text()[-2000:]}"
+
+    def account(self) -> str:
+        """What it has said, and where its threads are if it runs: for the report of a failure."""
+        if (runs := self.process.poll() is None) and self.client in _SHOWS_ITS_THREADS:
+            self.process.send_signal(_SHOWS_ITS_THREADS[self.client])
+            time.sleep(1)
+        state = "runs" if runs else f"ended with {self.process.returncode}"
+        said = "".join([*self._said, *self._errors.read_text().splitlines(keepends=True)[-_LAST_LINES:]])
+        return f"{self.client}, process {self.process.pid}, {state}, {len(self.values)} records; it said:\n{said}"
 
     def leave(self) -> None:
         """Tell it to leave, and wait for its end."""

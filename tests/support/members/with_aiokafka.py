@@ -4,6 +4,7 @@ Prints every record as a line of JSON before it commits, so that a kill can repe
 """
 
 import asyncio
+import faulthandler
 import json
 import signal
 import sys
@@ -15,6 +16,7 @@ from aiokafka.errors import CommitFailedError
 
 async def run(bootstrap: str, group: str, topic: str) -> None:
     """Be a member until told to stop."""
+    faulthandler.register(signal.SIGUSR1)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     consumer = AIOKafkaConsumer(

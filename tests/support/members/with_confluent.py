@@ -3,6 +3,7 @@
 Prints every record as a line of JSON before it commits, so that a kill can repeat records but lose none.
 """
 
+import faulthandler
 import json
 import signal
 import sys
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 from confluent_kafka import Consumer, KafkaException
 
 told = SimpleNamespace(to_stop=False)
+faulthandler.register(signal.SIGUSR1)
 signal.signal(signal.SIGTERM, lambda *_: setattr(told, "to_stop", True))
 
 bootstrap, group, topic = sys.argv[1:]

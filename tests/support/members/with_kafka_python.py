@@ -3,7 +3,9 @@
 Prints every record as a line of JSON before it commits, so that a kill can repeat records but lose none.
 """
 
+import faulthandler
 import json
+import logging
 import signal
 import sys
 from types import SimpleNamespace
@@ -13,7 +15,11 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import CommitFailedError, KafkaConnectionError
 
 told = SimpleNamespace(to_stop=False)
+faulthandler.register(signal.SIGUSR1)
 signal.signal(signal.SIGTERM, lambda *_: setattr(told, "to_stop", True))
+# What it did last, for the report of a failure.
+logging.basicConfig(level=logging.INFO, format="%(asctime)s %(threadName)s %(name)s: %(message)s")
+logging.getLogger("kafka.coordinator").setLevel(logging.DEBUG)
 
 bootstrap, group, topic = sys.argv[1:]
 consumer = KafkaConsumer(

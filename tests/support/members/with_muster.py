@@ -4,6 +4,7 @@ With COORDINATOR/BOOTSTRAP it speaks as Kafka's drafts did. Prints every record 
 that a kill can repeat records but lose none.
 """
 
+import faulthandler
 import json
 import signal
 import sys
@@ -15,6 +16,7 @@ from muster.errors import CommitFailedError
 from muster.zookeeper import ServerAssignedConsumer
 
 told = SimpleNamespace(to_stop=False)
+faulthandler.register(signal.SIGUSR1)
 signal.signal(signal.SIGTERM, lambda *_: setattr(told, "to_stop", True))
 
 servers, group, topic = sys.argv[1:]
