@@ -139,7 +139,13 @@ def at_once(works: Iterable[Callable[[], object]]) -> None:
 def tables(*arguments: str, broker: BrokerProcess) -> list[dict[str, str]]:
     """Rows of ConsumerGroupCommand's tables, by column."""
     command = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
-    done = run_kafka_class(command, "--bootstrap-server", broker.bootstrap, *arguments)
+    patient = [
+        "--timeout",
+        str(int(PATIENCE_S * 1000)),
+    ]  # its own is 5 s, in which a JVM on a busy machine may only start
+    done = run_kafka_class(
+        command, "--bootstrap-server", broker.bootstrap, *patient, *arguments, timeout_s=2 * PATIENCE_S
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = []
     columns: list[str] = []

@@ -19,7 +19,6 @@ faulthandler.register(signal.SIGUSR1)
 signal.signal(signal.SIGTERM, lambda *_: setattr(told, "to_stop", True))
 # What it did last, for the report of a failure.
 logging.basicConfig(level=logging.INFO, format="%(asctime)s %(threadName)s %(name)s: %(message)s")
-logging.getLogger("kafka.coordinator").setLevel(logging.DEBUG)
 
 bootstrap, group, topic = sys.argv[1:]
 consumer = KafkaConsumer(
