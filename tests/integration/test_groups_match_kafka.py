@@ -16,6 +16,7 @@ from muster.errors import ErrorCode
 from muster.protocol import messages as m
 from tests.support.brokers import BrokerProcess
 from tests.support.peers import KafkaBroker
+from tests.support.same_answers import ready_group
 from tests.support.stage import SUBSCRIPTION, Stage, code
 
 pytestmark = pytest.mark.slow
@@ -350,7 +351,7 @@ def a_topic_that_goes(stage: Stage) -> None:
     stage.look()
     stage.commit("a", generation=-1)
     operator.ask(m.CreateTopicsRequest([m.CreatableTopic(stage.topic, 1, 1)], 20_000), 7)
-    stage.until_found(operator)
+    ready_group(operator.ask, stage.group, stage.topic)
     stage.look()
     stage.delete()
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from muster.errors import UnsupportedVersionError
+from muster.errors import ErrorCode, UnsupportedVersionError
 from muster.protocol import messages as m
 from muster.protocol.api import ADVERTISED, REQUESTS, ApiKey
 from muster.protocol.primitives import ZERO_UUID, Request, Struct
@@ -31,6 +31,12 @@ class World(NamedTuple):
     prefix: str
 
 
+_NOT_READY = {
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+}
+
 Step = tuple[str, Callable[[World], Request[Any]]]
 
 
@@ -48,6 +54,19 @@ def connect(bootstrap: str, prefix: str) -> World:
     while client.ask(list_offsets(world, -1, 1), 4).topics[0].partitions[0].error_code:
         pass
     return world
+
+
+def ready_group(ask: Callable[[Request[Any], int], Any], group: str, topic: str) -> bytes:
+    """Wait until a group's coordinator and a topic are there; returns the topic's id."""
+    while ask(m.FindCoordinatorRequest(coordinator_keys=[group]), 4).coordinators[0].error_code:
+        pass
+    fetch = m.OffsetFetchRequest(groups=[m.OffsetFetchRequestGroup(group, topics=None)])
+    while ask(fetch, 8).groups[0].error_code in _NOT_READY:
+        pass
+    while True:
+        (found,) = ask(m.MetadataRequest([m.MetadataRequestTopic(name=topic)]), 12).topics
+        if not found.error_code and found.partitions:
+            return bytes(found.topic_id)
 
 
 def until_ready(world: World, request: Request[Any], version: int) -> None:

@@ -10,6 +10,7 @@ from muster.errors import ErrorCode
 from muster.protocol import messages as m
 from muster.protocol.primitives import Request
 from tests.support.brokers import RawClient
+from tests.support.same_answers import ready_group
 
 SUBSCRIPTION = b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff"
 
@@ -29,20 +30,7 @@ class Stage:
         self.told: list[Any] = []
         operator = self.connection("operator")
         operator.ask(m.CreateTopicsRequest([m.CreatableTopic(self.topic, 2, 1)], 20_000), 7)
-        self.until_found(operator)
-
-    def until_found(self, operator: RawClient) -> None:
-        """A new Kafka broker makes `__consumer_offsets` when it is first asked for a coordinator, then loads it."""
-        find = m.FindCoordinatorRequest(coordinator_keys=[self.group])
-        while operator.ask(find, 4).coordinators[0].error_code:
-            pass
-        retry = {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE}
-        fetch = m.OffsetFetchRequest(groups=[m.OffsetFetchRequestGroup(self.group, topics=None)])
-        while operator.ask(fetch, 8).groups[0].error_code in retry:
-            pass
-        metadata = m.MetadataRequest([m.MetadataRequestTopic(name=self.topic)])
-        while any(t.error_code or not t.partitions for t in operator.ask(metadata, 8).topics):
-            pass
+        ready_group(operator.ask, self.group, self.topic)
 
     def connection(self, name: str) -> RawClient:
         if name not in self.connections:

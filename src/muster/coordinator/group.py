@@ -17,6 +17,7 @@ from muster.coordinator.reply import Ticket
 from muster.coordinator.server_assignment import COORDINATOR_LEADS, ServerAssignment
 from muster.errors import ProtocolError
 from muster.model import CONSUMER_PROTOCOL_TYPE
+from muster.protocol.group_partitions import in_hash_order, java_hash
 from muster.protocol.group_records import GroupMetadataRecord
 from muster.protocol.messages import (
     DescribedGroup,
@@ -219,7 +220,7 @@ class ClassicGroupBase:
     def select_protocol(self) -> str:
         """Of the protocols that all members know, the one that most of them prefer.
 
-        In a tie the protocol wins that the longest-standing member voted for.
+        In a tie the protocol wins that comes first in Kafka's hash map.
         """
         everyone = len(self.members)
         candidates = {name for name, count in self.protocol_support.items() if count == everyone}
@@ -231,7 +232,7 @@ class ClassicGroupBase:
                 if name in candidates:
                     votes[name] = votes.get(name, 0) + 1
                     break
-        return max(votes, key=votes.__getitem__)
+        return max(in_hash_order(votes, java_hash), key=votes.__getitem__)
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether members read a topic. Where that cannot be known: yes for consumers, no for all other groups."""

@@ -124,7 +124,10 @@ def commit(
         topic_id = topic.topic_id
         name = _resolve(topic, topics, version)
         count = topics.partition_count(name) if name else 0
-        missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name else ErrorCode.UNKNOWN_TOPIC_ID
+        if count and not topic.partitions:
+            continue  # as in Kafka, which answers about one that does not exist
+        by_id = version >= TOPIC_IDS_SINCE and not name
+        missing = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         partitions: list[OffsetCommitResponsePartition] = []
         values: list[tuple[int, CommittedOffset]] = []
         for each in topic.partitions:
@@ -264,8 +267,10 @@ def delete(
     doomed: dict[tuple[str, int], OffsetCommitRecord] = {}
     for topic in request.topics:
         name, answer = topic.name, OffsetDeleteResponseTopic(topic.name)
-        response.topics.append(answer)
         count, read = topics.partition_count(name), group.is_subscribed_to(name)
+        if count and not topic.partitions:
+            continue
+        response.topics.append(answer)
         for each in topic.partitions:
             index, code = each.partition_index, ErrorCode.NONE
             if not 0 <= index < count:

@@ -81,10 +81,24 @@ def test_the_protocol_that_most_members_like_best(group):
     assert group.reply("a").protocol_name == "sticky"
 
 
-def test_with_as_many_votes_the_longest_standing_member_decides(group):
-    group.join("a", protocols={"range": SUBSCRIPTION, "sticky": SUBSCRIPTION})
-    group.join("b", protocols={"sticky": SUBSCRIPTION, "range": SUBSCRIPTION}).tick(6000)
-    assert group.reply("b").protocol_name == "range"
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(
+    ("chosen", "other"),
+    [
+        ("range", "roundrobin"),
+        ("range", "cooperative-sticky"),
+        ("sticky", "range"),
+        ("sticky", "roundrobin"),
+        ("roundrobin", "cooperative-sticky"),
+        ("own", "sticky"),
+    ],
+)
+def test_with_as_many_votes_kafkas_hash_map_decides(group, chosen, other, first):
+    """Not the order in which the members came. The same names were given to Apache Kafka 4.2."""
+    likes = [chosen, other] if first else [other, chosen]
+    group.join("a", protocols=dict.fromkeys(likes, SUBSCRIPTION))
+    group.join("b", protocols=dict.fromkeys(reversed(likes), SUBSCRIPTION)).tick(6000)
+    assert group.reply("b").protocol_name == chosen
 
 
 def test_a_protocol_that_is_named_twice_is_chosen_only_if_there_is_no_other(group):

@@ -132,6 +132,24 @@ def test_a_commit_for_nothing_that_exists_does_not_ask_the_group(group):
     assert not group.shard.groups
 
 
+def commit_topics(group: GroupHarness, version: int, **topics: list[int]) -> list[tuple[str, list[int]]]:
+    """Commit for partitions of topics; the answer."""
+    asked = [
+        OffsetCommitRequestTopic(name, partitions=[OffsetCommitRequestPartition(index, 9) for index in indexes])
+        for name, indexes in topics.items()
+    ]
+    group._take(group.shard.commit(OffsetCommitRequest("g", topics=asked), group._origin("x", version), group.now))
+    return [(topic.name, [each.error_code for each in topic.partitions]) for topic in group.reply("x").topics]
+
+
+def test_a_commit_for_none_of_a_topics_partitions_is_answered_where_there_is_no_such_topic(group):
+    assert commit_topics(group, 9, t=[], nowhere=[], u=[0]) == [("nowhere", []), ("u", [0])]
+
+
+def test_an_empty_name_is_that_of_an_unknown_topic(group):
+    assert commit_topics(group, 9, **{"": [0]}) == [("", [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])]
+
+
 @pytest.mark.parametrize(("length", "error"), [(4096, ErrorCode.NONE), (4097, ErrorCode.OFFSET_METADATA_TOO_LARGE)])
 def test_notes_beside_an_offset_have_a_limit(group, length, error):
     assert group.commit(None, {("t", 0): 1}, metadata="é" * length) == [error]

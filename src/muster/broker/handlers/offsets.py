@@ -7,6 +7,7 @@ was never answered.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,7 @@ class Shared:
     """The topics of a request in shares, each topic with whether it goes on with the one before."""
 
     def __init__(self, topics: list[Any] | None, partitions: str) -> None:
+        self._partitions = partitions
         self.shares: list[list[tuple[Any, bool]]] = []
         room = 0
         for topic in topics or ():
@@ -62,11 +64,14 @@ class Shared:
         if len(answers) > 1 and whole.topics:
             topics: list[Any] = []
             for share, answer in zip(self.shares, answers, strict=True):
-                for (_, goes_on), topic in zip(share, answer.topics, strict=True):
+                left = deque(answer.topics)
+                for piece, goes_on in share:
+                    if not getattr(piece, self._partitions) and (not left or left[0].partitions):
+                        continue  # a commit for none of a topic's partitions is not answered
                     if goes_on:
-                        topics[-1].partitions += topic.partitions
+                        topics[-1].partitions += left.popleft().partitions
                     else:
-                        topics.append(topic)
+                        topics.append(left.popleft())
             whole.topics = topics
         return whole
 

@@ -1,0 +1,221 @@
+"""The same random requests to muster and to Apache Kafka 4.2, one after the other, and where their answers differ.
+
+A script asks for one request after another, from a seed and from what was answered. Each goes to both brokers; what is
+bound to differ between them (ids that they gave, addresses) has the same name in both answers before they are compared.
+`ALLOWED` in allowed_differences.py has what may differ otherwise.
+
+A request may have to wait for others, as a JoinGroup does: it counts as waiting when neither broker has answered for a
+moment. On a busy machine one broker may be late by more than that, and take two requests in another order. So a
+difference counts if it shows again when the seed is played by itself, with a long moment.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from muster.errors import ErrorCode
+from muster.protocol.primitives import Request, Struct
+from tests.support.allowed_differences import ALLOWED
+from tests.support.brokers import RawClient
+from tests.support.same_answers import UNORDERED, differences
+
+MOMENT_S = 0.03
+LONG_MOMENT_S = 0.4
+LATEST_S = 20.0
+"""Against hanging only: by then an answer that one broker has given has come from the other, too."""
+
+AT_ONCE = 6
+"""Seeds that are played side by side: most of their time goes by in waiting."""
+
+_HIDDEN = {"host", "port", "cluster_id", "documentation", "throttle_time_ms", "log_dir", "total_bytes", "usable_bytes"}
+_MESSAGES = {"error_message", "batch_index_error_message"}
+_IDS = ("member_id", "leader")
+_UUID_LENGTH = 36
+_ERRORS = {code.value: code.name for code in ErrorCode}
+
+
+@dataclass
+class Side:
+    """One of the two brokers: its connections, and the names of what it alone gave (ids of members, topics, …)."""
+
+    bootstrap: str
+    connections: dict[str, RawClient] = field(default_factory=dict)
+    waiting: dict[str, tuple[type[Request[Any]], int]] = field(default_factory=dict)
+    names: dict[Any, str] = field(default_factory=dict)
+    given: dict[str, Any] = field(default_factory=dict)
+    """What has a name, by it."""
+
+    def call(self, value: Any, name: str) -> None:
+        """Give a name to what this broker gave."""
+        self.names[value], self.given[name] = name, value
+
+    def send(self, by: str, request: Request[Any], version: int) -> None:
+        """Send a request on one of the connections."""
+        if by not in self.connections:
+            self.connections[by] = RawClient(self.bootstrap)
+        self.connections[by].send(request, version, f"client-{by}")
+        self.waiting[by] = type(request), version
+
+    def ask(self, request: Request[Any], version: int) -> Any:
+        """A request that is not compared: to get things ready."""
+        self.send("aside", request, version)
+        return self.connections["aside"].receive(*self.waiting.pop("aside"))
+
+    def heard(self) -> dict[str, Any]:
+        """The answers that are there, by connection; "closed" for one that the broker closed instead."""
+        sockets = {self.connections[by].socket: by for by in self.waiting}
+        found: dict[str, Any] = {}
+        for readable in select.select(list(sockets), [], [], 0)[0] if sockets else ():
+            by = sockets[readable]
+            asked = self.waiting.pop(by)
+            try:
+                found[by] = self.connections[by].receive(*asked)
+            except (EOFError, ConnectionError):
+                found[by] = "closed"
+                self.connections.pop(by).close()
+        return found
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self.connections.values():
+            connection.close()
+
+    def plain(self, value: Any, name: str = "") -> Any:
+        """An answer as dictionaries and lists that can be compared between brokers."""
+        if isinstance(value, Struct):
+            return {each: self.plain(getattr(value, each), each) for each in value.FIELDS if each not in _HIDDEN}
+        if isinstance(value, list) and name != "records":
+            found = [self.plain(one, name.removesuffix("s")) for one in value]
+            return sorted(found, key=repr) if name in UNORDERED | {"members"} else found
+        if name == "error_code":
+            return _ERRORS.get(value, value)
+        if name in _MESSAGES:
+            return bool(value)
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            value = bytes(value)
+        if name in _IDS and value not in self.names and len(value) > _UUID_LENGTH:
+            return "an id that no answer gave yet"
+        return self.names.get(value, value) if isinstance(value, (str, bytes, int)) else value
+
+
+class Ask(NamedTuple):
+    """One request: who sends it, in which version, and what it is for each of the brokers."""
+
+    by: str
+    version: int
+    build: Callable[[Side], Request[Any]]
+    mask: Callable[[Any], None] | None = None
+    """Takes out of an answer what is bound to differ."""
+    may_wait: bool = False
+    """Whether it may have to wait for requests that others send."""
+
+
+class Script(Protocol):
+    """The requests of one seed."""
+
+    steps: int
+
+    def begin(self, sides: Sequence[Side]) -> None:
+        """Get ready what the requests are about."""
+
+    def next(self, waiting: Collection[str]) -> Ask | None:
+        """The next request; a connection in `waiting` is busy. None: nothing this time."""
+
+    def learn(self, ask: Ask, answers: Sequence[tuple[Side, Any]]) -> None:
+        """Take note of the two answers to a request, before they are compared."""
+
+    def end(self, sides: Sequence[Side]) -> None:
+        """Remove what the requests have left behind."""
+
+
+class DifferenceError(Exception):
+    """The answers to a request differ."""
+
+
+class Play:
+    """One script, told to both brokers."""
+
+    def __init__(self, script: Script, bootstraps: Iterable[str], moment_s: float) -> None:
+        self._script = script
+        self._sides = [Side(each) for each in bootstraps]
+        self._moment_s = moment_s
+        self._asked: list[str] = []
+        self._open: dict[str, Ask] = {}
+
+    def run(self) -> str | None:
+        """Play it; returns what differs, with all requests until then, or None."""
+        try:
+            self._script.begin(self._sides)
+            for _ in range(self._script.steps):
+                ask = self._script.next(self._open)
+                if ask is not None:
+                    self._ask(ask)
+        except DifferenceError as error:
+            return "\n".join([*self._asked, str(error)])
+        finally:
+            self._script.end(self._sides)
+            for side in self._sides:
+                side.close()
+        return None
+
+    def _ask(self, ask: Ask) -> None:
+        requests = [ask.build(side) for side in self._sides]
+        self._asked.append(f"{ask.by}: v{ask.version} {requests[0]!r}"[:1500])
+        self._open[ask.by] = ask
+        for side, request in zip(self._sides, requests, strict=True):
+            side.send(ask.by, request, ask.version)
+        answered = [(self._open.pop(by), answers) for by, answers in self._settled().items()]
+        for each, answers in answered:
+            self._script.learn(each, list(zip(self._sides, answers, strict=True)))
+        for each, answers in answered:
+            self._compare(each, answers)
+
+    def _settled(self) -> dict[str, list[Any]]:
+        """The answers of both by connection, once both have answered or let wait the same requests."""
+        found: list[dict[str, Any]] = [{}, {}]
+        latest, calm_at = time.monotonic() + LATEST_S, 0.0
+        while True:
+            heard = [side.heard() for side in self._sides]
+            for all_heard, some in zip(found, heard, strict=True):
+                all_heard |= some
+            now = time.monotonic()
+            if any(heard) or found[0].keys() != found[1].keys():
+                calm_at = 0.0
+            elif not self._sides[0].waiting or (self._may_wait() and calm_at and now - calm_at > self._moment_s):
+                return {by: [all_heard[by] for all_heard in found] for by in found[0]}
+            else:
+                calm_at = calm_at or now
+            if now > latest:
+                waiting = [sorted(side.waiting) for side in self._sides]
+                raise DifferenceError(f"these wait: ours {waiting[0]}, Kafka's {waiting[1]}")
+            time.sleep(0.002)
+
+    def _may_wait(self) -> bool:
+        return all(self._open[by].may_wait for by in self._sides[0].waiting)
+
+    def _compare(self, ask: Ask, answers: list[Any]) -> None:
+        ours, theirs = (side.plain(answer) for side, answer in zip(self._sides, answers, strict=True))
+        if ask.mask is not None and "closed" not in (ours, theirs):
+            ask.mask(ours)
+            ask.mask(theirs)
+        request = ask.build(self._sides[0])
+        lines = [] if ours == theirs else differences(ours, theirs) or [f": ours {ours!r}, Kafka's {theirs!r}"]
+        if lines and not any(each.applies(request, ask.version, ours, theirs) for each in ALLOWED):
+            raise DifferenceError("\n".join(f"the answer to {ask.by} differs: {line}" for line in lines))
+
+
+def play_all(seeds: Iterable[int], script: Callable[[int], Script], bootstraps: Sequence[str]) -> list[str]:
+    """Play scripts; returns for each seed whose answers differ what was asked and what differs."""
+
+    def play(seed: int) -> int | None:
+        return seed if Play(script(seed), bootstraps, MOMENT_S).run() else None
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        doubtful = [seed for seed in pool.map(play, seeds) if seed is not None]
+    told = [(seed, Play(script(seed), bootstraps, LONG_MOMENT_S).run()) for seed in doubtful]
+    return [f"seed {seed}\n{what}" for seed, what in told if what]
