@@ -8,12 +8,13 @@ again by a fresh shard.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 from muster.coordinator.classic_group import ClassicGroup
 from muster.coordinator.config import GroupConfig
 from muster.coordinator.effects import Effects, GroupEvent, Origin
-from muster.coordinator.group import GroupState
+from muster.coordinator.group import GroupState, size_of
 from muster.coordinator.kinds import Group
 from muster.coordinator.shard import GroupShard
 from muster.errors import ErrorCode
@@ -241,14 +242,16 @@ class GroupHarness:
 
     def restart(self) -> Self:
         """A new process reads the log; requests that waited in the old one get no answer."""
-        self.shard = self.replayed()
-        self.answers.update((ticket, None) for ticket in self.open_tickets)
+        open_tickets = self.open_tickets
+        self.shard.unload(ErrorCode.NOT_COORDINATOR)
+        self.shard = self.replayed(self.config)
+        self.answers.update((ticket, None) for ticket in open_tickets)
         self._take(self.shard.loaded(self.now))
         return self
 
-    def replayed(self) -> GroupShard:
+    def replayed(self, config: GroupConfig | None = None) -> GroupShard:
         """A fresh shard that has read all that was written."""
-        shard = GroupShard(self.config, self.topics)
+        shard = GroupShard(config or replace(self.config), self.topics)
         for key, value in self.log:
             shard.apply(decode_coordinated(key, value))
         return shard
@@ -343,6 +346,9 @@ class GroupHarness:
                 assert decode_coordinated(key, value) == record
                 self.log.append((key, value))
         self.events += effects.events
+        groups = [classic(group) for group in self.shard.groups.values()]
+        kept = sum(size_of(member.protocols) for group in groups for member in group.members.values())
+        assert self.config.metadata_bytes == kept or any(group.state is GroupState.DEAD for group in groups)
 
     def _learn_id(self, name: str, answer: JoinGroupResponse) -> None:
         if answer.error_code in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):

@@ -56,7 +56,8 @@ _SETTINGS = (
     S("socket.listen.backlog.size", K.INT, 1_024, "Connections that may wait to be accepted (Kafka's default: 50).", 1),
     S("queued.max.request.bytes", K.LONG, 268_435_456,
       "Bytes of large requests being received or handled at one time, over all connections; more wait in their "
-      "sockets. -1 is no limit (Kafka's default).", -1),
+      "sockets. As much again may be kept of what members of groups say in JoinGroup. -1 is no limit (Kafka's "
+      "default).", -1),
     S("queued.max.response.bytes", K.LONG, 268_435_456,
       "Bytes of answers that peers do not take, over all connections, without records; above that the connection that "
       "has taken nothing for the longest time is closed. -1 is no limit.", -1),

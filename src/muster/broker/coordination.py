@@ -22,7 +22,8 @@ from muster.errors import ErrorCode, KafkaError, MusterError
 from muster.log import PartitionLog
 from muster.model import GROUP_METADATA_TOPIC, Node
 from muster.protocol.group_partitions import group_partition
-from muster.protocol.group_records import GroupMetadataRecord
+from muster.protocol.group_records import GroupMetadataRecord, append_records
+from muster.protocol.record_batch import BatchBuilder
 
 log = logging.getLogger("muster.broker")
 
@@ -66,6 +67,9 @@ class Coordination(Protocol):
     def record_fits(self, record: GroupMetadataRecord) -> bool:
         """Whether the store takes a group as large as this."""
         return True
+
+    record_too_large: ErrorCode = ErrorCode.GROUP_MAX_SIZE_REACHED
+    """The error of one that it does not take."""
 
     is_leased: bool = False
     """Whether slots are this broker's for a time only: then `may_serve` is asked before each request."""
@@ -120,6 +124,17 @@ class InTopic(Coordination):
         self._changes = changes
         self._cluster = cluster
         self._groups: Slots
+
+    record_too_large = ErrorCode.UNKNOWN_SERVER_ERROR
+
+    def record_fits(self, record: GroupMetadataRecord) -> bool:
+        """Whether its batch has no more than `max.message.bytes` of its log, as Kafka asks."""
+        topic = self._topics.get(GROUP_METADATA_TOPIC)
+        slot = group_partition(record.key.group, topic.partitions) if topic is not None else 0
+        found = self._partitions.get(GROUP_METADATA_TOPIC, slot)
+        batch = BatchBuilder()
+        append_records(batch, 0, record)
+        return found is None or batch.size <= found.config.max_message_bytes
 
     def ensure(self) -> bool:
         """Create the topic of the groups if it does not exist: the first request of any group does."""

@@ -91,6 +91,7 @@ class Groups:
         self._flush_due = False
         group_config = _group_config(config)
         group_config.record_fits = coordination.record_fits
+        group_config.record_too_large = coordination.record_too_large
         self.runtime = CoordinatorRuntime(
             group_config,
             coordination.store(),
@@ -247,6 +248,7 @@ def _group_config(config: BrokerConfig) -> GroupConfig:
         offset_metadata_max_bytes=config.integer("offset.metadata.max.bytes"),
         offsets_topic_num_partitions=config.integer("offsets.topic.num.partitions"),
         node_id=config.integer("node.id"),
+        metadata_max_bytes=config.integer("queued.max.request.bytes"),
     )
 
 

@@ -285,7 +285,7 @@ def write_or_outgrow(group: ClassicGroupBase, record: GroupMetadataRecord, now: 
     if group.config.record_fits(record):
         write(group, record, effects)
         return True
-    error = ErrorCode.GROUP_MAX_SIZE_REACHED
+    error = group.config.record_too_large
     for member in group.members.values():
         ticket = group.unpark_join(member)
         if ticket is not None:
@@ -539,6 +539,7 @@ def unload(group: ClassicGroupBase, error: ErrorCode) -> Effects:
     """The group leaves this coordinator (it is deleted, or its shard is dropped): answer every waiting request (C3)."""
     effects = Effects()
     group.state = DEAD
+    group.stop_counting()
     for member in group.members.values():
         join_ticket = group.unpark_join(member)
         if join_ticket is not None:

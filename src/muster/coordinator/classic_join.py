@@ -22,6 +22,7 @@ from muster.coordinator.classic import (
     prepare_rebalance,
     write_or_outgrow,
 )
+from muster.coordinator.config import GroupConfig
 from muster.coordinator.effects import Cause, Effects, JoinRefused, MemberFenced, MemberJoined, Origin
 from muster.coordinator.failures import not_joined
 from muster.coordinator.group import (
@@ -34,12 +35,20 @@ from muster.coordinator.group import (
     GroupState,
     Protocols,
     protocols_of,
+    size_of,
 )
 from muster.coordinator.rejoining import why_again
 from muster.coordinator.server_assignment import ServerAssignment
 from muster.errors import NONE, ErrorCode, KafkaError
 from muster.model import UNKNOWN_MEMBER_ID
 from muster.protocol.messages import JoinGroupRequest, SyncGroupResponse
+
+MOST_METADATA_BYTES = 4 * 1024 * 1024
+"""What a member may tell of itself, in all its protocols. A group's record has one of them for each member, and Kafka
+takes 1 MiB of that: a member that tells more than this finds no group."""
+
+UNCOUNTED_METADATA_BYTES = 64 * 1024
+"""A member that tells no more is let in however much others have told: most tell a hundredth of this."""
 
 
 @dataclass(slots=True)
@@ -81,6 +90,8 @@ def join(group: ClassicGroupBase, request: JoinGroupRequest, origin: Origin, now
         maybe_complete_join(group, now, effects)
     elif group.state is DEAD:
         attempt.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    elif (error := _check_metadata(group.config, size_of(attempt.protocols))) is not NONE:
+        attempt.refuse(error)
     elif group.assigner is not None and (refusal := _check_strategies(attempt, group.assigner)) is not None:
         attempt.refuse(refusal)
     elif group.assigner is None and not group.supports_protocols(request.protocol_type, attempt.protocols):
@@ -105,6 +116,16 @@ def _has_room_for(group: ClassicGroupBase, member_id: str) -> bool:
     if state is COMPLETING_REBALANCE or state is STABLE:
         return member_id in group.members or len(group.members) < most
     return True
+
+
+def _check_metadata(config: GroupConfig, size: int) -> ErrorCode:
+    """Whether there is memory for what a member tells of itself, which is kept for as long as it is a member. Kafka
+    has no such limits."""
+    if size > MOST_METADATA_BYTES:
+        return config.record_too_large
+    most = config.metadata_max_bytes
+    over = size > UNCOUNTED_METADATA_BYTES and 0 <= most < config.metadata_bytes + size
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE if over else NONE
 
 
 def _check_strategies(attempt: _Join, assigner: ServerAssignment) -> ErrorCode | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from muster.errors import ErrorCode
 from muster.protocol.group_records import GroupMetadataRecord
 
 INT32_MAX = 2**31 - 1
@@ -46,7 +47,15 @@ class GroupConfig:
 
     record_fits: Callable[[GroupMetadataRecord], bool] = lambda record: True
     """Whether the store takes a group as large as this; one that it does not loses its members, with
-    GROUP_MAX_SIZE_REACHED."""
+    `record_too_large`."""
+
+    record_too_large: ErrorCode = ErrorCode.GROUP_MAX_SIZE_REACHED
+
+    metadata_max_bytes: int = -1
+    """What all members together may have told of themselves when a JoinGroup brings more; -1 is no limit."""
+
+    metadata_bytes: int = 0
+    """What they have told: counted by the groups (group.py)."""
 
     @property
     def offsets_retention_ms(self) -> int:

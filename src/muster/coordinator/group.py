@@ -65,6 +65,11 @@ Protocols = list[tuple[str, bytes]]
 """The assignment protocols that a member knows, the one it likes best first, each with its metadata."""
 
 
+def size_of(protocols: Protocols) -> int:
+    """The bytes of all that a member tells of itself."""
+    return sum([len(metadata) for _, metadata in protocols])
+
+
 def protocols_of(request: JoinGroupRequest) -> Protocols:
     return list(map(_NAME_AND_METADATA, request.protocols))
 
@@ -377,7 +382,13 @@ class ClassicGroupBase:
         if count is not None:
             self.partition_counts = {topic: count(topic) for topic in self.subscribed_topics or ()}
 
+    def stop_counting(self) -> None:
+        """The group is not kept here any more, and nor is what its members told."""
+        for member in self.members.values():
+            self._count_protocols(member, -1)
+
     def _count_protocols(self, member: ClassicMember, change: int) -> None:
+        self.config.metadata_bytes += change * size_of(member.protocols)
         for name in dict(member.protocols):
             self.protocol_support[name] = self.protocol_support.get(name, 0) + change
 

@@ -327,7 +327,8 @@ class GroupShard:
     def _apply_group(self, record: GroupMetadataRecord) -> None:
         group_id = record.key.group
         if record.value is None:
-            self.groups.pop(group_id, None)
+            if (gone := self.groups.pop(group_id, None)) is not None:
+                gone.unload(ErrorCode.GROUP_ID_NOT_FOUND)  # it is empty: nothing waits in it
             return
         group = self.groups.get(group_id)
         if type(group) is not ClassicGroup:

@@ -181,12 +181,17 @@ class Shards(Generic[S]):
     def _leave(self, slot: int) -> None:
         """Forget what is known of a slot, and answer its waiting requests NOT_COORDINATOR."""
         self._away.pop(slot, None)
-        loading = self._loading.pop(slot, None)
-        if loading is not None:
-            loading.journal.close()
+        if slot in self._loading:
+            self._give_up(slot)
         home = self._homes.get(slot)
         if home is not None:
             self._drop(home, ErrorCode.NOT_COORDINATOR)
+
+    def _give_up(self, slot: int) -> None:
+        """Read a shard no more."""
+        loading = self._loading.pop(slot)
+        loading.journal.close()
+        loading.shard.unload(ErrorCode.NOT_COORDINATOR)
 
     @property
     def is_loading(self) -> bool:
@@ -233,8 +238,7 @@ class Shards(Generic[S]):
         try:
             went_on = loading.step(LOAD_RECORDS)
         except Exception as error:  # a log that was closed meanwhile has its own ways to fail
-            del self._loading[slot]
-            loading.journal.close()
+            self._give_up(slot)
             self._could_not_load(slot, error)
             return True
         if loading.is_complete:

@@ -3,6 +3,7 @@
 import pytest
 
 from muster.coordinator.classic_group import ClassicGroup
+from muster.coordinator.classic_join import MOST_METADATA_BYTES, UNCOUNTED_METADATA_BYTES
 from muster.coordinator.config import GroupConfig
 from muster.coordinator.effects import (
     Cause,
@@ -364,3 +365,42 @@ def test_an_id_that_nobody_came_back_with_is_forgotten_without_a_generation(grou
     group.tick(group.session_timeout_ms)
     assert (group.state, group.generation, group.log, group.events) == (GroupState.EMPTY, 0, written, [])
     assert not group.group.pending_members
+
+
+# ----------------------------------------------------------------------------------------- what members tell
+
+
+def telling(size: int, protocols: int = 1) -> dict[str, bytes]:
+    return {f"p{number}": bytes(size // protocols) for number in range(protocols)}
+
+
+@pytest.mark.parametrize("protocols", [1, 8])
+@pytest.mark.parametrize(("more", "error"), [(0, None), (8, ErrorCode.UNKNOWN_SERVER_ERROR)])
+def test_a_member_that_tells_more_than_a_group_can_hold_is_refused(protocols, more, error):
+    group = GroupHarness(GroupConfig(record_too_large=ErrorCode.UNKNOWN_SERVER_ERROR))
+    group.join_once("a", version=3, protocols=telling(MOST_METADATA_BYTES + more, protocols))
+    assert (None if group.waits("a") else group.error("a")) == error
+    assert group.config.metadata_bytes == (0 if error else MOST_METADATA_BYTES)
+
+
+def test_what_all_members_tell_has_a_bound_and_most_are_let_in_all_the_same():
+    large, small = 1024 * 1024, UNCOUNTED_METADATA_BYTES
+    group = GroupHarness(GroupConfig(metadata_max_bytes=3 * large))
+    for name in "abc":
+        group.join_once(name, version=3, protocols=telling(large))
+        assert group.waits(name)
+    group.join_once("d", version=3, protocols=telling(large))
+    assert group.error("d") == ErrorCode.COORDINATOR_NOT_AVAILABLE  # it comes again
+    group.join_once("e", version=3, protocols=telling(small))
+    assert group.waits("e")
+    group.tick(6_000)
+    group.leave("a").leave("e")
+    group.join_once("d", version=3, protocols=telling(large))
+    assert group.waits("d")
+
+
+def test_no_member_is_counted_after_its_group_has_gone():
+    group = GroupHarness().stable_with("a", "b")
+    assert group.config.metadata_bytes > 0
+    group.shard.unload(ErrorCode.NOT_COORDINATOR)
+    assert group.config.metadata_bytes == 0
