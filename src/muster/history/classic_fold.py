@@ -58,7 +58,7 @@ def classic_record(state: GroupState, after: Generation | None, at: Place, at_ms
 
 def _without_members(state: GroupState, after: Generation, at_ms: int) -> None:
     """Where the log begins, or a group does: Kafka 4 writes a generation 0 when it makes one."""
-    state.times.own({}, at_ms)
+    state.times.own({}, at_ms, after.generation)
     state.resettling = ""
 
 
@@ -100,7 +100,7 @@ def _classic_rebalance(state: GroupState, case: Case) -> None:
     add(state, case, duration_ms, duration_is, silent)
     state.withheld = withheld(before, after)
     remember(state, after)
-    state.times.own(owners(after.members), at_ms)
+    state.times.own(owners(after.members), at_ms, after.generation)
     if after.protocol_type != "consumer" and after.members:
         state.times.disown()
 

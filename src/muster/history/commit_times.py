@@ -9,6 +9,11 @@ never falls: it stands still where clocks differ by a little, and goes on from w
 more. Where a record has a time that no calendar has, it stands still too. All rules compare these times; rows show the
 records' own.
 
+**Strangers.** A member learns of the generation that takes a partition away, and commits it once more before it joins
+the next. So a commit by a former owner of the generation before is not taken for a stranger's. While a group is
+empty, Kafka takes commits from any client, those of an operator's tool among them; one that comes again and again is a
+program's.
+
 **Tenure.** A commit says nothing of its member. It is taken as that of the partition's owner, from when the owner got
 the partition on: the member's tenure, which a rebalance that leaves it the partition does not end.
 """
@@ -89,7 +94,11 @@ NO_SIGNS = Signs(0, NEVER, NEVER, NEVER)
 _LAST, _MOVED_ON, _COUNT, _LONGEST, _OFFSET, _SINCE, _OWNED, _NOTED = range(8)
 _SIGNS = 4
 """The first rows of the columns."""
-_EMPTY = (NEVER, NEVER, 0, NEVER, NEVER, NEVER, 1, 0)
+_EMPTY = (NEVER, NEVER, 0, NEVER, NEVER, NEVER, 2, 0)
+_NOW, _BEFORE, _UNOWNED = 2, 1, 0
+"""Whose a partition is, in the column _OWNED: a member's now; a member's in the generation before; neither."""
+_HABIT = 3
+"""How many commits of a partition in an empty group are a program's, not a reset."""
 
 
 # Below, `columns[ROW][numbers]` in place of `columns[ROW, numbers]`: numpy takes a tenth of the time for a few numbers.
@@ -107,7 +116,11 @@ class CommitTimes:
     owners: dict[TopicPartition, str] = field(default_factory=dict)
     owners_known: bool = False
     has_strangers: bool = False
-    """There are partitions that no member owns, and what is said of commits for them has not been said."""
+    """There are partitions that no member owns."""
+    generation: int = NEVER
+    """In which the owners own."""
+    others: int = _UNOWNED
+    """Whose partitions are of which nothing is known: `_BEFORE` where the log lacks the generation before."""
     began_ms: int = NEVER
     """When the owners were last said: the generation's beginning."""
     columns: Int64s = field(default_factory=lambda: _blank(8))
@@ -122,12 +135,12 @@ class CommitTimes:
             if found >= self.columns.shape[1]:
                 self.columns = np.concatenate([self.columns, _blank(max(8, found))], axis=1)
                 self.lists = None
-            self.columns[_OWNED][found] = not self.owners_known
+            self.columns[_OWNED][found] = self.others if self.owners_known else _NOW
             self.has_strangers |= self.owners_known
         return found
 
-    def own(self, owners: dict[TopicPartition, str], now_ms: int) -> None:
-        """Say which member owns what from now on."""
+    def own(self, owners: dict[TopicPartition, str], now_ms: int, generation: int) -> None:
+        """Say which member owns what from now on; a generation may say so more than once."""
         former = self.owners
         changed = [self.number(place) for place, member_id in owners.items() if former.get(place) != member_id]
         dropped = [self.number(place) for place in former if place not in owners]
@@ -138,15 +151,17 @@ class CommitTimes:
             columns[_COUNT][numbers] = 0
             columns[_LONGEST][numbers] = NEVER
             self.lists = None
-        if self.owners_known:
-            columns[_OWNED][changed] = 1
-            columns[_OWNED][dropped] = 0
-        else:
-            columns[_OWNED] = 0
-            columns[_OWNED][[self.index[place] for place in owners]] = 1
-        if self.has_strangers:
+        owned = columns[_OWNED]
+        if not self.owners_known or generation != self.generation:
+            follows = generation == self.generation + 1 if self.owners_known else generation <= 1
+            self.others = _UNOWNED if follows or not owners else _BEFORE
+            owned[(owned != _NOW) | (not self.owners_known)] = self.others
+        owned[dropped] = _BEFORE if owners else _UNOWNED
+        owned[changed if self.owners_known else [self.index[place] for place in owners]] = _NOW
+        if self.has_strangers and generation != self.generation:
             columns[_NOTED] = 0
-        self.owners, self.owners_known, self.began_ms = owners, True, now_ms
+        self.owners, self.owners_known = owners, True
+        self.generation, self.began_ms = generation, now_ms
         self.has_strangers = len(owners) < len(self.index)
 
     def disown(self) -> None:
@@ -277,12 +292,17 @@ class Stretches:
         if not known.has_strangers:
             return
         columns, numbers = known.columns, self.numbers[first:end]
-        strange = (columns[_OWNED][numbers] == 0) & (columns[_NOTED][numbers] == 0) & (offsets >= 0)
-        if strange.any():
-            found = np.flatnonzero(strange)
-            for at in (found[np.unique(numbers[found], return_index=True)[1]] + first).tolist():
-                self.notes.append((at, self._row(at, "non_member")))
-            columns[_NOTED][numbers[found]] = 1
+        told = 1 if known.owners else _HABIT
+        strange = (columns[_OWNED][numbers] == _UNOWNED) & (columns[_NOTED][numbers] < told) & (offsets >= 0)
+        if not strange.any():
+            return
+        found = np.flatnonzero(strange)
+        found = found[np.argsort(numbers[found], kind="stable")]
+        of, begins, counts = np.unique(numbers[found], return_index=True, return_counts=True)
+        wanted = told - columns[_NOTED][of] - 1
+        for at in (found[(begins + wanted)[counts > wanted]] + first).tolist():
+            self.notes.append((at, self._row(at, "non_member")))
+        columns[_NOTED][of] = np.minimum(columns[_NOTED][of] + counts, told)
 
     def _row(self, at: int, kind: str) -> CommitNote:
         topic, partition = self._places[int(self._commits.partition[at])]

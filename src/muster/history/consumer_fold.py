@@ -141,7 +141,7 @@ def seal(state: GroupState, epoch: OpenEpoch, pending: Pending, ended_ms: int | 
 def own(state: GroupState) -> None:
     """See which member owns what, if that has changed since it was last asked for."""
     if state.owners_are_stale and state.epoch is not None:
-        state.times.own(state.table.owners(state.limits.topic_names), state.heard_ms)
+        state.times.own(state.table.owners(state.limits.topic_names), state.heard_ms, state.epoch.number)
     state.owners_are_stale = False
 
 

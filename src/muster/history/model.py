@@ -284,8 +284,8 @@ class CommitNote:
     partition: int
     at_ms: int
     kind: str
-    """`rewind` (an offset below the last one), `non_member` (the group had no member with this partition), `deleted`
-    (a tombstone: expired, or deleted by an operator)."""
+    """`rewind` (an offset below the last one), `non_member` (no member had this partition in this generation or the one
+    before; of an empty group: its third commit), `deleted` (a tombstone: expired, or deleted by an operator)."""
     offset: int
     previous_offset: int
 

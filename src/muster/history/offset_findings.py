@@ -154,13 +154,18 @@ def rewinds(view: View) -> Said | None:
 
 
 def commits_by_others(view: View) -> Said | None:
-    """Two programs with one group id, of which one assigns its partitions by hand."""
+    """Offsets of partitions that no member has: Kafka takes them from members, in transactions, and while the group is
+    empty from any client."""
     seen = [note for note in view.notes if note.kind == "non_member"]
     if not seen or not any(each.members for each in view.generations):
         return None
     places = listed(sorted({f"{note.topic}-{note.partition}" for note in seen}))
-    what = f"A client that is no member commits to the group, {count(len(seen), 'time')}: {places}"
-    advice = "Give the program that assigns partitions by hand a group.id of its own: the two overwrite each other."
+    advice = (
+        "If a program that assigns its partitions by hand shares this group.id, give it one of its own: the two "
+        "overwrite each other. Else a member commits partitions that it does not own, or a transactional producer "
+        "sends offsets without the group's metadata."
+    )
+    what = f"Offsets were committed for partitions that no member had: {places}"
     return Said("commits_by_others", what, advice, since_ms=seen[0].at_ms)
 
 

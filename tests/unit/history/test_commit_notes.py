@@ -1,0 +1,140 @@
+"""Whose commits are noted as those of a client that is no member: nobody's who may be one, or an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from muster.history.fold import finish, fold, start
+from muster.history.model import CommitNote, Limits
+from tests.support.group_log import GroupLog, M
+
+A, B = M("a-1", "t:0-1"), M("b-1", "t:2-3")
+GIVES_UP = A.with_(has="t:0")
+"""a-1, which t:1 is taken from."""
+
+
+def begun(*members: M, number: int = 1) -> GroupLog:
+    log = GroupLog().generation(0, []).wait(3_000) if number == 1 else GroupLog()
+    return log.generation(number, members, protocol="cooperative-sticky").commits("t:0-3", 20_000)
+
+
+def gives_up(protocol: str = "cooperative-sticky") -> GroupLog:
+    """The first phase of a cooperative rebalance: the former owner commits what it gives up."""
+    log = begun(A, B).generation(2, [GIVES_UP, B, M("c-1")], protocol=protocol)
+    return log.wait(500).commit("t:1")
+
+
+def gives_up_again_and_again() -> GroupLog:
+    return gives_up().wait(500).commit("t:1").wait(500).commit("t:1")
+
+
+def commits_in_the_second_phase() -> GroupLog:
+    log = gives_up().generation(3, [GIVES_UP, B, M("c-1", "t:1")], protocol="cooperative-sticky")
+    return log.wait(500).commit("t:0-3")
+
+
+def commits_two_generations_later() -> GroupLog:
+    """t:1 is nobody's for two generations."""
+    return gives_up().generation(3, [GIVES_UP, B], protocol="cooperative-sticky").wait(500).commit("t:1")
+
+
+def commits_what_nobody_ever_had() -> GroupLog:
+    return begun(A, B).commit("t:9").wait(500).commit("t:9")
+
+
+def commits_what_nobody_has_in_two_generations() -> GroupLog:
+    log = commits_what_nobody_ever_had().generation(2, [A, B], protocol="cooperative-sticky")
+    return log.wait(500).commit("t:9")
+
+
+def the_log_begins_between_two_phases() -> GroupLog:
+    """Who had t:1 in generation 6 is not in the log any more."""
+    return begun(GIVES_UP, B.with_(has="t:2-3"), number=7)
+
+
+def the_log_begins_and_nobody_takes_it() -> GroupLog:
+    log = begun(GIVES_UP, B, number=7).generation(8, [GIVES_UP, B], protocol="cooperative-sticky")
+    return log.wait(500).commit("t:1")
+
+
+def a_generation_is_missing() -> GroupLog:
+    """Kafka writes no generation that did not become stable, and compaction takes others."""
+    return begun(A, B).generation(3, [GIVES_UP, B], protocol="cooperative-sticky").wait(500).commit("t:8")
+
+
+def an_operator_resets_an_empty_group() -> GroupLog:
+    log = begun(A, B).generation(2, []).wait(5_000).commit("t:0-3", by=1_000)
+    return log.wait(60_000).commit("t:0-3", by=1_000)
+
+
+def a_program_commits_in_an_empty_group() -> GroupLog:
+    return begun(A, B).generation(2, []).commits("t:0-1", 60_000)
+
+
+def offsets_alone() -> GroupLog:
+    return GroupLog().commits("t:0-1", 60_000)
+
+
+def modern(number: int, *members: M) -> Callable[[GroupLog], GroupLog]:
+    def write(log: GroupLog) -> GroupLog:
+        for each in members:
+            log.member(each)
+        return log.epoch(number).target(number, members).standing(number, *members)
+
+    return write
+
+
+def a_modern_member_gives_up() -> GroupLog:
+    """It has said that it gave t:1 up, and others come forward, before its last commit of it."""
+    log = modern(1, A, B)(GroupLog()).commits("t:0-3", 20_000)
+    log = modern(2, GIVES_UP, B, M("c-1", "t:1"))(log)
+    log.gone(M("c-1")).standing(2, B)
+    return log.wait(100).commit("t:1")
+
+
+def a_modern_group_and_a_stranger() -> GroupLog:
+    log = modern(1, A, B)(GroupLog()).commits("t:0-3", 20_000)
+    return log.commit("t:9").standing(1, A).wait(100).commit("t:9")
+
+
+CASES: list[tuple[Callable[[], GroupLog], list[int]]] = [
+    (gives_up, []),
+    (gives_up_again_and_again, []),
+    (commits_in_the_second_phase, []),
+    (commits_two_generations_later, [1]),
+    (commits_what_nobody_ever_had, [9]),
+    (commits_what_nobody_has_in_two_generations, [9, 9]),
+    (the_log_begins_between_two_phases, []),
+    (the_log_begins_and_nobody_takes_it, [1]),
+    (a_generation_is_missing, []),
+    (an_operator_resets_an_empty_group, []),
+    (a_program_commits_in_an_empty_group, [0, 1]),
+    (offsets_alone, []),
+    (a_modern_member_gives_up, []),
+    (a_modern_group_and_a_stranger, [9]),
+]
+
+
+@pytest.mark.parametrize(("story", "strange"), CASES)
+def test_whose_commits_are_a_strangers(story: Callable[[], GroupLog], strange: list[int]) -> None:
+    notes = [note for note in story().history().notes if note.kind == "non_member"]
+    assert [note.partition for note in notes] == strange
+
+
+@pytest.mark.parametrize(("story", "strange"), CASES)
+def test_where_a_chunk_ends_changes_nothing(story: Callable[[], GroupLog], strange: list[int]) -> None:
+    log = story()
+    state = start(log.group, Limits())
+    notes: list[CommitNote] = []
+    for at in range(log.offset + 1):
+        notes += fold(state, log.chunk(at, at + 1)).notes
+    notes += finish(state, log.now).notes
+    assert notes == log.history().notes
+
+
+def test_the_third_commit_in_an_empty_group_is_the_one_that_is_noted() -> None:
+    log = begun(A, B).generation(2, []).commits("t:0", 60_000, every=5_000)
+    empty_ms = log.now - 60_000
+    assert [note.at_ms - empty_ms for note in log.history().notes] == [15_000]
