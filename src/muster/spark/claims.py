@@ -24,7 +24,9 @@ Batches: at most one.
 7.  Commits never go back within an epoch.
 8.  `resume_position`, a table, says where a partition starts that the query has read before. It has to tell a commit of
     this query from one of another member, so a gained partition is not read before the group holds its start under
-    this query's name.
+    this query's name. The note of a commit also has the number of the last batch that was done when it was made. A
+    commit made before a range was done shows that a later one was lost. A commit made since then is deliberate: an
+    operator's reset, or another member's offset, that the query has obeyed and noted under its own name.
 9.  Replay after a restart reads the claims whole (`strict`), or only what is owned and not committed (`trim`).
 10. Executors read fixed ranges and never talk to the group.
 11. At the end, a batch known to be done is committed before the member leaves; the face does both.
@@ -74,13 +76,13 @@ class BatchState(Enum):
 
 
 def resume_position(
-    committed: int | None, done: Claim | None, resume: Resume = Resume.MAX, own: bool = True
+    committed: int | None, done: Claim | None, resume: Resume = Resume.MAX, earlier: bool = True
 ) -> int | None:
     """Where a gained partition starts; None leaves it to the reset policy (`startingOffsets`).
 
-    `own` says that this query made the commit. If its own commit lies within what the query has done, a later commit
-    was lost. A commit of another client there comes from an operator that wants records read again, or from another
-    member that has read on from there.
+    `earlier` says that this query made the commit, and before it had done the range. If such a commit lies within the
+    range, a later one was lost. Any other commit there comes from an operator that wants records read again, or from
+    another member that has read on from there; this query may have noted it under its own name since.
 
     | committed                   | done by this query | max       | group     | checkpoint |
     |-----------------------------|--------------------|-----------|-----------|------------|
@@ -88,15 +90,15 @@ def resume_position(
     | c                           | nothing            | c         | c         | c          |
     | none                        | [from, to)         | to        | to        | to         |
     | c < from: set back          | [from, to)         | c         | c         | to         |
-    | from <= c <= to, own        | [from, to)         | to        | c         | to         |
-    | from <= c <= to, another's  | [from, to)         | c         | c         | to         |
+    | from <= c <= to, earlier    | [from, to)         | to        | c         | to         |
+    | from <= c <= to, any other  | [from, to)         | c         | c         | to         |
     | c > to: others read         | [from, to)         | c         | c         | to         |
     """
     if done is None:
         return committed
     if committed is None or resume is Resume.CHECKPOINT:
         return done.end
-    if resume is Resume.MAX and own and done.start <= committed <= done.end:
+    if resume is Resume.MAX and earlier and done.start <= committed <= done.end:
         return done.end
     return committed
 
@@ -198,6 +200,8 @@ class QueryClaims:
         self._drain: _Drain | None = None
         self._done: Claims = {}
         """Claims that the query has finished and the group has not acknowledged."""
+        self._done_by: dict[TopicPartition, int] = {}
+        """The number of the batch by whose end each of them was done."""
         self._started = False
         self._restarted = False
         self._trimmed: dict[int, Claims] = {}
@@ -350,16 +354,27 @@ class QueryClaims:
         if batch is not None and partition in batch.offset.claims:
             return  # rules 6 and 9: after the batch
         done = self._done.get(partition)
-        owned.position = resume_position(owned.committed, done, self._resume, self._is_own(owned.note))
+        earlier = self._is_own(owned.note) and self._number(owned.note) < self._done_by.get(partition, 0)
+        owned.position = resume_position(owned.committed, done, self._resume, earlier)
         if done is not None and owned.position != done.end:
             # The group was set back, or other members went on: what was done before no longer counts. If it were kept,
             # an operator's wish to have a range read again would be taken half-way for a lost commit.
             del self._done[partition]
 
+    def _note(self) -> str:
+        """The metadata of this query's commits: its name, and the last batch that is done."""
+        return f"spark:{self._name}/{self._seq - (self._batch is not None)}"
+
     def _is_own(self, note: str) -> bool:
         """Whether a commit's metadata is this query's. Older versions, whose offsets lack the name, wrote none."""
         name = note.rpartition("/")[0]
         return bool(name) and (name == f"spark:{self._name}" or (self._older_names and name == "spark"))
+
+    def _number(self, note: str) -> int:
+        """The last batch that was done when this query made a commit; -1 where the note does not say: older versions
+        had the number of the batch under way."""
+        name, _, number = note.rpartition("/")
+        return int(number) if name != "spark" and number.isdecimal() else -1
 
     def _may_read(self, owned: _Owned) -> bool:
         return not self._notes_first or owned.committed is None or self._is_own(owned.note)
@@ -446,7 +461,7 @@ class QueryClaims:
         elif not self._started and offset.seq:
             self._started = True
             again = self._remember(offset)
-            self._done.update(offset.uncommitted)
+            self._add_done(offset.uncommitted, offset.seq - 1)
             self._batch = _Batch(offset, BatchState.PLANNED, replayed=True)
             self._recreated(again)
             self._unknow({**offset.uncommitted, **offset.claims})
@@ -492,11 +507,17 @@ class QueryClaims:
         """A batch is done: positions move for partitions owned since its claim; the rest is remembered (rule 6)."""
         read = self._trimmed.pop(batch.offset.seq, batch.offset.claims)
         read = {partition: claim for partition, claim in read.items() if self._is_same(partition.topic, batch.offset)}
-        self._done.update(QueryOffset(batch.offset.seq, read, uncommitted=self._done).finished())
+        finished = QueryOffset(batch.offset.seq, read, uncommitted=self._done).finished()
+        self._add_done({partition: finished[partition] for partition in read}, batch.offset.seq)
         for partition, claim in read.items():
             if self._is_under(partition, batch.epochs.get(partition)):
                 self._owned[partition].position = claim.end
         self._settle()
+
+    def _add_done(self, done: Claims, batch: int) -> None:
+        """Ranges were done by the end of the batch with this number."""
+        self._done.update(done)
+        self._done_by.update(dict.fromkeys(done, batch))
 
     def _is_same(self, topic: str, offset: QueryOffset) -> bool:
         """Whether a topic is still the one that an offset is about."""
@@ -520,7 +541,8 @@ class QueryClaims:
             # A trimmed replay may have skipped what other members owned then, which the checkpoint does not tell: of
             # these claims only the beginning is sure.
             finished = {partition: Claim(claim.start, claim.start) for partition, claim in finished.items()}
-        self._done.update(finished)
+        self._add_done(finished, start.seq - 1)
+        self._add_done({partition: finished[partition] for partition in start.claims}, start.seq)
         self._recreated(again)
         self._unknow(self._done)
 
@@ -544,8 +566,13 @@ class QueryClaims:
     # --- commits (rules 5 to 7) --------------------------------------------------------------------------------------
 
     def to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Positions that the group does not know yet: of done batches, of resolved gains and of the reset policy."""
-        note = f"spark:{self._name}/{self._seq}"
+        """Positions that the group does not know yet: of done batches, of resolved gains and of the reset policy.
+
+        None before Spark has said where the query stands: without its name in the checkpoint, and what it has done, a
+        commit would hide that an earlier one was lost."""
+        if not self._started:
+            return {}
+        note = self._note()
         return {
             partition: OffsetAndMetadata(owned.position, metadata=note)
             for partition, owned in self._owned.items()
@@ -562,7 +589,7 @@ class QueryClaims:
         if not self._is_under(partition, epoch):
             return
         owned = self._owned[partition]
-        owned.committed, owned.note = offset, f"spark:{self._name}/{self._seq}"
+        owned.committed, owned.note = offset, self._note()
         done = self._done.get(partition)
         if done is not None and done.end <= offset:
             del self._done[partition]

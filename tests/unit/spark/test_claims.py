@@ -41,7 +41,7 @@ def test_where_a_partition_starts(committed, done, by_max, by_group, by_checkpoi
 
 @pytest.mark.parametrize("committed", [None, 0, 99, 100, 150, 200, 201])
 def test_what_somebody_else_committed_is_obeyed_unless_the_checkpoint_is_to_be_believed(committed):
-    start = {resume: resume_position(committed, DONE, resume, own=False) for resume in Resume}
+    start = {resume: resume_position(committed, DONE, resume, earlier=False) for resume in Resume}
     obeyed = 200 if committed is None else committed
     assert start == {Resume.MAX: obeyed, Resume.GROUP: obeyed, Resume.CHECKPOINT: 200}
 

@@ -128,13 +128,74 @@ def test_an_acknowledged_part_of_what_is_done_leaves_the_rest_to_be_remembered()
 
 def test_an_offset_of_an_older_version_is_read():
     old = {"v": 1, "seq": 2, "gen": 1, "claims": {"flights": {"0": [10, 60]}}}
-    for note, start in (("spark/2", 60), ("spark:q/2", 60), ("", 30), ("spark:p/2", 30)):
+    for note, start in (("spark/2", 60), ("spark:q/1", 60), ("spark:q/2", 30), ("", 30), ("spark:p/2", 30)):
         again = Query(old, name="q")
         again.asks()
         again.gains({P0: 30}, note)
         again.commits()
         assert again.asks(p0=100) == {0: (start, 100)}
         assert (again.end["query"], again.end["topics"]) == ("q", {"flights": ["id1", 3]})
+
+
+@pytest.mark.parametrize("where", [10, 30, 60])
+def test_a_reset_that_was_obeyed_stays_obeyed_if_the_query_is_killed_before_it_has_read(where):
+    note = ""
+    for _ in range(3):
+        again = Query(finished_run(name="q", notes_first=False).offset, name="q")
+        again.asks()
+        again.gains({P0: where}, note)
+        note = again.claims.to_commit()[P0].metadata if note == "" else note
+        assert note == "spark:q/1"
+        assert again.claims.positions() == {P0: where}
+    assert again.asks(p0=100) == {0: (where, 100)}
+
+
+def test_what_a_reset_has_made_void_is_not_remembered_over_later_batches():
+    again = Query(finished_run(name="q", notes_first=False).offset, name="q")
+    again.asks()
+    again.gains({P0: 30}, note="").gains({P1: 0}, note="")
+    assert again.commits() == {0: 30, 1: 0}
+    again.loses(P0)
+    for end in (5, 9, 14):
+        again.batch(p1=end)
+        again.commits()
+    last = Query(again.offset, name="q")
+    last.asks()
+    assert last.gains({P0: 30}, "spark:q/1").asks(p0=100) == {0: (30, 100)}
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_reset_that_was_obeyed_while_another_partition_was_read_stays_obeyed(done):
+    """Killed in that batch, which is replayed, or after it."""
+    query = Query(finished_run(name="q", notes_first=False).offset, name="q")
+    query.asks()
+    assert query.gains({P1: 0}, "spark:q/1").asks(p1=5) == {1: (0, 5)}
+    again = Query(query.end, name="q")
+    again.end = query.end
+    if not done:
+        again.plans()
+    again.is_done()
+    assert again.gains({P0: 30}, "spark:q/1").asks(p0=100) == {0: (30, 100)}
+
+
+def test_a_note_has_the_number_of_the_last_batch_that_is_done():
+    query = Query(name="q").gains({P0: 10, P1: 0}, note="")
+    assert query.asks(p0=60) is None
+    assert {o.metadata for o in query.claims.to_commit().values()} == {"spark:q/0"}
+    query.commits()
+    assert query.asks() == {0: (10, 60)}
+    query.loses(P1).gains({P1: 3}, note="")
+    assert query.claims.to_commit()[P1].metadata == "spark:q/0"
+    query.plans()
+    query.is_done()
+    assert query.claims.to_commit()[P0].metadata == "spark:q/1"
+
+
+def test_nothing_is_committed_before_spark_has_said_where_the_query_stands():
+    """Under a name that is not the checkpoint's, it would hide that the last run's commit was lost."""
+    again = Query(finished_run(name="q", notes_first=False).offset, name="new").gains({P0: 10}, "spark:q/0")
+    assert again.commits() == {}
+    assert again.asks(p0=100) == {0: (60, 100)}
 
 
 @pytest.mark.parametrize("where", [10, 30, 60])

@@ -46,6 +46,7 @@ class World:
         self.others_read = []
         self.told = []
         self.skipped = set()  # by the operator's will, or there before the beginning
+        self.resets = []  # those of `set_to`: partition, offset, and how many batches were done
         self.runs = 0
         self.start_query()
 
@@ -170,6 +171,9 @@ class World:
     def lose(self):
         self.claims.revoked(self.claims.owned())
 
+    def lose_one(self):
+        self.claims.revoked(self.claims.owned()[:1])
+
     def other_takes(self):
         for partition in self.free():
             self.other[partition] = self.committed.get(partition, (self.logs[partition].start,))[0]
@@ -212,6 +216,12 @@ class World:
                 self.skipped.update(log.records)
             self.foreign += 1
 
+    def set_to(self, offsets):
+        """`--to-offset` for each partition, of a group whose only member was killed."""
+        for partition, offset in offsets.items():
+            self.committed[partition] = offset, ""
+            self.resets.append((partition, offset, len(self.commit_log)))
+
     def grow(self):
         self.logs.setdefault(P2, Log())
 
@@ -237,12 +247,12 @@ class World:
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
-    def settle(self):
+    def settle(self, triggers=300):
         """Everything runs to its end in good order."""
         self.other_leaves()
         self.notice()
         self.gain()
-        for _ in range(300):
+        for _ in range(triggers):
             self.finish()
             self.idle_trigger()
             self.commit()
@@ -315,6 +325,50 @@ def test_in_good_order_the_group_reads_everything_once(actions):
     world = play(actions)
     assert sorted(world.mine() + world.others_read) == list(range(world.count))
     assert not world.told
+
+
+# --- resets between runs that are killed ------------------------------------------------------------------------------
+
+READS = ("trigger", "commit_unheard", "commit", "finish", "hear", "commit", "idle_trigger", "commit")
+JOINS_FIRST = ("gain", "commit_unheard", "commit", *READS, *READS, *READS)
+ASKS_FIRST = ("trigger", "gain", "commit_unheard", "commit", *READS, *READS, *READS)
+LOSES_ONE = ("trigger", "gain", "commit", "lose_one", *READS, *READS, "gain", *READS)
+
+RUNS = st.tuples(
+    st.sampled_from([JOINS_FIRST, ASKS_FIRST, LOSES_ONE]).flatmap(
+        lambda steps: st.integers(0, len(steps)).map(lambda n: steps[:n])
+    ),
+    st.dictionaries(st.sampled_from([P0, P1]), st.integers(0, 9), max_size=2),
+)
+"""A run up to the step after which it is killed; then the operator's reset of some partitions, or of none."""
+
+
+def batches_with(world, partition, offset, first):
+    """In how many batches, from the one with this number on, the sink has the record."""
+    (record,) = world.logs[partition].between(offset, offset + 1)
+    return sum(record in records for batch, records in world.sink.items() if batch >= first)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(RUNS, min_size=1, max_size=6))
+def test_a_reset_is_obeyed_wherever_the_query_is_killed_around_it(runs):
+    world = World()
+    for _ in range(3):
+        world.produce()
+    for steps, offsets in runs:
+        for step in steps:
+            getattr(world, step)()
+        world.crash()
+        world.set_to(offsets)
+    world.settle(20)
+    for partition, log in world.logs.items():
+        resets = [(offset, done) for reset, offset, done in world.resets if reset == partition]
+        start, done = resets[-1] if resets else (0, 0)
+        for offset in range(start, log.end):
+            assert batches_with(world, partition, offset, done), f"{partition} {offset} was passed over after a reset"
+        for offset in range(log.end):
+            wanted = 1 + sum(start <= offset for start, _ in resets)
+            assert batches_with(world, partition, offset, 0) <= wanted, f"{partition} {offset} was read once too often"
 
 
 @settings(max_examples=200, deadline=None)

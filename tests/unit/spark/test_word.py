@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import tempfile
 from types import SimpleNamespace
 
@@ -128,6 +129,52 @@ def test_a_folder_that_others_can_enter_is_not_used(tmp_path):
     found.parent.chmod(0o777)
     assert socket_path("q") is None
     assert while_listening(lambda: tell(END)) == []
+
+
+def _private(tmp_path):
+    made = tmp_path / "private"
+    made.mkdir(mode=0o700)
+    return made
+
+
+def _link_of_another(tmp_path, folder):
+    folder.symlink_to(_private(tmp_path))
+    if os.getuid() == 0:
+        os.lchown(folder, 65534, 65534)
+
+
+def _folder_of_another(tmp_path, folder):
+    if os.getuid() != 0:
+        folder.symlink_to("/")  # only root can give a folder away; the file system's root is nobody else's
+        return
+    folder.mkdir(mode=0o700)
+    os.chown(folder, 65534, 65534)
+
+
+PLANTED = {
+    "a link to a private folder": lambda tmp_path, folder: folder.symlink_to(_private(tmp_path)),
+    "another user's link to a private folder": _link_of_another,
+    "a link to nothing": lambda tmp_path, folder: folder.symlink_to(tmp_path / "nothing"),
+    "a file": lambda tmp_path, folder: folder.touch(mode=0o700),
+    "another user's folder": _folder_of_another,
+    "a folder that the group may read": lambda tmp_path, folder: folder.mkdir(mode=0o750),
+}
+
+
+@pytest.mark.parametrize("planted", PLANTED.values(), ids=PLANTED)
+def test_what_another_user_has_put_in_the_folder_s_place_is_not_used(tmp_path, planted):
+    """The temporary folder is everybody's: a link there would have sockets made, and files removed, where it leads."""
+    usual = socket_path("q")
+    assert usual is not None
+    usual.parent.rmdir()
+    planted(tmp_path, usual.parent)
+    kept = tmp_path / "private" / usual.name
+    if kept.parent.exists():
+        kept.write_text("not a socket")
+    assert socket_path("q") is None
+    assert while_listening(lambda: tell(END)) == []
+    assert not kept.parent.exists() or (list(kept.parent.iterdir()), kept.read_text()) == ([kept], "not a socket")
+    assert not (tmp_path / "nothing").exists()
 
 
 def test_a_path_that_is_too_long_for_a_socket_does_without(monkeypatch, tmp_path):
