@@ -70,7 +70,7 @@ format = $(BIN)/ruff format --quiet --diff $(CODE)
 lint = $(BIN)/ruff check --quiet $(CODE)
 types = $(BIN)/mypy
 layers = $(BIN)/lint-imports --no-logo
-generated = $(BIN)/python -m muster.protocol.codegen --check
+generated = $(BIN)/python -m muster.protocol.codegen --check && $(BIN)/python -m tools.typed_settings --check
 locks = $(BIN)/python tools/lock.py --check
 hygiene = $(BIN)/python tools/hygiene.py
 

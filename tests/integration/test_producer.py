@@ -19,6 +19,7 @@ from confluent_kafka import Consumer as Confluent
 from confluent_kafka import TopicPartition as Place
 
 from muster.client.admin import Admin
+from muster.client.async_consumer import AsyncConsumer
 from muster.client.async_producer import AsyncProducer
 from muster.client.core.admin import NewTopic
 from muster.client.core.produce.partitioner import partition_for_key
@@ -121,7 +122,10 @@ async def test_the_async_face_and_each_level_of_acks(bootstrap, acks):
         futures = [await producer.send(name, b"%d" % number) for number in range(1000)]
         await producer.flush()
         offsets = [(await future).offset for future in futures]
-        assert await producer.partitions_for(name) == [0]
+        (partition,) = await producer.partitions_for(name)
+    async with AsyncConsumer(bootstrap_servers=bootstrap) as consumer:
+        assert await consumer.partitions_for(name) == [partition]
+    assert partition.leader is not None
     assert offsets == ([-1] * 1000 if acks == 0 else list(range(1000)))
     (found,) = await asyncio.to_thread(read_confluent, bootstrap, name, 1, 1000)
     assert [value for _, value, *_ in found] == [b"%d" % number for number in range(1000)]

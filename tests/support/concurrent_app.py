@@ -67,7 +67,7 @@ def main() -> None:
     if mode == "async":
         asyncio.run(AsyncConcurrentConsumer(settings, handle_async, **chosen).run())
     else:
-        ConcurrentConsumer(settings, handle, workers=mode, **chosen).run()
+        ConcurrentConsumer(settings, handle, workers="threads" if mode == "threads" else "processes", **chosen).run()
     print("ended in good order", flush=True)
 
 

@@ -20,7 +20,7 @@ from random import Random
 
 from muster.client.core.concurrent.core import ConcurrentCore
 from muster.client.core.concurrent.encoding import decode, space
-from muster.client.core.concurrent.rules import Failure, Retry, Rules
+from muster.client.core.concurrent.rules import Failure, Order, Retry, Rules
 from muster.client.core.concurrent.work import Job
 from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
@@ -85,7 +85,8 @@ class World:
         self.lives = 0
         self.repeats = 0
         self.allowed_repeats = 0
-        order = rng.choice(["key", "key", "key", "partition", "unordered"])
+        orders: list[Order] = ["key", "key", "key", "partition", "unordered"]
+        order = rng.choice(orders)
         self.rules = Rules(
             order=order,
             concurrency=rng.choice([1, 3, 10]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Coroutine, Iterable, Mapping
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from muster.client import forks
 from muster.client.async_admin import AsyncAdmin
@@ -29,13 +29,16 @@ from muster.client.loop import LoopThread
 from muster.errors import KafkaError
 from muster.model import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 
+if TYPE_CHECKING:
+    from muster.client.typed_settings import AdminKeywords
+
 V = TypeVar("V")
 
 
 class Admin(forks.StaysHere):
     """Administers a cluster, from any thread: `AsyncAdmin` with blocking calls."""
 
-    def __init__(self, settings: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+    def __init__(self, settings: Mapping[str, Any] | None = None, /, **more: Unpack[AdminKeywords]) -> None:
         self._admin = AsyncAdmin(settings, **more)
         self._thread = LoopThread("muster-admin", self._admin.close)
 
@@ -47,7 +50,7 @@ class Admin(forks.StaysHere):
         """Close the connections and stop the thread."""
         self._thread.close()
 
-    def __enter__(self) -> Admin:
+    def __enter__(self) -> Self:
         self.start()
         return self
 

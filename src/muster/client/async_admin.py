@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from muster.client import forks
 from muster.client.administration.cluster import ClusterPart
@@ -19,6 +19,9 @@ from muster.client.administration.topics import TopicsPart
 from muster.client.calls import BrokerCalls
 from muster.client.config import AdminConfig
 
+if TYPE_CHECKING:
+    from muster.client.typed_settings import AdminKeywords
+
 
 class AsyncAdmin(TopicsPart, PartitionsPart, GroupsPart, ClusterPart, forks.StaysHere):
     """Administers a cluster, from asyncio. Settings are those of `AdminConfig`.
@@ -27,7 +30,7 @@ class AsyncAdmin(TopicsPart, PartitionsPart, GroupsPart, ClusterPart, forks.Stay
         await admin.create_topics([NewTopic("flights", num_partitions=8)])
     """
 
-    def __init__(self, settings: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+    def __init__(self, settings: Mapping[str, Any] | None = None, /, **more: Unpack[AdminKeywords]) -> None:
         self._config = AdminConfig.of(settings, **more)
         self._calls = BrokerCalls(self._config)
 
@@ -39,7 +42,7 @@ class AsyncAdmin(TopicsPart, PartitionsPart, GroupsPart, ClusterPart, forks.Stay
         """Close the connections."""
         await self._calls.close()
 
-    async def __aenter__(self) -> AsyncAdmin:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from muster.client import forks
 from muster.client.config import ConsumerConfig
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from muster.client.arrow import ArrowReader
+    from muster.client.typed_settings import ConsumerKeywords
 
 T = TypeVar("T")
 
@@ -77,7 +78,7 @@ class AsyncConsumer(Questions):
         key_deserializer: GivenDeserializer | None = None,
         value_deserializer: GivenDeserializer | None = None,
         hooks: Sequence[ConsumerHooks] = (),
-        **more: Any,
+        **more: Unpack[ConsumerKeywords],
     ) -> None:
         deserializers = Deserializers(key_deserializer, value_deserializer)
         self._config = _named(ConsumerConfig.of(settings, **more))

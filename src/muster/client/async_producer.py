@@ -6,7 +6,7 @@ import asyncio
 import warnings
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from muster.client import forks
 from muster.client.config import ProducerConfig
@@ -25,7 +25,10 @@ from muster.client.producer_engine import (
 )
 from muster.client.serde import GivenSerializer, Serializers
 from muster.errors import ClosedError, KafkaTimeoutError
-from muster.model import RecordMetadata
+from muster.model import PartitionInfo, RecordMetadata
+
+if TYPE_CHECKING:
+    from muster.client.typed_settings import ProducerKeywords
 
 
 class AsyncProducer(forks.StaysHere):
@@ -48,7 +51,7 @@ class AsyncProducer(forks.StaysHere):
         value_serializer: GivenSerializer | None = None,
         partitioner: Partitioner | None = None,
         hooks: Sequence[ProducerHooks] = (),
-        **more: Any,
+        **more: Unpack[ProducerKeywords],
     ) -> None:
         config = ProducerConfig.of(settings, **more)
         self._hook = producer_hooks(hooks)
@@ -147,8 +150,12 @@ class AsyncProducer(forks.StaysHere):
         await self._ready()
         await self._engine.flush(timeout_ms)
 
-    async def partitions_for(self, topic: str) -> list[int]:
-        """The partitions of a topic."""
+    async def partitions_for(self, topic: str) -> list[PartitionInfo]:
+        """The partitions of a topic, and where they are; waits for it for `max_block_ms`.
+
+        Raises:
+            KafkaTimeoutError: no broker told of it.
+        """
         await self._ready()
         return await self._engine.partitions_for(topic)
 
@@ -190,7 +197,7 @@ class AsyncProducer(forks.StaysHere):
         if not loop.is_closed():
             loop.call_soon_threadsafe(self._engine.close_unattended, UNCLOSED_MS)
 
-    async def __aenter__(self) -> AsyncProducer:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 

@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from muster.client import other_names
 from muster.client.security.secret import Secret
@@ -22,6 +22,16 @@ C = TypeVar("C", bound="ClientConfig")
 _MAX_INT = 2**31 - 1
 
 _MAX_TEXT_BYTES = 2**15 - 1
+
+CHOICES: Final[dict[str, tuple[str, ...]]] = {
+    "acks": ("all", "-1", "0", "1"),
+    "auto_offset_reset": ("earliest", "latest", "none"),
+    "broker_version_fallback": ("0.8", "0.9"),
+    "compression_type": ("none", "gzip", "snappy", "lz4", "zstd"),
+    "isolation_level": ("read_uncommitted", "read_committed"),
+    "metadata_recovery_strategy": ("none", "rebootstrap"),
+}
+"""Settings that are one of a few words."""
 
 _INSTANCE_ID = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 """Kafka's own client refuses others too (JoinGroupRequest.validateGroupInstanceId)."""
@@ -62,10 +72,10 @@ class ClientConfig(SecurityConfig):
         if not self.bootstrap_servers:
             raise ConfigError("bootstrap_servers is empty: name at least one broker as host:port")
         for setting in fields(self):
-            _check_range(setting.name, getattr(self, setting.name))
-        if self.broker_version_fallback is not None:
-            _one_of("broker_version_fallback", self.broker_version_fallback, ("0.8", "0.9"))
-        _one_of("metadata_recovery_strategy", self.metadata_recovery_strategy, ("none", "rebootstrap"))
+            value = getattr(self, setting.name)
+            _check_range(setting.name, value)
+            if value is not None and setting.name in CHOICES:
+                _one_of(setting.name, str(value), CHOICES[setting.name])
         self.check_security()
         self._check()
 
@@ -140,8 +150,6 @@ class ConsumerConfig(ClientConfig):
             raise ConfigError(
                 "partition_assignment_strategy is empty: name at least one, for example cooperative-sticky"
             )
-        _one_of("auto_offset_reset", self.auto_offset_reset, ("earliest", "latest", "none"))
-        _one_of("isolation_level", self.isolation_level, ("read_uncommitted", "read_committed"))
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise ConfigError(
                 f"heartbeat_interval_ms ({self.heartbeat_interval_ms}) must be below session_timeout_ms "
@@ -190,8 +198,6 @@ class ProducerConfig(ClientConfig):
     metadata_max_idle_ms: int = 300_000
 
     def _check(self) -> None:
-        _one_of("acks", str(self.acks), ("all", "-1", "0", "1"))
-        _one_of("compression_type", self.compression_type, ("none", "gzip", "snappy", "lz4", "zstd"))
         if self.compression_gzip_level == 0:
             raise ConfigError("compression_gzip_level is 0; it must be -1, the codec's own, or 1 to 9")
         self._check_delivery_timeout()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from muster.client.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS, AsyncConsumer, OffsetsToCommit
 from muster.client.blocking import BlockingReader
@@ -29,6 +29,9 @@ from muster.model import (
     PartitionInfo,
     TopicPartition,
 )
+
+if TYPE_CHECKING:
+    from muster.client.typed_settings import ConsumerKeywords
 
 
 class Consumer(BlockingReader):
@@ -53,7 +56,7 @@ class Consumer(BlockingReader):
         key_deserializer: GivenDeserializer | None = None,
         value_deserializer: GivenDeserializer | None = None,
         hooks: Sequence[ConsumerHooks] = (),
-        **more: Any,
+        **more: Unpack[ConsumerKeywords],
     ) -> None:
         self._consumer = AsyncConsumer(
             settings,

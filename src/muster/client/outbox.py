@@ -28,6 +28,7 @@ from muster.client.loop import LoopThread
 from muster.client.producer_engine import UNCLOSED_MS, Engine
 from muster.client.serde import Serializers
 from muster.errors import ClosedError, IllegalStateError, KafkaTimeoutError
+from muster.model import PartitionInfo
 
 log = logging.getLogger("muster.client.producer")
 
@@ -128,7 +129,7 @@ class Outbox:
         if self._started:
             self._thread.call(self._flush, timeout_ms)
 
-    def partitions_for(self, topic: str) -> list[int]:
+    def partitions_for(self, topic: str) -> list[PartitionInfo]:
         """The partitions of a topic."""
         self.start()
         return self._thread.call(self._partitions_for, topic)
@@ -286,7 +287,7 @@ class Outbox:
         self._drain()
         await self.engine.flush(timeout_ms)
 
-    async def _partitions_for(self, topic: str) -> list[int]:
+    async def _partitions_for(self, topic: str) -> list[PartitionInfo]:
         await self._begun()
         return await self.engine.partitions_for(topic)
 

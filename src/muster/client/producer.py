@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from muster.client import forks
 from muster.client.config import ProducerConfig
@@ -22,7 +22,10 @@ from muster.client.metrics import Metrics
 from muster.client.outbox import Outbox
 from muster.client.producer_engine import Headers, OnDelivery, Receipt, check_callable, patience_ms
 from muster.client.serde import GivenSerializer, Serializers
-from muster.model import RecordMetadata
+from muster.model import PartitionInfo, RecordMetadata
+
+if TYPE_CHECKING:
+    from muster.client.typed_settings import ProducerKeywords
 
 
 class Producer(forks.StaysHere):
@@ -47,7 +50,7 @@ class Producer(forks.StaysHere):
         value_serializer: GivenSerializer | None = None,
         partitioner: Partitioner | None = None,
         hooks: Sequence[ProducerHooks] = (),
-        **more: Any,
+        **more: Unpack[ProducerKeywords],
     ) -> None:
         config = ProducerConfig.of(settings, **more)
         self._hook = producer_hooks(hooks)
@@ -123,8 +126,12 @@ class Producer(forks.StaysHere):
             check_timeout(timeout_ms)
         self._outbox.flush(timeout_ms)
 
-    def partitions_for(self, topic: str) -> list[int]:
-        """The partitions of a topic."""
+    def partitions_for(self, topic: str) -> list[PartitionInfo]:
+        """The partitions of a topic, and where they are; waits for it for `max_block_ms`.
+
+        Raises:
+            KafkaTimeoutError: no broker told of it.
+        """
         return self._outbox.partitions_for(topic)
 
     def metrics(self) -> Metrics:
@@ -142,7 +149,7 @@ class Producer(forks.StaysHere):
         self._outbox.close(timeout_ms)
         self._engine.warn_of_unseen()
 
-    def __enter__(self) -> Producer:
+    def __enter__(self) -> Self:
         self.start()
         return self
 

@@ -12,6 +12,7 @@ from muster.client.core.produce.partitioner import Partitioner
 from muster.client.core.produce.producer import ProducerCore
 from muster.client.driver import CoreLoop, Driver
 from muster.errors import ClosedError, KafkaTimeoutError, MusterError
+from muster.model import PartitionInfo
 
 
 class ProducerLoop:
@@ -57,7 +58,7 @@ class ProducerLoop:
         finally:
             self.core.end_flush()
 
-    async def partitions_for(self, topic: str) -> list[int]:
+    async def partitions_for(self, topic: str) -> list[PartitionInfo]:
         """The partitions of a topic, waiting for it for `max_block_ms`."""
         check_topic(topic)
         metadata = self.metadata
@@ -72,7 +73,7 @@ class ProducerLoop:
         if not known:
             why = self.metadata.last_error or self.metadata.topic_error(topic).name
             raise KafkaTimeoutError(f"topic {topic} was not found within max_block_ms ({limit}): {why}")
-        return self.metadata.partitions(topic)
+        return self.metadata.partition_infos(topic)
 
     def hurry(self) -> None:
         """Make a `close` that is under way end without waiting."""

@@ -7,7 +7,14 @@ kazoo. The consumers are loaded when they are first asked for: rules, tests and 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from muster.zookeeper.async_server_assigned_consumer import AsyncServerAssignedConsumer
+    from muster.zookeeper.async_watcher_consumer import AsyncWatcherConsumer
+    from muster.zookeeper.server_assigned_consumer import ServerAssignedConsumer
+    from muster.zookeeper.watcher_asks import RebalanceFailedError
+    from muster.zookeeper.watcher_consumer import WatcherConsumer
 
 _WHERE = {
     "AsyncServerAssignedConsumer": "async_server_assigned_consumer",

@@ -13,7 +13,7 @@ import random
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from muster.client import AsyncConsumer
 from muster.client.async_consumer import OffsetsToCommit
@@ -28,6 +28,9 @@ from muster.zookeeper.assigned_reader import AsyncAssignedReader
 from muster.zookeeper.server_assigned_config import ServerAssignedConfig
 from muster.zookeeper.server_assigned_member import ServerAssignedMember
 from muster.zookeeper.server_assigned_states import ServerAssignedState
+
+if TYPE_CHECKING:
+    from muster.zookeeper.typed_settings import ServerAssignedKeywords
 
 log = logging.getLogger("muster.zookeeper.server_assigned")
 
@@ -50,7 +53,7 @@ class AsyncServerAssignedConsumer(AsyncAssignedReader):
     Records come at least once. A rebalance does not wait for the caller: records handed out last may come again.
     """
 
-    def __init__(self, settings: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+    def __init__(self, settings: Mapping[str, Any] | None = None, /, **more: Unpack[ServerAssignedKeywords]) -> None:
         self._config = ServerAssignedConfig.of(settings, **more)
         self._member: ServerAssignedMember | None = None
         self._loop: CoreLoop | None = None

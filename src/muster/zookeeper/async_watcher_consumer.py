@@ -12,7 +12,7 @@ import socket
 import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from muster.client import AsyncConsumer
 from muster.client.async_consumer import OffsetsToCommit
@@ -38,6 +38,9 @@ from muster.zookeeper.watcher_settings import new_consumer_id
 from muster.zookeeper.watcher_states import WatcherState
 from muster.zookeeper.watcher_subscription import Subscription
 from muster.zookeeper.znodes import BrokerRegistration
+
+if TYPE_CHECKING:
+    from muster.zookeeper.typed_settings import WatcherKeywords
 
 log = logging.getLogger("muster.zookeeper.watcher")
 
@@ -67,7 +70,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
     scheme's own flaw: `AsyncConsumer`'s groups do not have it.
     """
 
-    def __init__(self, settings: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+    def __init__(self, settings: Mapping[str, Any] | None = None, /, **more: Unpack[WatcherKeywords]) -> None:
         self._config = WatcherConfig.of(settings, **more)
         config = self._config
         group_id = config.group_id or ""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from muster.model import GroupMetadata
 from muster.zookeeper.async_server_assigned_consumer import AsyncServerAssignedConsumer
 from muster.zookeeper.blocking_reader import AssignedReader
 from muster.zookeeper.server_assigned_states import ServerAssignedState
+
+if TYPE_CHECKING:
+    from muster.zookeeper.typed_settings import ServerAssignedKeywords
 
 
 class ServerAssignedConsumer(AssignedReader):
@@ -28,7 +31,7 @@ class ServerAssignedConsumer(AssignedReader):
 
     _consumer: AsyncServerAssignedConsumer
 
-    def __init__(self, settings: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+    def __init__(self, settings: Mapping[str, Any] | None = None, /, **more: Unpack[ServerAssignedKeywords]) -> None:
         super().__init__(AsyncServerAssignedConsumer(settings, **more), "muster-server-assigned")
 
     def subscribe(self, topics: Iterable[str] | str) -> None:

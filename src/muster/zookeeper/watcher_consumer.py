@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from muster.client.listener import RebalanceListener
 from muster.model import TopicPartition
 from muster.zookeeper.async_watcher_consumer import AsyncWatcherConsumer, Topics
 from muster.zookeeper.blocking_reader import AssignedReader
 from muster.zookeeper.watcher_states import WatcherState
+
+if TYPE_CHECKING:
+    from muster.zookeeper.typed_settings import WatcherKeywords
 
 
 class WatcherConsumer(AssignedReader):
@@ -27,7 +30,7 @@ class WatcherConsumer(AssignedReader):
 
     _consumer: AsyncWatcherConsumer
 
-    def __init__(self, settings: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+    def __init__(self, settings: Mapping[str, Any] | None = None, /, **more: Unpack[WatcherKeywords]) -> None:
         consumer = AsyncWatcherConsumer(settings, **more)
         self.consumer_id = consumer.consumer_id
         super().__init__(consumer, "muster-watcher")

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from muster.client import AsyncProducer
+from muster.model import TopicPartition
 from muster.protocol import messages as m
 from muster.protocol.group_partitions import group_partition
 from muster.zookeeper import AsyncServerAssignedConsumer
@@ -152,7 +153,7 @@ async def test_a_failover_is_no_rebalance(cluster: Cluster, how: signal.Signals)
         await commit_all(cluster, one, two)
         assert await until_shared_out(one, two) == generations
         assert [one.assignment(), two.assignment()] == shares
-        offsets = await one.committed([(TOPIC, number) for number in range(PARTITIONS)])
+        offsets = await one.committed([TopicPartition(TOPIC, number) for number in range(PARTITIONS)])
         assert [place and place.offset for place in offsets.values()] == [3] * PARTITIONS
         await two.close()
         [after] = await until_shared_out(one)

@@ -60,7 +60,7 @@ def addresses(broker: Broker) -> dict[str, str]:
 
 def consumer(broker: Broker, group: str = "assigned", **settings: Any) -> AsyncServerAssignedConsumer:
     return AsyncServerAssignedConsumer(
-        **addresses(broker), group_id=group, auto_offset_reset="earliest", heartbeat_interval_ms=100, **settings
+        addresses(broker), group_id=group, auto_offset_reset="earliest", heartbeat_interval_ms=100, **settings
     )
 
 

@@ -109,7 +109,7 @@ def test_a_blocking_consumer_tells_its_hooks(tmp_path: Path, by_iteration: bool)
             for number in range(10):
                 producer.send("t", b"%d" % number, partition=0)
         settings = {"bootstrap_servers": bootstrap, "auto_offset_reset": "earliest", "group_id": "g"}
-        upper = {"value_deserializer": lambda data: data.decode() + "!"}
+        upper: dict[str, Any] = {"value_deserializer": lambda data: data.decode() + "!"}
         with Consumer(settings, hooks=[Broken(), hook], enable_auto_commit=False, **upper) as consumer:
             consumer.assign([PLACE])
             seen: list[Any] = []

@@ -83,7 +83,7 @@ def producer():
         (("t", b""), {"headers": [("h", b"", b"")]}, TypeError, "neither a mapping nor pairs"),
         (("t", b""), {"headers": 5}, TypeError, "headers are 5"),
         (("t", b""), {"on_delivery": "call me"}, TypeError, "on_delivery is 'call me'"),
-        (("t", bytes(3000)), {}, KafkaError, "buffer_memory allows 2000"),
+        (("t", bytes(3000)), {}, KafkaError, "takes 3082 bytes; buffer_memory of this producer allows 2000"),
     ],
 )
 def test_what_cannot_be_sent_is_refused_at_once(producer, arguments, named, error, message):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from muster.client import forks
 from muster.client.concurrent.engine import Engine
@@ -13,6 +13,9 @@ from muster.client.concurrent.workers import TaskWorkers, reading
 from muster.client.core.concurrent.rules import Order, Retry
 from muster.client.serde import Deserializers, GivenDeserializer
 from muster.model import ConsumerRecord
+
+if TYPE_CHECKING:
+    from muster.client.typed_settings import ConsumerKeywords
 
 
 class AsyncConcurrentConsumer(forks.StaysHere):
@@ -32,7 +35,7 @@ class AsyncConcurrentConsumer(forks.StaysHere):
     def __init__(
         self,
         settings: Mapping[str, Any] | None,
-        handler: Callable[[ConsumerRecord], Awaitable[Any]],
+        handler: Callable[[ConsumerRecord], Awaitable[None]],
         /,
         *,
         key_deserializer: GivenDeserializer | None = None,
@@ -47,7 +50,7 @@ class AsyncConcurrentConsumer(forks.StaysHere):
         drain_timeout_ms: int = 30_000,
         max_buffered: int | None = None,
         handle_signals: bool = True,
-        **more: Any,
+        **more: Unpack[ConsumerKeywords],
     ) -> None:
         if not callable(handler):
             raise TypeError(f"handler is {handler!r}, which cannot be called")

@@ -9,7 +9,7 @@ import pickle
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from muster.client import forks
 from muster.client.concurrent.engine import Engine
@@ -20,6 +20,9 @@ from muster.client.core.concurrent.rules import Order, Retry
 from muster.client.serde import Deserializers, GivenDeserializer
 from muster.errors import ConfigError, IllegalStateError
 from muster.model import ConsumerRecord
+
+if TYPE_CHECKING:
+    from muster.client.typed_settings import ConsumerKeywords
 
 
 class ConcurrentConsumer(forks.StaysHere):
@@ -56,7 +59,7 @@ class ConcurrentConsumer(forks.StaysHere):
     def __init__(
         self,
         settings: Mapping[str, Any] | None,
-        handler: Callable[[ConsumerRecord], Any],
+        handler: Callable[[ConsumerRecord], None],
         /,
         *,
         key_deserializer: GivenDeserializer | None = None,
@@ -65,14 +68,14 @@ class ConcurrentConsumer(forks.StaysHere):
         pattern: str | re.Pattern[str] | None = None,
         order: Order = "key",
         concurrency: int | None = None,
-        workers: str = "threads",
+        workers: Literal["threads", "processes"] = "threads",
         retry: Retry | None = None,
         dead_letter_topic: str | None = None,
         commit_interval_ms: int = 1_000,
         drain_timeout_ms: int = 30_000,
         max_buffered: int | None = None,
         handle_signals: bool = True,
-        **more: Any,
+        **more: Unpack[ConsumerKeywords],
     ) -> None:
         given = key_deserializer, value_deserializer
         _check(handler, workers)

@@ -20,7 +20,7 @@ from muster.client.config import ClientConfig
 from muster.client.core.backoff import Backoff
 from muster.client.core.sends import LEAST_LOADED, AnySend, Failure, Send
 from muster.errors import AuthenticationError, ErrorCode, KafkaConnectionError, KafkaError, MusterError, error_code
-from muster.model import NO_LEADER_EPOCH, Node, TopicPartition
+from muster.model import NO_LEADER_EPOCH, Node, PartitionInfo, TopicPartition
 from muster.protocol.messages import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseTopic
 from muster.protocol.primitives import ZERO_UUID
 
@@ -149,6 +149,14 @@ class ClusterMetadata:
         """The partitions of a topic in order, empty while it is not known."""
         found = self.topics.get(topic)
         return sorted(found.partitions) if found else []
+
+    def partition_infos(self, topic: str) -> list[PartitionInfo]:
+        """The partitions of a topic and where they are, in order; empty while it is not known."""
+        found = self.topics.get(topic)
+        return [
+            PartitionInfo(topic, number, self.brokers.get(part.leader_id), tuple(part.replicas), tuple(part.isr))
+            for number, part in (sorted(found.partitions.items()) if found else ())
+        ]
 
     def leader(self, partition: TopicPartition) -> int | None:
         """The id of the broker that leads a partition, None while there is none or it is not known."""

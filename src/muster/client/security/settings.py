@@ -18,6 +18,7 @@ from muster.errors import ConfigError
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = ("PLAIN", *SCRAM_HASHES, "OAUTHBEARER")
+ENDPOINT_IDENTIFICATIONS: Final = ("https", "")
 
 SECRETS: Final = frozenset(
     {
@@ -110,7 +111,7 @@ class SecurityConfig:
             raise ConfigError(
                 f"security_protocol is {self.security_protocol!r}; it must be one of {', '.join(PROTOCOLS)}"
             )
-        if self.ssl_endpoint_identification_algorithm not in ("https", ""):
+        if self.ssl_endpoint_identification_algorithm not in ENDPOINT_IDENTIFICATIONS:
             raise ConfigError(
                 f"ssl_endpoint_identification_algorithm is {self.ssl_endpoint_identification_algorithm!r}; it must be "
                 "https, or empty to leave host names unchecked"

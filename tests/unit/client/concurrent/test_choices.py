@@ -71,7 +71,7 @@ def test_handlers_that_do_not_fit() -> None:
     with pytest.raises(TypeError, match="which cannot be called"):
         AsyncConcurrentConsumer(GROUP, "handle", topics="t")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="handler for AsyncConcurrentConsumer"):
-        ConcurrentConsumer(GROUP, handle_async, topics="t")
+        ConcurrentConsumer(GROUP, handle_async, topics="t")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="a function at the top of a module"):
         ConcurrentConsumer(GROUP, lambda _record: None, topics="t", workers="processes")
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from muster.client.core.concurrent.encoding import DEFAULT_LIMIT
 from muster.errors import ConfigError
 from muster.model import ConsumerRecord
 
-Order = str | Callable[[ConsumerRecord], Hashable]
+Order = Literal["key", "partition", "unordered"] | Callable[[ConsumerRecord], Hashable]
 """`"key"`, `"partition"` or `"unordered"`; or a function: of one partition, records for which it returns the same are
 handled in order, and those for which it returns None in any."""
 
-ORDERS = ("key", "partition", "unordered")
+ORDERS = get_args(get_args(Order)[0])
 
 MOST_MS = 2**53
 """The longest time, and the largest number: 285,000 years of milliseconds, which a float still tells apart."""
