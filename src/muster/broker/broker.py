@@ -38,7 +38,7 @@ from muster.broker.topic_changes import TopicChanges
 from muster.broker.topics import TopicCatalogue, refuse_foreign
 from muster.coordinator.effects import GroupEvent
 from muster.errors import ConfigError, MusterError
-from muster.log import DISK, Files, FolderLock, FsyncPolicy, LogConfig, LogStore, PartitionLog, put_whole
+from muster.log import DISK, Files, FolderLock, FsyncPolicy, LogConfig, LogStore, put_whole
 from muster.model import GROUP_METADATA_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
@@ -209,6 +209,7 @@ class Broker(Shell):
         self.partitions = Partitions(self.config, self.topics, self._store)
         self.changes = TopicChanges(self.config, self.topics, self.partitions, self.fetches)
         self.changes.elsewhere = self._among
+        self.cluster.is_offline = self.partitions.is_offline
         self.changes.open_all()
 
     def _has(self, partition: TopicPartition) -> bool:
@@ -313,9 +314,10 @@ class Broker(Shell):
             return "it is not registered in ZooKeeper: other brokers do not see it"
         return found
 
-    def refusing(self) -> list[PartitionLog]:
-        """The logs that could not be written or read last."""
-        return [log for log in self.partitions.led() if log.in_trouble or log.failed is not None]
+    def refusing(self) -> list[TopicPartition]:
+        """The partitions that could not be written or read last, or opened."""
+        failing = [log.topic_partition for log in self.partitions.led() if log.in_trouble or log.failed is not None]
+        return [*failing, *self._store.offline]
 
     def probe_disk(self) -> str | None:
         """Why the data folder takes no data, None if it does; for a thread."""

@@ -6,6 +6,7 @@ the one broker; image_view.py has that of a broker among others.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from muster.errors import ErrorCode, KafkaError
@@ -52,6 +53,8 @@ class ClusterView:
         """This broker and its advertised address, which is complete once the port is open."""
         self.draft_node: Node | None = None
         """This broker's listener for members of groups as Kafka's drafts had them, if it has one."""
+        self.is_offline: Callable[[str, int], bool] = lambda topic, index: False
+        """Whether this broker has a partition that it cannot open."""
 
     @property
     def nodes(self) -> list[Node]:
@@ -106,4 +109,5 @@ class ClusterView:
 
     def why_not_here(self, topic: str, index: int) -> ErrorCode:
         """What is said of a partition that this broker does not lead, or that does not exist."""
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        offline = self.is_offline(topic, index)
+        return ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

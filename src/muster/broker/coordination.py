@@ -179,8 +179,8 @@ class Alone(InTopic):
         self._groups = groups
         topic = self._topics.get(GROUP_METADATA_TOPIC)
         if topic is not None:
-            logs = [self._open_log(slot) for slot in range(topic.partitions)]
-            written = [slot for slot, found in enumerate(logs) if found.log_end_offset]
+            logs = [self._partitions.get(topic.name, slot) for slot in range(topic.partitions)]
+            written = [slot for slot, found in enumerate(logs) if found is not None and found.log_end_offset]
             groups.serve_all(topic.partitions, written, LEADER_EPOCH)
 
     def coordinator(self, group_id: str) -> Node | None:

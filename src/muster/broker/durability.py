@@ -106,6 +106,7 @@ class Durability:
                 self._wanted.clear()
             else:
                 await asyncio.sleep(INTERVAL_S)
+            flushed = FlushResult()
             try:
                 flushed = await loop.run_in_executor(self._disk_thread, self._store.flush)
             except Exception:
@@ -114,6 +115,9 @@ class Durability:
                 self._look_after(flushed, loop)
             self._settle()
             self._tell(self._on_flushed)
+            if flushed.advanced:
+                with contextlib.suppress(OSError):  # the disk is full: housekeeping reports it
+                    await loop.run_in_executor(self._disk_thread, self._store.note_new, flushed.advanced)
 
     def _look_after(self, flushed: FlushResult, loop: asyncio.AbstractEventLoop) -> None:
         for one in flushed.failed:

@@ -79,6 +79,11 @@ class ImageView(ClusterView):
     def why_not_here(self, topic: str, index: int) -> ErrorCode:
         """As `ClusterView.why_not_here`: a partition that exists is led by another broker, or by none."""
         found = self._image.topics.get(topic)
-        if found is not None and index in found.registration.partitions:
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if found is None or index not in found.registration.partitions:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        here = self.leadership(topic, index).leader == self.node.node_id
+        return (
+            ErrorCode.KAFKA_STORAGE_ERROR
+            if here and self.is_offline(topic, index)
+            else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        )

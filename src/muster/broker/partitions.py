@@ -49,6 +49,10 @@ class Partitions:
         """Whether the records of a partition are here, also if this broker does not lead it now."""
         return partition in self._store.logs
 
+    def is_offline(self, topic: str, index: int) -> bool:
+        """Whether a partition is kept here and could not be opened at the start."""
+        return TopicPartition(topic, index) in self._store.offline
+
     def keep_starts(self) -> None:
         """Make durable where the logs begin; for a thread. Raises OSError."""
         self._store.write_checkpoints()
@@ -67,8 +71,9 @@ class Partitions:
         for index in range(first, topic.partitions):
             if not self.is_there(topic):
                 return
-            log = self._store.create(TopicPartition(topic.name, index), config)
-            self._open.setdefault(topic.name, {})[index] = log
+            if not self.is_offline(topic.name, index):
+                log = self._store.create(TopicPartition(topic.name, index), config)
+                self._open.setdefault(topic.name, {})[index] = log
             yield
         if self.is_there(topic):
             self.configure(topic)  # its settings may have been changed meanwhile

@@ -298,7 +298,8 @@ class ZooKeeperCluster(Follower):
             if topic is None or topic.topic_id != _id(image):
                 continue  # the disk did not take it yet
             for index, known in list(image.states.items()):
-                if index >= topic.partitions:  # told of after the catalogue was made what it says
+                # It was told of after the catalogue was made what it says, or cannot be opened.
+                if index >= topic.partitions or self._parts.partitions.is_offline(name, index):
                     continue
                 if known.state.leader != self.member.broker_id:
                     self._resign(name, index)

@@ -114,6 +114,7 @@ class Shards(Generic[S]):
         self._away: dict[int, int] = {}  # slots whose store failed, and when to read them again
         self._epochs: dict[int, int] = {}  # the slots that are this coordinator's, with their epochs
         self._lost: dict[int, int] = {}  # the slots that it has lost, with their newest known epochs
+        self._unread: set[int] = set()  # slots of which a line said that they cannot be read
         self._dirty: set[Home[S]] = set()
         self._flush_is_due = False
         self._load_is_due = False
@@ -249,6 +250,7 @@ class Shards(Generic[S]):
     def _settle_in(self, loading: Loading[S]) -> None:
         """A shard is read completely: it begins to serve."""
         slot = loading.slot
+        self._unread.discard(slot)
         if loading.passed_over:
             log.error(
                 "partition %d of %s: %d record(s) or batch(es) were passed over because they cannot be understood; %s",
@@ -263,7 +265,9 @@ class Shards(Generic[S]):
 
     def _could_not_load(self, slot: int, error: Exception) -> None:
         """A shard cannot be read: until it can, its groups have no coordinator."""
-        log.error("reading partition %d of %s failed: %s", slot, self._topic, error)
+        if slot not in self._unread:  # one that lasts would fill the log with lines
+            self._unread.add(slot)
+            log.error("reading partition %d of %s failed: %s", slot, self._topic, error)
         self._is_without(slot, error)
 
     def _is_without(self, slot: int, error: Exception) -> None:

@@ -19,6 +19,7 @@ among newer ones.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -38,6 +39,7 @@ logger = logging.getLogger("muster.log")
 
 _CHUNK = 4 * 1024 * 1024
 _NAME = re.compile(r"([0-9]{20})\.(log|index|timeindex|snapshot|log\.cleaned|log\.swap|log\.deleted)\Z")
+_LOG = re.compile(r"[0-9]{20}\.log\Z")
 _LEFTOVER = re.compile(r"[0-9]{20}\.[a-z.]+\.(tmp|deleted)\Z")
 _MAGIC_AT = 16
 _MAGIC = b"\x02"
@@ -126,6 +128,11 @@ class _Recovery:
                 found = sorted((entry.name, entry.is_file()) for entry in entries)
         except FileNotFoundError:
             return []
+        for name, is_file in found:
+            if not is_file and _LOG.match(name):
+                raise OSError(
+                    errno.EINVAL, "a segment should be here, and this is not a file", str(self._directory / name)
+                )
         return [name for name, is_file in found if is_file and (_NAME.match(name) or _LEFTOVER.match(name))]
 
     def finish_swaps(self, names: list[str]) -> None:

@@ -66,6 +66,8 @@ class LogStore:
         """The logs whose compaction failed since the last housekeeping."""
         self._checkpoints: dict[str, dict[TopicPartition, int]] = {}
         """The contents of the checkpoint files."""
+        self.offline: dict[TopicPartition, OSError] = {}
+        """The partitions that could not be opened, and why. Their folders and checkpoints stay as they are."""
         self._checkpoint_lock = threading.Lock()
         self._doomed: list[Path] = []
         """Folders of deleted partitions that are still to be removed."""
@@ -91,8 +93,8 @@ class LogStore:
         `configs` returns a topic's settings where they are not the defaults; `now` is in milliseconds. `partitions` are
         those that exist, `deleted` those whose deletion a crash may have interrupted; the folder of any other partition
         is set aside. Without `partitions` each folder with a partition's name is a log. `lock` is the directory's lock,
-        which the store owns from now on; without it the store takes the lock. Raises StoreLockedError; OSError if the
-        disk fails, or a partition cannot be opened."""
+        which the store owns from now on; without it the store takes the lock. A partition that cannot be opened is
+        `offline`. Raises StoreLockedError; OSError if the disk fails."""
         root = Path(root)
         root.mkdir(parents=True, exist_ok=True)
         store = cls(root, FsyncPolicy(fsync), defaults or LogConfig(), lock or FolderLock.take(root), files)
@@ -156,19 +158,23 @@ class LogStore:
         self._checkpoints = {name: read_checkpoint(self.root / name) for name in _CHECKPOINTS}
         of_topic = {topic: configs(topic) for topic in {partition.topic for partition in found}}
         for topic_partition in found:
-            self._logs[topic_partition] = PartitionLog.open(
-                self.root / str(topic_partition),
-                topic_partition,
-                of_topic[topic_partition.topic],
-                now=now,
-                fsync=self.fsync,
-                clean=clean,
-                recovery_point=self._checkpoints[RECOVERY_POINTS].get(topic_partition, 0),
-                log_start_offset=self._checkpoints[LOG_START_OFFSETS].get(topic_partition, 0),
-                cleaned_to=self._checkpoints[CLEANED_OFFSETS].get(topic_partition, 0),
-                on_dirty=self._dirty.add,
-                files=self._files,
-            )
+            try:
+                self._logs[topic_partition] = PartitionLog.open(
+                    self.root / str(topic_partition),
+                    topic_partition,
+                    of_topic[topic_partition.topic],
+                    now=now,
+                    fsync=self.fsync,
+                    clean=clean,
+                    recovery_point=self._checkpoints[RECOVERY_POINTS].get(topic_partition, 0),
+                    log_start_offset=self._checkpoints[LOG_START_OFFSETS].get(topic_partition, 0),
+                    cleaned_to=self._checkpoints[CLEANED_OFFSETS].get(topic_partition, 0),
+                    on_dirty=self._dirty.add,
+                    files=self._files,
+                )
+            except OSError as error:
+                self.offline[topic_partition] = error
+                logger.error("%s is not served before the next start: it cannot be opened: %s", topic_partition, error)
         if clean:
             self._files.unlink(marker)
         if self.fsync is not FsyncPolicy.NEVER:
@@ -192,6 +198,8 @@ class LogStore:
         wanted = list(partitions)
         for partition in wanted:
             path = self.root / str(partition)
+            if partition in self.offline:
+                raise self.offline[partition]
             if partition not in self._logs and os.path.lexists(path) and not _is_empty_folder(path):
                 raise FileExistsError(17, "something that is not of this topic has the name of its folder", str(path))
         with self._checkpoint_lock:  # one that another thread is writing may still name a deleted partition
@@ -244,6 +252,7 @@ class LogStore:
         left, renamed = set(), {}
         for partition in partitions:
             log = self._logs.pop(partition, None)
+            self.offline.pop(partition, None)
             if log is not None:
                 self._dirty.discard(log)
                 log.abandon()
@@ -269,6 +278,7 @@ class LogStore:
         asides = []
         for partition in partitions:
             log = self._logs.pop(partition, None)
+            self.offline.pop(partition, None)
             if log is not None:
                 self._dirty.discard(log)
                 try:
@@ -429,11 +439,22 @@ class LogStore:
             starts = {log.topic_partition: log.log_start_offset for log in logs if log.log_start_offset}
             cleaned = {log.topic_partition: log.cleaned_to for log in logs if log.cleaned_to}
             changed = [
-                self._put_checkpoint(name, offsets)
+                self._put_checkpoint(name, offsets | self._of_offline(name))
                 for name, offsets in zip(_CHECKPOINTS, (points, starts, cleaned), strict=True)
             ]
             if any(changed):
                 self._files.sync_folder(self.root)
+
+    def _of_offline(self, name: str) -> dict[TopicPartition, int]:
+        said = self._checkpoints.get(name, {})
+        return {partition: said[partition] for partition in self.offline if partition in said}
+
+    def note_new(self, synced: Iterable[PartitionLog]) -> None:
+        """Writes the checkpoints if they lack one of these logs. Without its recovery point a start after a crash would
+        take a log whose files are gone for one that was never written. Raises OSError."""
+        known = self._checkpoints.get(RECOVERY_POINTS, {})
+        if any(log.topic_partition not in known for log in synced):
+            self.write_checkpoints()
 
     def _put_checkpoint(self, name: str, offsets: dict[TopicPartition, int]) -> bool:
         """Kafka's OffsetCheckpointFile: version, number of lines, then topic, partition and offset a line. Returns
@@ -453,7 +474,7 @@ class LogStore:
         if not self._lock.held:
             return
         try:
-            whole = clean
+            whole = clean and not self.offline  # what cannot be opened is to be looked over when it can
             for log in self._logs.values():
                 if not clean:
                     log.abandon()
