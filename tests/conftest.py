@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from muster.broker.broker import Broker
 from tests.support import brokers, peers, scale, zookeepers
+from tests.support.limits import limit_quick_tests
 from tests.support.order import slow_first
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], a
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have a worker end with quick tests, of which it can hand on some."""
     items[:] = slow_first(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+    limit_quick_tests(items)
 
 
 def pytest_collection_finish() -> None:
