@@ -145,6 +145,12 @@ ALTERATIONS: list[Step] = [
     of_topic(("retention.ms", SET, "5"), ("retention.ms", DELETE, None)),
     of_topic(("cleanup.policy", SET, "foo")),
     of_topic(("cleanup.policy", SET, "")),
+    *(
+        of_topic(("cleanup.policy", operation, words))
+        for operation in (SET, APPEND, SUBTRACT)
+        for words in ("", ",", "delete,", ",compact", "compact,,delete", " compact ,delete")
+    ),
+    *(of_topic(("compression.gzip.level", SET, level)) for level in ("-2", "-1", "0", "1", "9", "10")),
     of_topic(("cleanup.policy", APPEND, "compact")),
     of_topic(("cleanup.policy", SUBTRACT, "delete")),
     of_topic(("min.compaction.lag.ms", SET, "50"), ("max.compaction.lag.ms", SET, "10")),

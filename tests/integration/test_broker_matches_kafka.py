@@ -16,7 +16,7 @@ from muster.model import GROUP_METADATA_TOPIC
 from muster.protocol import messages as m
 from muster.protocol.api import ApiKey
 from muster.protocol.compression import Compression
-from muster.protocol.primitives import Request
+from muster.protocol.primitives import ZERO_UUID, Request
 from muster.protocol.record_batch import build_batch
 from tests.support.brokers import BrokerProcess
 from tests.support.peers import KafkaBroker
@@ -97,6 +97,9 @@ def test_produce_elsewhere(worlds: tuple[World, World]) -> None:
         ("an unknown topic", lambda w: by_id(produce(w, batch(), topic="nowhere"), UNKNOWN_ID)),
         ("an unknown partition", lambda w: by_id(produce(w, batch(), 9), w.topic_id)),
         ("acks of 5", lambda w: by_id(produce(w, batch(), acks=5), w.topic_id)),
+        ("acks of 5, unknown topic", lambda w: by_id(produce(w, batch(), acks=5, topic="nowhere"), UNKNOWN_ID)),
+        ("acks of 5, unknown partition", lambda w: by_id(produce(w, batch(), 9, acks=5), w.topic_id)),
+        ("acks of 5, no batch", lambda w: by_id(produce(w, b"", acks=5), w.topic_id)),
         ("acks of 1", lambda w: by_id(produce(w, batch(), acks=1), w.topic_id)),
     ]
     compare(steps, worlds, versions(ApiKey.PRODUCE))
@@ -124,11 +127,12 @@ def fetch(
     topic: str | None = None,
     topic_id: bytes | None = None,
     epoch: int = -1,
+    fetched_epoch: int = -1,
     isolation: int = 0,
     partition_max: int = 1 << 20,
     max_bytes: int = 1 << 20,
 ) -> Request[Any]:
-    asked = m.FetchPartition(partition, epoch, offset, partition_max_bytes=partition_max)
+    asked = m.FetchPartition(partition, epoch, offset, fetched_epoch, partition_max_bytes=partition_max)
     topics = [m.FetchTopic(world.topic if topic is None else topic, topic_id or world.topic_id, [asked])]
     return m.FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=max_bytes, isolation_level=isolation, topics=topics)
 
@@ -144,9 +148,19 @@ FETCHES: list[Step] = [
     ("an unknown partition", lambda w: fetch(w, 0, 9)),
     ("the leader's epoch", lambda w: fetch(w, epoch=0)),
     ("an epoch to come", lambda w: fetch(w, epoch=5)),
+    ("an epoch before all", lambda w: fetch(w, epoch=-2)),
+    ("the epoch of records that were read", lambda w: fetch(w, 4, fetched_epoch=0)),
+    ("an epoch that ended earlier", lambda w: fetch(w, 9, fetched_epoch=0, isolation=1)),
+    ("records of an epoch to come", lambda w: fetch(w, 4, fetched_epoch=3)),
+    ("an epoch that was read, before the beginning", lambda w: fetch(w, -1, fetched_epoch=0)),
     ("committed records", lambda w: fetch(w, isolation=1)),
+    ("committed records behind the end", lambda w: fetch(w, 7, isolation=1)),
+    ("committed records of an unknown partition", lambda w: fetch(w, 0, 9, isolation=1)),
     ("one byte of the partition", lambda w: fetch(w, partition_max=1)),
     ("one byte in all", lambda w: fetch(w, max_bytes=1)),
+    ("less than no byte in all", lambda w: fetch(w, max_bytes=-1)),
+    ("less than no byte of the partition", lambda w: fetch(w, partition_max=-1)),
+    ("less than no byte at the end", lambda w: fetch(w, 6, max_bytes=-1)),
     ("no topics", lambda w: m.FetchRequest(max_wait_ms=0, min_bytes=1)),
 ]
 
@@ -218,6 +232,7 @@ def test_list_offsets(worlds: tuple[World, World]) -> None:
         ("an unknown topic", lambda w: list_offsets(w, -1, topic="nowhere")),
         ("an unknown partition", lambda w: list_offsets(w, -1, 9)),
         ("the leader's epoch", lambda w: list_offsets(w, -1, epoch=0)),
+        ("an epoch before all", lambda w: list_offsets(w, -1, epoch=-2)),
         ("an epoch to come", lambda w: list_offsets(w, -1, epoch=5)),
         (
             "one partition twice",
@@ -238,7 +253,7 @@ def test_offset_for_leader_epoch(worlds: tuple[World, World]) -> None:
 
     steps = [step(f"epoch {epoch}", epoch) for epoch in (-2, -1, 0, 1, 5)]
     steps += [step(f"epoch {epoch} of an empty partition", epoch, 1) for epoch in (-1, 0, 1)]
-    steps += [step(f"a leader's epoch of {current}", 0, current=current) for current in (0, 5)]
+    steps += [step(f"a leader's epoch of {current}", 0, current=current) for current in (0, 5, -2)]
     steps += [step("an unknown topic", 0, topic="nowhere"), step("an unknown partition", 0, 9)]
     compare(steps, worlds, versions(ApiKey.OFFSET_FOR_LEADER_EPOCH))
 
@@ -261,6 +276,7 @@ def test_metadata(worlds: tuple[World, World]) -> None:
         ("by id", lambda w: metadata(named(w.topic_id, None), create=True)),
         ("by an unknown id", lambda w: metadata(named(UNKNOWN_ID, None), create=True)),
         ("by id and name", lambda w: metadata(named(w.topic_id, w.topic), create=True)),
+        ("by nothing", lambda w: metadata(named(ZERO_UUID, None), create=True)),
         ("by an unknown id and a name", lambda w: metadata(named(UNKNOWN_ID, w.topic), create=True)),
     ]
     compare(steps, worlds, versions(ApiKey.METADATA))
@@ -306,6 +322,11 @@ CREATIONS: list[Step] = [
     ("a dot", lambda w: create(topic("."))),
     ("250 characters", lambda w: create(topic("x" * 250))),
     ("no partitions", lambda w: create(topic(f"{w.prefix}-new", 0))),
+    ("no partitions, and an unknown setting", lambda w: create(topic(f"{w.prefix}-new", 0, no_such="5"))),
+    ("assigned elsewhere, and a wrong setting", lambda w: create(topic(f"{w.prefix}-new", -1, -1, [(0, [2])],
+                                                                       retention_ms="x"))),
+    ("a wrong setting in place of which a right one comes", lambda w: create(m.CreatableTopic(
+        f"{w.prefix}-new", 1, 1, [], [m.CreatableTopicConfig("retention.ms", value) for value in ("x", "5")]))),
     ("too many partitions", lambda w: create(topic(f"{w.prefix}-new", 1_000_000))),
     ("no replicas", lambda w: create(topic(f"{w.prefix}-new", 1, 0))),
     ("two replicas", lambda w: create(topic(f"{w.prefix}-new", 1, 2))),
@@ -367,7 +388,8 @@ def test_create_and_delete_topics(worlds: tuple[World, World]) -> None:
             else:
                 by_name = [m.DeleteTopicState(name) for name in [*names, f"{world.prefix}-none"]]
                 other = [m.DeleteTopicState(None, UNKNOWN_ID), m.DeleteTopicState(None)]
-                request = m.DeleteTopicsRequest([*by_name, *other, m.DeleteTopicState("x", UNKNOWN_ID)], [], 20_000)
+                twice = [m.DeleteTopicState("x", UNKNOWN_ID), m.DeleteTopicState(None)] * 2
+                request = m.DeleteTopicsRequest([*by_name, *other, *twice], [], 20_000)
             deleted = plain(world.client.ask(request, version), world)
             answers.append((found, deleted))
         assert answers[0] == answers[1], f"DeleteTopics v{version}: ours, then Kafka's"
@@ -392,6 +414,12 @@ def test_describe_topic_partitions(worlds: tuple[World, World]) -> None:
         ("the next page", lambda w: m.DescribeTopicPartitionsRequest([asked(w.topic)], 1, cursor(w.topic, 1))),
         ("two pages", lambda w: m.DescribeTopicPartitionsRequest([asked(w.topic), asked(f"{w.prefix}-z")], 2)),
         ("an invalid name", lambda w: m.DescribeTopicPartitionsRequest([asked("a b")])),
+        (
+            "a page of another",
+            lambda w: m.DescribeTopicPartitionsRequest([asked(w.topic)], 1, cursor(f"{w.prefix}-a", 0)),
+        ),
+        ("a page before all", lambda w: m.DescribeTopicPartitionsRequest([asked(w.topic)], 1, cursor(w.topic, -1))),
+        ("a page without room", lambda w: m.DescribeTopicPartitionsRequest([asked(w.topic)], -1, cursor(w.topic, 1))),
     ]
     compare(steps, worlds, versions(ApiKey.DESCRIBE_TOPIC_PARTITIONS))
 
@@ -407,38 +435,6 @@ def test_describe_cluster(worlds: tuple[World, World]) -> None:
         ("something else", lambda w: m.DescribeClusterRequest(False, 3)),
     ]
     compare(steps, worlds, versions(ApiKey.DESCRIBE_CLUSTER))
-
-
-def describe(
-    kind: int, name: str, keys: list[str] | None = None, synonyms: bool = True, documentation: bool = False
-) -> Request[Any]:
-    return m.DescribeConfigsRequest([m.DescribeConfigsResource(kind, name, keys)], synonyms, documentation)
-
-
-def without_controllers_settings(found: Any) -> None:
-    """Kafka's controller sets min.insync.replicas for all brokers; muster has no settings of that kind."""
-    for result in found["results"]:
-        result["configs"] = [setting for setting in result["configs"] if setting["name"] != "min.insync.replicas"]
-
-
-def test_describe_configs(worlds: tuple[World, World]) -> None:
-    some = ["num.partitions", "log.retention.hours", "log.retention.ms", "group.max.size", "message.max.bytes"]
-    steps: list[Step] = [
-        ("a topic", lambda w: describe(2, w.topic)),
-        ("a topic without synonyms", lambda w: describe(2, w.topic, synonyms=False)),
-        ("a topic with documentation", lambda w: describe(2, w.topic, documentation=True)),
-        ("one setting", lambda w: describe(2, w.topic, ["retention.ms", "no.such"])),
-        ("an unknown topic", lambda w: describe(2, f"{w.prefix}-none")),
-        ("an invalid topic", lambda w: describe(2, "a b")),
-        ("all brokers", lambda w: describe(4, "")),
-        ("another broker", lambda w: describe(4, "17")),
-        ("no broker", lambda w: describe(4, "abc")),
-        ("an unknown kind", lambda w: describe(77, "x")),
-    ]
-    compare(steps, worlds, versions(ApiKey.DESCRIBE_CONFIGS), without_controllers_settings)
-    for version in range(1, 5):
-        ours, theirs = (plain(world.client.ask(describe(4, "1", some), version), world) for world in worlds)
-        assert ours == theirs, f"DescribeConfigs v{version} of the broker: ours, then Kafka's"
 
 
 def test_api_versions(worlds: tuple[World, World]) -> None:

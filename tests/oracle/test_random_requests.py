@@ -19,6 +19,7 @@ from tests.support.brokers import BrokerProcess, RawClient
 from tests.support.differential import play_all
 from tests.support.peers import KafkaBroker
 from tests.support.random_groups import RandomGroup
+from tests.support.random_records import RandomRecords
 from tests.support.scale import fresh_seeds, seeds
 
 pytestmark = pytest.mark.slow
@@ -41,6 +42,14 @@ def test_groups_are_answered_as_by_kafka(shared_muster: BrokerProcess, kafka_bro
     both = shared_muster.bootstrap, kafka_broker.bootstrap
     topic = topic_of(*both)
     wrong = play_all([*seeds(100), *fresh_seeds(50)], lambda seed: RandomGroup(seed, topic), both)
+    assert not wrong, "\n\n".join(wrong)
+
+
+@pytest.mark.soak
+def test_records_topics_and_settings_are_answered_as_by_kafka(
+    shared_muster: BrokerProcess, kafka_broker: KafkaBroker
+) -> None:
+    wrong = play_all([*seeds(100), *fresh_seeds(50)], RandomRecords, (shared_muster.bootstrap, kafka_broker.bootstrap))
     assert not wrong, "\n\n".join(wrong)
 
 

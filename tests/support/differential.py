@@ -35,6 +35,8 @@ AT_ONCE = 6
 _HIDDEN = {"host", "port", "cluster_id", "documentation", "throttle_time_ms", "log_dir", "total_bytes", "usable_bytes"}
 _MESSAGES = {"error_message", "batch_index_error_message"}
 _IDS = ("member_id", "leader")
+_NUMBERS = ("producer_id", "session_id")
+"""Numbers that a broker gives; others are what they are."""
 _UUID_LENGTH = 36
 _ERRORS = {code.value: code.name for code in ErrorCode}
 
@@ -100,7 +102,8 @@ class Side:
             value = bytes(value)
         if name in _IDS and value not in self.names and len(value) > _UUID_LENGTH:
             return "an id that no answer gave yet"
-        return self.names.get(value, value) if isinstance(value, (str, bytes, int)) else value
+        named = isinstance(value, (str, bytes)) or name in _NUMBERS
+        return self.names.get(value, value) if named else value
 
 
 class Ask(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from muster.errors import ErrorCode, KafkaError
-from muster.model import Node
+from muster.model import NO_LEADER_EPOCH, Node
 
 LEADER_EPOCH = 0
 
@@ -103,7 +103,7 @@ class ClusterView:
         Raises:
             KafkaError: FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH.
         """
-        if epoch >= 0 and epoch != (current := self.leader_epoch(topic, index)):
+        if epoch != NO_LEADER_EPOCH and epoch != (current := self.leader_epoch(topic, index)):
             older = epoch < current
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH)
 

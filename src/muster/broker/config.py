@@ -76,7 +76,7 @@ _SETTINGS = (
     S("message.max.bytes", K.INT, 1_048_588, "The largest record batch, as compressed by the producer.", 0),
     S("compression.type", K.STRING, "producer", "The codec that stored batches have; `producer`: as they were sent.",
       choices=COMPRESSION_TYPES),
-    S("compression.gzip.level", K.INT, -1, "Level of gzip; -1 is its own.", -1, 9),
+    S("compression.gzip.level", K.INT, -1, "Level of gzip; -1 is its own.", 1, 9, apart=-1),
     S("compression.lz4.level", K.INT, 9, "Level of lz4 (unused).", 1, 17),
     S("compression.zstd.level", K.INT, 3, "Level of zstd.", -131_072, 22),
     S("unclean.leader.election.enable", K.BOOLEAN, False, "Whether a replica that is behind may lead (unused)."),

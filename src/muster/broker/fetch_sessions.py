@@ -206,6 +206,7 @@ def _is_news(session: Session, partition: FetchedPartition, data: PartitionData)
     news = (
         has_records
         or data.error_code != 0
+        or data.diverging_epoch is not None
         or data.high_watermark != partition.told_high_watermark
         or data.log_start_offset != partition.told_log_start
     )

@@ -14,10 +14,13 @@ from muster.broker.partitions import Partitions
 from muster.broker.topics import TopicCatalogue
 from muster.errors import ErrorCode, KafkaError
 from muster.log import PartitionLog
+from muster.model import NO_LEADER_EPOCH
 from muster.protocol.api import READ_COMMITTED
 from muster.protocol.messages import (
+    FetchPartition,
     FetchRequest,
     FetchResponse,
+    FetchResponseEpochEndOffset,
     FetchResponseLeaderIdAndEpoch,
     FetchResponseNodeEndpoint,
     PartitionData,
@@ -68,14 +71,16 @@ class Reader:
             data.aborted_transactions = aborted  # type: ignore[assignment]
             results.append((partition, data))
             try:
-                got = self._read_one(partition, data, max(room - size, 0), size == 0, request.isolation_level)
+                got = self._read_one(partition, data, room, size == 0, request.isolation_level)
             except KafkaError as error:
+                got = 0
                 data.error_code = error.code
+                data.aborted_transactions = [] if error.code in _NOT_THERE else None
                 failed = failed or error.code not in _NOT_THERE
                 self._count_refusal(partition)
             else:
-                size += got
                 is_any_there = True
+            size, room = size + got, max(room - got, 0)
             if not count % SLICE:
                 yield
         return results, size, failed or not is_any_there
@@ -108,14 +113,23 @@ class Reader:
         name = self.topic_name(partition)
         log = self._partitions.get(name, asked.partition) if name is not None else None
         if name is None or log is None:
-            data.aborted_transactions = []
             if name is None and partition.topic_id != ZERO_UUID:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
             raise KafkaError(self._cluster.why_not_here(name or "", asked.partition))
-        self._cluster.check_leader_epoch(name, asked.partition, asked.current_leader_epoch)
+        self._cluster.check_leader_epoch(name, asked.partition, max(asked.current_leader_epoch, NO_LEADER_EPOCH))
+        if (diverging := _diverging(log, asked)) is not None:
+            data.diverging_epoch = diverging
+            data.high_watermark, data.log_start_offset = log.high_watermark, log.log_start_offset
+            data.last_stable_offset = log.readable_end(READ_COMMITTED)
+            data.aborted_transactions = None
+            return 0
         limit = min(asked.partition_max_bytes, room)
         log.traffic.reads += 1
-        found = log.read(asked.fetch_offset, limit, min_one=at_least_one, isolation_level=isolation_level)
+        found = log.read(
+            asked.fetch_offset, max(limit, 0), min_one=at_least_one or limit < 0, isolation_level=isolation_level
+        )
+        if limit < 0 and found.data:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)  # Kafka finds out as it reads
         data.high_watermark = found.high_watermark
         # A sync may have ended since the read: the last stable offset must not pass the high watermark found there.
         data.last_stable_offset = min(log.readable_end(READ_COMMITTED), found.high_watermark)
@@ -132,3 +146,18 @@ class Reader:
             log = self.log_of(partition)
             if log is not None and data.records:
                 log.traffic.bytes_out -= len(data.records)
+
+
+def _diverging(log: PartitionLog, asked: FetchPartition) -> FetchResponseEpochEndOffset | None:
+    """Where the leader's log has the end of the last epoch that the reader has read, if that is before its position
+    (KIP-595). An epoch older than the leader's is not looked for, which would read batches: no consumer names any.
+
+    Raises:
+        KafkaError: OFFSET_OUT_OF_RANGE; the epoch is one to come, or the position is before the log.
+    """
+    if asked.last_fetched_epoch < log.leader_epoch:
+        return None
+    epoch, end = log.end_of_epoch(asked.last_fetched_epoch)
+    if epoch == NO_LEADER_EPOCH or asked.fetch_offset < log.log_start_offset:
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+    return FetchResponseEpochEndOffset(epoch, end) if end < asked.fetch_offset else None

@@ -59,6 +59,8 @@ class Setting(NamedTuple):
     maximum: float | None = None
     choices: tuple[str, ...] = ()
     synonym: str | None = None
+    apart: int | None = None
+    """A number that is allowed beside those from `minimum` to `maximum`."""
 
     def parse(self, text: str) -> Value:
         """The value that `text` stands for.
@@ -68,16 +70,32 @@ class Setting(NamedTuple):
         """
         value = self._typed(text.strip())
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            if self.minimum is not None and value < self.minimum:
-                raise self._invalid(value, f"Value must be at least {_plain(self.minimum)}")
-            if self.maximum is not None and value > self.maximum:
-                raise self._invalid(value, f"Value must be no more than {_plain(self.maximum)}")
-        if self.choices and isinstance(value, str):
-            words = split_list(value) if self.kind is Kind.LIST else [value]
-            for word in words:
-                if word not in self.choices:
-                    raise self._invalid(word, f"String must be one of: {', '.join(self.choices)}")
+            self._check_number(value)
+        elif self.choices and isinstance(value, str):
+            self._check_words(text if self.kind is Kind.LIST else value)
         return value
+
+    def _check_number(self, value: float) -> None:
+        low, high = self.minimum, self.maximum
+        too_low, too_high = low is not None and value < low, high is not None and value > high
+        if low is not None and high is not None and self.apart is not None:
+            if (too_low or too_high) and value != self.apart:
+                between = f"between {_plain(low)} and {_plain(high)} or equal to {self.apart}"
+                raise self._invalid(value, f"Value must be {between}")
+        elif low is not None and too_low:
+            raise self._invalid(value, f"Value must be at least {_plain(low)}")
+        elif high is not None and too_high:
+            raise self._invalid(value, f"Value must be no more than {_plain(high)}")
+
+    def _check_words(self, text: str) -> None:
+        words = [text]
+        if self.kind is Kind.LIST:
+            words = [word.strip() for word in text.split(",")] if text.strip() else []
+            if "" in words:
+                raise ConfigError(f"Configuration '{self.name}' values must not be empty.")
+        for word in words:
+            if word not in self.choices:
+                raise self._invalid(word, f"String must be one of: {', '.join(self.choices)}")
 
     def _typed(self, text: str) -> Value:
         if self.kind is Kind.BOOLEAN:

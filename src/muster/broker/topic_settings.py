@@ -13,9 +13,11 @@ from muster.errors import ConfigError
 
 S, K = Setting, Kind
 _SETTINGS = (
-    S("cleanup.policy", K.LIST, "delete", "How old records go: `delete`, `compact` or both.",
+    S("cleanup.policy", K.LIST, "delete", "This config designates the retention policy to use on log segments. "
+      "`delete`, `compact` or both.",
       choices=CLEANUP_POLICIES, synonym="log.cleanup.policy"),
-    S("compression.gzip.level", K.INT, -1, "Level of gzip; -1 is its own.", -1, 9, synonym="compression.gzip.level"),
+    S("compression.gzip.level", K.INT, -1, "Level of gzip; -1 is its own.", 1, 9, apart=-1,
+      synonym="compression.gzip.level"),
     S("compression.lz4.level", K.INT, 9, "Level of lz4 (unused).", 1, 17, synonym="compression.lz4.level"),
     S("compression.type", K.STRING, "producer", "The codec that stored batches have; `producer`: as they were sent.",
       choices=COMPRESSION_TYPES, synonym="compression.type"),
@@ -119,7 +121,9 @@ def altered(settings: Mapping[str, str], changes: Iterable[Change]) -> dict[str,
 
 def joined(text: str, operation: Operation, value: str) -> str:
     """A list after APPEND or SUBTRACT."""
-    words, given = split_list(text), split_list(value)
+    words = split_list(text)
+    # As Java splits: an empty text is one empty word, and empty words at the end are left out.
+    given = [word.strip() for word in value.rstrip(",").split(",")] if value.strip(",") or not value else []
     if operation is Operation.APPEND:
         return ",".join(dict.fromkeys([*words, *given]))
     return ",".join(word for word in words if word not in given)
@@ -131,13 +135,16 @@ def check(given: Iterable[tuple[str, str | None]]) -> dict[str, str]:
     Raises:
         ConfigError: an unknown name or a wrong value, in Kafka's words.
     """
-    found = {}
+    last: dict[str, str] = {}
     for name, value in given:
+        if value is None:
+            raise ConfigError(f"Null value not supported for topic configs: {name}")
+        last[name] = value
+    found = {}
+    for name, value in last.items():
         setting = SETTINGS.get(name)
         if setting is None:
             raise ConfigError(f"Unknown topic config name: {name}")
-        if value is None:
-            raise ConfigError(f"Null value not supported for topic configs: {name}")
         found[name] = show(setting.parse(value)) or ""
         if name in _REPLICAS and not _REPLICA_LIST.fullmatch(found[name]):
             raise ConfigError(

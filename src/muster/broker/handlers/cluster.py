@@ -68,7 +68,11 @@ def describe_topic_partitions(
     if cursor is not None:
         asked = [name for name in asked if name >= cursor.topic_name]
         if not asked or asked[0] != cursor.topic_name:
+            if request.topics:
+                return _refused(request)
             start = 0
+        if cursor.partition_index < 0:
+            return _refused(request)
     room = max(1, min(request.response_partition_limit, _MAX_PARTITIONS))
     response = DescribeTopicPartitionsResponse()
     for name in asked:
@@ -90,6 +94,16 @@ def describe_topic_partitions(
         room -= max(0, end - start)
         start = 0
     return response
+
+
+def _refused(request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
+    """The cursor is that of none of the topics, or of no partition."""
+    code = ErrorCode.INVALID_REQUEST
+    topics = [
+        DescribeTopicPartitionsResponseTopic(code, topic.name, topic_authorized_operations=NOT_ASKED)
+        for topic in request.topics
+    ]
+    return DescribeTopicPartitionsResponse(topics=topics)
 
 
 def _described(here: Needs, topic: Topic, indexes: range) -> DescribeTopicPartitionsResponseTopic:

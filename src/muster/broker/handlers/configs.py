@@ -42,6 +42,12 @@ NOT_KEPT = {
 }
 """Why there are none of these kinds. Kafka would keep those of groups, and no classic group would obey them."""
 
+_NO_NAME = {
+    CLIENT_METRICS: "Client metrics subscription name must not be empty",
+    GROUP: "Group name must not be empty",
+}
+"""What has no configs here, and what is said where it has no name either."""
+
 _FEW = 10
 """More resources than this are described in slices."""
 
@@ -96,7 +102,10 @@ def _describe(
         if not asked.resource_name:
             return _of_all_brokers(here, asked.configuration_keys, request)
         return _of_broker(here, asked.configuration_keys, request)
-    raise KafkaError(ErrorCode.INVALID_REQUEST, NOT_KEPT.get(asked.resource_type, MALFORMED))
+    if asked.resource_type in _NO_NAME and asked.resource_name:
+        return []
+    reasons = _NO_NAME | {BROKER_LOGGER: NOT_KEPT[BROKER_LOGGER]}
+    raise KafkaError(ErrorCode.INVALID_REQUEST, reasons.get(asked.resource_type, MALFORMED))
 
 
 def _check_broker_name(here: Needs, name: str) -> None:

@@ -128,8 +128,9 @@ def _too_many(request: CreateTopicsRequest, message: str) -> CreateTopicsRespons
 
 def _plan(here: Needs, asked: CreatableTopic) -> Plan | CreatableTopicResult:
     try:
-        partitions = _check_partitions(here, asked)
+        _check_name(here, asked.name)
         settings = topic_settings.check((config.name, config.value) for config in asked.configs)
+        partitions = _check_partitions(here, asked)
     except KafkaError as error:
         return failed(asked.name, error.code, error.message)
     except ConfigError as error:
@@ -168,16 +169,17 @@ def _result(here: Needs, plan: Plan, created: bytes | CreatableTopicResult, vers
     return result
 
 
+def _check_name(here: Needs, name: str) -> None:
+    if why := invalid_name(name):
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, why)
+    if here.topics.get(name) is not None:
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    if other := here.topics.colliding(name):
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
+
+
 def _check_partitions(here: Needs, asked: CreatableTopic) -> int:
     """How many partitions the topic gets. Raises KafkaError in the order of Kafka's checks."""
-    if why := invalid_name(asked.name):
-        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, why)
-    if here.topics.get(asked.name) is not None:
-        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{asked.name}' already exists.")
-    if other := here.topics.colliding(asked.name):
-        raise KafkaError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{asked.name}' collides with existing topic: {other}"
-        )
     if asked.assignments:
         return _check_assignments(here, asked)
     if asked.replication_factor < -1 or asked.replication_factor == 0:
@@ -273,10 +275,13 @@ def delete_topics(here: Needs, request: DeleteTopicsRequest, call: Call) -> Dele
 
 def named_once(asked: list[DeleteTopicState]) -> tuple[list[DeleteTopicState], list[DeletableTopicResult]]:
     """The topics that are named once, and the results of those that are named more often."""
-    names = Counter(topic.name for topic in asked if topic.name is not None)
-    ids = Counter(topic.topic_id for topic in asked if topic.name is None)
+    # One that is named in two ways, or in none, is refused each time.
+    names = Counter(topic.name for topic in asked if topic.name is not None and topic.topic_id == ZERO_UUID)
+    ids = Counter(topic.topic_id for topic in asked if topic.name is None and topic.topic_id != ZERO_UUID)
     single = [
-        topic for topic in asked if (names[topic.name] == 1 if topic.name is not None else ids[topic.topic_id] == 1)
+        topic
+        for topic in asked
+        if (topic.name is None) == (topic.topic_id == ZERO_UUID) or names[topic.name or ""] + ids[topic.topic_id] == 1
     ]
     twice = [_undeleted(name, ZERO_UUID, "Duplicate topic name.") for name, count in names.items() if count > 1]
     twice += [_undeleted(None, topic_id, "Duplicate topic id.") for topic_id, count in ids.items() if count > 1]

@@ -68,7 +68,7 @@ def metadata(here: Needs, request: MetadataRequest, call: Call) -> MetadataRespo
     if asked and call.version < 12 and any(topic.name is None or topic.topic_id != ZERO_UUID for topic in asked):
         return _refused(asked, ErrorCode.INVALID_REQUEST)
     if asked is not None and any(topic.name is None and topic.topic_id == ZERO_UUID for topic in asked):
-        return _refused(asked, ErrorCode.INVALID_REQUEST)
+        return _refused(asked, ErrorCode.UNKNOWN_SERVER_ERROR)  # Kafka is surprised by it
     if asked is None or (not asked and call.version == 0):
         asked = [MetadataRequestTopic(name=topic.name) for topic in here.topics]
     steps = _metadata(here, request, asked)
@@ -148,4 +148,4 @@ def _partition(nodes: Leadership, index: int) -> MetadataResponsePartition:
 
 def _refused(asked: list[MetadataRequestTopic], code: ErrorCode) -> MetadataResponse:
     topics = [MetadataResponseTopic(code, topic.name or "", topic.topic_id) for topic in asked]
-    return MetadataResponse(topics=topics)
+    return MetadataResponse(topics=topics, error_code=code)

@@ -219,9 +219,6 @@ def _accept(
 ) -> PartitionProduceResponse:
     """Kafka's first checks of a partition's data; data that passes goes to `appends`."""
     result = PartitionProduceResponse(asked.index, base_offset=-1)
-    if request.acks not in ACKS:
-        result.error_code = ErrorCode.INVALID_REQUIRED_ACKS
-        return result
     found = here.partitions.get(name, asked.index) if name is not None else None
     if found is None:
         result.error_code = ErrorCode.UNKNOWN_TOPIC_ID
@@ -237,6 +234,9 @@ def _accept(
         size = check_batches(asked.records, call.version)
     except KafkaError as error:
         result.error_code, result.error_message = error.code, error.message
+        return result
+    if request.acks not in ACKS:
+        result.error_code = ErrorCode.INVALID_REQUIRED_ACKS
         return result
     if name in INTERNAL_TOPICS and call.client_id != ADMIN_CLIENT_ID and _is_internal(here, name):
         result.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
