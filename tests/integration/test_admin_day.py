@@ -88,7 +88,9 @@ def test_records_of_a_compacted_topic_stay(admin, cluster):
     admin.create_topics([NewTopic(topic, 1, configs={"cleanup.policy": "compact"})])
     until_known(cluster.bootstrap, topic, 1)
     place = TopicPartition(topic, 0)
-    assert code(admin.delete_records({place: 0})[place]) is ErrorCode.POLICY_VIOLATION
+    refused = admin.delete_records({place: 0})[place]
+    assert code(refused) is ErrorCode.POLICY_VIOLATION
+    assert f"the records of {place} cannot be deleted: the topic's cleanup.policy has no delete" in str(refused)
 
 
 def test_settings_are_changed_one_by_one(admin, cluster):

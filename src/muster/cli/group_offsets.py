@@ -64,8 +64,6 @@ def check_reset(arguments: argparse.Namespace) -> None:
         raise ConfigError("groups reset-offsets: name the groups, or give --all-groups")
     form = _form(arguments)
     scoped = arguments.topic is not None or arguments.all_topics
-    if form is Form.FROM_FILE and scoped:
-        raise ConfigError("--from-file names the partitions itself: give neither --topic nor --all-topics")
     if form is not Form.FROM_FILE and not scoped:
         raise ConfigError("groups reset-offsets: which partitions? --topic TOPIC[:0,1] or --all-topics")
     reset_plan.named_partitions(arguments.topic or [])
@@ -78,6 +76,8 @@ def reset(admin: Admin, arguments: argparse.Namespace) -> int:
     groups = arguments.groups or [group.group_id for group in admin.list_consumer_groups() if _is_consumers(group)]
     groups = list(dict.fromkeys(groups))
     read = _read_plan(arguments.from_file, groups) if form is Form.FROM_FILE else None
+    if read is not None and (arguments.topic is not None or arguments.all_topics):  # Kafka's tool takes both too
+        print("muster: --from-file names the partitions: --topic and --all-topics change nothing", file=sys.stderr)
     _check_inactive(admin, groups)
     plan = _plan(admin, arguments, form, groups, read)
     for line in plan:

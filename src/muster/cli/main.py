@@ -48,6 +48,7 @@ COMMANDS: dict[str, Command] = {
 }
 
 _PROG = "muster"
+_DURATIONS = ("--by-duration", "--by-period")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     name = next((word for word in arguments if not word.startswith("-")), None)
     parser = _parser(name)
-    parsed = parser.parse_args(arguments)
+    parsed = parser.parse_args(_joined(arguments))
     if parsed.command is None:
         parser.print_help()
         return 2
@@ -89,6 +90,17 @@ def _run(arguments: list[str]) -> int:
     if "command_config" in parsed:
         importlib.import_module("muster.cli.common").read_connection(parsed)
     return int(module.run(parsed))
+
+
+def _joined(arguments: list[str]) -> list[str]:
+    """With a negative duration behind its option as one word: argparse would take `-PT1H` for an option."""
+    joined: list[str] = []
+    for word in arguments:
+        if joined and joined[-1] in _DURATIONS and word.upper().startswith("-P"):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 def _write_whatever_comes() -> None:

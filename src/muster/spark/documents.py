@@ -75,8 +75,8 @@ class Documents:
         """The columns to be fetched."""
         return tuple(dict.fromkeys([*self.given, "value", "offset"]))
 
-    def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns of one batch with the columns of `fetched`.
+    def decode(self, batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
+        """The columns of one batch with the columns of `fetched`. An error says where the batch is from.
 
         Raises:
             BadRecordError: a document does not fit, in mode FAILFAST.
@@ -86,7 +86,7 @@ class Documents:
         if self.decoding.mode is Mode.FAILFAST and bad:
             at = min(bad)
             raise BadRecordError(
-                f"the value at offset {batch.column('offset')[at].as_py()} does not fit the schema: "
+                f"the value at offset {batch.column('offset')[at].as_py()} of {where} does not fit the schema: "
                 f"{text_of(values[at].as_py())[:200]!r}. Set decode.mode to PERMISSIVE to have null for what does not"
             )
         columns: dict[str, Any] = dict(zip(self._own.names, structs.flatten(), strict=True))

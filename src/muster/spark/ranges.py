@@ -48,7 +48,7 @@ def tasks(
 
 
 def read_range(
-    settings: FetchSettings, task: InputPartition, decode: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+    settings: FetchSettings, task: InputPartition, decode: Callable[[pa.RecordBatch, str], pa.RecordBatch] | None = None
 ) -> Generator[pa.RecordBatch, None, None]:
     """Run one task, on an executor. The first request for a range is sent before the last records of the range before
     it are handed out, as within a range."""
@@ -57,9 +57,10 @@ def read_range(
     keep_memory()
     readers = [_reader(settings, found) for found in task.ranges]
     try:
-        for reader, following in zip_longest(readers, readers[1:]):
+        for found, reader, following in zip_longest(task.ranges, readers, readers[1:]):
             batches = reader.batches(None if following is None else following.begin)
-            yield from batches if decode is None else map(decode, batches)
+            where = f"{found.topic}-{found.partition}"
+            yield from batches if decode is None else (decode(batch, where) for batch in batches)
     finally:
         for reader in readers:
             reader.close()

@@ -171,7 +171,7 @@ def test_odd_documents_are_read_as_spark_reads_them(names, alone, monkeypatch):
     """With 1, each document goes to Arrow's reader by itself too, if it may."""
     monkeypatch.setattr(rooms, "ALONE", alone)
     cases = list(spark_says(names))
-    found = shown(documents(names).decode(batch([document for document, _ in cases])))
+    found = shown(documents(names).decode(batch([document for document, _ in cases]), "t-0"))
     for (document, expected), row in zip(cases, found, strict=True):
         assert same([row], [expected]), (document, row, expected)
 
@@ -180,7 +180,7 @@ def test_columns_are_in_their_order_whichever_way_they_were_read():
     good = [b'{"a":%d,"s":"x%d"}' % (number, number) for number in range(5_000)]
     values: list[bytes | None] = [b'{"a":"bad"}' if number % 611 == 5 else value for number, value in enumerate(good)]
     values[77], values[4_999] = None, b"\xff"
-    found = documents(["a", "s"]).decode(batch(values))
+    found = documents(["a", "s"]).decode(batch(values), "t-0")
     rows = [(row["a"], row["s"]) for row in found.to_pylist()]
     assert rows == [
         (number, f"x{number}") if values[number] is good[number] else (None, None) for number in range(5_000)
@@ -219,48 +219,50 @@ def test_the_quick_way_says_what_the_slow_one_says(objects, data):
     quick, slow = QUICKLY, SLOWLY
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rooms, "ALONE", 1)
-        assert same(shown(quick.decode(batch(texts))), shown(slow.decode(batch(texts))))
+        assert same(shown(quick.decode(batch(texts), "t-0")), shown(slow.decode(batch(texts), "t-0")))
 
 
 @pytest.mark.parametrize("number", [b"Inf", b"-Inf", b"-NaN"])
 def test_what_only_arrows_reader_takes_for_a_number(number, monkeypatch):
     monkeypatch.setattr(rooms, "ALONE", 1)
-    found = documents(["a", "d"]).decode(batch([b'{"a":1,"d":%s}' % number, b'{"a":2,"d":1}']))
+    found = documents(["a", "d"]).decode(batch([b'{"a":1,"d":%s}' % number, b'{"a":2,"d":1}']), "t-0")
     assert [(row["a"], row["d"]) for row in found.to_pylist()] == [(None, None), (2, 1.0)]
 
 
 def test_modes():
     values = [b'{"a":1}', b'{"a":"x"}', b'{"a":2}']
-    dropped = documents(["a"], Mode.DROPMALFORMED, corrupt=False).decode(batch(values))
+    dropped = documents(["a"], Mode.DROPMALFORMED, corrupt=False).decode(batch(values), "t-0")
     assert dropped.to_pydict() == {"a": [1, 2]}
-    with pytest.raises(BadRecordError, match="value at offset 101 does not fit"):
-        documents(["a"], Mode.FAILFAST).decode(batch(values))
-    assert documents(["a"], Mode.FAILFAST).decode(batch([values[0], None, b" "])).num_rows == 3
-    assert documents(["a"], corrupt=False).decode(batch(values)).to_pydict() == {"a": [1, None, 2]}
-    assert documents(["a"]).decode(batch([])).num_rows == 0
+    with pytest.raises(BadRecordError, match="value at offset 101 of t-0 does not fit"):
+        documents(["a"], Mode.FAILFAST).decode(batch(values), "t-0")
+    assert documents(["a"], Mode.FAILFAST).decode(batch([values[0], None, b" "]), "t-0").num_rows == 3
+    assert documents(["a"], corrupt=False).decode(batch(values), "t-0").to_pydict() == {"a": [1, None, 2]}
+    assert documents(["a"]).decode(batch([]), "t-0").num_rows == 0
 
 
 def test_times_without_a_zone_are_those_of_the_zone():
     text = b'{"ts":"2024-07-01T10:11:12"}'
-    summer = documents(["ts"], zone="Europe/Berlin").decode(batch([text])).column("ts").cast(pa.int64()).to_pylist()
+    summer = (
+        documents(["ts"], zone="Europe/Berlin").decode(batch([text]), "t-0").column("ts").cast(pa.int64()).to_pylist()
+    )
     assert summer == [timestamp_of("2024-07-01T08:11:12Z", "UTC")]
     # Clocks went from 2:00 to 3:00, and from 3:00 to 2:00.
     skipped, twice = b'{"ts":"2024-03-31T02:30:00"}', b'{"ts":"2024-10-27T02:30:00"}'
-    found = documents(["ts"], zone="Europe/Berlin").decode(batch([skipped, twice])).column("ts").cast(pa.int64())
+    found = documents(["ts"], zone="Europe/Berlin").decode(batch([skipped, twice]), "t-0").column("ts").cast(pa.int64())
     assert found.to_pylist() == [timestamp_of(at, "UTC") for at in ("2024-03-31T01:30:00Z", "2024-10-27T00:30:00Z")]
 
 
 def test_a_document_of_many_brackets_hurts_no_task():
     deep = b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     wide = b'{"x":[' + b",".join([b"{}"] * 600) + b'],"a":3}'
-    found = documents(["a"]).decode(batch([b'{"a":1}', deep, wide]))
+    found = documents(["a"]).decode(batch([b'{"a":1}', deep, wide]), "t-0")
     assert found.column("a").to_pylist() == [1, None, 3]
     assert [text is not None for text in found.column(CORRUPT).to_pylist()] == [False, True, False]
 
 
 def test_a_value_that_holds_two_documents_shifts_no_other():
     values = [b'{"a":1}{"a":2}', b"", b'{"a":3}', b'{"a":4} {"a":5}']
-    assert documents(["a"]).decode(batch(values)).column("a").to_pylist() == [1, None, 3, 4]
+    assert documents(["a"]).decode(batch(values), "t-0").column("a").to_pylist() == [1, None, 3, 4]
 
 
 BASE = {"kafka.bootstrap.servers": "a:1", "subscribe": "t", "decode": "json"}
@@ -289,7 +291,7 @@ def test_what_is_said_of_options_and_schemas():
     reader = MusterDataSource(BASE | {"columns": "offset"}).reader(
         t.StructType([t.StructField("a", INT), t.StructField("offset", t.LongType())])
     )
-    decoded = pickle.loads(pickle.dumps(reader))._documents.decode(batch([b'{"a":1}', b"{}"]))
+    decoded = pickle.loads(pickle.dumps(reader))._documents.decode(batch([b'{"a":1}', b"{}"]), "t-0")
     assert decoded.to_pydict() == {"a": [1, None], "offset": [100, 101]}
 
 

@@ -119,11 +119,20 @@ def delete_records_request(offsets: Mapping[TopicPartition, int], timeout_ms: in
 def deleted_records(answer: DeleteRecordsResponse) -> dict[TopicPartition, int | KafkaError]:
     """Where each partition begins now."""
     return {
-        (place := TopicPartition(topic.name, part.partition_index)): failure(part.error_code, str(place))
+        (place := TopicPartition(topic.name, part.partition_index)): failure(
+            part.error_code, _KEPT.format(place) if part.error_code == ErrorCode.POLICY_VIOLATION else str(place)
+        )
         or part.low_watermark
         for topic in answer.topics
         for part in topic.partitions
     }
+
+
+_KEPT = (
+    "the records of {} cannot be deleted: the topic's cleanup.policy has no delete. Give it compact,delete first, and"
+    " compact again afterwards"
+)
+"""The broker says the code alone."""
 
 
 # --- producers -------------------------------------------------------------------------------------------------------
