@@ -41,6 +41,7 @@ class Verdict:
     evidence: tuple[str, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     pattern: PatternSeen | None = None
+    is_stop: bool = False
 
     def but(self, *more: str, sure: float = 1.0, also: Iterable[Alternative] = ()) -> Verdict:
         """The same with more to say; `sure` scales the confidence."""

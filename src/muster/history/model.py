@@ -260,6 +260,16 @@ class Rebalance:
     source: str = "records"
     """`records`: inferred; `events`: the broker wrote it to `__group_events`; `samples`: inferred from looks at the
     group through the admin API."""
+    is_stop: bool = False
+    """Its members went as part of a stop of the group: one soon after the other until none was left."""
+
+    @property
+    def is_rebalance(self) -> bool:
+        """Whether the group rebalanced. Not in the second phase of a rebalance, which is counted once; nor where a
+        static member took its place again in the same generation; nor in the stop of a group, nor where none is left
+        to be assigned anything."""
+        renewed = self.generation != self.previous_generation
+        return self.phase == 1 and renewed and not self.is_stop and self.members_after > 0
 
     @property
     def moved(self) -> int:

@@ -63,7 +63,7 @@ def _header(report: Report, groups: Sequence[GroupSummary]) -> str:
     stopped = sum(each.stopped_partition_ms for each in report.rebalances)
     shown = tiles(
         [
-            ("rebalances", len(report.rebalances)),
+            ("rebalances", sum(each.is_rebalance for each in report.rebalances)),
             ("partition-time stopped, at most", duration(stopped)),
             ("members now", sum(group.members for group in groups)),
             ("records behind", sum(lag) if lag else "not known"),
@@ -159,9 +159,9 @@ def _group(report: Report, summary: GroupSummary, number: int) -> str:
     title, anchor = f"Group {shortened(summary.group)}", f"group-{number}"
     if not report.generations:
         return section(title, "No client has joined it: its offsets are committed from outside.", lag, anchor=anchor)
-    hint = "A row is a member, a bar the partitions it had; numbered lines are rebalances, told below."
+    hint = "A row is a member, a bar the partitions it had; numbered lines are the changes listed below."
     if len(latest) < len(report.rebalances):
-        hint += f" The latest {REBALANCES} of {len(report.rebalances)} rebalances."
+        hint += f" The latest {REBALANCES} of {count(len(report.rebalances), 'change')}."
     until_ms = _drawn_until(latest, report.until_ms)
     if until_ms < report.until_ms:
         hint += (

@@ -24,7 +24,7 @@ The window is `Limits.pattern_ms` to both sides of a rebalance, so the same rows
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeAlias
@@ -220,15 +220,22 @@ class _Around:
 
 def pattern(found: Verdict, own: Trace, others: Sequence[Trace], window_ms: int) -> Verdict:
     """The verdict on a rebalance, with the pattern that it is part of by those around it, itself among them."""
-    if found.cause in (Cause.COORDINATOR_MOVED, Cause.NOT_KNOWN) or not (own.went or own.came):
+    if not (own.went or own.came):
         return found
     first_ms, last_ms = own.at_ms - window_ms, own.at_ms + window_ms
     near = [each for each in others if first_ms <= each.at_ms <= last_ms and (each.went or each.came)]
     back = {(leg.chain, leg.depth - 1): leg for each in near for leg in each.came if leg.depth > 0}
     around = _Around(own, near, _stops(near), back)
-    rules = (_flapping,) if found.cause is Cause.STARTED else (_flapping, _rolling, _killed_in_turn, _turnover)
-    seen = next((each for rule in rules if (each := rule(around)) is not None), None)
-    return replace(_back(found, around), pattern=seen)
+    stops = bool(own.went) and not around.went(own)
+    seen = next((each for rule in _rules(found) if (each := rule(around)) is not None), None)
+    return replace(_back(found, around), pattern=seen, is_stop=stops)
+
+
+def _rules(found: Verdict) -> tuple[Callable[[_Around], PatternSeen | None], ...]:
+    """The patterns that a rebalance with this cause may be part of."""
+    if found.cause in (Cause.COORDINATOR_MOVED, Cause.NOT_KNOWN):
+        return ()
+    return (_flapping,) if found.cause is Cause.STARTED else (_flapping, _rolling, _killed_in_turn, _turnover)
 
 
 def _stops(near: Sequence[Trace]) -> frozenset[tuple[str, int]]:
@@ -341,12 +348,14 @@ def _killed_in_turn(around: _Around) -> PatternSeen | None:
 
 
 def _restarts(around: _Around) -> list[tuple[Leg, Leg]]:
-    """Members that went and were back, in the order in which they went. It has to be known why they went."""
+    """Members that went and were back, in the order in which they went. It has to be known why they went; where they
+    took their places again, as static members, nothing rebalanced."""
     pairs = [
         (leg, back)
         for each in around.near
         for leg in around.went(each)
-        if not leg.is_guess and (back := around.back.get((leg.chain, leg.depth))) is not None
+        if not leg.is_guess and leg.cause is not Cause.STATIC_MEMBER_REPLACED
+        if (back := around.back.get((leg.chain, leg.depth))) is not None
     ]
     return sorted(pairs, key=lambda pair: pair[0].at_ms)
 

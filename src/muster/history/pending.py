@@ -33,6 +33,11 @@ class Pending:
     def at_ms(self) -> int:
         return self.case.at_ms
 
+    @property
+    def rebalanced(self) -> bool:
+        """Whether the generation is another: not where a static member took its place again."""
+        return self.case.before is None or self.case.before.generation != self.case.after.generation
+
     def heard(self, place: TopicPartition, at_ms: int) -> None:
         """A partition was committed for the first time after."""
         self.stopped[place] = at_ms - self.silent_since.pop(place)
@@ -60,7 +65,8 @@ class Pending:
             evidence = (*found.evidence, *first.evidence)
             confidence = round(first.confidence * found.confidence, 2)
             return replace(first, confidence=confidence, evidence=evidence), 2
-        return pattern(found, self.trace, traces, window_ms), 1
+        seen = pattern(found, self.trace, traces, window_ms)
+        return seen if self.rebalanced else replace(seen, pattern=None), 1
 
     def row(self, found: Verdict, phase: int) -> Rebalance:
         """The row."""
@@ -86,6 +92,7 @@ class Pending:
             evidence=found.evidence,
             alternatives=found.alternatives,
             pattern=found.pattern,
+            is_stop=found.is_stop,
             phase=phase,
         )
 

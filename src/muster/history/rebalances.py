@@ -96,8 +96,15 @@ def owners(members: Iterable[Member]) -> dict[TopicPartition, str]:
 
 
 def moved(before: Generation | None, after: Generation, found: Difference) -> tuple[Moved, ...]:
-    """The partitions that have another owner than before; a member that was replaced is another."""
+    """The partitions that have another owner than before. A member that was replaced is another, but for a static one:
+    its instance goes on as it was."""
     former = owners(before.members) if before is not None else {}
+    instances = {
+        change.before.member_id: change.member.member_id
+        for change in found.replaced
+        if change.before is not None and change.member.instance_id
+    }
+    former = {place: instances.get(owner, owner) for place, owner in former.items()}
     if not former:
         return ()
     now = owners(after.members)

@@ -131,9 +131,9 @@ def _summary(
         protocol_type=next((each.protocol_type for each in reversed(generations) if each.protocol_type), ""),
         generation=latest.generation if latest else None,
         members=len(latest.members) if latest and latest.ended_ms is None else 0,
-        rebalances=len(rebalances),
+        rebalances=sum(row.is_rebalance for row in rebalances),
         lag_records=sum(each.lag_records for each in now) if lag is not None else None,
         is_exact=all(each.is_exact for each in now),
         findings=findings,
-        last_rebalance_ms=rebalances[-1].at_ms if rebalances else None,
+        last_rebalance_ms=next((row.at_ms for row in reversed(rebalances) if row.is_rebalance), None),
     )

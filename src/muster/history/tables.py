@@ -114,6 +114,8 @@ REBALANCES = _schema(
     cause=_TEXT,
     confidence=pa.float64(),
     phase=_INT,
+    is_rebalance=pa.bool_(),
+    is_stop=pa.bool_(),
     source=_TEXT,
     evidence=_list(_TEXT),
     alternatives=_list(_struct(cause=_TEXT, told_apart_by=_TEXT)),

@@ -458,7 +458,6 @@ IN_TURN = [Cause.LEFT, Cause.JOINED] * 3
 PATTERNS = [
     (rolls, ROLLS, 0.9, IN_TURN),
     (rolls_under_one_name, ROLLS, 0.9, IN_TURN),
-    (rolls_with_instance_ids, ROLLS, 0.9, [Cause.STATIC_MEMBER_REPLACED] * 3),
     (rolls_with_new_names, ROLLS, 0.6, IN_TURN),
     (rolls_by_kills, ROLLS, 0.7, [Cause.SESSION_EXPIRED] * 3),
     (rolls_by_expiry, ROLLS, 0.7, [Cause.SESSION_EXPIRED, Cause.JOINED] * 3),
@@ -517,8 +516,37 @@ def test_the_stop_of_a_group_is_part_of_no_pattern(life):
     log.commits("t:0-3", 10_000)
     before = [row.pattern for row in log.history().rebalances]
     rows = stopped_one_by_one(log, *(M(each.member_id, host=each.host, has="t:0") for each in members))
-    assert [(row.cause, row.pattern) for row in rows] == [(Cause.LEFT, None)] * len(rows)
+    assert [(row.cause, row.pattern, row.is_rebalance) for row in rows] == [(Cause.LEFT, None, False)] * len(rows)
     assert [row.pattern for row in log.history().rebalances][: len(before)] == before
+
+
+def test_static_members_that_take_their_places_again_make_nothing_rebalance():
+    rows = rolls_with_instance_ids().history().rebalances
+    assert [row.cause for row in rows] == [Cause.STARTED, *[Cause.STATIC_MEMBER_REPLACED] * 3]
+    assert [row.is_rebalance for row in rows] == [True, False, False, False]
+    assert [(row.moved, row.pattern) for row in rows[1:]] == [(0, None)] * 3
+
+
+def test_a_static_member_that_comes_back_to_another_generation_keeps_what_it_had():
+    row = last(static_comes_back_with_another_assignor())
+    assert (row.moved, row.is_rebalance) == (0, True)
+
+
+def test_a_cooperative_rebalance_is_one_though_it_takes_two_generations():
+    rows = second_phase().history().rebalances
+    assert [(row.cause, row.phase, row.is_rebalance) for row in rows[-2:]] == [
+        (Cause.JOINED, 1, True),
+        (Cause.JOINED, 2, False),
+    ]
+
+
+def test_members_that_go_a_while_before_the_others_stop_are_no_part_of_the_stop():
+    c = M("c-1", "t:4")
+    log = running(A, B, c).wait(500).commit("t:2-3").wait(300).generation(2, [A, c])
+    log.commits("t:0-1", 90_000).wait(500).commit("t:4").wait(300).generation(3, [A])
+    rows = log.wait(500).commit("t:0-1").wait(300).generation(4, []).history().rebalances
+    assert [row.is_rebalance for row in rows] == [True, True, False, False]
+    assert [row.is_stop for row in rows] == [False, False, True, True]
 
 
 def test_one_that_flaps_alone_is_told_of_though_the_group_is_empty_each_time():

@@ -97,6 +97,7 @@ REBALANCES = st.builds(
     ),
     phase=st.integers(1, 2),
     source=TEXT,
+    is_stop=st.booleans(),
 )
 NOTES = st.builds(CommitNote, TEXT, TEXT, INT, LONG, TEXT, LONG, LONG)
 LAGS = st.builds(Lag, TEXT, TEXT, INT, LONG, LONG, LONG, LONG, LONG, LONG, st.booleans(), MAYBE_LONG, LONG, MAYBE_LONG)
