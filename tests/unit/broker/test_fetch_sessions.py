@@ -5,7 +5,14 @@ from __future__ import annotations
 from muster.broker.calls import at_once
 from muster.broker.fetch_sessions import EVICTION_MS, SLICE, FetchPlan, FetchSessions
 from muster.errors import ErrorCode
-from muster.protocol.messages import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
+from muster.protocol.messages import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponseEpochEndOffset,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
 
 IDS = {"a": b"a" * 16, "b": b"b" * 16}
 
@@ -82,6 +89,17 @@ def test_after_an_error_the_partition_is_told_again():
     assert len(told) == 1
     reader.epoch += 1
     assert reader.fetch() == ["a"]
+
+
+def test_a_log_that_parted_from_the_readers_is_told_each_time():
+    reader = Reader(FetchSessions(10, 1_000))
+    reader.fetch("a")
+    plan = reader.plan()
+    [partition] = plan.partitions.values()
+    parted = PartitionData(0, log_start_offset=0, diverging_epoch=FetchResponseEpochEndOffset(0, 6), records=b"")
+    for _ in range(2):
+        _, told = at_once(reader.sessions.settle(plan, [(partition, parted)], False, reader.now))
+        assert told == [(partition, parted)]
 
 
 def test_what_a_session_refuses():
