@@ -97,6 +97,10 @@ class Case:
     """Of the members that stayed, before."""
     returned: dict[str, tuple[Cause, int]] = field(default_factory=dict)
     """Of members that came: why the one that they were before was gone, and for how long."""
+    waited_for: tuple[Member, ...] = ()
+    """Members that joined long after the others."""
+    waited_ms: int | None = None
+    """For how long the others waited for these."""
 
     @property
     def stayed(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from muster.history.causes import Case
+from muster.history.causes import AT_ONCE_MS, Case
 from muster.history.classic_generations import with_end
 from muster.history.commit_times import NEVER, Signs
 from muster.history.departures import Circumstances, Departure, departure
@@ -22,6 +22,9 @@ from muster.history.group_state import (
 from muster.history.model import Generation, GroupKind, Member, Place, Rows
 from muster.history.pending import look_at_partitions
 from muster.history.rebalances import Difference, difference, owners, withheld
+
+HELD_UP_MS = 5_000
+"""For how long a rebalance waits for a member before it is told: longer than it takes others to learn of it."""
 
 
 def classic_record(state: GroupState, after: Generation | None, at: Place, at_ms: int, rows: Rows) -> None:
@@ -95,6 +98,7 @@ def _classic_rebalance(state: GroupState, case: Case) -> None:
     case.departures = [
         _classic_departure(state, case, member, signs[member.member_id], latest) for member in case.differs.gone
     ]
+    _look_at_wait(state, case)
     duration_ms, duration_is = _classic_duration(state, case)
     silent = silences(state, before, at_ms)
     add(state, case, duration_ms, duration_is, silent)
@@ -114,6 +118,31 @@ def _look_at_phase(state: GroupState, case: Case) -> None:
         case.is_second_phase, case.second_of = True, state.resettling
     if case.before is state.current or case.before is None:
         state.resettling = ""
+
+
+def _look_at_wait(state: GroupState, case: Case) -> None:
+    """Whether all waited for members that joined late.
+
+    An eager member commits as it joins a rebalance, and then no more until it is over. So one that commits right before
+    all had joined, after a long silence, was busy; the others had stopped by then, if they commit regularly.
+    """
+    if not case.differs.stayed or "cooperative" in (case.after.protocol or ""):
+        return
+    members = [change.member for change in case.differs.stayed]
+    shown = [pair for pair in zip(members, signs_of_stayed(state, case), strict=True) if pair[1].commits]
+    all_joined_ms = _began_by(case)
+    late = [(member, signs) for member, signs in shown if all_joined_ms - signs.last_ms <= AT_ONCE_MS]
+    others = [signs for _, signs in shown if all_joined_ms - signs.last_ms > AT_ONCE_MS]
+    if not late or not others:
+        return
+    latest = max(others, key=lambda signs: signs.last_ms)
+    stopped_ms = max(latest.last_ms, state.current_ms)
+    waited_ms = min(signs.last_ms for _, signs in late) - stopped_ms
+    surely_ms = waited_ms - latest.longest_gap_ms
+    is_regular = latest.commits >= 3 and 0 <= latest.longest_gap_ms <= surely_ms
+    busy_ms = min(signs.longest_gap_ms for _, signs in late)
+    if is_regular and HELD_UP_MS <= surely_ms <= busy_ms:
+        case.waited_ms, case.waited_for = min(waited_ms, busy_ms), tuple(member for member, _ in late)
 
 
 def _began_by(case: Case) -> int:

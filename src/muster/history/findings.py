@@ -58,10 +58,13 @@ def _of_group(view: View) -> list[Finding]:
     """The finding that has the cost of a rebalance, by the row's `id`."""
     for rule in RULES:
         said = rule(view)
-        if said is not None:
-            found.append(_finding(view, said, counted))
-            for each in said.seen:
-                counted.setdefault(id(each), said.rule)
+        if said is None or (
+            said.is_last_resort and 2 * sum(id(each) in counted for each in said.seen) > len(said.seen)
+        ):
+            continue
+        found.append(_finding(view, said, counted))
+        for each in (*said.seen, *said.back):
+            counted.setdefault(id(each), said.rule)
     return found
 
 
@@ -71,9 +74,10 @@ def _finding(view: View, said: Said, counted: dict[int, str]) -> Finding:
         sentence = f"{said.what}."
     else:
         since_ms, until_ms = said.seen[0].at_ms, said.seen[-1].at_ms
-        cost = stopped_ms(each for each in said.seen if id(each) not in counted)
+        whole = [*said.seen, *said.back]
+        cost = stopped_ms(each for each in whole if id(each) not in counted)
         sentence = f"{said.what}: {times(view, said.seen)}{_stood_still(cost)}."
-        others = {counted[id(each)]: None for each in said.seen if id(each) in counted and each.stopped}
+        others = {counted[id(each)]: None for each in whole if id(each) in counted and each.stopped}
         if others:
             sentence += f" {'More of the' if cost else 'The'} cost is counted under {listed(others)}."
     if said.then:

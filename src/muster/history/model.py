@@ -254,6 +254,10 @@ class Rebalance:
     alternatives: tuple[Alternative, ...]
     pattern: PatternSeen | None = None
     """What this rebalance and those around it are together; the cause is that of this one."""
+    waited_ms: int | None = None
+    """For how long the members waited in the rebalance for some that joined late, at most; None: for none that show."""
+    waited_for: tuple[Member, ...] = ()
+    """The members that joined late: their handlers kept them from polling."""
     phase: int = 1
     """2: the second phase of a cooperative rebalance, in which partitions that were given up are handed out. It has the
     cause of the first."""

@@ -86,6 +86,8 @@ class Pending:
             replaced=tuple(differs.replaced),
             resubscribed=tuple(differs.resubscribed),
             moved_partitions=moved(before, after, differs),
+            waited_ms=case.waited_ms,
+            waited_for=case.waited_for,
             stopped=tuple((*place, ms) for place, ms in sorted(self.stopped.items())),
             cause=found.cause,
             confidence=found.confidence,

@@ -9,23 +9,76 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
+from typing import TypeAlias
 
-from muster.history.model import Cause, Member, Pattern, Rebalance
-from muster.history.view import Absence, Said, View, absences, distinct, gone, rounds
-from muster.history.wording import duration, listed, settings_value
+from muster.history.model import Cause, Generation, Member, Pattern, Rebalance
+from muster.history.view import Absence, Said, View, absences, distinct, gone, returns, rounds, went
+from muster.history.wording import count, duration, listed, settings_value
 
 _HOUR_MS = 3_600_000
 _OFTEN = 3
 """How many times make a habit."""
 _ENDLESS = 10
+_SURE = 0.6
+"""A cause with less confidence is told as what it most likely was."""
 _RESTLESS_MS = 120_000
+_RESTLESS_FOR_MS = 180_000
 _REST_MS = 600_000
 """A group that has not rebalanced for so long is at rest."""
 _SHORT_SESSION_MS = 10_000
 _USUAL_SESSION_MS = 45_000
 """Kafka's default session.timeout.ms since 3.0 (KIP-735)."""
 _EAGER = frozenset({"range", "roundrobin", "sticky"})
+_STICKY = frozenset({"sticky", "cooperative-sticky", "uniform"})
+"""These keep what they can with its member."""
 _SCALED_AT_ONCE_MS = 60_000
+_APART_MS = 60_000
+"""For how long members without a topic in common are in a group before they are called two applications."""
+
+
+# ---------------------------------------------------------------------------------------------- why: two groups in one
+
+
+def shared_group_id(view: View) -> Said | None:
+    """Several applications have one group id: each rebalances with the others, for topics that are none of its own."""
+    found: list[_Application] = []
+    shared: set[int] = set()
+    apart_ms = whole_ms = 0
+    for each in view.generations:
+        if each.members:
+            long_ms = max(0, (view.now_ms if each.ended_ms is None else each.ended_ms) - each.started_ms)
+            whole_ms += long_ms
+            if len(applications := _applications(each)) > 1:
+                found, apart_ms = applications, apart_ms + long_ms
+                shared.add(each.generation)
+    if not found or apart_ms < _APART_MS or 2 * apart_ms < whole_ms:
+        return None  # as when one program takes the place of another
+    who = "; ".join(f"{distinct(members)} to {listed(sorted(topics))}" for members, topics in found[:_OFTEN])
+    return Said(
+        "shared_group_id",
+        f"{count(len(found), 'application')} with no topic in common share this group id ({who}), so each rebalances "
+        "whenever a member of another comes or goes",
+        "Give each application a group.id of its own. Copy its committed offsets to the new group first "
+        "(muster groups reset-offsets, kafka-consumer-groups --reset-offsets --from-file).",
+        [row for row in view.real if row.generation in shared and row.members_before],
+        since_ms=view.generations[0].started_ms,
+    )
+
+
+_Application: TypeAlias = tuple[list[Member], set[str]]
+
+
+def _applications(each: Generation) -> list[_Application]:
+    """The members of a generation by topics that they have in common; none where it is not known what one reads."""
+    found: list[_Application] = []
+    for member in each.members:
+        if each.protocol_type != "consumer" or member.topic_regex or not member.topics:
+            return []
+        near = [one for one in found if not one[1].isdisjoint(member.topics)]
+        found = [one for one in found if one not in near]
+        members = [*(other for one in near for other in one[0]), member]
+        found.append((members, {*member.topics, *(topic for one in near for topic in one[1])}))
+    return found
 
 
 # ------------------------------------------------------------------------------------------- why: members that go
@@ -41,10 +94,12 @@ def poll_interval_exceeded(view: View) -> Said | None:
     allowed = f" ({duration(limit)})" if limit else ""
     return Said(
         "poll_interval_exceeded",
-        f"{distinct(each.member for each in away)} did not poll within max.poll.interval.ms{allowed} and had to leave",
+        f"{_likely(seen)}{distinct(each.member for each in away)} did not poll within max.poll.interval.ms{allowed} "
+        "and had to leave",
         _poll_advice(away, limit),
         seen,
-        _handling(away),
+        f"{_handling(away)}{_or_else(seen)}",
+        returns(view, away),
     )
 
 
@@ -82,7 +137,7 @@ def _poll_advice(away: Sequence[Absence], limit_ms: int) -> str:
 
 def session_expired(view: View) -> Said | None:
     """Members went without a word: killed, frozen, or cut off."""
-    seen = view.of(Cause.SESSION_EXPIRED)
+    seen = [row for row in view.of(Cause.SESSION_EXPIRED) if not _is_static_stop(row)]
     if not seen:
         return None
     members = gone(seen)
@@ -101,11 +156,34 @@ def session_expired(view: View) -> Said | None:
         )
     return Said(
         "session_expired",
-        f"{distinct(members)} stopped heartbeating and expired{where}",
+        f"{_likely(seen)}{distinct(members)} stopped heartbeating and expired{where}",
         advice,
         seen,
-        f"The partitions waited for the session timeout{f' of {duration(session)}' if session else ''} each time.",
+        f"The partitions waited for the session timeout{f' of {duration(session)}' if session else ''} each time."
+        f"{_or_else(seen)}",
+        returns(view, absences(view, seen)),
     )
+
+
+def _likely(seen: Iterable[Rebalance]) -> str:
+    """How a sentence begins whose cause is not sure in any of these rebalances."""
+    return "" if any(row.confidence >= _SURE for row in seen) else "Most likely "
+
+
+def _or_else(seen: Sequence[Rebalance]) -> str:
+    """What else it may have been, if that is not sure, and what would tell."""
+    surest = max(seen, key=lambda row: row.confidence)
+    if surest.confidence >= _SURE or not surest.alternatives:
+        return ""
+    other = surest.alternatives[0]
+    return f" It may also be {other.cause}; what tells them apart: {other.told_apart_by}."
+
+
+def _is_static_stop(row: Rebalance) -> bool:
+    """The members that go as the group is stopped have an instance id: such members do not leave when they are closed,
+    so a group that is stopped in good order expires."""
+    members = went(row)
+    return (row.is_stop or not row.members_after) and bool(members) and all(each.instance_id for each in members)
 
 
 def _session_ms(view: View, members: Iterable[Member]) -> int:
@@ -127,9 +205,9 @@ def rolling_restart(view: View) -> Said | None:
     seen = view.part_of(Pattern.ROLLING_RESTART)
     if not seen:
         return None
-    away = [each.away_ms for each in absences(view, seen) if each.away_ms]
-    longest = f" (members were away for up to {duration(max(away))})" if away else ""
-    value = settings_value(max(2 * max(away, default=0), _USUAL_SESSION_MS))
+    longest_ms = max((_restarted_ms(view, each) for each in absences(view, seen)), default=0)
+    longest = f" (the slowest restart took about {duration(longest_ms)})" if longest_ms else ""
+    value = settings_value(max(2 * longest_ms, _USUAL_SESSION_MS))
     above = f"set {_session_setting(view)} above the time a restart takes{longest}, such as {value}"
     members = gone(seen)
     if members and all(member.instance_id for member in members):
@@ -142,12 +220,23 @@ def rolling_restart(view: View) -> Said | None:
     return Said("rolling_restart", "The group was restarted member by member, and rebalanced for it", advice, seen)
 
 
+def _restarted_ms(view: View, found: Absence) -> int:
+    """From when a member stopped until it was back: one that did not leave was a member for its session."""
+    if found.back is None or found.back is found.went:
+        return 0
+    expired = found.went.cause is Cause.SESSION_EXPIRED
+    return found.back.at_ms - found.went.at_ms + (_session_ms(view, [found.member]) if expired else 0)
+
+
 _WHY_IT_GOES: dict[Cause, str] = {
     Cause.POLL_INTERVAL_EXCEEDED: (
         "its handler is slower than max.poll.interval.ms allows; lower max.poll.records, or raise it"
     ),
     Cause.SESSION_EXPIRED: "it dies or stands still without leaving (kill -9, out of memory), and is restarted",
-    Cause.LEFT: "it leaves in good order and is started again (a supervisor, a crash that still closes the consumer)",
+    Cause.LEFT: (
+        "it leaves in good order and is started again (a supervisor, a job that visits for a short time, a crash that "
+        "still closes the consumer)"
+    ),
 }
 
 
@@ -157,34 +246,60 @@ def flapping(view: View) -> Said | None:
     if not seen:
         return None
     patterns = [each.pattern for each in seen if each.pattern is not None]
-    (who, _), *_ = Counter(member for each in patterns for member in each.members).most_common(1)
-    (goes, _), *_ = Counter(cause for each in patterns for cause in each.went).most_common(1)
-    why = _WHY_IT_GOES.get(goes, "it crashes and is restarted, or its handler is too slow")
+    found = Counter(member for each in patterns for member in each.members)
+    most = max(found.values())
+    often = [member for member, number in found.items() if 2 * number >= most]
+    who = f"The client {often[0]} joins and goes" if len(often) == 1 else f"The clients {listed(often)} join and go"
+    them = "that process" if len(often) == 1 else "these processes"
+    it = "it" if len(often) == 1 else "them"
     return Said(
         "flapping",
-        f"The client {who} joins and goes again and again, and each time the whole group rebalances",
-        f"Look at that process first: {why}. Until it is mended, stop it: the others rebalance for it.",
+        f"{who} again and again, and each time the whole group rebalances",
+        f"Look at {them} first: {_why_it_goes(seen)}. Until that is mended, stop {it}: the others rebalance for {it}.",
         seen,
     )
 
 
+def _why_it_goes(seen: Sequence[Rebalance]) -> str:
+    """As the pattern has it, of members that were back at once, too; where that says little, as its rebalances do."""
+    causes = Counter(cause for each in seen if each.pattern is not None for cause in each.pattern.went)
+    certain, number = max(((each, causes[each]) for each in _WHY_IT_GOES), key=lambda found: found[1])
+    if 2 * number >= causes.total():
+        return _WHY_IT_GOES[certain]
+    told = Counter(each.cause for each in seen if went(each))
+    likely, number = max(((each, told[each]) for each in _WHY_IT_GOES), key=lambda found: found[1])
+    if number and 2 * number >= told.total():
+        return f"most likely {_WHY_IT_GOES[likely]}"
+    return "it crashes and is restarted, or its handler is too slow"
+
+
 def departures(view: View) -> Said | None:
     """Members leave and join by their own will so often that it hurts: an autoscaler, short-lived jobs."""
-    seen = view.of(Cause.LEFT, Cause.JOINED)
-    if len(rounds(seen)) < 2 * _OFTEN or not _is_dense(seen):
+    seen = [row for row in view.within if row.cause in (Cause.LEFT, Cause.JOINED) and row.pattern is None]
+    number = len(rounds(seen))
+    if number < 2 * _OFTEN or not _is_dense(seen):
         return None
-    joined = sum(len(each.joined) for each in seen)
-    left = sum(len(each.left) for each in seen)
     at_once = _joins_at_once(seen)
+    turns = sum(one.cause is not other.cause for one, other in pairwise(rounds(seen)))
+    if turns < _OFTEN + 1 and at_once < 2 * _OFTEN - 1:
+        return None  # a group that grows, or is scaled in
+    joined = [change.member for each in seen for change in each.joined]
+    left = [member for each in seen for member in each.left]
     if at_once >= _OFTEN and not view.is_modern:
         advice = (
             f"{at_once} joins came within {duration(_SCALED_AT_ONCE_MS)} of the one before: start members together and "
             "raise group.initial.rebalance.delay.ms on the broker, so that one rebalance takes them all in."
         )
     else:
-        advice = f"Let the autoscaler wait longer between steps, above the time that a rebalance takes.{_gentler(view)}"
+        advice = (
+            "If a deploy or a supervisor restarts them, see why; if an autoscaler does it, let it wait longer between "
+            f"steps, above the time that a rebalance takes.{_gentler(view)}"
+        )
     return Said(
-        "members_come_and_go", f"Members come and go by themselves, {joined} joined and {left} left", advice, seen
+        "members_come_and_go",
+        f"Members come and go by themselves, {len(joined)} joined and {len(left)} left ({distinct([*joined, *left])})",
+        advice,
+        seen,
     )
 
 
@@ -205,8 +320,11 @@ def _is_dense(rebalances: Sequence[Rebalance]) -> bool:
 
 
 def _joins_at_once(rebalances: Sequence[Rebalance]) -> int:
-    joins = [each.at_ms for each in rebalances if each.cause is Cause.JOINED and each.phase == 1]
-    return sum(later - earlier <= _SCALED_AT_ONCE_MS for earlier, later in pairwise(joins))
+    """How many members joined soon after another, while none left."""
+    return sum(
+        earlier.cause is later.cause is Cause.JOINED and later.at_ms - earlier.at_ms <= _SCALED_AT_ONCE_MS
+        for earlier, later in pairwise(rounds(rebalances))
+    )
 
 
 def leader_rejoins(view: View) -> Said | None:
@@ -246,9 +364,11 @@ def coordinator_moves(view: View) -> Said | None:
 
 def never_at_rest(view: View) -> Said | None:
     """A group that has not come to rest by now."""
-    seen = _restless(rounds(view.rebalances), view.now_ms)
+    seen = _restless(rounds(view.real), view.now_ms)
     gaps = sorted(later.at_ms - earlier.at_ms for earlier, later in pairwise(seen))
     if len(seen) < _ENDLESS or gaps[len(gaps) // 2] > _RESTLESS_MS or view.latest is None or not view.latest.members:
+        return None
+    if seen[-1].at_ms - seen[0].at_ms < _RESTLESS_FOR_MS:
         return None
     causes = Counter(each.cause for each in seen)
     clients = Counter(
@@ -263,7 +383,7 @@ def never_at_rest(view: View) -> Said | None:
         f"Begin with the most frequent cause, {causes.most_common(1)[0][0]}; the other rebalances are often its echo: "
         "a member that waits for a rebalance does not commit and does not poll."
     )
-    return Said("never_at_rest", what, advice, seen, by)
+    return Said("never_at_rest", what, advice, seen, by, is_last_resort=True)
 
 
 def _restless(rebalances: Sequence[Rebalance], now_ms: int) -> list[Rebalance]:
@@ -277,13 +397,32 @@ def _restless(rebalances: Sequence[Rebalance], now_ms: int) -> list[Rebalance]:
     return found[::-1]
 
 
+def held_up(view: View) -> Said | None:
+    """Rebalances for which all waited until a busy member polled."""
+    seen = [row for row in view.real if row.waited_for]
+    if not seen:
+        return None
+    members = [member for row in seen for member in row.waited_for]
+    longest = max(seen, key=lambda row: row.waited_ms or 0)
+    advice = (
+        "A member joins when it polls next, and all others wait for it: lower its max.poll.records, so that one poll's "
+        f"records are handled in a few seconds.{_gentler(view)}"
+    )
+    what = (
+        f"Members waited in a rebalance for {distinct(members)}, busy handling records, for up to "
+        f"{duration(longest.waited_ms or 0)}"
+    )
+    return Said("held_up", what, advice, seen)
+
+
 def stops_the_world(view: View) -> Said | None:
     """An eager assignor stops partitions that do not move."""
     latest = view.latest
-    if latest is None or latest.protocol not in _EAGER or len(view.rebalances) < _OFTEN:
+    seen = view.within
+    if latest is None or latest.protocol not in _EAGER or len(rounds(seen)) < 2 * _OFTEN:
         return None
     stopped = kept = 0
-    for each in view.rebalances:
+    for each in seen:
         moved = {(move.topic, move.partition) for move in each.moved_partitions}
         stopped += len(each.stopped)
         kept += sum((topic, partition) not in moved for topic, partition, _ in each.stopped)
@@ -295,22 +434,22 @@ def stops_the_world(view: View) -> Said | None:
         "Set partition.assignment.strategy to cooperative-sticky (first to both, deploy, then to it alone), or "
         "group.protocol=consumer on Kafka 4.0 and newer: partitions that stay are not stopped."
     )
-    return Said("stops_the_world", what, advice, view.rebalances, then)
+    return Said("stops_the_world", what, advice, seen, then)
 
 
 def needless_moves(view: View) -> Said | None:
     """Partitions move though their owner stays."""
-    latest = view.latest
-    moves = sum(each.moved for each in view.rebalances)
-    needless = sum(each.moved_needlessly for each in view.rebalances)
-    if latest is None or needless < _OFTEN or needless * 4 < moves:
+    moves = sum(each.moved for each in view.real)
+    needless = sum(each.moved_needlessly for each in view.real)
+    if view.latest is None or view.assignor in _STICKY or needless < _OFTEN or needless * 4 < moves:
         return None
-    seen = [each for each in view.rebalances if each.moved_needlessly]
+    seen = [each for each in view.real if each.moved_needlessly]
     then = (
         f"{needless} of {moves} moves of partitions were needless: their member stayed, and an even assignment was "
         "possible without."
     )
-    advice = "Use cooperative-sticky, which keeps what it can with its member; caches and state then stay warm."
+    better = "Set group.remote.assignor to uniform" if view.is_modern else "Use cooperative-sticky"
+    advice = f"{better}, which keeps what it can with its member; caches and state then stay warm."
     return Said("needless_moves", f"The assignor {view.assignor!r} moves partitions needlessly", advice, seen, then)
 
 
@@ -334,6 +473,7 @@ def session_above_poll_interval(view: View) -> Said | None:
 
 
 RULES: tuple[Callable[[View], Said | None], ...] = (
+    shared_group_id,
     poll_interval_exceeded,
     session_expired,
     rolling_restart,
@@ -341,6 +481,7 @@ RULES: tuple[Callable[[View], Said | None], ...] = (
     departures,
     leader_rejoins,
     coordinator_moves,
+    held_up,
     never_at_rest,
     stops_the_world,
     needless_moves,

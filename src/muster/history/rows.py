@@ -227,6 +227,7 @@ _OF_REBALANCES = {
     "resubscribed": _list_of("resubscribed", _changes),
     "moved_partitions": _list_of("moved_partitions", _moves),
     "stopped": _list_of("stopped", _stops),
+    "waited_for": _list_of("waited_for", _members),
 }
 
 
@@ -253,6 +254,7 @@ def _back_rebalance(row: Mapping[str, Any]) -> Rebalance:
             "left": tuple(_back_member(member) for member in row["left"]),
             "moved_partitions": tuple(Moved(**moved) for moved in row["moved_partitions"]),
             "stopped": tuple((s["topic"], s["partition"], s["ms"]) for s in row["stopped"]),
+            "waited_for": tuple(_back_member(member) for member in row["waited_for"]),
         }
     )
 

@@ -135,6 +135,8 @@ REBALANCES = _schema(
     ),
     stopped_partition_ms=_LONG,
     stopped=_list(_struct(topic=_TEXT, partition=_INT, ms=_LONG)),
+    waited_ms=_LONG,
+    waited_for=_list(_MEMBER),
 )
 """A row for each `Rebalance`."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -25,11 +26,21 @@ class View:
 
     def of(self, *causes: Cause) -> list[Rebalance]:
         """Its rebalances with one of these causes, but for those that are part of a pattern."""
-        return [each for each in self.rebalances if each.cause in causes and each.pattern is None]
+        return [each for each in self.real if each.cause in causes and each.pattern is None]
 
     def part_of(self, kind: Pattern) -> list[Rebalance]:
         """Its rebalances that are part of such a pattern."""
-        return [each for each in self.rebalances if each.pattern is not None and each.pattern.kind is kind]
+        return [each for each in self.real if each.pattern is not None and each.pattern.kind is kind]
+
+    @property
+    def real(self) -> list[Rebalance]:
+        """Without rows in which a static member took its place again, for which nothing rebalanced."""
+        return [each for each in self.rebalances if each.generation != each.previous_generation]
+
+    @property
+    def within(self) -> list[Rebalance]:
+        """Those in which the group had members before and after, and was not being stopped."""
+        return [each for each in self.real if each.members_before and each.members_after and not each.is_stop]
 
     @property
     def latest(self) -> Generation | None:
@@ -61,6 +72,10 @@ class Said:
     advice: str
     seen: Sequence[Rebalance] = ()
     then: str = ""
+    back: Sequence[Rebalance] = ()
+    """In which members that went in `seen` were back: their cost is part of the same, but they are not counted."""
+    is_last_resort: bool = False
+    """It is only said if no other finding speaks of most of these rebalances."""
     since_ms: int = 0
     """Without rebalances."""
     stopped_partition_ms: int = 0
@@ -76,10 +91,16 @@ def distinct(members: Iterable[Member]) -> str:
 
 
 class Absence(NamedTuple):
-    """A member that went, and for how long it was away; None: it was not seen again."""
+    """A member that went, and the rebalance in which it, or another with its name, was there again; None: in none."""
 
     member: Member
-    away_ms: int | None
+    went: Rebalance
+    back: Rebalance | None
+
+    @property
+    def away_ms(self) -> int | None:
+        """For how long the group was without it."""
+        return None if self.back is None else self.back.at_ms - self.went.at_ms
 
 
 def gone(rebalances: Iterable[Rebalance]) -> list[Member]:
@@ -93,18 +114,31 @@ def went(row: Rebalance) -> list[Member]:
 
 
 def absences(view: View, seen: Iterable[Rebalance]) -> list[Absence]:
-    """The members that went in these rebalances, each with the time until it, or another like it, was there again."""
+    """The members that went in these rebalances, and when they were back."""
+    rows = sorted(view.real, key=lambda row: row.at_ms)
+    times_ms = [row.at_ms for row in rows]
     found: list[Absence] = []
     taken: set[str] = set()
     for row in seen:
-        found += [Absence(change.before, 0) for change in row.replaced if change.before is not None]
-        later = [each for each in view.rebalances if each.at_ms > row.at_ms]
+        found += [Absence(change.before, row, row) for change in row.replaced if change.before is not None]
+        until = bisect_right(times_ms, row.at_ms + view.limits.pattern_ms)
+        later = rows[bisect_right(times_ms, row.at_ms) : until]
         for member in row.left:
             back = next(((each, other) for each in later for other in _like(member, each, taken)), None)
             if back is not None:
                 taken.add(back[1].member_id)
-            found.append(Absence(member, None if back is None else back[0].at_ms - row.at_ms))
+            found.append(Absence(member, row, None if back is None else back[0]))
     return found
+
+
+def returns(view: View, away: Iterable[Absence]) -> list[Rebalance]:
+    """The rebalances in which nothing else happened than that these members were back."""
+    back: dict[int, int] = {}
+    for each in away:
+        if each.back is not None and each.back is not each.went:
+            back[id(each.back)] = back.get(id(each.back), 0) + 1
+    joins = (Cause.JOINED, Cause.COORDINATOR_MOVED)
+    return [row for row in view.of(*joins) if row.joined and back.get(id(row), 0) >= len(row.joined)]
 
 
 def _like(member: Member, row: Rebalance, taken: set[str]) -> list[Member]:

@@ -10,6 +10,7 @@ import pytest
 
 from muster.history.findings import RULES, findings
 from muster.history.model import (
+    Alternative,
     Cause,
     Change,
     CommitNote,
@@ -100,6 +101,10 @@ NEEDLESS: dict[str, Any] = {
 JOINED: dict[str, Any] = {"joined": (Change(CALM),)}
 BACK: dict[str, Any] = {"joined": (Change(replace(CALM, member_id="calm-2"), CALM),)}
 
+RESTARTED: dict[str, Any] = {"replaced": (Change(replace(CALM, member_id="calm-2"), CALM),)}
+GOES: dict[str, Any] = {"left": (SLOW,)}
+ORDERS, INVOICES = replace(CALM, topics=("orders",)), replace(SLOW, topics=("invoices",))
+
 ROLLS = PatternSeen(Pattern.ROLLING_RESTART, 0.9, ("x",), ("'calm' at 10.0.0.7",), (Cause.LEFT,) * 3)
 FLAPS = PatternSeen(Pattern.FLAPPING, 0.9, ("x",), ("'slow' at 10.0.0.7",), (Cause.SESSION_EXPIRED,) * 4)
 
@@ -109,11 +114,13 @@ CASES = {
     ),
     "poll_interval_exceeded": view(rebalance(Cause.POLL_INTERVAL_EXCEEDED, left=(SLOW,))),
     "session_expired": view(rebalance(Cause.SESSION_EXPIRED, left=(SLOW,))),
-    "rolling_restart": view(*times(3, Cause.LEFT, 60_000, pattern=ROLLS, **BACK)),
+    "rolling_restart": view(*times(3, Cause.LEFT, 60_000, pattern=ROLLS, **RESTARTED)),
     "flapping": view(*times(4, Cause.SESSION_EXPIRED, 60_000, left=(SLOW,), pattern=FLAPS)),
     "members_come_and_go": view(*times(6, Cause.JOINED, 20_000, **JOINED)),
-    "stops_the_world": view(*times(3, Cause.JOINED, 9 * HOUR_MS, **KEPT), latest=generation(CALM)),
+    "stops_the_world": view(*times(6, Cause.JOINED, 9 * HOUR_MS, **KEPT), latest=generation(CALM)),
     "needless_moves": view(*times(2, Cause.LEFT, 9 * HOUR_MS, **NEEDLESS), latest=generation(CALM)),
+    "shared_group_id": view(latest=generation(ORDERS, INVOICES, protocol="cooperative-sticky")),
+    "held_up": view(rebalance(Cause.JOINED, waited_ms=21_700, waited_for=(SLOW,))),
     "rejoins": view(*times(3, Cause.LEADER_REJOINED, HOUR_MS)),
     "coordinator_moved": view(rebalance(Cause.COORDINATOR_MOVED)),
     "session_above_poll_interval": view(latest=generation(replace(CALM, session_timeout_ms=400_000))),
@@ -124,6 +131,10 @@ CASES = {
     "rewinds": view(notes=[note("rewind", 10, 50)]),
     "commits_by_others": view(latest=generation(CALM), notes=[note("non_member", 50, 40)]),
 }
+
+
+EAGER, COOPERATIVE = generation(CALM), generation(CALM, protocol="cooperative-sticky")
+MODERN = replace(generation(CALM, protocol="uniform"), kind=GroupKind.CONSUMER)
 
 
 @pytest.mark.parametrize("rule", CASES)
@@ -172,7 +183,7 @@ def test_each_absence_ends_with_a_return_of_its_own() -> None:
     """Two members of one name go; one comes back."""
     other = replace(SLOW, member_id="slow-9")
     gone = rebalance(Cause.POLL_INTERVAL_EXCEEDED, left=(SLOW, other))
-    assert absences(view(gone, BACK_LATE), [gone]) == [(SLOW, 90_000), (other, None)]
+    assert absences(view(gone, BACK_LATE), [gone]) == [(SLOW, gone, BACK_LATE), (other, gone, None)]
 
 
 def test_a_short_session_is_told_from_a_crash() -> None:
@@ -183,12 +194,66 @@ def test_a_short_session_is_told_from_a_crash() -> None:
     assert "killed" in found.advice
 
 
-def test_static_members_are_told_of_their_timeout() -> None:
-    back = Change(replace(STATIC, member_id="m-2"), STATIC)
-    (found,) = findings([view(rebalance(Cause.LEFT, replaced=(back,), pattern=ROLLS))])
-    assert "static already" in found.advice
-    (found,) = findings([view(rebalance(Cause.LEFT, **BACK, pattern=ROLLS))])
+def test_a_rolling_restart_is_told_with_how_long_restarts_took() -> None:
+    names = [replace(CALM, member_id=f"calm-{index}") for index in range(3)]
+    seen = []
+    for index, member in enumerate(names):
+        ago_ms = HOUR_MS - index * 100_000
+        seen.append(rebalance(Cause.LEFT, ago_ms, left=(member,), pattern=ROLLS))
+        back = Change(replace(member, member_id=f"{member.member_id}-again"))
+        seen.append(rebalance(Cause.JOINED, ago_ms - 31_000, joined=(back,), pattern=ROLLS))
+    (found,) = findings([view(*seen)])
+    assert found.sentence.startswith(
+        "The group was restarted member by member, and rebalanced for it: 6 times within 3.9 min"
+    )
     assert "group.instance.id" in found.advice
+    assert "(the slowest restart took about 31.0 s), such as 62000:" in found.advice
+
+
+def late_static(*whose: str, pattern: PatternSeen | None = ROLLS) -> list[Rebalance]:
+    """Static members of which these were away for longer than their session, of 45 s, and others were not."""
+    taken = Change(replace(STATIC, member_id="new"), STATIC)
+    rows = [rebalance(Cause.STATIC_MEMBER_REPLACED, replaced=(taken,), generation=1) for _ in range(3)]
+    for number, pod in enumerate(whose):
+        member, ago_ms = replace(STATIC, instance_id=pod, member_id=pod), HOUR_MS // 2 - number * 100_000
+        rows.append(rebalance(Cause.SESSION_EXPIRED, ago_ms, left=(member,), pattern=pattern))
+        back = Change(replace(member, member_id=f"{pod}-again"))
+        rows.append(rebalance(Cause.JOINED, ago_ms - 15_000, joined=(back,), pattern=pattern))
+    return rows
+
+
+def test_static_members_are_advised_on_their_timeout() -> None:
+    (found,) = findings([view(*late_static("pod-1", "pod-2"))])
+    assert (found.rule, found.stopped_partition_ms) == ("rolling_restart", 40_000)
+    assert "4 times within" in found.sentence
+    assert "static already" in found.advice
+    assert "(the slowest restart took about 60.0 s), such as 120000." in found.advice
+
+
+def test_static_members_that_were_back_in_time_are_no_restart() -> None:
+    assert findings([view(*late_static())]) == []
+
+
+def test_a_single_late_static_member_is_told_by_itself() -> None:
+    (found,) = findings([view(*late_static("pod-2", pattern=None))])
+    assert (found.rule, found.stopped_partition_ms) == ("session_expired", 20_000)
+    assert "once" in found.sentence
+
+
+def test_static_members_that_are_stopped_have_not_crashed() -> None:
+    stop = rebalance(Cause.SESSION_EXPIRED, left=(STATIC, replace(STATIC, instance_id="pod-2")), members_after=0)
+    assert findings([view(stop)]) == []
+    one = replace(stop, left=(STATIC,), members_after=1, is_stop=True)
+    assert findings([view(one)]) == []
+    (found,) = findings([view(replace(stop, left=(STATIC, SLOW)))])
+    assert found.rule == "session_expired"
+
+
+def test_the_return_of_a_member_is_part_of_its_departure() -> None:
+    gone = rebalance(Cause.SESSION_EXPIRED, left=(SLOW,))
+    (found,) = findings([view(gone, BACK_LATE)])
+    assert found.stopped_partition_ms == 20_000
+    assert "once" in found.sentence
 
 
 @pytest.mark.parametrize(
@@ -213,39 +278,57 @@ def test_the_cost_of_a_rebalance_is_in_one_finding() -> None:
     assert [each.rule for each in found] == [
         "poll_interval_exceeded",
         "needless_moves",
-        "never_at_rest",
         "stops_the_world",
     ]
-    assert [each.stopped_partition_ms for each in found] == [12 * 200_000, 0, 0, 0]
+    assert [each.stopped_partition_ms for each in found] == [12 * 200_000, 0, 0]
     assert all("The cost is counted under poll_interval_exceeded." in each.sentence for each in found[1:])
 
 
 def test_a_cost_that_is_in_part_in_another_finding_is_not_counted_twice() -> None:
     stops: dict[str, Any] = {"stopped": (("t", 0, 10_000), ("t", 1, 10_000))}
     one = rebalance(Cause.SESSION_EXPIRED, left=(SLOW,), **stops)
-    found = findings([view(one, *times(3, Cause.JOINED, 60_000, **stops), latest=generation(CALM))])
+    found = findings([view(one, *times(5, Cause.JOINED, 100_000, **stops), latest=generation(CALM))])
     assert [(each.rule, each.stopped_partition_ms) for each in found] == [
         ("session_expired", 20_000),
-        ("stops_the_world", 60_000),
+        ("stops_the_world", 100_000),
     ]
-    assert "up to 60.0 s, added up. More of the cost is counted under session_expired." in found[1].sentence
+    assert "up to 100.0 s, added up. More of the cost is counted under session_expired." in found[1].sentence
+
+
+def in_turns(number: int, **fields: Any) -> list[Rebalance]:
+    """Members that leave and join by turns, a minute apart, each in two phases."""
+    return [
+        rebalance((Cause.JOINED, Cause.LEFT)[index % 2], 60_000 * index + 10_000 - 5_000 * phase, phase=phase, **fields)
+        for index in range(number)
+        for phase in (1, 2)
+    ]
 
 
 def test_a_second_phase_is_no_rebalance_more() -> None:
-    joins = [
-        rebalance(Cause.JOINED, ago_ms=60_000 * index + 5_000 * (2 - phase), phase=phase)
-        for index in range(1, 6)
-        for phase in (1, 2)
-    ]
-    assert findings([view(*joins, latest=generation(CALM, protocol="cooperative-sticky"))]) == []
-    more = rebalance(Cause.JOINED, ago_ms=10_000)
-    (found,) = findings([view(*joins, more, latest=generation(CALM, protocol="cooperative-sticky"))])
-    assert (found.rule, found.stopped_partition_ms) == ("members_come_and_go", 110_000)
+    assert findings([view(*in_turns(5), latest=COOPERATIVE)]) == []
+    (found,) = findings([view(*in_turns(6), latest=COOPERATIVE)])
+    assert (found.rule, found.stopped_partition_ms) == ("members_come_and_go", 120_000)
     assert "6 times within" in found.sentence
 
 
-EAGER, COOPERATIVE = generation(CALM), generation(CALM, protocol="cooperative-sticky")
-MODERN = replace(generation(CALM, protocol="uniform"), kind=GroupKind.CONSUMER)
+def one_by_one(number: int, cause: Cause, every_ms: int) -> list[Rebalance]:
+    return times(number, cause, every_ms, stopped=())
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (one_by_one(9, Cause.JOINED, 90_000), []),  # it grows
+        (one_by_one(9, Cause.LEFT, 90_000), []),  # it is scaled in
+        (one_by_one(5, Cause.JOINED, 20_000), []),
+        (one_by_one(6, Cause.JOINED, 20_000), ["members_come_and_go"]),  # they could have come at once
+        ([replace(row, members_after=0) for row in in_turns(9, stopped=())], []),  # all stop, and start
+    ],
+)
+def test_a_group_that_grows_or_is_stopped_has_no_members_that_come_and_go(
+    seen: list[Rebalance], said: list[str]
+) -> None:
+    assert [found.rule for found in findings([view(*seen, latest=EAGER)])] == said
 
 
 def restless(until_ago_ms: int) -> list[Rebalance]:
@@ -326,7 +409,7 @@ def test_a_stuck_partition_is_told_with_its_owner(
 
 def test_why_a_group_rebalances_comes_before_how() -> None:
     stops = {"stopped": (("t", 0, 900_000), ("t", 1, 900_000), ("t", 2, 900_000)), "left": (SLOW,)}
-    seen = [*times(2, Cause.POLL_INTERVAL_EXCEEDED, 60_000, **stops), *times(3, Cause.JOINED, 10_000, **stops)]
+    seen = [*times(2, Cause.POLL_INTERVAL_EXCEEDED, 60_000, **stops), *times(6, Cause.NOT_KNOWN, 10_000, **stops)]
     each = view(*seen, latest=generation(CALM))
     assert [found.rule for found in findings([each])] == ["poll_interval_exceeded", "stops_the_world"]
 
@@ -342,9 +425,108 @@ def test_why_a_group_rebalances_comes_before_how() -> None:
 )
 def test_a_flapping_member_is_told_by_how_it_goes(cause: Cause, said: str) -> None:
     pattern = replace(FLAPS, went=(cause, cause, Cause.JOINED))
-    seen = times(4, Cause.LEFT, 60_000, left=(SLOW,), pattern=pattern)
+    seen = times(4, Cause.NOT_KNOWN, 60_000, left=(SLOW,), pattern=pattern)
     (found,) = findings([view(*seen)])
     assert said in found.advice
+
+
+@pytest.mark.parametrize("change", [{"left": (SLOW,)}, {"replaced": (Change(replace(SLOW, member_id="s-2"), SLOW),)}])
+def test_a_crash_loop_is_told_as_one_after_a_clean_stop(change: dict[str, Any]) -> None:
+    """Of members that commit rarely the pattern does not know why they went; the rebalances say what is likeliest."""
+    pattern = replace(FLAPS, went=(*(Cause.NOT_KNOWN,) * 4, Cause.LEFT))
+    seen = times(4, Cause.SESSION_EXPIRED, 60_000, **change, confidence=0.5, pattern=pattern)
+    stop = rebalance(Cause.LEFT, ago_ms=5_000, left=(SLOW, CALM), members_after=0)
+    (found,) = findings([view(*seen, stop)])
+    assert "most likely it dies or stands still without leaving (kill -9" in found.advice
+
+
+def test_all_that_flap_are_named() -> None:
+    one = replace(FLAPS, members=("'a' at h",))
+    seen = [*times(4, Cause.LEFT, 60_000, **GOES, pattern=one)]
+    seen += times(3, Cause.LEFT, 59_000, **GOES, pattern=replace(one, members=("'b' at h",)))
+    seen += times(1, Cause.LEFT, 58_000, **GOES, pattern=replace(one, members=("'c' at h",)))
+    (found,) = findings([view(*seen)])
+    assert found.sentence.startswith("The clients 'a' at h and 'b' at h join and go again and again")
+
+
+@pytest.mark.parametrize("cause", [Cause.SESSION_EXPIRED, Cause.POLL_INTERVAL_EXCEEDED])
+def test_a_cause_that_is_not_sure_is_told_as_such(cause: Cause) -> None:
+    doubt = rebalance(
+        cause, left=(SLOW,), confidence=0.5, alternatives=(Alternative(Cause.LEFT, "the log of brokers"),)
+    )
+    (found,) = findings([view(doubt)])
+    assert found.sentence.startswith("Most likely 'slow' at 10.0.0.7")
+    assert found.sentence.endswith(" It may also be left; what tells them apart: the log of brokers.")
+    (found,) = findings([view(doubt, rebalance(cause, ago_ms=60_000, left=(SLOW,)))])
+    assert found.sentence.startswith("'slow' at")
+    assert "may also" not in found.sentence
+
+
+def test_a_member_that_all_waited_for_is_named() -> None:
+    row = rebalance(Cause.JOINED, waited_ms=21_700, waited_for=(SLOW,))
+    (found,) = findings([view(row, latest=EAGER)])
+    assert found.sentence == (
+        "Members waited in a rebalance for 'slow' at 10.0.0.7, busy handling records, for up to 21.7 s: once, 60.0 min "
+        "ago; partitions stood still for up to 10.0 s, added up."
+    )
+
+
+BOTH = replace(CALM, member_id="both", topics=("invoices", "orders"))
+BY_PATTERN = replace(CALM, topics=(), topic_regex="o.*")
+
+
+@pytest.mark.parametrize(
+    ("members", "number"),
+    [
+        ((ORDERS, ORDERS, INVOICES, INVOICES), 2),
+        ((ORDERS, INVOICES, replace(CALM, topics=("audit",))), 3),
+        ((ORDERS, INVOICES, BOTH), 0),  # one member reads what both read
+        ((ORDERS, INVOICES, BY_PATTERN), 0),
+        ((ORDERS, CALM), 0),  # what a member reads is not known
+        ((ORDERS, ORDERS), 0),
+    ],
+)
+def test_applications_are_told_apart_by_their_topics(members: tuple[Member, ...], number: int) -> None:
+    found = findings([view(latest=generation(*members, protocol="cooperative-sticky"))])
+    assert [each.rule for each in found] == ["shared_group_id"] * (number > 0)
+    assert not found or found[0].sentence.startswith(f"{number} applications with no topic in common")
+
+
+def lives(*lengths: tuple[int, tuple[Member, ...]]) -> list[Generation]:
+    """Generations that lasted so long, up to now."""
+    at_ms, found = NOW_MS - sum(length for length, _ in lengths), []
+    for number, (length, members) in enumerate(lengths, 1):
+        row = replace(generation(*members), generation=number, started_ms=at_ms, ended_ms=at_ms + length)
+        found.append(row)
+        at_ms += length
+    return found
+
+
+@pytest.mark.parametrize(
+    ("generations", "said"),
+    [
+        (lives((HOUR_MS, (ORDERS,)), (90_000, (ORDERS, INVOICES)), (HOUR_MS, (INVOICES,))), False),  # one after another
+        (lives((30_000, (ORDERS, INVOICES))), False),
+        (lives((90_000, (ORDERS, INVOICES)), (DAY_MS, ())), True),  # all were stopped
+    ],
+)
+def test_a_program_that_takes_the_place_of_another_shares_nothing(generations: list[Generation], said: bool) -> None:
+    assert bool(findings([view(generations=generations)])) == said
+
+
+def test_what_two_applications_cost_each_other_is_counted_once() -> None:
+    seen = in_turns(8, generation=2)
+    latest = generation(ORDERS, INVOICES, protocol="cooperative-sticky")
+    one, other = findings([view(*seen, latest=latest)])
+    assert (one.rule, one.stopped_partition_ms) == ("shared_group_id", 160_000)
+    assert (other.rule, other.stopped_partition_ms) == ("members_come_and_go", 0)
+
+
+@pytest.mark.parametrize(("latest", "said"), [("range", True), ("sticky", False), ("cooperative-sticky", False)])
+def test_an_assignor_that_keeps_what_it_can_is_not_blamed(latest: str, said: bool) -> None:
+    seen = times(2, Cause.SUBSCRIPTION_CHANGED, HOUR_MS, **NEEDLESS)
+    found = findings([view(*seen, latest=generation(CALM, protocol=latest))])
+    assert ["needless_moves" in each.rule for each in found] == [True] * said
 
 
 def test_the_most_costly_comes_first() -> None:

@@ -81,6 +81,8 @@ REBALANCES = st.builds(
     moved_partitions=st.lists(
         st.builds(Moved, TEXT, INT, st.none() | TEXT, st.none() | TEXT, st.booleans()), max_size=2
     ).map(tuple),
+    waited_ms=MAYBE_LONG,
+    waited_for=st.lists(MEMBERS, max_size=2).map(tuple),
     stopped=st.lists(st.tuples(TEXT, INT, st.integers(0, 2**40)), max_size=2).map(tuple),
     cause=st.sampled_from(Cause),
     confidence=st.floats(0, 1),
