@@ -1,4 +1,4 @@
-"""Writes docs/history-inference.md: how often the causes that are inferred from records are the broker's own.
+"""Writes docs/history-inference.md: how often the causes that are inferred from records are right.
 
 python -m tools.inference_page                      # the recordings; what stands there of random lives stays
 python -m tools.inference_page --lives 160 [--keep DIR]   # also the random lives of the seeds 1 to 160: minutes
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from muster.history.model import Pattern
 from tests.history.inference import lives, of_life, of_recordings
+from tests.history.stories import score
+from tests.history.stories.truth import NOT_IN_THE_LOG, UNSURE
 from tests.history.truth import Judged
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "history-inference.md"
@@ -21,9 +23,13 @@ LIVES = "## In random lives\n"
 HEAD = """\
 # How often an inferred cause is right
 
-muster's broker writes why it rebalances ([group-events.md](group-events.md)); Apache Kafka does not, and the cause is
-inferred from `__consumer_offsets` ([history.md](history.md)). Here the rules are shown the records that muster's broker
-wrote, without its events, and what they find is held against these events.
+Apache Kafka does not write why it rebalances: the cause is inferred from `__consumer_offsets`
+([history.md](history.md)). Here what the rules find is held against what is known otherwise. In stories, on Apache
+Kafka, that is what was done to the group. muster's broker writes why it rebalances
+([group-events.md](group-events.md)): in recordings and in random lives the rules are shown the records that it wrote,
+without its events, and these events are what is true.
+
+In those two:
 
 - **True** is the cause that the event of the rebalance's beginning has; where it cannot tell (a client that gives no
   reason to leave) what was done on purpose. A pattern is true if it was played on purpose, or all events together say
@@ -42,8 +48,67 @@ wrote, without its events, and what they find is held against these events.
 def page(former: str) -> str:
     """The text of the page, with the random lives as they stand in `former`."""
     told = of_recordings()
+    stories = ["## In stories", "", *_of_stories([score.score(path) for path in score.files()]), ""]
     recorded = ["## In recordings", "", "Real clients in scripted scenarios on `muster serve`.", "", *_tables(told), ""]
-    return HEAD + "".join(f"{line}\n" for line in recorded) + LIVES + former.partition(LIVES)[2]
+    return HEAD + "".join(f"{line}\n" for line in [*stories, *recorded]) + LIVES + former.partition(LIVES)[2]
+
+
+def _of_stories(told: Sequence[score.Scored]) -> Iterator[str]:
+    """The part about stories."""
+    sums = score.totals(told)
+    yield from _wrapped(
+        f"{sums['stories']} stories with real clients on Apache Kafka {', '.join(_versions(told))} "
+        "(`tests/history/stories`, drawn from seeds): in each, members of one group join, close, are killed, stand "
+        "still, are too slow, crash again and again, are deployed, read other topics; partitions come, topics come and "
+        "go, offsets are reset, the group is stopped and started. In a third records come all the time, in a third "
+        "they cease, in a third there are none. Right is what follows from what was done (`truth.py`), without a look "
+        "at rules or records."
+    )
+    yield ""
+    named = _share(sums["named"], sums["done"])
+    yield from _wrapped(
+        f"{sums['rows']} rebalances; the cause is right in {sums['right']}, wrong in {sums['wrong']} "
+        f"({sums['wrong_and_sure']} of them with a confidence of {UNSURE} or more), not known in "
+        f"{sums['not known']}; {sums['open']} are open: the log cannot tell, and the row does not claim to. Of "
+        f"{sums['done']} times at which something was done that the log can tell, {named} are named. The pattern is "
+        f"right in {sums['patterns_right']} of {sums['patterns']} rows. Findings: {sums['findings_right']} right, "
+        f"{sums['findings_wrong']} wrong, {sums['findings_missing']} missing; {sums['accused']} of {sums['healthy']} "
+        "groups that are well have one."
+    )
+    yield ""
+    yield "What the log cannot tell:"
+    yield ""
+    for name, why in NOT_IN_THE_LOG.items():
+        yield from _wrapped(f"- **{name}**: {why}")
+    yield ""
+    rows = [said for scored in told for said in scored.rows]
+    yield from _calibration([(said.row.confidence, said.is_true) for said in rows])
+    yield ""
+    yield "| story | Kafka | records | right | wrong | not known | open | named | findings right | wrong | missing |"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|"
+    for scored in told:
+        counts = Counter(said.verdict for said in scored.rows)
+        verdicts = " | ".join(str(counts[each]) for each in (score.RIGHT, score.WRONG, score.NOT_KNOWN, score.OPEN))
+        named = f"{sum(each.named for each in scored.done)} of {len(scored.done)}"
+        found: list[int] = [len(scored.right_findings), len(scored.wrong_findings), len(scored.missing_findings)]
+        kept = scored.kept
+        yield (
+            f"| {scored.name.removeprefix('story-')} | {kept['kafka']} | {kept['traffic']} | {verdicts} | {named} | "
+            + " | ".join(map(str, found))
+            + " |"
+        )
+    yield ""
+    yield "What is not right:"
+    yield ""
+    lines = [(scored.name, line.strip()) for scored in told for line in list(score.printed(scored))[1:]]
+    for name, line in lines:
+        yield f"- {name.removeprefix('story-')}: {line}"
+    if not lines:
+        yield "nothing."
+
+
+def _versions(told: Iterable[score.Scored]) -> list[str]:
+    return sorted({str(scored.kept["kafka"]) for scored in told}, reverse=True)
 
 
 def of_lives(count: int, keep: Path | None) -> str:
@@ -89,14 +154,7 @@ def _tables(told: Sequence[Judged]) -> Iterator[str]:
         shares = f"{_share(hits, len(true))} | {_share(hits, len(found))}"
         yield f"| `{cause}` | {len(true)} | {len(found)} | {shares} | {taken} |"
     yield ""
-    yield "| confidence | rows | right |"
-    yield "|---|---|---|"
-    for low, high in ((0.0, 0.45), (0.45, 0.65), (0.65, 0.75), (0.75, 0.85), (0.85, 0.95), (0.95, 1.0)):
-        rows = [each for each in told if low <= each.row.confidence < high]
-        if rows:
-            mean = sum(each.row.confidence for each in rows) / len(rows)
-            right = sum(each.right for each in rows)
-            yield f"| {low:.2f} to {high:.2f}, on average {mean:.2f} | {len(rows)} | {_share(right, len(rows))} |"
+    yield from _calibration([(each.row.confidence, each.right) for each in told])
     yield ""
     yield "| part of | true | found | recall | precision |"
     yield "|---|---|---|---|---|"
@@ -105,6 +163,18 @@ def _tables(told: Sequence[Judged]) -> Iterator[str]:
         meant = [each for each in told if kind in each.patterns]
         hits = sum(kind in each.patterns for each in seen)
         yield f"| `{kind}` | {len(meant)} | {len(seen)} | {_share(hits, len(meant))} | {_share(hits, len(seen))} |"
+
+
+def _calibration(told: Sequence[tuple[float, bool]]) -> Iterator[str]:
+    yield "| confidence | rows | right |"
+    yield "|---|---|---|"
+    for low, high in ((0.0, 0.45), (0.45, 0.65), (0.65, 0.75), (0.75, 0.85), (0.85, 0.95), (0.95, 1.01)):
+        rows = [(confidence, right) for confidence, right in told if low <= confidence < high]
+        if rows:
+            mean = sum(confidence for confidence, _ in rows) / len(rows)
+            right = sum(right for _, right in rows)
+            span = f"{low:.2f} to {min(high, 1):.2f}, on average {mean:.2f}"
+            yield f"| {span} | {len(rows)} | {_share(right, len(rows))} |"
 
 
 def _share(part: int, whole: int) -> str:

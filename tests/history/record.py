@@ -1,12 +1,17 @@
 """Record what consumer groups leave in `__consumer_offsets` while scripted things happen to them.
 
     python -m tests.history.record [--cluster kafka|muster|cluster3] [--at-once N] [--out DIR] [--list] [NAME…]
+    python -m tests.history.record --stories N --seed S [--kafka 3.9.1] [--at-once N] [--out DIR]
 
 plays the scenarios whose names match (`crash-*`), with real clients on a cluster of its own, and writes each to
 tests/history/corpus/NAME.json.gz (on muster NAME.muster.json.gz). The file has the rows of the topic, the ends of the
 consumed topics and their ids, the brokers' settings of groups, what was done when and the cause that this is (`truth`),
 times in which nothing was to happen (`quiet`), what the brokers logged about the group at that time (`broker_log`), and
 muster's own events of it (`events`).
+
+The second form plays the stories of the seeds S to S+N-1 (tests/history/stories), on Kafka 4.2 or on an older release,
+and writes them to tests/history/corpus/stories. A story has what was done (`acts`), and no causes. It ends where the
+group first rebalanced while nothing was done, since the machine was too busy.
 """
 
 from __future__ import annotations
@@ -20,11 +25,11 @@ import shutil
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from tests.history.scenarios import offset_plays as offset_plays  # its scripts are in PLAYS then
 from tests.history.scenarios import other_plays as other_plays
@@ -33,15 +38,22 @@ from tests.history.scenarios import unseen_deploy_plays as unseen_deploy_plays
 from tests.history.scenarios import unseen_later_plays as unseen_later_plays
 from tests.history.scenarios import unseen_plays as unseen_plays
 from tests.history.scenarios.cluster_plays import Alone, Nodes
-from tests.history.scenarios.operator_client import Operator
+from tests.history.scenarios.operator_client import Operator, OperatorError
 from tests.history.scenarios.plays import PLAYS, Play
 from tests.history.scenarios.road import Road
-from tests.history.scenarios.stage import Stage
+from tests.history.scenarios.stage import Stage, StageError, now_ms
 from tests.history.scenarios.witnesses import as_json, events_of, rows_of, said_of
+from tests.history.stories.draw import ALONE, THEMES, Story, draw
+from tests.history.stories.play import Player
+from tests.history.stories.witness import doubts as doubts_of_story
+from tests.history.stories.witness import undoubted
 from tests.support.brokers import BrokerProcess
-from tests.support.peers import KafkaBroker, KafkaCluster, free_ports
+from tests.support.old_kafka import LastZooKeeperKafkaBroker
+from tests.support.peers import KAFKA_VERSION, KafkaBroker, KafkaCluster, free_ports
+from tests.support.zookeepers import ZooKeeperServer
 
 CORPUS = Path(__file__).parent / "corpus"
+STORIES = CORPUS / "stories"
 
 TIMES = {
     "group.initial.rebalance.delay.ms": "2000",
@@ -59,7 +71,15 @@ OF_KAFKA = {
     "auto.create.topics.enable": "false",
     "log.cleaner.enable": "false",
 }
+OF_STORIES = {
+    **OF_KAFKA,
+    "group.consumer.session.timeout.ms": "20000",
+    "group.consumer.min.session.timeout.ms": "10000",
+    "offsets.retention.minutes": "10080",
+}
 LOUD = ["-Dgroups.log=INFO"]
+FEWEST_ACTS = 4
+"""A story that ended earlier, since the machine was too busy, is not kept."""
 PREPARES = "reparing to rebalance"
 REBALANCES = ("Stabilized group", "Bumped group epoch")
 QUIET_KEYS = ("group", "at_ms", "until_ms", "about")
@@ -76,7 +96,7 @@ class Running:
     """One to read `__consumer_offsets` from; of several brokers that of the one that is never killed."""
     logs: Callable[[], list[str]]
     settings: dict[str, str]
-    nodes: Nodes | Alone | None = None
+    nodes: Nodes | Alone | Restarted | None = None
     road: Road | None = None
 
 
@@ -118,6 +138,86 @@ def running(kind: str, folder: Path) -> Iterator[Running]:
             yield Running(kind, process.bootstrap, operator, process.folder, list, TIMES, Alone(process))
 
 
+@dataclass
+class Restarted:
+    """The one broker, to be killed and started again, which begins a new log."""
+
+    broker: KafkaBroker | LastZooKeeperKafkaBroker
+    earlier_logs: list[str] = field(default_factory=list)
+
+    def kill(self, _: int) -> None:
+        """SIGKILL it."""
+        self.earlier_logs.append(self.broker.log)
+        self.broker.kill()
+
+    def restart(self, _: int) -> None:
+        """Start it again."""
+        self.broker.start()
+
+    def logs(self) -> list[str]:
+        """All that it has logged."""
+        return [*self.earlier_logs, self.broker.log]
+
+
+@contextlib.contextmanager
+def running_for_stories(version: str, folder: Path) -> Iterator[Running]:
+    """Start one broker of this release, without a road."""
+    with contextlib.ExitStack() as held:
+        broker: KafkaBroker | LastZooKeeperKafkaBroker
+        if version == KAFKA_VERSION:
+            broker = held.enter_context(KafkaBroker(folder / "kafka", OF_STORIES, java_options=LOUD))
+        else:
+            zookeeper = held.enter_context(ZooKeeperServer(folder / "zookeeper"))
+            broker = LastZooKeeperKafkaBroker(
+                folder / "kafka", zookeeper.chroot(), settings=OF_STORIES, version=version
+            )
+            held.enter_context(broker)
+        operator = held.enter_context(Operator(broker.bootstrap))
+        alone = Restarted(broker)
+        yield Running(version, broker.bootstrap, operator, broker.folder / "data", alone.logs, OF_STORIES, nodes=alone)
+
+
+def record_story(story: Story, where: Running, folder: Path) -> dict[str, Any]:
+    """Play a story, and what is to be kept of it."""
+    stage = Stage(story.name, where.bootstrap, where.operator, folder, where.nodes)
+    player = Player(stage, story)
+    try:
+        try:
+            player.play()
+        except (StageError, OperatorError) as error:  # the machine is too busy, as a rule: what was played counts
+            print(f"{story.name} ends early: {str(error)[:300]}", file=sys.stderr, flush=True)
+        until_ms = now_ms()
+        topics = stage.ends()
+    finally:
+        stage.close()
+    prefix = f"{story.name}."
+    rows = [row for row in rows_of(where.data, prefix) if row[2] <= until_ms]
+    played = {
+        "story": story.name,
+        "seed": story.seed,
+        "theme": story.theme,
+        "kafka": where.kind,
+        "traffic": story.traffic,
+        "commit": story.commit,
+        "config": story.config,
+        "cast": player.cast,
+        "acts": player.acts,
+        "settings": _told_to_rules(where.settings),
+        "topics": topics,
+        "topic_ids": stage.topic_ids,
+        "records": [as_json(row) for row in rows],
+        "broker_log": said_of(where.logs(), prefix),
+    }
+    kept = undoubted(played)
+    if len(kept["acts"]) < FEWEST_ACTS:
+        raise StageError(f"only {len(kept['acts'])} acts of {story.name} could be told")
+    return kept
+
+
+def _told_to_rules(settings: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in settings.items() if name.startswith(("group.", "offsets."))}
+
+
 def record(played: Play, where: Running, folder: Path, config: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Play a scenario, and what is to be kept of it. `config`: members' settings besides those of the script."""
     stage = Stage(played.name, where.bootstrap, where.operator, folder, where.nodes)
@@ -136,7 +236,7 @@ def record(played: Play, where: Running, folder: Path, config: Mapping[str, str]
         "scenario": played.name,
         "cluster": where.kind,
         "about": (played.script.__doc__ or "").strip(),
-        "settings": {name: value for name, value in where.settings.items() if name.startswith(("group.", "offsets."))},
+        "settings": _told_to_rules(where.settings),
         "topics": topics,
         "topic_ids": stage.topic_ids,
         "records": [as_json(row) for row in rows_of(where.data, prefix)],
@@ -162,9 +262,9 @@ def _rebalanced(said: list[dict[str, Any]], told: Mapping[str, Any]) -> bool:
 
 def write(kept: dict[str, Any], folder: Path) -> Path:
     """Write a file of the corpus, always the same for the same content."""
-    folder.mkdir(exist_ok=True)
-    suffix = "" if kept["cluster"] != "muster" else ".muster"
-    path = folder / f"{kept['scenario']}{suffix}.json.gz"
+    folder.mkdir(exist_ok=True, parents=True)
+    suffix = "" if kept.get("cluster") != "muster" else ".muster"
+    path = folder / f"{kept.get('scenario', kept.get('story'))}{suffix}.json.gz"
     path.write_bytes(gzip.compress(json.dumps(kept, separators=(",", ":")).encode(), mtime=0))
     return path
 
@@ -179,45 +279,92 @@ def doubts(kept: dict[str, Any]) -> list[str]:
     return [f"{at_ms} {text}" for at_ms, text in began if not any(begin <= at_ms <= end for begin, end in windows)]
 
 
+Made: TypeAlias = dict[str, Any]
+
+
+def _recorded(
+    names: Sequence[str], one: Callable[[int], Made], told: Callable[[Made], list[str]], at_once: int, out: Path
+) -> list[str]:
+    """Record all of these, some at a time. Returns the names of those that failed."""
+    failed: list[str] = []
+
+    def attempt(at: int) -> None:
+        try:
+            kept = one(at)
+        except Exception:
+            failed.append(names[at])
+            print(f"FAILED {names[at]}\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+            return
+        said = told(kept)
+        if said and "story" in kept:
+            failed.append(names[at])
+            print("\n  ".join([f"NOT KEPT {names[at]}", *said]), file=sys.stderr, flush=True)
+            return
+        path = write(kept, out)
+        about = f"{path.name}: {len(kept['records'])} records, {path.stat().st_size} bytes"
+        print("\n  ".join([about, *said]), flush=True)
+
+    with ThreadPoolExecutor(at_once) as pool:
+        list(pool.map(attempt, range(len(names))))
+    return failed
+
+
 def main() -> int:
     """Play what was asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help="scenarios, `crash-*` for several; all by default")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="of scenarios or stories, `crash-*`; all by default")
     parser.add_argument("--cluster", choices=("kafka", "muster", "cluster3"), default="kafka")
     parser.add_argument("--at-once", type=int, default=2, help="scenarios that are played at the same time")
-    parser.add_argument("--out", type=Path, default=CORPUS, metavar="DIR", help="where the files go")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where the files go")
     parser.add_argument("--list", action="store_true", help="say what there is")
+    parser.add_argument("--stories", type=int, default=0, metavar="N", help="play so many stories")
+    parser.add_argument("--seed", type=int, default=1, metavar="S", help="of the first of them")
+    parser.add_argument(
+        "--kafka", default=KAFKA_VERSION, metavar="VERSION", help="the release that stories are played on"
+    )
+    parser.add_argument("--theme", default="", choices=sorted({**THEMES, **ALONE}), help="in place of the seeds' own")
     asked = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="scenes-"))
+    failed = _stories(asked, folder) if asked.stories else _scenarios(asked, folder)
+    if not failed:
+        shutil.rmtree(folder)
+    return len(failed)
+
+
+def _stories(asked: argparse.Namespace, folder: Path) -> list[str]:
+    seeds = range(asked.seed, asked.seed + asked.stories)
+    patterns = asked.names or ["*"]
+    drawn = [draw(seed, older=asked.kafka != KAFKA_VERSION, theme=asked.theme) for seed in seeds]
+    stories = [each for each in drawn if any(fnmatch.fnmatch(each.name, pattern) for pattern in patterns)]
+    names = [story.name for story in stories]
+    if asked.list:
+        print("\n".join(names))
+        return []
+    with running_for_stories(asked.kafka, folder) as where:
+        return _recorded(
+            names,
+            lambda at: record_story(stories[at], where, folder),
+            doubts_of_story,
+            asked.at_once,
+            asked.out or STORIES,
+        )
+
+
+def _scenarios(asked: argparse.Namespace, folder: Path) -> list[str]:
     patterns = asked.names or ["*"]
     plays = [
         each
         for each in PLAYS
         if asked.cluster in each.clusters and any(fnmatch.fnmatch(each.name, pattern) for pattern in patterns)
     ]
+    names = [each.name for each in plays]
     if asked.list:
-        print("\n".join(each.name for each in plays))
-        return 0
-    folder = Path(tempfile.mkdtemp(prefix="scenes-"))
-    failed: list[str] = []
+        print("\n".join(names))
+        return []
+    ends_brokers = asked.cluster == "cluster3" or any(name.startswith("coordinator-") for name in names)
+    at_once = 1 if ends_brokers else asked.at_once
     with running(asked.cluster, folder) as where:
-
-        def one(each: Play) -> None:
-            try:
-                kept = record(each, where, folder)
-            except Exception:
-                failed.append(each.name)
-                print(f"FAILED {each.name}\n{traceback.format_exc()}", file=sys.stderr, flush=True)
-                return
-            path = write(kept, asked.out)
-            told = f"{path.name}: {len(kept['records'])} records, {path.stat().st_size} bytes"
-            print("\n  ".join([told, *doubts(kept)]), flush=True)
-
-        ends_brokers = asked.cluster == "cluster3" or any(each.name.startswith("coordinator-") for each in plays)
-        with ThreadPoolExecutor(1 if ends_brokers else asked.at_once) as pool:
-            list(pool.map(one, plays))
-    if not failed:
-        shutil.rmtree(folder)
-    return len(failed)
+        return _recorded(names, lambda at: record(plays[at], where, folder), doubts, at_once, asked.out or CORPUS)
 
 
 if __name__ == "__main__":

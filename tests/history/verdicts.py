@@ -99,7 +99,7 @@ def history_of(kept: Mapping[str, Any]) -> Rows:
     rows = Rows()
     limits = limits_of(kept)
     for partition in sorted({record[0] for record in kept["records"]}):
-        entries = decode(_raw([record for record in kept["records"] if record[0] == partition])).entries
+        entries = decode(raw_table([record for record in kept["records"] if record[0] == partition])).entries
         end_ms = max(record[2] for record in kept["records"])
         for chunk in chunks(entries, end_ms):
             state = rules.start(chunk.group, limits)
@@ -108,7 +108,8 @@ def history_of(kept: Mapping[str, Any]) -> Rows:
     return rows
 
 
-def _raw(records: Sequence[Sequence[Any]]) -> pa.Table:
+def raw_table(records: Sequence[Sequence[Any]]) -> pa.Table:
+    """A file's records, or some of them, as the rules take them."""
     columns = [list(column) for column in zip(*records, strict=True)]
     columns[4] = [base64.b64decode(key) for key in columns[4]]
     columns[5] = [None if value is None else base64.b64decode(value) for value in columns[5]]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.support.peers import PEERS, java_command, kafka_classpath, kafka_jars, locked, peers_home
+from tests.support.peers import PEERS, java_command, kafka_classpath, kafka_jars, locked, peers_home, require
 
 MEMBERS = Path(__file__).parent / "members"
 
@@ -70,6 +71,8 @@ def command(flavour: Flavour, spec: Mapping[str, Any]) -> list[str]:
     """The command line that begins a member, in the folder of the repository."""
     if flavour.client == "java":
         return java_program("ScriptedMember", json.dumps(spec), heap="64m")
+    if flavour.client == "franz":
+        return [str(go_program()), json.dumps(spec)]
     module = f"tests.history.scenarios.members.with_{flavour.client.replace('-', '_')}"
     return [sys.executable, "-m", module, json.dumps(spec)]
 
@@ -80,11 +83,27 @@ def java_program(name: str, *arguments: str, heap: str = "96m") -> list[str]:
     return [*java_command(options, heap=heap), "-cp", f"{compiled()}:{kafka_classpath()}", name, *arguments]
 
 
+def _digest(sources: Sequence[Path]) -> str:
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+
+
+@cache
+def go_program() -> Path:
+    """The member that uses franz-go, built when its sources have changed."""
+    go = require("Go", shutil.which("go"), "it builds the scripted member that uses franz-go")
+    sources = sorted((MEMBERS / "franz").iterdir())
+    program = peers_home() / "scripted-members" / f"franz-{_digest(sources)}"
+    with locked(peers_home() / "scripted-members" / "mutex"):
+        if not program.is_file():
+            subprocess.run([go, "build", "-o", str(program), "."], cwd=MEMBERS / "franz", check=True)
+    return program
+
+
 @cache
 def compiled() -> Path:
     """The folder with the programs' classes, compiled when their sources have changed."""
     sources = sorted(MEMBERS.glob("*.java"))
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+    digest = _digest(sources)
     folder = peers_home() / "scripted-members" / digest
     with locked(peers_home() / "scripted-members" / "mutex"):
         if not folder.is_dir():

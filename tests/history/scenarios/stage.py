@@ -215,7 +215,7 @@ class Group:
             return state in ("Empty", "Dead") or (bool(self.protocol_type) and state == "Stable")
         return bool(state == "Stable" and seen == labels and owned == partitions)
 
-    def settle(self) -> None:
+    def settle(self, still_s: float = STILL_S) -> None:
         """Wait until it is at rest and has been so, unchanged, for a while."""
         since, last = time.monotonic(), None
 
@@ -224,7 +224,7 @@ class Group:
             seen = self.seen() if self.at_rest() else None
             if seen is None or seen != last:
                 since, last = time.monotonic(), seen
-            return seen is not None and time.monotonic() - since > STILL_S
+            return seen is not None and time.monotonic() - since > still_s
 
         until(still, lambda: f"{self.name} is at rest as {self.expected()}; it is {self.seen()}")
 

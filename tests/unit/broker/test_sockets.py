@@ -12,8 +12,6 @@ import pytest
 
 from muster.broker.sockets import READ, Sockets, SocketTransport
 
-pytestmark = pytest.mark.any_loop
-
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER with no time: what is closed is reset."""
 

@@ -171,6 +171,7 @@ public class ScriptedMember {
                 return true;
             }
             case "unsubscribe" -> consumer.unsubscribe();
+            case "pause" -> consumer.pause(consumer.assignment().stream().limit(1).toList());
             case "pace" -> paceMs = command.get("ms").asLong();
             case "sleep" -> Thread.sleep(command.get("ms").asLong());
             case "rejoin" -> {

@@ -42,6 +42,8 @@ def obey(told):
         case "assign":
             consumer.assign([TopicPartition(topic, partition) for topic, partition in told["partitions"]])
             polling = True
+        case "pause":
+            consumer.pause(consumer.assignment()[:1])
         case "unsubscribe":
             consumer.unsubscribe()
         case "close":

@@ -1,0 +1,308 @@
+"""Plays a story with real clients, and notes what was done when: the acts, of which `truth.py` makes what is expected.
+
+An act is a JSON object: `do`, `members` (their labels, which are their client ids), `at_ms`, `until_ms`, what else
+there is to tell of it, and `settled` if the script waited for the group to be at rest. `until_ms` is when that was. A
+step may have several acts; `of` says of which one they are a part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tests.history.scenarios.clients import ASSIGNORS, JAVA_ASSIGNORS, Flavour
+from tests.history.scenarios.stage import Group, Member, Stage, now_ms
+from tests.history.stories.draw import Step, Story
+
+OUTSIDER = Flavour("confluent", "range")
+STILL_S = 3.0
+"""How long a group has to look the same to be at rest: on a busy machine, more than scenarios grant."""
+
+PACE_S = 3.0
+"""Between two steps: members commit some times."""
+
+
+def flavour_of(kind: str) -> Flavour:
+    """`kafka-python-range` is the client kafka-python with range."""
+    client, _, protocol = kind.rpartition("-")
+    return Flavour(client, protocol)
+
+
+class Player:
+    """Carries out one story on a stage."""
+
+    def __init__(self, stage: Stage, story: Story) -> None:
+        self.stage = stage
+        self.story = story
+        self.acts: list[dict[str, Any]] = []
+        self.cast: dict[str, dict[str, Any]] = {}
+        """Members by their labels: client, protocol, whether they have an instance id."""
+        self.members: dict[str, Member] = {}
+        self.flavours = [flavour_of(kind) for kind in story.clients]
+        config = dict(story.config)
+        if self.flavours[0].next_generation:
+            config.pop("session.timeout.ms")
+        self.group: Group = stage.group(self.flavours[0], config, commit=story.commit)
+        self._of: dict[str, Any] | None = None
+        self._steps = 0
+
+    def play(self) -> None:
+        """From the first step to the last."""
+        self.stage.topic("t", self.story.partitions)
+        if self.story.traffic == "never":
+            self._rest()
+        if self.story.theme == "static" and self.flavours[0].next_generation:
+            given = {"name": "consumer.session.timeout.ms", "value": "30000"}
+            self.stage.operator.ask("group_config", group=self.group.name, **given)
+        for step in self.story.steps:
+            do: Callable[[Step], None] = getattr(self, f"_do_{step['do']}")
+            do(step)
+            self.stage.go_on(PACE_S)
+
+    # --- notes
+
+    @contextlib.contextmanager
+    def _act(self, do: str, *labels: str, settles: bool = True, **what: Any) -> Iterator[None]:
+        """Note what is done in here, and wait until the group is at rest if it `settles`."""
+        act: dict[str, Any] = {"do": do, "members": list(labels), "at_ms": now_ms(), **what}
+        if self._of is not None:
+            act["of"] = self._of
+        self.acts.append(act)
+        yield
+        if settles:
+            self.group.settle(STILL_S)
+        act["until_ms"] = now_ms()
+        act["settled"] = settles
+
+    @contextlib.contextmanager
+    def _step(self, what: str, **more: Any) -> Iterator[None]:
+        """The acts in here are parts of one thing."""
+        self._steps += 1
+        self._of = {"step": self._steps, "what": what, **more}
+        yield
+        self._of = None
+
+    # --- who is there
+
+    def _name(self, topic: str) -> str:
+        return f"{self.stage.name}.{topic}"
+
+    def _process(self, label: str, *, static: bool = False, mixed: bool = False) -> Member:
+        """A process that is no member yet."""
+        flavour = self.flavours[(int(label[1:]) - 1) % len(self.flavours)]
+        changes = {}
+        if mixed:
+            names = JAVA_ASSIGNORS if flavour.client == "java" else ASSIGNORS
+            other = "org.apache.kafka.clients.consumer.RoundRobinAssignor" if flavour.client == "java" else "roundrobin"
+            changes["partition.assignment.strategy"] = f"{other},{names[flavour.protocol]}"
+        self.cast[label] = {"client": flavour.client, "protocol": flavour.protocol, "static": static}
+        member = self.group.member(label, changes, flavour=flavour, instance=label if static else None)
+        self.members[label] = member
+        return member
+
+    def _enter(self, member: Member, topics: list[str], *, pattern: bool = False) -> None:
+        names = [self._name(topic) for topic in topics]
+        if not pattern:
+            member.subscribe(*names)
+            return
+        by = "regex" if member.flavour.next_generation else "pattern"
+        member.match(f"{self.stage.name}\\..*", *names, by=by)
+
+    def _arrives(self, do: str, step: Step, label: str, **what: Any) -> None:
+        member = self._process(label, static=step.get("static", False), mixed=step.get("mixed", False))
+        with self._act(do, label, topics=step["topics"], pattern=step.get("pattern", False), **what):
+            self._enter(member, step["topics"], pattern=step.get("pattern", False))
+
+    # --- members come and go
+
+    def _do_start(self, step: Step) -> None:
+        members = [self._process(label, static=step.get("static", False)) for label in step["members"]]
+        self._start(step, members)
+
+    def _start(self, step: Step, members: list[Member]) -> None:
+        pattern = step.get("pattern", False)
+        with self._act("start", *step["members"], topics=step["topics"], pattern=pattern):
+            for member in members:
+                self._enter(member, step["topics"], pattern=pattern)
+
+    def _do_join(self, step: Step) -> None:
+        self._arrives("join", step, step["member"], mixed=step.get("mixed", False))
+
+    def _do_back(self, step: Step) -> None:
+        self._arrives("back", step, step["member"])
+
+    def _do_leave(self, step: Step) -> None:
+        with self._act("leave", step["member"]):
+            self.members[step["member"]].leave()
+
+    def _do_kill(self, step: Step) -> None:
+        with self._act("kill", step["member"]):
+            self.members[step["member"]].crash()
+
+    def _do_freeze(self, step: Step) -> None:
+        member = self.members[step["member"]]
+        with self._step("freeze"):
+            with self._act("freeze", member.label):
+                member.freeze()
+            self.stage.go_on()
+            with self._act("thaw", member.label):
+                member.thaw()
+
+    def _do_blink(self, step: Step) -> None:
+        member = self.members[step["member"]]
+        with self._act("blink", member.label, seconds=step["seconds"]):
+            os.kill(member.process.pid, signal.SIGSTOP)
+            time.sleep(step["seconds"])
+            os.kill(member.process.pid, signal.SIGCONT)
+
+    def _do_slow(self, step: Step) -> None:
+        member = self.members[step["member"]]
+        with self._step("slow", seconds=step["seconds"]):
+            with self._act("slow", member.label, seconds=step["seconds"]):
+                member.oversleep(step["seconds"] * 1_000)
+            with self._act("polls_again", member.label):
+                self.group.members.append(member)
+
+    def _do_busy(self, step: Step) -> None:
+        with self._act("busy", step["member"], seconds=step["seconds"]):
+            self.members[step["member"]].tell("sleep", ms=step["seconds"] * 1_000)
+            time.sleep(step["seconds"])
+
+    def _do_held(self, step: Step) -> None:
+        member = self._process(step["member"])
+        self.members[step["busy"]].tell("sleep", ms=step["seconds"] * 1_000)
+        time.sleep(0.5)
+        with self._act("join", member.label, topics=step["topics"], held_by=step["busy"], seconds=step["seconds"]):
+            self._enter(member, step["topics"])
+
+    def _do_stick(self, step: Step) -> None:
+        with self._act("stick", step["member"]):
+            self.members[step["member"]].tell("pause")
+
+    # --- over and over
+
+    def _do_crash_loop(self, step: Step) -> None:
+        label = step["member"]
+        with self._step("crash_loop", times=step["times"]):
+            for _ in range(step["times"]):
+                former = self.members[label]
+                topics = former.topics
+                another = self._process(label)
+                with self._act("kill", label, settles=False):
+                    former.crash()
+                with self._act("back", label, topics=topics):
+                    another.subscribe(*topics)
+                self.stage.go_on(3)
+
+    def _do_flap(self, step: Step) -> None:
+        label = step["member"]
+        with self._step("flap", times=step["times"]):
+            for _ in range(step["times"]):
+                former = self.members[label]
+                with self._act("leave", label):
+                    former.leave()
+                another = self._process(label)
+                with self._act("back", label, topics=former.topics):
+                    another.subscribe(*former.topics)
+                self.stage.go_on(3)
+
+    def _do_deploy(self, step: Step) -> None:
+        with self._step("deploy", how=step["how"]):
+            if step["how"] == "at_once":
+                self._stop(step["members"])
+                members = [self._process(label) for label in step["members"]]
+                topics = [name.rpartition(".")[2] for name in self.members[step["members"][0]].topics] or ["t"]
+                self._start({**step, "topics": topics}, members)
+            else:
+                for label in step["members"]:
+                    self._redeploy(label, step)
+
+    def _redeploy(self, label: str, step: Step) -> None:
+        former, static = self.members[label], step.get("static", False)
+        with self._act("leave", label, settles=False):
+            former.leave()
+        time.sleep(step["pause_s"])
+        another = self._process(label, static=static)
+        with self._act("back", label, topics=former.topics):
+            another.subscribe(*former.topics)
+
+    def _do_stop(self, step: Step) -> None:
+        self._stop(step["members"])
+
+    def _stop(self, labels: list[str]) -> None:
+        members = [self.members[label] for label in labels]
+        with self._act("leave", *labels, all=True):
+            for member in members:
+                self.group.remove(member)
+                member.tell("close", how="default", timeout_ms=30_000)
+            for member in members:
+                member.process.wait(60)
+
+    # --- topics and offsets
+
+    def _do_create(self, step: Step) -> None:
+        with self._act("create", topic=step["topic"], matching=step.get("matching", False)):
+            name = self.stage.topic(step["topic"], step["partitions"], idle=not self._fed)
+            if step.get("matching"):
+                for member in self.group.members:
+                    member.topics = [*member.topics, name]
+
+    def _do_subscribe(self, step: Step) -> None:
+        with self._act("subscribe", step["member"], topics=step["topics"]):
+            self._enter(self.members[step["member"]], step["topics"])
+
+    def _do_delete_topic(self, step: Step) -> None:
+        name = self._name(step["topic"])
+        readers = [member for member in self.group.members if name in member.topics]
+        with self._act("delete_topic", *(member.label for member in readers), topic=step["topic"]):
+            for member in readers:
+                member.topics = [topic for topic in member.topics if topic != name]
+            self.stage.delete_topic(name)
+
+    def _do_add_partitions(self, step: Step) -> None:
+        with self._act("add_partitions", topic=step["topic"], partitions=step["partitions"]):
+            self.stage.add_partitions(self._name(step["topic"]), step["partitions"])
+
+    def _do_rest(self, step: Step) -> None:
+        with self._act("rest", settles=False):
+            self._rest()
+
+    @property
+    def _fed(self) -> bool:
+        return not any(act["do"] == "rest" for act in self.acts) and self.story.traffic != "never"
+
+    def _rest(self) -> None:
+        for topic in list(self.stage.topics):
+            with contextlib.suppress(ValueError):  # it is at rest already
+                self.stage.rest(topic)
+
+    def _do_reset(self, step: Step) -> None:
+        name = self._name("t")
+        offset = 0 if self.story.traffic == "never" else step["offset"]
+        with self._act("reset", offset=offset):
+            for partition in range(self.stage.topics[name]):
+                self.stage.operator.ask(
+                    "set_offset", group=self.group.name, topic=name, partition=partition, offset=offset
+                )
+
+    def _do_outsider(self, step: Step) -> None:
+        other = self.group.member("outsider", flavour=OUTSIDER)
+        with self._act("outsider", "outsider", seconds=step["seconds"]):
+            other.tell("assign", partitions=[[self._name("t"), 0], [self._name("t"), 1]])
+            time.sleep(step["seconds"])
+            other.leave()
+
+    def _do_restart_broker(self, step: Step) -> None:
+        with self._act("restart_broker", seconds=step["seconds"]):
+            self.stage.cluster.kill(1)
+            time.sleep(step["seconds"])
+            self.stage.cluster.restart(1)
+            self.stage.go_on(15)
+
+    def _do_wait(self, step: Step) -> None:
+        with self._act("wait", seconds=step["seconds"]):
+            time.sleep(step["seconds"])

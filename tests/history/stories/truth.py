@@ -1,0 +1,372 @@
+"""What the doctor has to say of a story, derived from the acts alone: what was done, to whom, when.
+
+`deeds` has the causes, `patterns_of` and `expectation` the patterns and the findings. No rule of `muster.history` is
+used or known here. What Kafka's coordinator does for each act is in its protocol: a member that closes leaves, one that
+is killed or stands still expires after its session timeout, one that does not poll for max.poll.interval.ms leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+Act: TypeAlias = Mapping[str, Any]
+Kept: TypeAlias = Mapping[str, Any]
+
+SLACK_MS = 100
+MINUTE_MS = 60_000
+PATTERN_MS = 10 * MINUTE_MS
+"""Docs/history.md: members go three times, or one after another, within ten minutes."""
+
+NOT_IN_THE_LOG = {
+    "silent": (
+        "A member that has committed nothing for its session timeout before it went. Commits are all that the log has "
+        "of a living member: one that left, one that died and one that did not poll are the same to it."
+    ),
+    "deleted": (
+        "A topic that was deleted. The log has no metadata of topics, and no cause is called so; members that then "
+        "name one topic less have changed what they subscribe to."
+    ),
+}
+"""What the log cannot tell, and why. A row about it is neither right nor wrong while its confidence is below
+`UNSURE`; a row that claims more is judged like any other."""
+
+UNSURE = 0.6
+
+NOTHING = frozenset(("wait", "blink", "busy", "rest", "reset", "outsider", "stick"))
+"""Acts for which no group rebalances."""
+
+_IN = {"start": "started", "join": "joined", "back": "joined", "thaw": "joined", "polls_again": "joined"}
+_OUT = {
+    "leave": "left",
+    "kill": "session_expired",
+    "freeze": "session_expired",
+    "slow": "poll_interval_exceeded",
+}
+_STILL = {"subscribe": "subscription_changed", "add_partitions": "partitions_added"}
+
+
+@dataclass(frozen=True)
+class Deed:
+    """An act, and the causes of the rebalances that it leads to."""
+
+    act: Act
+    causes: frozenset[str]
+    """One of these is to be named."""
+    also: frozenset[str] = frozenset()
+    """Right as well: what the client does by itself then."""
+    direction: str = "still"
+    """Whether members come (`in`), go (`out`), or stay."""
+    must: bool = True
+    """Whether a rebalance has to follow."""
+    not_in_the_log: str = ""
+
+    @property
+    def members(self) -> frozenset[str]:
+        return frozenset(self.act["members"])
+
+    @property
+    def allowed(self) -> frozenset[str]:
+        return self.causes | self.also
+
+
+@dataclass(frozen=True)
+class Window:
+    """A time at whose end the group was at rest again, and what was done in it."""
+
+    begin_ms: int
+    until_ms: int
+    deeds: tuple[Deed, ...]
+
+    def has(self, at_ms: int) -> bool:
+        return self.begin_ms - SLACK_MS <= at_ms <= self.until_ms + SLACK_MS
+
+
+def windows(kept: Kept) -> list[Window]:
+    """All times in which something was done, in their order."""
+    found: list[Window] = []
+    waiting: list[Deed] = []
+    for deed in deeds(kept):
+        waiting.append(deed)
+        if deed.act["settled"]:
+            found.append(Window(waiting[0].act["at_ms"], deed.act["until_ms"], tuple(waiting)))
+            waiting = []
+    if waiting:
+        found.append(Window(waiting[0].act["at_ms"], waiting[-1].act["until_ms"], tuple(waiting)))
+    return found
+
+
+def deeds(kept: Kept) -> Iterator[Deed]:
+    """Each act with what it has to lead to, in the order of time."""
+    acts = kept["acts"]
+    alive: set[str] = set()
+    for at, act in enumerate(acts):
+        kinds = {kept["cast"][label]["client"] for label in alive | set(act["members"]) if label in kept["cast"]}
+        static = any(kept["cast"].get(label, {}).get("static") for label in act["members"])
+        away = _away(acts, at, _session_ms(kept, act)) if static else ""
+        yield _deed(act, kept, alive=bool(alive), kinds=kinds, static=away)
+        if act["do"] in _IN:
+            alive |= set(act["members"])
+        elif act["do"] in _OUT:
+            alive -= set(act["members"])
+
+
+def _session_ms(kept: Kept, act: Act) -> int:
+    """The session timeout of the members: a classic one brings its own, for KIP-848's the script has set the same."""
+    return int(kept["config"].get("session.timeout.ms", 30_000))
+
+
+def _away(acts: Sequence[Act], at: int, session_ms: int) -> str:
+    """How long a static member is away by this act, or was before it: `short` of its session, `long`, or `about` it.
+
+    A static member that closes says nothing for good: it expires like one that is killed.
+    """
+    act = acts[at]
+    if act["do"] in ("leave", "kill"):
+        back = next(
+            (each for each in acts[at:] if each["do"] in _IN and set(each["members"]) & set(act["members"])), None
+        )
+        if back is None:
+            return "long"
+        away_ms, most_ms = back["at_ms"] - act["until_ms"], back["until_ms"] - act["at_ms"]
+    elif act["do"] in ("back", "start"):
+        left = next(
+            (each for each in reversed(acts[:at]) if each["do"] in _OUT and set(each["members"]) & set(act["members"])),
+            None,
+        )
+        if left is None:
+            return "long"
+        away_ms, most_ms = act["at_ms"] - left["until_ms"], act["until_ms"] - left["at_ms"]
+    else:
+        return "long"
+    return "short" if most_ms < session_ms else "long" if away_ms > session_ms else "about"
+
+
+def _deed(act: Act, kept: Kept, *, alive: bool, kinds: set[str], static: str) -> Deed:
+    """`static`: for how long a static member is away; empty for others."""
+    do = act["do"]
+    # kafka-python forgets a JoinGroup that is answered between two polls and joins again (docs/history.md).
+    by_itself = frozenset(["leader_rejoined"] if "kafka-python" in kinds else [])
+    if do in _IN:
+        if static in ("short", "about"):
+            perhaps = frozenset(["joined"] if static == "about" else [])
+            return Deed(act, frozenset(["static_member_replaced"]), by_itself | perhaps, "in", must=False)
+        cause = "started" if not alive else "joined"
+        more = {"joined"} if len(act["members"]) > 1 else set()
+        return Deed(act, frozenset([cause]), by_itself | more, "in")
+    if do in _OUT:
+        if static in ("short", "about"):
+            perhaps = frozenset(["session_expired"] if static == "about" else [])
+            return Deed(act, frozenset(["static_member_replaced"]), perhaps, "out", must=False)
+        cause = "session_expired" if static and do == "leave" else _OUT[do]
+        return Deed(act, frozenset([cause]), by_itself, "out")
+    if do in _STILL:
+        # librdkafka's leader may look at the topic later than a follower, and asks for another rebalance then.
+        more = {"leader_rejoined"} if do == "add_partitions" and "confluent" in kinds else set()
+        return Deed(act, frozenset([_STILL[do]]), by_itself | more)
+    if do == "create" and act["matching"]:
+        # A classic member sends the names that its expression matches, not the expression: its list has grown.
+        by_broker = all(about["protocol"] == "consumer" for about in kept["cast"].values())
+        causes = {"partitions_added"} if by_broker else {"partitions_added", "subscription_changed"}
+        return Deed(act, frozenset(causes), by_itself)
+    if do == "delete_topic" and act["members"]:
+        fits = frozenset(["subscription_changed", "leader_rejoined", "not_known", "topic_deleted"])
+        return Deed(act, fits, not_in_the_log="deleted")
+    if do == "restart_broker":
+        # Members that find it again within their session stay; librdkafka's classic ones give up, and join anew.
+        also = frozenset(("session_expired", "joined", "started", "leader_rejoined"))
+        return Deed(act, frozenset(["coordinator_moved"]), also, must=False)
+    assert do in NOTHING or do == "create" or do == "delete_topic", do
+    return Deed(act, frozenset(), by_itself, must=False)
+
+
+# ------------------------------------------------------------------------------------------------------- patterns
+
+
+def flapping_members(kept: Kept, *, planned: bool = False) -> set[str]:
+    """Members that went three times within ten minutes; `planned`: goings by a deploy, or as the whole group was
+    stopped, count as well."""
+    times: dict[str, list[int]] = {}
+    for act in kept["acts"]:
+        if act["do"] in _OUT and (planned or not _is_planned(act)):
+            for label in act["members"]:
+                times.setdefault(label, []).append(act["at_ms"])
+    return {
+        label
+        for label, found in times.items()
+        if any(later - earlier <= PATTERN_MS for earlier, later in zip(found, found[2:], strict=False))
+    }
+
+
+def _is_planned(act: Act) -> bool:
+    return bool(act.get("all")) or act.get("of", {}).get("what") == "deploy"
+
+
+def patterns_of(window: Window, kept: Kept) -> tuple[set[str], set[str]]:
+    """The patterns of which rebalances in this window are a part, and those that may be said of them besides."""
+    true, may = set(), set()
+    moves = [deed for deed in window.deeds if deed.direction != "still"]
+    labels = {label for deed in moves for label in deed.members}
+    if any(deed.act.get("of", {}).get("how") in ("rolling", "static") for deed in moves):
+        true.add("rolling_restart")
+    unplanned = {
+        label for deed in moves if not _is_planned(deed.act) and deed.act["do"] not in _FIRST for label in deed.members
+    }
+    if unplanned & flapping_members(kept):
+        true.add("flapping")
+    if labels & flapping_members(kept, planned=True):
+        may.add("flapping")
+    if {(label, deed.act["at_ms"]) for deed in moves for label in deed.members} & _turns(kept):
+        may.add("rolling_restart")
+    return true, may
+
+
+_FIRST = ("start", "join")
+"""A member's first appearance is no part of its flapping, though it may be told as one."""
+
+
+def _turns(kept: Kept) -> set[tuple[str, int]]:
+    """Who closed or came back when, where members did so one after another: as in a rolling restart, though nobody may
+    have meant one."""
+    turns: list[tuple[str, int, int]] = []
+    acts = kept["acts"]
+    for at, act in enumerate(acts):
+        if act["do"] != "leave" or act.get("all"):
+            continue
+        for label in act["members"]:
+            back = next((each for each in acts[at:] if each["do"] in _IN and label in each["members"]), None)
+            if back is not None and back["do"] != "start" and back["at_ms"] - act["at_ms"] <= PATTERN_MS:
+                turns.append((label, act["at_ms"], back["at_ms"]))
+    turns.sort(key=lambda turn: turn[1])
+    found: set[tuple[str, int]] = set()
+    for earlier, later in pairwise(turns):
+        if earlier[0] != later[0] and earlier[2] <= later[1]:
+            found |= {(label, at_ms) for label, left_ms, back_ms in (earlier, later) for at_ms in (left_ms, back_ms)}
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------- findings
+
+
+@dataclass
+class Expectation:
+    """Which findings a group deserves. Of each set in `must` one is to be there; those in `may` are no mistake."""
+
+    must: list[frozenset[str]] = field(default_factory=list)
+    may: set[str] = field(default_factory=set)
+    is_healthy: bool = False
+
+
+HEALTHY = frozenset(("start", "join", "wait", "blink", "busy", "rest", "create"))
+"""A group to which nothing else was done has nothing to complain about; it may also have been stopped at the end."""
+_HELD_LONG_S = 10
+_STUCK_LONG_MS = 10 * MINUTE_MS
+_MANY = 6
+_CHANGES = 3
+_RESTLESS = 8
+"""A story lasts some three minutes: a group that changes so often in it hardly comes to rest."""
+_TELLS_OF = {
+    "session_expired": frozenset(("session_expired", "flapping")),
+    "poll_interval_exceeded": frozenset(("poll_interval_exceeded", "flapping")),
+}
+_EAGER = ("range", "roundrobin")
+
+
+def expectation(kept: Kept, tellable: Sequence[Deed]) -> Expectation:
+    """What is to be found. `tellable`: the deeds that the log shows."""
+    expected = Expectation(is_healthy=_is_healthy(kept))
+    if expected.is_healthy:
+        return expected
+    _of_departures(kept, tellable, expected)
+    _of_patterns(kept, tellable, expected)
+    _of_shape(kept, tellable, expected)
+    _of_offsets(kept, expected)
+    return expected
+
+
+def _is_healthy(kept: Kept) -> bool:
+    *acts, last = kept["acts"]
+    return (
+        _applications(kept) < 2
+        and not any(act.get("held_by") for act in kept["acts"])
+        and all(act["do"] in HEALTHY for act in acts)
+        and (last["do"] in HEALTHY or bool(last.get("all")))
+    )
+
+
+def _of_departures(kept: Kept, tellable: Sequence[Deed], expected: Expectation) -> None:
+    for cause, rules in _TELLS_OF.items():
+        if any(cause in deed.causes for deed in tellable):
+            expected.must.append(rules)
+        if any(cause in deed.causes for deed in deeds(kept)):
+            expected.may |= rules - {"flapping"}
+    if any(deed.direction == "out" and deed not in tellable for deed in deeds(kept)):
+        expected.may |= {"session_expired", "poll_interval_exceeded"}  # said with little confidence, if at all
+
+
+def _of_patterns(kept: Kept, tellable: Sequence[Deed], expected: Expectation) -> None:
+    flapping = flapping_members(kept)
+    if flapping_members(kept, planned=True):
+        expected.may.add("flapping")
+    if sum(bool(deed.members & flapping) and deed.direction == "out" for deed in tellable) >= _CHANGES:
+        expected.must.append(frozenset(["flapping"]))
+    rolled = {label for deed in deeds(kept) if deed.act.get("of", {}).get("how") == "rolling" for label in deed.members}
+    if len(rolled) >= 2:
+        expected.must.append(frozenset(["rolling_restart"]))
+    if _turns(kept):
+        expected.may.add("rolling_restart")
+
+
+def _of_shape(kept: Kept, tellable: Sequence[Deed], expected: Expectation) -> None:
+    """What there may be to say about how it rebalances, and whom it holds up."""
+    acts = kept["acts"]
+    if any(act.get("held_by") and act["seconds"] >= _HELD_LONG_S for act in acts):
+        expected.must.append(frozenset(("held_up", "rebalance_held_up", "slow_rebalance", "barrier")))
+    changes = [deed for deed in deeds(kept) if deed.must]
+    if len(changes) >= _CHANGES:
+        expected.may |= {"needless_moves"}
+        if any(about["protocol"] in _EAGER for about in kept["cast"].values()):
+            expected.may.add("stops_the_world")
+    turns = [deed for deed in changes if deed.direction != "still" and not deed.act.get("all")]
+    if sum(len(deed.members) for deed in turns if deed.act["do"] != "start") >= _MANY:
+        expected.may |= {"members_come_and_go"}
+    if any(about["client"] == "kafka-python" for about in kept["cast"].values()):
+        expected.may |= {"rejoins"}  # it joins anew by itself (docs/history.md)
+    if len(changes) >= _RESTLESS:
+        expected.may |= {"never_at_rest"}
+    if sum(act["do"] in ("subscribe", "delete_topic") or bool(act.get("matching")) for act in acts) >= 2:
+        expected.may.add("rejoins")
+    if _applications(kept) > 1:
+        expected.must.append(frozenset(("two_applications", "several_programs", "apps", "shared_group_id", "rejoins")))
+
+
+def _applications(kept: Kept) -> int:
+    """How many programs with disjoint topics were in the group at a time."""
+    reads: dict[str, frozenset[str]] = {}
+    most = 0
+    for act in kept["acts"]:
+        if act["do"] in _OUT:
+            for label in act["members"]:
+                reads.pop(label, None)
+        elif "topics" in act:
+            topics = frozenset(str(topic).rpartition(".")[2] for topic in act["topics"])
+            reads.update(dict.fromkeys(act["members"], topics))
+        kinds: list[frozenset[str]] = []
+        for topics in set(reads.values()):
+            joint = [kind for kind in kinds if kind & topics]
+            kinds = [kind for kind in kinds if not kind & topics] + [topics.union(*joint)]
+        most = max(most, len(kinds))
+    return most
+
+
+def _of_offsets(kept: Kept, expected: Expectation) -> None:
+    acts = kept["acts"]
+    for act in acts:
+        if act["do"] == "reset" or (act["do"] == "outsider" and kept["traffic"] != "never"):
+            expected.may |= {"rewinds", "commits_by_others"}
+        elif act["do"] == "stick":
+            expected.may.add("stuck")
+            if acts[-1]["until_ms"] - act["at_ms"] >= _STUCK_LONG_MS:
+                expected.must.append(frozenset(["stuck"]))

@@ -1,0 +1,79 @@
+"""What the coordinator logged while a story was played: a witness that knows nothing of scripts or rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+BEGINS = ("reparing to rebalance", "Bumped group epoch")
+EXPIRES = ("heartbeat expiration", "session expired", "has failed, removing it")
+SLACK_MS = 100
+SILENT = ("kill", "freeze")
+"""Acts after which a session expires."""
+
+
+def spans(acts: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, int]]:
+    """The times in which the group may rebalance: from an act to when it was at rest again.
+
+    An act for whose end the script did not wait has what follows it up to the next one that it waited for.
+    """
+    begin: int | None = None
+    for act in acts:
+        begin = act["at_ms"] if begin is None else begin
+        if act["settled"]:
+            yield begin, act["until_ms"]
+            begin = None
+    if begin is not None:
+        yield begin, acts[-1]["until_ms"]
+
+
+def undoubted(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The story up to where the coordinator first did what no act explains, or the script could not go on: its day ends
+    there."""
+    end_ms = min((line["at_ms"] for line in _doubtful(kept)), default=None)
+    acts = [act for act in kept["acts"] if "until_ms" in act]
+    whole = 0
+    for at, act in enumerate(acts):
+        if end_ms is not None and act["until_ms"] + SLACK_MS >= end_ms:
+            break
+        whole = at + 1 if act["settled"] else whole
+    acts = acts[:whole]
+    if end_ms is None and len(acts) == len(kept["acts"]):
+        return dict(kept)
+    until_ms = acts[-1]["until_ms"] if acts else 0
+    return {
+        **kept,
+        "acts": acts,
+        "records": [row for row in kept["records"] if row[2] <= until_ms],
+        "broker_log": [line for line in kept["broker_log"] if line["at_ms"] <= until_ms],
+    }
+
+
+def doubts(kept: Mapping[str, Any]) -> list[str]:
+    """What the coordinator did and the acts do not explain: the machine was too busy."""
+    return [f"{line['at_ms']} {line['text']}" for line in _doubtful(kept)]
+
+
+def _doubtful(kept: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    allowed = list(spans([act for act in kept["acts"] if "until_ms" in act]))
+    for line in kept["broker_log"]:
+        begins = any(text in line["text"] for text in BEGINS)
+        within = any(begin - SLACK_MS <= line["at_ms"] <= end + SLACK_MS for begin, end in allowed)
+        expires = any(text in line["text"] for text in EXPIRES)
+        if (begins and not within) or (expires and not _may_expire(kept, line)):
+            yield line
+
+
+def _may_expire(kept: Mapping[str, Any], line: Mapping[str, Any]) -> bool:
+    """Whether a member whose end nobody told to the broker is the one that expires. KIP-848's members have ids that do
+    not begin with their client id: any of them may be meant."""
+    before = [act for act in kept["acts"] if act["at_ms"] - SLACK_MS <= line["at_ms"]]
+    settled = [act for act in before if act.get("until_ms", line["at_ms"]) < line["at_ms"] - SLACK_MS]
+    static = {label for label, about in kept["cast"].items() if about["static"]}
+    silent = {label for act in before if act["do"] in SILENT for label in act["members"]}
+    silent |= {label for act in before if act["do"] == "leave" for label in act["members"]} & static
+    for label in silent & static:  # one that is back in time does not expire
+        latest = [act["do"] for act in settled if label in act["members"]][-1:]
+        silent = silent - {label} if latest == ["back"] else silent
+    by_name = [label for label in kept["cast"] if f"{label}-" in line["text"]]
+    return bool(silent) if not by_name else bool(silent & set(by_name))

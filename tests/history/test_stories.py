@@ -1,0 +1,50 @@
+"""The doctor is right about stories: what was done to a group is named, and nothing is said that was not done.
+
+What is true of a story is derived from its acts (stories/truth.py), which know no rule; the coordinator's own log bears
+the acts out.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.history.stories import score
+from tests.history.stories.draw import THEMES, draw
+from tests.history.stories.truth import NOTHING, deeds, windows
+from tests.history.stories.witness import doubts
+
+FILES = score.files()
+NAMES = [path.name for path in FILES]
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_the_brokers_log_bears_the_acts_out(path):
+    """The coordinator rebalanced only while something was done, and nobody expired who was not made to."""
+    assert path.stat().st_size < 200_000
+    assert doubts(score.load(path)) == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_acts_are_told_in_order(path):
+    kept = score.load(path)
+    told = [(window.begin_ms, window.until_ms) for window in windows(kept)]
+    assert told == sorted(told)
+    assert all(begin <= until for begin, until in told)
+    assert all(deed.causes or deed.act["do"] in (*NOTHING, "create", "delete_topic") for deed in deeds(kept))
+
+
+def test_there_are_stories_of_all_kinds():
+    kept = [score.load(path) for path in FILES]
+    assert len([each for each in kept if each["kafka"].startswith("4.")]) >= 40
+    assert len([each for each in kept if not each["kafka"].startswith("4.")]) >= 10
+    assert {each["theme"] for each in kept} == set(THEMES)
+    clients = {(about["client"], about["protocol"]) for each in kept for about in each["cast"].values()}
+    assert len({client for client, _ in clients}) >= 5
+    assert {"range", "cooperative", "consumer"} <= {protocol for _, protocol in clients}
+    for traffic in ("always", "never"):
+        assert len([each for each in kept if each["traffic"] in (traffic, "stops")]) >= len(kept) / 3
+
+
+def test_a_seed_draws_the_same_story_again():
+    assert draw(7) == draw(7)
+    assert draw(7) != draw(8)
