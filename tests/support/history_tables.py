@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from muster.client.admin import Admin
 from muster.history import engine
-from muster.history.ends import lag_samples
+from muster.history.lag_samples import lag_samples
 from muster.history.live import LiveTopic, ReaderConfig
 from muster.history.model import Lag, Limits
 from muster.history.raw import EVENTS_TOPIC, OFFSETS_TOPIC

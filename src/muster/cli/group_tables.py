@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from muster.client.core.admin import GroupDescription, GroupListing, MemberDescription
+from muster.history.lag import lag
 from muster.model import OffsetAndMetadata, TopicPartition
 
 MISSING = "-"
@@ -57,7 +58,7 @@ def _offset_row(
         position.leader_epoch if position and position.leader_epoch >= 0 else None,
         position.offset if position else None,
         end,
-        end - position.offset if position and end is not None else None,
+        lag(position.offset if position else None, end),
         member.member_id if member else None,
         member.host if member else None,
         member.client_id if member else None,

@@ -25,7 +25,7 @@ from muster.cli.doctor import positive_ms
 from muster.client.admin import Admin
 from muster.client.config import AdminConfig, ClientConfig
 from muster.errors import ConfigError, MusterError
-from muster.history.behind import GroupLag, Look, PartitionLag, as_json, families
+from muster.history.group_lag import GroupLag, Look, PartitionLag, as_json, families
 from muster.history.lag_looks import Watch
 from muster.metrics import exposition
 from muster.metrics.exposition import Page, text_page

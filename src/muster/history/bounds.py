@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 from muster.client.admin import Admin
 from muster.client.core.admin import TopicDescription
 from muster.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, UnsupportedVersionError
+from muster.history.remarks import Remarks
 from muster.history.threads import each_in_threads
 from muster.model import OffsetAndTimestamp, TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
@@ -20,6 +22,27 @@ class Bounds(NamedTuple):
 
     start: int
     end: int
+
+
+def known_bounds(admin: Admin, places: Collection[TopicPartition], remarks: Remarks) -> dict[TopicPartition, Bounds]:
+    """The bounds of these partitions, as far as the cluster tells; a remark says of which it does not."""
+    topics = admin.describe_topics(sorted({place.topic for place in places})) if places else {}
+    described: list[TopicDescription] = []
+    for name, topic in sorted(topics.items()):
+        if isinstance(topic, TopicDescription):
+            parts = [part for part in topic.partitions if TopicPartition(name, part.partition) in places]
+            described.append(replace(topic, partitions=parts))
+        else:
+            remarks.add(f"the lag in topic {name} is not known: {topic.code.name}")
+    asked = log_bounds(admin, described)
+    found: dict[TopicPartition, Bounds] = {}
+    for place in sorted(places):
+        bounds = asked.get(place)
+        if isinstance(bounds, Bounds):
+            found[place] = bounds
+        elif isinstance(topics[place.topic], TopicDescription):
+            remarks.add(f"the lag in {place} is not known: {bounds or 'it has no leader, or does not exist'}")
+    return found
 
 
 def log_bounds(

@@ -19,7 +19,7 @@ from muster.history.decode import BROKEN, decode
 from muster.history.findings import View, findings
 from muster.history.group_state import GroupState
 from muster.history.labels import by_group as labels_by_group
-from muster.history.lag import CommitSeries, Committed, lag_rows, standing
+from muster.history.lag_rows import CommitSeries, Committed, lag_rows, standing
 from muster.history.model import (
     LAST_MS,
     Commits,

@@ -1,6 +1,6 @@
 """Looks at how far the groups of a cluster are behind now, again and again, through the admin API.
 
-What a look brings is `behind.Look`. Where Arrow is installed (the extra `arrow`), the time of the first record that is
+A look's result is `group_lag.Look`. Where Arrow is installed (the extra `arrow`), the time of the first record that is
 not committed is read where no look has seen it being written: some kilobytes for each, of MOST_READ partitions a look.
 """
 
@@ -13,10 +13,10 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from muster.client.admin import Admin
-from muster.client.core.admin import GroupDescription, TopicDescription
+from muster.client.core.admin import GroupDescription
 from muster.errors import KafkaError, UnsupportedVersionError
-from muster.history.behind import Ends, GroupLag, Look, PartitionLag, untimed, wanted, with_seconds
-from muster.history.bounds import Bounds, log_bounds
+from muster.history.bounds import Bounds, known_bounds
+from muster.history.group_lag import Ends, GroupLag, Look, PartitionLag, untimed, wanted, with_seconds
 from muster.history.remarks import Remarks
 from muster.model import CONSUMER_PROTOCOL_TYPE, OffsetAndMetadata, TopicPartition
 
@@ -56,7 +56,7 @@ class Watch:
         offsets = self._committed(names, remarks)
         places = {place for committed in offsets.values() for place in committed}
         places |= {place for group in described.values() for member in group.members for place in member.assignment}
-        bounds = self._bounds(places, remarks)
+        bounds = known_bounds(self._admin, places, remarks)
         at_ms = time.time_ns() // 1_000_000
         groups = [_group(described[name], offsets[name], bounds) for name in names]
         found = Look(at_ms, 0, brokers, groups)
@@ -101,27 +101,10 @@ class Watch:
                 found[group] = {place: said for place, said in answers.items() if not isinstance(said, KafkaError)}
         return found
 
-    def _bounds(self, places: Collection[TopicPartition], remarks: Remarks) -> dict[TopicPartition, Bounds]:
-        topics = self._admin.describe_topics({place.topic for place in places})
-        described: list[TopicDescription] = []
-        for name, topic in topics.items():
-            if isinstance(topic, TopicDescription):
-                parts = [part for part in topic.partitions if TopicPartition(name, part.partition) in places]
-                described.append(replace(topic, partitions=parts))
-            else:
-                remarks.add(f"the lag in topic {name} is not known: {topic.code.name}")
-        found: dict[TopicPartition, Bounds] = {}
-        for place, ends in log_bounds(self._admin, described).items():
-            if isinstance(ends, Bounds):
-                found[place] = ends
-            else:
-                remarks.add(f"the lag in {place} is not known: {ends}")
-        return found
-
     def _read_times(self, found: Look) -> None:
         if self._reading is None:
             return
-        from muster.history.ends import first_times
+        from muster.history.lag_samples import first_times
 
         parts = untimed(found, self._ends).items()
         asked = [(place, first, end) for place, some in parts for first, end in some.items()]

@@ -15,9 +15,9 @@ from typing import Protocol
 from muster.client.admin import Admin
 from muster.errors import KafkaError, MusterError
 from muster.history.cluster_limits import limits_of
-from muster.history.ends import lag_samples, over_time
 from muster.history.engine import History, events_of, read_history, report
 from muster.history.folder import FolderTopic, missing
+from muster.history.lag_samples import lag_samples, over_time
 from muster.history.live import LiveTopic, ReaderConfig, RefusedError
 from muster.history.model import Lag, LagSample, Limits
 from muster.history.raw import EVENTS_TOPIC, OFFSETS_TOPIC

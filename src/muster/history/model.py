@@ -335,9 +335,11 @@ class Lag:
     log_start_offset: int
     log_end_offset: int
     lag_records: int
-    """From the committed offset, or the log's start where retention has passed it, to the end."""
+    """From the committed offset to the log's end, as Kafka's tool has it (`lag.lag`); negative where the log ends
+    before the committed offset."""
     is_exact: bool
-    """False: transaction markers and compacted records may be among them, so it is at most this."""
+    """Whether so many records are there. Else it is at most this: transaction markers, offsets that compaction has
+    emptied and records that retention took may be among them."""
     lag_ms: int | None
     lost_records: int
     """Records that retention took before the group had read them."""

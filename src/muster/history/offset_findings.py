@@ -83,7 +83,7 @@ def _owners(view: View) -> dict[TopicPartition, Member]:
 
 def _waited_ms(row: Lag, newest_ms: int) -> int:
     """For how long a partition's records have waited while others were committed."""
-    if not row.lag_records:
+    if row.lag_records <= 0:
         return 0
     silent_ms = newest_ms - row.committed_ms
     return silent_ms if row.lag_ms is None else min(silent_ms, row.lag_ms)

@@ -295,7 +295,7 @@ def _changes(each: Rebalance) -> str:
 
 def _lag(group: str, lag: Sequence[Lag]) -> str:
     now = {(each.topic, each.partition): each for each in lag}.values()
-    behind = sorted((each for each in now if each.lag_records), key=lambda each: -each.lag_records)
+    behind = sorted((each for each in now if each.lag_records > 0), key=lambda each: -each.lag_records)
     if not now:
         return ""
     if not behind:

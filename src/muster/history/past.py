@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from muster.history.lag import lag
 from muster.history.model import LAST_MS, Commits, Lag, TopicPartition
 
 STEPS = 128
@@ -191,7 +192,8 @@ def _rows(
 ) -> Iterable[Lag]:
     for at_ms, found, end in zip(times, committed, ends, strict=True):
         if found is not None and end is not None:
-            records = max(0, end - found.offset)
+            # The end of then is known by the records' times. The log had what was committed then, whatever these say.
+            records = lag(found.offset, max(end, found.offset))
             yield Lag(
                 group=group,
                 topic=place[0],

@@ -119,7 +119,8 @@ class Member:
         self._run(self._finished(end))
 
     def behind(self) -> Claims:
-        """What this member's partitions hold and the query has not read yet, as far as their ends are known."""
+        """What this member's partitions hold and the query has not read yet, as far as their ends are known. A log may
+        end before the position, as long as that is in doubt."""
         return self._run(self._behind())
 
     def standing(self) -> dict[str, Any]:
@@ -234,7 +235,7 @@ class Member:
     async def _behind(self) -> Claims:
         positions = self._claims.positions()
         ends = self._core.bounds.offsets()
-        return {p: Claim(at, max(at, ends[p])) for p, at in sorted(positions.items()) if p in ends}
+        return {p: Claim(at, ends[p]) for p, at in sorted(positions.items()) if p in ends}
 
     async def _planned(self, end: dict[str, Any]) -> Claims:
         claims = self._claims.planned(end)

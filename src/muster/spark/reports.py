@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from muster.history.lag import lag
 from muster.model import TopicPartition
 from muster.spark.offsets import Claims
 from muster.spark.watch import by_name
@@ -14,13 +15,13 @@ from muster.spark.watch import by_name
 
 def report(behind: Claims, more: Mapping[str, Any]) -> dict[str, Any]:
     """The report as JSON's values. `behind` is what is not read yet; `more` are the group and the ages of records."""
-    lag = {partition: claim.size for partition, claim in behind.items()}
-    worst = max(sorted(lag), key=lambda partition: lag[partition], default=None)
+    lags = {partition: lag(claim.start, claim.end) for partition, claim in behind.items()}
+    worst = max(sorted(lags), key=lambda partition: lags[partition], default=None)
     found: dict[str, Any] = {
         "ends": by_name({partition: claim.end for partition, claim in behind.items()}),
-        "lag": by_name(lag),
-        "totalLag": sum(lag.values()),
-        "worst": None if worst is None else {"partition": str(worst), "lag": lag[worst]},
+        "lag": by_name(lags),
+        "totalLag": sum(lags.values()),
+        "worst": None if worst is None else {"partition": str(worst), "lag": lags[worst]},
     }
     return found | {name: by_name(value) if name == "lagSeconds" else value for name, value in more.items()}
 

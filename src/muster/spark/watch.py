@@ -76,7 +76,7 @@ class Watch:
                 for partition, told in self._told.items()
                 if told.timestamp_ms is not None and told.position == self._behind[partition].start
             }
-            ages |= {partition: 0.0 for partition, behind in self._behind.items() if not behind.size}
+            ages |= {partition: 0.0 for partition, behind in self._behind.items() if behind.size <= 0}
             return {"lagSeconds": ages, "maxLagSeconds": max(ages.values(), default=None), **self._group}
 
     # --- in the thread -----------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ class Watch:
         with self._lock:
             behind, told = dict(self._behind), dict(self._told)
         known = {partition for partition, found in told.items() if found.position == behind[partition].start}
-        due = {partition: claim for partition, claim in behind.items() if claim.size and partition not in known}
+        due = {partition: claim for partition, claim in behind.items() if claim.size > 0 and partition not in known}
         for partition in sorted(due, key=lambda p: (-due[p].size, p))[:MOST]:
             found = Told(due[partition].start, self._timestamp(partition, due[partition]))
             with self._lock:

@@ -20,9 +20,9 @@ from muster.client.plain.fetch import FetchSettings
 from muster.history import engine
 from muster.history.chunks import no_commits
 from muster.history.cluster_limits import limits_of
-from muster.history.ends import ends_over_time, lag_samples
 from muster.history.folder import FolderTopic
-from muster.history.lag import CommitSeries, Committed, Standing, lag_rows
+from muster.history.lag_rows import CommitSeries, Committed, Standing, lag_rows
+from muster.history.lag_samples import ends_over_time, lag_samples
 from muster.history.live import LiveTopic, ReaderConfig, RefusedError
 from muster.history.look import Asked, at_cluster
 from muster.history.model import Cause, GroupKind, Lag, Limits

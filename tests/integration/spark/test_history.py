@@ -18,8 +18,8 @@ from muster.history import engine
 from muster.history import fold as rules
 from muster.history.chunks import chunks
 from muster.history.decode import decode
-from muster.history.ends import ends_over_time, lag_samples
 from muster.history.labels import by_group
+from muster.history.lag_samples import ends_over_time, lag_samples
 from muster.history.live import LiveTopic, ReaderConfig
 from muster.history.model import Generation, GroupKind, Lag, Limits, Rows
 from muster.history.model import Place as RecordPlace

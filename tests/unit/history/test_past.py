@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.history import past
-from muster.history.lag import CommitSeries
+from muster.history.lag_rows import CommitSeries
 from muster.history.model import Commits
 from muster.history.past import MINUTE_MS, Past, committed_at, lag_over_time, places_of, plan
 

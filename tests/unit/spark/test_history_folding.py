@@ -20,7 +20,7 @@ from muster.history.chunks import chunks
 from muster.history.decode import decode
 from muster.history.engine import read_history
 from muster.history.labels import by_group
-from muster.history.lag import CommitSeries, Standing, standing
+from muster.history.lag_rows import CommitSeries, Standing, standing
 from muster.history.model import Generation, GroupKind, Limits, Rows
 from muster.history.rows import from_table
 from muster.history.told import explained

@@ -28,7 +28,7 @@ from muster.history.chunks import chunks, no_commits
 from muster.history.findings import View, findings
 from muster.history.fold import finish, fold, start
 from muster.history.group_state import GroupState
-from muster.history.lag import CommitSeries, Committed, Standing, standing
+from muster.history.lag_rows import CommitSeries, Committed, Standing, standing
 from muster.history.model import (
     Chunk,
     Finding,

@@ -2,7 +2,7 @@
 
 Two steps. First a task for some buckets asks where the logs of what their groups have committed begin and end: after
 what was committed has been read, so that no group seems to be beyond a log's end. Then all partitions are dealt out
-evenly, and each task counts records in a share of those that have some behind (muster.history.ends): at most
+evenly, and each task counts records in a share of those that have some behind (muster.history.lag_samples): at most
 `MOST_COUNTED` in all, of 1 MB each. The others are told in offsets.
 """
 
@@ -19,8 +19,9 @@ from muster.client.plain.cluster import Cluster, connect
 from muster.client.plain.fetch import FetchSettings
 from muster.errors import KafkaConnectionError, MusterError
 from muster.history.chunks import no_commits
-from muster.history.ends import count_records, ends_over_time, look_settings
-from muster.history.lag import CommitSeries, counted, lag_rows
+from muster.history.lag import first_unread
+from muster.history.lag_rows import CommitSeries, counted, lag_rows
+from muster.history.lag_samples import count_records, ends_over_time, look_settings
 from muster.history.model import Lag, LagSample, Limits
 from muster.history.past import Past, lag_over_time, places_of, plan
 from muster.history.rows import day_of, from_table, to_table
@@ -87,7 +88,7 @@ def _bounds(cluster: Cluster, places: set[TopicPartition]) -> dict[tuple[str, in
 
 
 def count(settings: FetchSettings, most: int) -> Callable[[Batches], Batches]:
-    """For mapInArrow: rows of LAG to the same rows, with records counted in the first `most` that are behind."""
+    """For mapInArrow: rows of LAG to the same rows, with records counted in the first `most` that have some to read."""
     look = look_settings(settings)
 
     def run(batches: Batches) -> Batches:
@@ -95,10 +96,12 @@ def count(settings: FetchSettings, most: int) -> Callable[[Batches], Batches]:
         for batch in batches:
             rows = []
             for row in from_table(Lag, batch):
-                if left and row.lag_records:
+                start = first_unread(row.committed_offset, row.log_start_offset)
+                if left and start < row.log_end_offset:
                     left -= 1
                     try:
-                        row = _counted(look, row)
+                        place = TopicPartition(row.topic, row.partition)
+                        row = counted(row, *count_records(look, place, start, row.log_end_offset))
                     except KafkaConnectionError as error:
                         left = 0  # one wait is enough
                         log.warning("the lag of some partitions is told in offsets: %s", error)
@@ -107,12 +110,6 @@ def count(settings: FetchSettings, most: int) -> Callable[[Batches], Batches]:
             yield from table.set_column(0, "day", batch.column("day")).to_batches()
 
     return run
-
-
-def _counted(look: FetchSettings, row: Lag) -> Lag:
-    place = TopicPartition(row.topic, row.partition)
-    start = max(row.committed_offset, row.log_start_offset)
-    return counted(row, *count_records(look, place, start, row.log_end_offset))
 
 
 # --- over time -------------------------------------------------------------------------------------------------------

@@ -1,8 +1,5 @@
 """How far groups are behind now: what `muster lag` shows, as values and rules; nothing is read here.
 
-The lag in records is Kafka's own: the log's end less the committed offset, as `kafka-consumer-groups.sh` tells it.
-(`lag.py` has a finer one, which needs a look into the log.)
-
 The lag in seconds is the age of the first record that is not committed: how long it has been in the log. Look after
 look a log's end is seen to pass more offsets, which tells about when the record at each was written: `Ends` keeps what
 was seen, and takes a straight line between two looks. What was written before the first look is not known from this;
@@ -15,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from muster.history.lag import first_unread, lag
 from muster.metrics.families import Family, gauge
 from muster.model import TopicPartition
 
@@ -43,10 +41,15 @@ class PartitionLag:
 
     @property
     def lag(self) -> int | None:
-        """Records behind: as Kafka tells it, so negative where the log ends before what was committed."""
-        if self.committed_offset is None or self.log_end_offset is None:
-            return None
-        return self.log_end_offset - self.committed_offset
+        """How far the group is behind, in offsets."""
+        return lag(self.committed_offset, self.log_end_offset)
+
+    @property
+    def first_unread(self) -> int | None:
+        """The first offset that the group has not read and can."""
+        return (
+            None if self.committed_offset is None else first_unread(self.committed_offset, self.log_start_offset or 0)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +129,11 @@ def _timed(group: GroupLag, ends: Ends, at_ms: int) -> GroupLag:
 
 
 def _seconds(part: PartitionLag, ends: Ends, at_ms: int) -> float | None:
-    if part.lag is None or part.committed_offset is None:
+    if part.lag is None or part.first_unread is None:
         return None
     if part.lag <= 0:
         return 0.0
-    first = max(part.committed_offset, part.log_start_offset or 0)
-    written = ends.written_ms(part.place, first)
+    written = ends.written_ms(part.place, part.first_unread)
     return None if written is None else max(0.0, (at_ms - written) / 1_000)
 
 
@@ -142,11 +144,10 @@ def untimed(look: Look, ends: Ends) -> dict[TopicPartition, dict[int, int]]:
         for part in group.partitions:
             if part.lag is None or part.lag <= 0 or _seconds(part, ends, look.at_ms) is not None:
                 continue
-            assert part.committed_offset is not None
+            assert part.first_unread is not None
             assert part.log_end_offset is not None
-            first = max(part.committed_offset, part.log_start_offset or 0)
-            if first < part.log_end_offset:
-                found.setdefault(part.place, {})[first] = part.log_end_offset
+            if part.first_unread < part.log_end_offset:
+                found.setdefault(part.place, {})[part.first_unread] = part.log_end_offset
     return found
 
 
@@ -154,8 +155,8 @@ def wanted(look: Look) -> Iterable[tuple[TopicPartition, int]]:
     """The records whose times this look has use for."""
     for group in look.groups:
         for part in group.partitions:
-            if part.committed_offset is not None:
-                yield part.place, max(part.committed_offset, part.log_start_offset or 0)
+            if part.first_unread is not None:
+                yield part.place, part.first_unread
 
 
 # --- as families -----------------------------------------------------------------------------------------------------

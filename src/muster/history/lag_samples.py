@@ -16,12 +16,12 @@ import pyarrow as pa
 from muster.arrow import Fetched
 from muster.client.admin import Admin
 from muster.client.config import ClientConfig
-from muster.client.core.admin import TopicDescription
 from muster.client.plain.cluster import Cluster, connect, disconnect
 from muster.client.plain.fetch import DataLossError, FetchSettings, RangeReader
 from muster.errors import CorruptRecordError, KafkaConnectionError, KafkaError, MusterError
-from muster.history.bounds import Bounds, log_bounds
+from muster.history.bounds import Bounds, known_bounds
 from muster.history.engine import CommittedOf
+from muster.history.lag import first_unread
 from muster.history.live import ReaderConfig
 from muster.history.model import Lag, LagSample
 from muster.history.model import TopicPartition as Name
@@ -67,13 +67,12 @@ def lag_samples(
     admin: Admin, config: ReaderConfig, committed: CommittedOf, at_ms: int, remarks: Remarks
 ) -> list[LagSample]:
     """A sample for each partition that a group has committed, as the cluster is now."""
-    names = {name for places in committed.values() for name in places}
-    ends = _ends(admin, names, remarks)
+    ends = known_bounds(admin, {TopicPartition(*name) for own in committed.values() for name in own}, remarks)
     looks = [
-        _Look(group, TopicPartition(*name), ends[name], max(position.offset, ends[name].start))
+        _Look(group, place, ends[place], first_unread(position.offset, ends[place].start))
         for group, places in sorted(committed.items())
-        for name, position in sorted(places.items())
-        if name in ends
+        for place, position in sorted((TopicPartition(*name), position) for name, position in places.items())
+        if place in ends
     ]
     behind = [look for look in looks if look.first < look.ends.end]
     if len(behind) > _LOOKS:
@@ -92,24 +91,6 @@ def _sample(look: _Look, counted: Counted | None, at_ms: int) -> LagSample:
     records, oldest_ms = counted or (0 if look.first >= look.ends.end else None, None)
     place, ends = look.place, look.ends
     return LagSample(at_ms, look.group, place.topic, place.partition, ends.start, ends.end, records, oldest_ms)
-
-
-def _ends(admin: Admin, names: Iterable[Name], remarks: Remarks) -> dict[Name, Bounds]:
-    topics = admin.describe_topics(sorted({topic for topic, _ in names})) if names else {}
-    for name, topic in sorted(topics.items()):
-        if isinstance(topic, KafkaError):
-            remarks.add(f"the lag in topic {name} is not known: {topic.code.name}")
-    described = [topic for topic in topics.values() if isinstance(topic, TopicDescription)]
-    bounds = log_bounds(admin, described)
-    found: dict[Name, Bounds] = {}
-    for each in sorted(names):
-        place = TopicPartition(*each)
-        ends = bounds.get(place)
-        if isinstance(ends, Bounds):
-            found[each] = ends
-        elif isinstance(topics[place.topic], TopicDescription):
-            remarks.add(f"the lag in {place} is not known: {ends or 'it has no leader, or is not there'}")
-    return found
 
 
 def _count_all(settings: FetchSettings, looks: list[_Look]) -> dict[_Look, Counted]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from muster.cli import lag as command
-from muster.history.behind import (
+from muster.history.group_lag import (
     MOST_SEEN,
     Ends,
     GroupLag,
