@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from muster.broker.calls import at_once
 from muster.broker.fetch_sessions import EVICTION_MS, SLICE, FetchPlan, FetchSessions
 from muster.errors import ErrorCode
@@ -222,3 +225,27 @@ def test_a_plan_is_made_a_slice_at_a_time():
     topics = [FetchTopic("a", partitions=[FetchPartition(index) for index in range(10 * SLICE)])]
     steps = sessions.plan(FetchRequest(session_epoch=0, topics=topics), False, 0)
     assert sum(1 for _ in steps) == 10
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 12),
+    st.lists(st.tuples(st.integers(0, 3), st.sets(st.integers(0, 15), max_size=9), st.sets(st.integers(0, 15)))),
+)
+def test_the_bound_holds_whatever_one_request_adds(most: int, requests: list[tuple[int, set[int], set[int]]]):
+    """The partitions that all sessions keep, counted one by one. A reader whose session is gone opens a new one."""
+    sessions = FetchSessions(10, most)
+    known: dict[int, tuple[int, int]] = {}
+    for reader, added, forgotten in requests:
+        session_id, epoch = known.get(reader, (0, 0))
+        request = FetchRequest(session_id=session_id, session_epoch=epoch)
+        request.topics = [FetchTopic("t", partitions=[FetchPartition(index) for index in sorted(added)])]
+        request.forgotten_topics_data = [ForgottenTopic("t", partitions=sorted(forgotten))] if epoch else []
+        plan = at_once(sessions.plan(request, False, 1_000))
+        known[reader] = (0, 0)
+        if plan.error is ErrorCode.NONE:
+            results = [(partition, PartitionData(0)) for partition in plan.partitions.values()]
+            session_id, _ = at_once(sessions.settle(plan, results, False, 1_000))
+            known[reader] = (session_id, epoch + 1) if session_id else (0, 0)
+        kept = sum(len(session.partitions) for session in sessions._sessions.values())
+        assert kept == sessions.partitions <= most
