@@ -52,7 +52,8 @@ class FaultyDisk(Files):
         assert self._waiting.acquire(timeout=timeout_s), "no sync began"
 
     def fill_up(self, space: int = 0) -> None:
-        """The disk is full but for some bytes: what does not fit is written in part, then ENOSPC."""
+        """The disk is full but for some bytes: what does not fit is written in part, then ENOSPC. A file that is
+        removed leaves its space."""
         self._space = space
 
     def use_up_descriptors(self) -> None:
@@ -83,6 +84,12 @@ class FaultyDisk(Files):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._space -= len(fits)
         return super().pwrite(fd, fits, position)
+
+    def unlink(self, path: Path) -> None:
+        size = path.lstat().st_size
+        super().unlink(path)
+        if self._space is not None:
+            self._space += size
 
     def sync(self, fd: int) -> None:
         self._before_sync()

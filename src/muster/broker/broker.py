@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -206,10 +207,13 @@ class Broker(Shell):
             lock=lock,
             files=self._files,
         )
+        _warn_of_few_descriptors(len(self._store.logs))
         self.partitions = Partitions(self.config, self.topics, self._store)
         self.changes = TopicChanges(self.config, self.topics, self.partitions, self.fetches)
         self.changes.elsewhere = self._among
         self.cluster.is_offline = self.partitions.is_offline
+        self.topics.reserve.fill()
+        self._store.after_housekeeping = self.topics.reserve.fill
         self.changes.open_all()
 
     def _has(self, partition: TopicPartition) -> bool:
@@ -349,6 +353,17 @@ class Broker(Shell):
         self.groups.runtime.release_durable()
         if self._fsync is FsyncPolicy.ALWAYS:
             self.fetches.wake(self.partitions.get)
+
+
+def _warn_of_few_descriptors(partitions: int) -> None:
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY and partitions > most // 2:
+        log.warning(
+            "%d partitions may need as many open files, beside the connections, and this process may open %d: raise "
+            "the limit (ulimit -n), or records will be refused with KAFKA_STORAGE_ERROR",
+            partitions,
+            most,
+        )
 
 
 def _nothing() -> None:

@@ -14,6 +14,9 @@ from muster.log import CleanupPolicy, LogConfig, LogStore, PartitionLog, Timesta
 from muster.model import TopicPartition
 from muster.protocol.compression import Compression
 
+MOST_ZSTD_LEVEL = 19
+"""The levels above take ten times as long for half a per cent, and all topics' batches wait for one thread."""
+
 NEWEST = 2**31 - 1
 """No leader epoch is newer."""
 
@@ -53,9 +56,13 @@ class Partitions:
         """Whether a partition is kept here and could not be opened at the start."""
         return TopicPartition(topic, index) in self._store.offline
 
-    def keep_starts(self) -> None:
-        """Make durable where the logs begin; for a thread. Raises OSError."""
-        self._store.write_checkpoints()
+    def keep_starts(self, cut: Iterable[PartitionLog]) -> None:
+        """Make durable where logs begin from which records were deleted; for a thread. On a full disk the records go at
+        once, not with the next housekeeping. Raises OSError."""
+        if self._topics.reserve.given_up_for(self._store.write_checkpoints):
+            for log in cut:
+                log.enforce_retention(now_ms())
+            self._topics.reserve.fill()
 
     def led(self) -> list[PartitionLog]:
         """The logs of all partitions that this broker leads."""
@@ -197,7 +204,7 @@ _CODECS = {
 def _level(codec: Compression | None, values: dict[str, Value]) -> int | None:
     """The level of a codec that has levels here; None is the codec's own."""
     if codec is Compression.ZSTD:
-        return _number(values["compression.zstd.level"])
+        return min(_number(values["compression.zstd.level"]), MOST_ZSTD_LEVEL)
     level = _number(values["compression.gzip.level"])
     return level if codec is Compression.GZIP and level >= 0 else None
 

@@ -230,6 +230,7 @@ class TopicChanges:
                 self._deleted(topic, left)
                 log.info("deleted topic %s", topic.name)
                 yield
+            self._topics.reserve.fill()
         finally:
             for name in names:
                 del self._clean_ups[name]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from muster.broker.identity import random_uuid, uuid_bytes, uuid_text
+from muster.broker.reserve import Reserve
 from muster.errors import ConfigError
 from muster.log import DISK, Files, write_whole
 from muster.model import GROUP_EVENTS_TOPIC, INTERNAL_TOPICS, TopicPartition
@@ -97,6 +98,8 @@ class TopicCatalogue:
     """The topics that exist. Answers the coordinator's questions about them too (`TopicResolver`)."""
 
     def __init__(self, folder: Path, files: Files = DISK) -> None:
+        self.reserve = Reserve(folder, files)
+        """Space for what removes topics and records."""
         self._path = folder / FILE
         self._files = files
         self._by_name: dict[str, Topic] = {}
@@ -209,7 +212,7 @@ class TopicCatalogue:
             self._drop(topic)
             self._deleting[topic.name] = topic
         try:
-            self._save()
+            self.reserve.given_up_for(self._save)
         except OSError:
             for topic in topics:
                 del self._deleting[topic.name]

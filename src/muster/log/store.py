@@ -66,6 +66,8 @@ class LogStore:
         """The logs whose compaction failed since the last housekeeping."""
         self._checkpoints: dict[str, dict[TopicPartition, int]] = {}
         """The contents of the checkpoint files."""
+        self.after_housekeeping: Callable[[], None] = lambda: None
+        """Called when there may be more space than before."""
         self.offline: dict[TopicPartition, OSError] = {}
         """The partitions that could not be opened, and why. Their folders and checkpoints stay as they are."""
         self._checkpoint_lock = threading.Lock()
@@ -407,6 +409,7 @@ class LogStore:
             log.remove(doomed, one_by_one=one_by_one)
         self._uncleanable.clear()
         self.clean(now, breathe)
+        self.after_housekeeping()
         self.write_checkpoints()
 
     def clean(self, now: int, breathe: Callable[[], None] = lambda: None) -> None:

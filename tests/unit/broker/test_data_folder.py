@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 from pathlib import Path
 
 import pytest
 
 from muster.broker.broker import Broker
 from muster.broker.calls import at_once
+from muster.broker.partitions import log_config
 from muster.broker.topics import NewTopic
 from muster.errors import ConfigError, MusterError
 from muster.log import Files, FolderLock
@@ -340,3 +342,35 @@ async def test_what_can_be_done_without_does_not(tmp_path: Path, name: str, kind
         await put(broker, "t", b"more")
     async with running(tmp_path) as broker:
         assert values(broker, "t") == [b"t", b"more"]
+
+
+@pytest.mark.parametrize(("most", "lines"), [(60, 1), (80, 0), (resource.RLIM_INFINITY, 0)])
+async def test_a_start_says_that_there_are_more_partitions_than_files_may_be_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, most: int, lines: int
+):
+    async with running(tmp_path) as broker:
+        broker.changes.create_topic("t", 40, {})
+    caplog.clear()
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (most, most))
+    broker = Broker(broker_config(tmp_path))
+    broker._open_folder()
+    broker._store.close()
+    said = [record.message for record in caplog.records if "ulimit -n" in record.message]
+    assert len(said) == lines
+    assert all(line.startswith("40 partitions may need as many open files") for line in said)
+
+
+@pytest.mark.parametrize(
+    ("settings", "level"),
+    [
+        ({"compression.type": "zstd"}, 3),
+        ({"compression.type": "zstd", "compression.zstd.level": "-5"}, -5),
+        ({"compression.type": "zstd", "compression.zstd.level": "19"}, 19),
+        ({"compression.type": "zstd", "compression.zstd.level": "22"}, 19),
+        ({"compression.type": "gzip", "compression.gzip.level": "9"}, 9),
+        ({"compression.type": "gzip"}, None),
+        ({"compression.type": "producer", "compression.zstd.level": "22"}, None),
+    ],
+)
+def test_the_level_of_batches_that_the_broker_compresses(tmp_path: Path, settings: dict[str, str], level: int | None):
+    assert log_config(settings, broker_config(tmp_path)).compression_level == level

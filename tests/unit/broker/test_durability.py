@@ -160,8 +160,8 @@ async def test_a_full_disk_is_told_in_a_sentence(tmp_path: Path, caplog: pytest.
         broker.changes.create_topic("t", 1, {})
         log = broker.partitions.get("t", 0)
         assert log is not None
-        disk.fill_up(100)
         log.append(batch((b"k", b"v")), now=NOW)
+        disk.fill_up()
         while "retention failed: [Errno 28]" not in caplog.text:
             log.delete_records(-1)
             await asyncio.sleep(0.01)

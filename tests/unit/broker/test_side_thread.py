@@ -24,7 +24,7 @@ class Clients:
         self.told: list[str] = []
         self.given_back: list[str] = []
 
-    def add(self, name: str, pieces: int = 1, **options: bool) -> Any:
+    def add(self, name: str, pieces: int = 1, topic: str = "t", **options: bool) -> Any:
         def work() -> Pieces:
             for number in range(pieces):
                 self.gate.wait()
@@ -32,7 +32,7 @@ class Clients:
                 yield
 
         call: Any = SimpleNamespace(give_frame_back=lambda: self.given_back.append(name), keeps_frame=False)
-        self.side.run(call, work(), lambda: self.told.append(f"{name} done"), **options)
+        self.side.run(call, topic, work(), lambda: self.told.append(f"{name} done"), **options)
         return call
 
     async def all(self) -> list[str]:
@@ -61,6 +61,29 @@ async def test_clients_take_turns_after_each_piece(clients: Callable[[], Clients
     some.add("a", 3)
     some.add("b", 1)
     assert await some.all() == ["a0", "b0", "a1", "b done", "a2", "a done"]
+
+
+async def test_a_topic_of_many_clients_has_no_more_turns_than_another(clients: Callable[[], Clients]) -> None:
+    """Eight producers to a topic whose batches take long; another topic's batch waits for two of theirs at most."""
+    some = clients()
+    for number in range(8):
+        some.add(f"slow{number}-", 4, topic="slow")
+    some.add("one", 3, topic="other")
+    some.add("two", 1, topic="third")
+    order = await some.all()
+    turns = [each for each in order if "done" not in each]
+    assert [turns.index(name) for name in ("one0", "two0", "one1", "one2")] == [2, 3, 5, 7]
+    assert len(turns) == 8 * 4 + 3 + 1
+
+
+async def test_clients_of_one_topic_take_turns_whatever_other_topics_do(clients: Callable[[], Clients]) -> None:
+    some = clients()
+    some.add("a", 3, topic="x")
+    some.add("b", 3, topic="x")
+    some.add("c", 2, topic="y")
+    turns = [each for each in await some.all() if "done" not in each]
+    assert [each for each in turns if each[0] in "ab"] == ["a0", "b0", "a1", "b1", "a2", "b2"]
+    assert turns[:5] == ["a0", "b0", "c0", "a1", "c1"]
 
 
 async def test_the_work_of_a_client_that_is_gone_is_dropped_at_once(clients: Callable[[], Clients]) -> None:

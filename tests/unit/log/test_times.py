@@ -1,4 +1,4 @@
-"""Look-ups by time, against a list: batches of one millisecond, times that go back, segments and indexes of any size."""
+"""Look-ups by time, against a list: batches of one millisecond, times that go back, segments of any size."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def offset_for_leader_epoch(
                 search()
     if not searches:
         return response
-    here.side_thread.run(call, one_by_one(searches), lambda: call.reply(response))
+    here.side_thread.run(call, request.topics[0].topic, one_by_one(searches), lambda: call.reply(response))
     return None
 
 

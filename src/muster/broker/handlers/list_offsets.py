@@ -81,7 +81,7 @@ def list_offsets(here: Needs, request: ListOffsetsRequest, call: Call) -> ListOf
                 result.error_code = error.code
     if not searches:
         return response
-    here.side_thread.run(call, one_by_one(searches), lambda: call.reply(response))
+    here.side_thread.run(call, request.topics[0].name, one_by_one(searches), lambda: call.reply(response))
     return None
 
 

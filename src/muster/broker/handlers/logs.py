@@ -74,20 +74,23 @@ def delete_records(here: Needs, request: DeleteRecordsRequest, call: Call) -> De
     """Have each partition begin at an offset. A partition that is named twice is answered once, as in Kafka."""
     asked = {(topic.name, one.partition_index): one.offset for topic in request.topics for one in topic.partitions}
     by_topic: dict[str, DeleteRecordsTopicResult] = {}
-    done: list[DeleteRecordsPartitionResult] = []
+    done: list[tuple[PartitionLog, DeleteRecordsPartitionResult]] = []
     for (topic, index), offset in asked.items():
         result = DeleteRecordsPartitionResult(index, NO_LOW_WATERMARK)
         by_topic.setdefault(topic, DeleteRecordsTopicResult(topic)).partitions.append(result)
         try:
-            result.low_watermark = _log_to_cut(here, topic, index).delete_records(offset)
+            found = _log_to_cut(here, topic, index)
+            result.low_watermark = found.delete_records(offset)
         except KafkaError as error:
             result.error_code = error.code
         else:
-            done.append(result)
+            done.append((found, result))
     response = DeleteRecordsResponse(topics=list(by_topic.values()))
     if not done:
         return response
-    here.side_thread.run(call, one_by_one([partial(_keep, here, done)]), lambda: call.reply(response))
+    here.side_thread.run(
+        call, request.topics[0].name, one_by_one([partial(_keep, here, done)]), lambda: call.reply(response)
+    )
     return None
 
 
@@ -106,16 +109,16 @@ def _log_to_cut(here: Needs, topic: str, index: int) -> PartitionLog:
     return found
 
 
-def _keep(here: Needs, done: list[DeleteRecordsPartitionResult]) -> None:
+def _keep(here: Needs, done: list[tuple[PartitionLog, DeleteRecordsPartitionResult]]) -> None:
     """Make the new beginnings durable."""
-    for result in done:  # until it is known: the answer goes out whatever happens
+    for _, result in done:  # until it is known: the answer goes out whatever happens
         result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
     try:
-        here.partitions.keep_starts()
+        here.partitions.keep_starts(found for found, _ in done)
     except OSError as error:
         log.error("where the logs of %d partition(s) begin could not be written: %s", len(done), error)
         return
-    for result in done:
+    for _, result in done:
         result.error_code = ErrorCode.NONE
 
 

@@ -161,7 +161,8 @@ def _examine_beside(
             if answer is not None:
                 call.reply(answer)
 
-    here.side_thread.run(call, examine(), write, unanswered=request.acks == 0)
+    topic = appends[0].log.topic_partition.topic
+    here.side_thread.run(call, topic, examine(), write, unanswered=request.acks == 0)
 
 
 def _write(

@@ -1,0 +1,50 @@
+"""Space that is kept for deletions: on a full disk they need some before they free any.
+
+The file's bytes are written, so the disk has given them. A deletion that finds the disk full removes the file and is
+tried once more; with the next housekeeping or start the file is there again, if there is space by then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from muster.log import Files, put_whole
+
+log = logging.getLogger("muster.broker")
+
+FILE, SIZE = "muster-reserve", 2 << 20
+"""Twice what the catalogue takes with ten thousand topics: a file is replaced by one beside it."""
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Reserve:
+    """The reserve of a data folder."""
+
+    def __init__(self, folder: Path, files: Files) -> None:
+        self._path = folder / FILE
+        self._files = files
+
+    def fill(self) -> None:
+        """Have the file there, if the disk has space for it."""
+        if not self._path.exists():
+            with contextlib.suppress(OSError):
+                put_whole(self._files, self._path, bytes(SIZE), sync=False)
+
+    def given_up_for(self, deletion: Callable[[], None]) -> bool:
+        """Take the first step of a deletion, on a full disk with the reserve's space. Returns whether that was needed.
+        Raises OSError."""
+        try:
+            deletion()
+        except OSError as error:
+            if error.errno not in _FULL or not self._path.exists():
+                raise
+            self._files.unlink(self._path)
+            log.warning("the disk is full: the space of %s is given up for a deletion", self._path)
+            deletion()
+            return True
+        return False
