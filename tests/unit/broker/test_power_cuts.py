@@ -132,6 +132,12 @@ class Life:
             broker._store.close(clean=False)
 
 
+@pytest.fixture(autouse=True)
+def small_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is laid out anew for each cut."""
+    monkeypatch.setattr("muster.broker.reserve.SIZE", 100)
+
+
 @pytest.fixture
 def folder() -> Iterator[Path]:
     memory = Path("/dev/shm")
