@@ -55,7 +55,7 @@ CLIENTS = """
 
 These are keywords of `Consumer`, `Producer`, `Admin` and their `Async…` twins. A mapping works too, also with Kafka's
 dotted names: `Consumer({"bootstrap.servers": "localhost:9092"}, group_id="delays")`. Times are in milliseconds, sizes
-in bytes.
+in bytes. Type checkers know the keywords and their values, and do not look into a mapping.
 """
 
 

@@ -385,7 +385,8 @@ class RecordDeserializationError(SerializationError):
 
 
 class IllegalArgumentError(MusterError, ValueError):
-    """A value that no request can carry to any broker: a negative offset, text that is not valid UTF-8."""
+    """A value that no request can carry to any broker: a negative offset, text that is not valid UTF-8. Or a time that
+    is not in whole milliseconds, or a pattern that is not a regular expression."""
 
 
 class WakeupError(MusterError):
