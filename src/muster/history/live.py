@@ -126,7 +126,7 @@ class _Reader(RangeReader):
 
     remarks: Remarks
 
-    def _lose(self, what: str, position: int) -> None:
+    def _lose(self, what: str, position: int, *, by_retention: bool = False) -> None:
         self.remarks.add(what)
         self._position = position
         self._retry.reset()

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from muster.client.core.consume.offsets import OffsetLookup, OffsetQuery
 from muster.client.core.events import INFO, WARNING, Note
 from muster.client.core.metadata import ClusterMetadata
+from muster.client.plain.fetch import LOG_BEGINS
 from muster.errors import ErrorCode, MusterError
 from muster.model import TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_UNCOMMITTED
@@ -216,7 +217,7 @@ class Bounds:
             verdict = judge(position, start.offset, end.offset)
             if verdict is Verdict.GONE:
                 gone = f"offsets {position} to {start.offset - 1} of {partition} are gone"
-                self._claims.lost(partition, start.offset, f"{gone}: its log begins at {start.offset} now")
+                self._claims.lost(partition, start.offset, f"{gone}: {LOG_BEGINS} {start.offset} now")
             elif verdict is Verdict.BEYOND and partition not in self._doubts and self._cleared.get(partition) != end:
                 self._doubts[partition] = _Doubt(end.epoch, now, next_at=now)
                 self._metadata.request_update(now)  # the topic may have been created again

@@ -36,7 +36,7 @@ from muster.client.core.events import (
 )
 from muster.client.core.group.member_state import MemberState, Step
 from muster.client.core.sends import AnySend
-from muster.client.plain.fetch import data_loss
+from muster.client.plain.fetch import LOG_BEGINS, data_loss
 from muster.errors import ConfigError, ErrorCode, KafkaError, MusterError
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
@@ -236,7 +236,7 @@ class QueryCore:
         error = self.bounds.error or self._resets.error
         for what in self.claims.take_losses():
             if self.options.fail_on_data_loss:
-                error = error or data_loss(what)
+                error = error or data_loss(what, by_retention=LOG_BEGINS in what)
             else:
                 told = f"{what}; what is there is read from its start, since failOnDataLoss is false"
                 self.events.append(Note(WARNING, told))

@@ -19,13 +19,16 @@ import hashlib
 import os
 import re
 import shlex
+import subprocess
 import sys
 import sysconfig
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muster.arrow.engine import use_writable_cache, warm
+from muster.errors import ConfigError
 from muster.local import java
 
 if TYPE_CHECKING:
@@ -76,13 +79,45 @@ def session(app_name: str = "muster", master: str | None = None, **settings: Any
 def register(spark: SparkSession) -> SparkSession:
     """Make `format("muster")` known to a session that was made elsewhere, and return the session.
 
-    A listener of the session tells the source when a batch is done, so that it is committed at once."""
+    A listener of the session tells the source when a batch is done, so that it is committed at once.
+
+    Raises:
+        ConfigError: the Python that the session starts on this machine for its workers does not have muster.
+    """
     from muster.spark.listener import listen
     from muster.spark.source import MusterDataSource
 
+    see_python(spark)
     spark.dataSource.register(MusterDataSource)
     listen(spark)
     return spark
+
+
+def see_python(spark: SparkSession) -> None:
+    """See that the workers of a local session can import muster. Those of a cluster cannot be seen from here, nor those
+    that are given Python files of the user's.
+
+    Raises:
+        ConfigError: they cannot.
+    """
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        return
+    context = spark.sparkContext
+    files = context.getConf().get("spark.submit.pyFiles", "")
+    if context.master.startswith("local") and not files and not _has_muster(context.pythonExec):
+        raise ConfigError(
+            f"Spark starts {context.pythonExec} for its workers, which does not have muster: set PYSPARK_PYTHON to "
+            f"{sys.executable} before the session is made, or make it with muster.spark.session()"
+        )
+
+
+@cache
+def _has_muster(command: str) -> bool:
+    look = "import sys; from importlib.util import find_spec; sys.exit(find_spec('muster') is None)"
+    try:
+        return subprocess.run([command, "-c", look], capture_output=True, timeout=60, check=False).returncode == 0
+    except (OSError, subprocess.SubprocessError):
+        return False
 
 
 def on_progress(spark: SparkSession, callback: Callable[[Progress], None]) -> Callable[[], None]:

@@ -128,8 +128,9 @@ def test_a_topic_created_again_ends_a_query_and_changes_nothing(worlds, availabl
         query = world.query()
         if available_now:
             query.member.prepare_available_now()
-        with pytest.raises(DataLossError, match="was deleted and created again"):
+        with pytest.raises(DataLossError, match="was deleted and created again") as lost:
             world.until(lambda: False, query.trigger)
+        assert str(lost.value).endswith("Set failOnDataLoss to false to read on without what is gone")
         query.stop()
     assert query.log("offsets") == before
 
@@ -274,8 +275,9 @@ def test_a_position_outside_of_the_log(worlds, caplog, fails, wrong):
     again = world.query(failOnDataLoss=fails)
     if fails == "true":
         before = world.committed()
-        with pytest.raises(DataLossError, match=r"t-0 ends at|of t-0 are gone"):
+        with pytest.raises(DataLossError, match=r"t-0 ends at|of t-0 are gone") as lost:
             world.until(lambda: False, again.trigger)
+        assert ("lengthen the topic's retention" in str(lost.value)) == (wrong not in ("truncated", "beyond"))
         again.stop()
         assert (again.log("offsets"), world.committed()) == (query.log("offsets"), before)
         return

@@ -140,3 +140,28 @@ def test_a_wrapper_for_names_with_spaces(monkeypatch, tmp_path):
             [wrapper, "-m", "a b"], capture_output=True, text=True, check=True, env={"PYTHONPATH": path}
         )
         assert done.stdout.splitlines() == [rest, "[-m]", "[a b]"]
+
+
+def test_a_session_whose_workers_lack_muster_is_refused(tmp_path):
+    """Else the first query ends with pages that say: No module named 'muster'."""
+    other = tmp_path / "python3"
+    other.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # without site-packages
+    other.chmod(0o755)
+    script = (
+        "from pyspark.sql import SparkSession\nfrom muster.spark import register\n"
+        "register(SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false').getOrCreate())"
+    )
+    sessions.use_java()
+    environment = os.environ | {"PYSPARK_PYTHON": str(other), "PYSPARK_DRIVER_PYTHON": sys.executable}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stderr.splitlines()[-1] == (
+        f"muster.errors.ConfigError: Spark starts {other} for its workers, which does not have muster: set "
+        f"PYSPARK_PYTHON to {sys.executable} before the session is made, or make it with muster.spark.session()"
+    )
+
+
+def test_what_has_muster(tmp_path):
+    assert sessions._has_muster(sys.executable)
+    assert not sessions._has_muster(str(tmp_path / "gone"))

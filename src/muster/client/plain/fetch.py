@@ -83,12 +83,15 @@ class DataLossError(MusterError):
     """What is gone, as a sentence without its full stop; the message also says what to do."""
 
 
-def data_loss(what: str) -> DataLossError:
-    """The error for a loss; `what` is a sentence without its full stop."""
-    error = DataLossError(
-        f"{what}. Set failOnDataLoss to false to read on without what is gone, "
-        "or lengthen the topic's retention so that records live until they are read"
-    )
+LOG_BEGINS = "its log begins at"
+"""In the sentence of a loss that a longer retention would have prevented."""
+
+
+def data_loss(what: str, *, by_retention: bool = False) -> DataLossError:
+    """The error for a loss; `what` is a sentence without its full stop. `by_retention`: a longer one would have helped,
+    as it does not where a log was cut off, or its topic deleted."""
+    longer = ", or lengthen the topic's retention so that records live until they are read" if by_retention else ""
+    error = DataLossError(f"{what}. Set failOnDataLoss to false to read on without what is gone{longer}")
     error.what = what
     return error
 
@@ -354,7 +357,7 @@ class RangeReader:
             self._behind(last)
             return
         gone = f"offsets {self._position} to {min(first, self._end) - 1} of {self._partition} are gone"
-        self._lose(f"{gone}: its log begins at {first} now", min(first, self._end))
+        self._lose(f"{gone}: {LOG_BEGINS} {first} now", min(first, self._end), by_retention=True)
 
     def _behind(self, log_end: int) -> None:
         """The log ends before the range does: a broker that lost its tail, or one that is still finding it again."""
@@ -364,9 +367,9 @@ class RangeReader:
         except KafkaConnectionError:
             self._lose(f"{missing}: they are gone", self._end)
 
-    def _lose(self, what: str, position: int) -> None:
+    def _lose(self, what: str, position: int, *, by_retention: bool = False) -> None:
         if self._settings.fail_on_data_loss:
-            raise data_loss(what)
+            raise data_loss(what, by_retention=by_retention)
         log.warning("%s; reading on without them, since failOnDataLoss is false", what)
         self._position = position
         self._retry.reset()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as f
@@ -24,6 +24,7 @@ from muster.spark.history.packed import IN_ENTRIES
 from muster.spark.history.place import Place
 from muster.spark.history.sink import (
     FINAL,
+    OPEN_TABLES,
     Sink,
     findings_frame,
     is_remote,
@@ -70,6 +71,12 @@ class History:
         for frame in self.kept:
             frame.unpersist()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 def entries(
     spark: SparkSession,
@@ -103,7 +110,7 @@ def tables(
     **options: Any,
 ) -> History:
     """The whole history that is there now. It is computed once, when a table is first looked at, and then kept in
-    Spark's storage until `close()`.
+    Spark's storage until `close()`, or the end of a `with`.
 
     `limits` are asked of the cluster where they are not given. `now_ms`: what time it is at the log's end, for a
     topic of another time. Else this machine's clock says; a folder ends with its last record.
@@ -122,7 +129,7 @@ def tables(
     source, _ = take_options(spark_options(bootstrap, options), streaming=False)
     settings = source.fetch_settings()
     lag = lag_frame(kept, settings, limits, now_ms, None).persist(StorageLevel.MEMORY_AND_DISK)
-    findings = found["findings"].union(findings_frame({"lag": lag}, limits, now_ms))
+    findings = findings_frame({name: found[name] for name in OPEN_TABLES} | {"lag": lag}, limits, now_ms)
     past = past_frame(kept, settings, now_ms).persist(StorageLevel.MEMORY_AND_DISK)
     return History(**found | {"lag": lag, "findings": findings}, lag_over_time=past, kept=(kept, lag, past))
 
