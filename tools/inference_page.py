@@ -148,10 +148,10 @@ def _tables(told: Sequence[Judged]) -> Iterator[str]:
     for cause in sorted({str(each.cause) for each in told} | {str(each.row.cause) for each in told}):
         true = [each for each in told if each.cause == cause]
         found = [each for each in told if each.row.cause == cause]
-        hits = sum(each.right for each in true)
+        hits, fits = sum(each.right for each in true), sum(each.right for each in found)
         missed = Counter(str(each.row.cause) for each in true if not each.right)
         taken = ", ".join(f"`{other}` {count}" for other, count in sorted(missed.items(), key=lambda x: (-x[1], x[0])))
-        shares = f"{_share(hits, len(true))} | {_share(hits, len(found))}"
+        shares = f"{_share(hits, len(true))} | {_share(fits, len(found))}"
         yield f"| `{cause}` | {len(true)} | {len(found)} | {shares} | {taken} |"
     yield ""
     yield from _calibration([(each.row.confidence, each.right) for each in told])

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from muster.history.model import Cause
 from tests.history.inference import lives, of_life, of_recording
 from tests.history.lives import live
 from tests.history.truth import Judged
-from tests.history.verdicts import files, load
+from tests.history.verdicts import SURE, files, load
 from tools import inference_page
 
 ENOUGH = 10
@@ -30,9 +31,18 @@ def test_random_lives_are_explained():
     assert len(told) > 90
     assert len([cause for cause, count in true.items() if count >= 3]) >= 6
     assert _share(told, lambda each: each.right) >= 0.8
-    sure = [each for each in told if each.row.confidence >= 0.9]
-    assert len(sure) > 50
-    assert _share(sure, lambda each: each.right) >= 0.9
+    for least, many, right in ((0.9, 50, 0.97), (0.6, 60, 0.94)):
+        sure = [each for each in told if each.row.confidence >= least]
+        assert len(sure) > many
+        assert _share(sure, lambda each: each.right) >= right, least
+    said = [each for each in told if each.cause is not Cause.NOT_KNOWN]
+    assert _share(said, lambda each: each.row.confidence >= SURE) >= 0.75
+
+
+def test_a_cause_that_is_wrong_in_a_recording_has_little_confidence():
+    told = [each for name in files() for each in of_recording(load(name))]
+    assert [each for each in told if each.row.confidence >= SURE and not each.right] == []
+    assert sum(each.row.confidence >= SURE for each in told) > 0.9 * len(told)
 
 
 def _share(rows: Sequence[Judged], holds: Callable[[Judged], bool]) -> float:

@@ -2,8 +2,8 @@
 
 A row belongs to the label (muster.history.labels) of its generation. The patterns that it is part of are made of all
 events, by what the history's words mean (docs/history.md): a member flaps that goes three times within ten minutes;
-members that go and come back by their own act one after another within ten minutes are a rolling restart, as are those
-of a script that says so.
+three members or more that go and come back by their own act one after another within ten minutes are a rolling restart,
+as are those of a script that says so.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from itertools import pairwise
 from typing import Any
 
 from muster.history.labels import Label, by_group
-from muster.history.model import Cause, Limits, Pattern, Rebalance
+from muster.history.model import DEPARTURES, Cause, Limits, Pattern, Rebalance
 from muster.history.told import EVENTS, explained
 
 WINDOW_MS = Limits().pattern_ms
 SLACK_MS = 50
+IN_TURN = 3
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Judged:
 
     @property
     def right(self) -> bool:
-        return self.row.cause is self.cause
+        return self.row.cause is self.cause or (self.row.cause is Cause.MEMBER_GONE and self.cause in DEPARTURES)
 
     @property
     def near(self) -> bool:
@@ -127,10 +128,12 @@ def _by_definition(label: Label, names: set[str], legs: Sequence[_Leg]) -> Itera
     if any(sum(leg.name == name for leg in near) >= 3 for name in mine):
         yield Pattern.FLAPPING
     restarts = [leg for leg in near if leg.planned and leg.back_ms is not None and leg.back_ms <= at_ms + WINDOW_MS]
+    rolled: set[str] = set()
     for one, other in pairwise(restarts):
-        in_turn = one.name != other.name and one.back_ms is not None and one.back_ms <= other.left_ms
-        if in_turn and mine & {one.name, other.name}:
-            yield Pattern.ROLLING_RESTART
+        if one.name != other.name and one.back_ms is not None and one.back_ms <= other.left_ms:
+            rolled |= {one.name, other.name}
+    if len(rolled) >= IN_TURN and mine & rolled:
+        yield Pattern.ROLLING_RESTART
 
 
 _GOES = ("MemberLeft", "MemberExpired")
@@ -145,7 +148,7 @@ def _legs(events: Sequence[Mapping[str, Any]]) -> list[_Leg]:
         if kind == "MemberJoined":
             living[name] = living.get(name, 0) + 1
         elif kind == "MemberFenced":
-            found.append(_Leg(name, at_ms, at_ms, True))
+            found.append(_Leg(name, at_ms, at_ms, False))  # for which nothing rebalances
         elif kind in _GOES:
             living[name] = living.get(name, 1) - 1
             back_ms = at_ms if living[name] > 0 else _back_ms(events[at:], name, at_ms)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from muster.history import fold as rules
 from muster.history.chunks import chunks
 from muster.history.decode import decode
-from muster.history.model import Limits, Rebalance, Rows
+from muster.history.model import DEPARTURES, Cause, Limits, Rebalance, Rows
 from muster.history.tables import RAW
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -56,6 +56,8 @@ class Verdict:
         """A row that says it is little more than a guess has to name the cause, not to be right."""
         if row.confidence < SURE and row.alternatives:
             return bool(causes_of(row) & self.allowed)
+        if row.cause is Cause.MEMBER_GONE:
+            return bool(DEPARTURES & self.allowed)
         return str(row.cause) in self.allowed
 
 

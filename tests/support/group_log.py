@@ -140,6 +140,12 @@ class GroupLog:
         value = None if number is None else g.ConsumerGroupMetadataValue(number, metadata_hash)
         return self.typed(K.CONSUMER_GROUP_METADATA, g.ConsumerGroupMetadataKey(self.group), value)
 
+    def partitions(self, counts: dict[str, int]) -> GroupLog:
+        """How many partitions topics have, as brokers before Kafka 4.1 write it."""
+        topics = [g.TopicMetadata(topic_id(name), name, number, []) for name, number in counts.items()]
+        value = g.ConsumerGroupPartitionMetadataValue(topics)
+        return self.typed(K.CONSUMER_GROUP_PARTITION_METADATA, g.ConsumerGroupPartitionMetadataKey(self.group), value)
+
     def member(self, member: M) -> GroupLog:
         value = g.ConsumerGroupMemberMetadataValue(
             instance_id=member.instance,

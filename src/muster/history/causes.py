@@ -14,14 +14,14 @@ been a follower whose application calls enforceRebalance.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TypeAlias
 
 from muster.history.commit_times import Signs
 from muster.history.departures import BROKER_LOG, CLIENT_LOG, Departure
-from muster.history.model import Alternative, Cause, Generation, Member, PatternSeen, TopicPartition, fixed
+from muster.history.model import Alternative, Cause, Change, Generation, Member, PatternSeen, TopicPartition, fixed
 from muster.history.rebalances import Difference
 from muster.history.wording import count, duration, listed, named
 
@@ -210,9 +210,11 @@ def _moved(case: Case) -> Verdict | None:
             return _one_expired(case, told) if silent and together else None
         if not (silent and (not case.stayed or came_back or together)) or case.differs.joined:
             return None
+        if any(change.member.instance_id for change in case.differs.replaced):
+            return None  # one that is back with its instance id was started anew; the move did not do that
         evidence = f"{count(len(gone), 'member')} lost the membership with it: {listed(map(named, gone))}."
         others = [Alternative(each.cause, MOVE_LOG) for each in case.departures if each.cause is not Cause.LEFT]
-        return Verdict(Cause.COORDINATOR_MOVED, 0.8 if len(gone) > 1 else 0.6, (told, evidence)).but(also=others)
+        return Verdict(Cause.COORDINATOR_MOVED, 0.8 if len(gone) > 1 else 0.5, (told, evidence)).but(also=others)
     if case.differs.same_members and not case.differs.resubscribed and not case.grown and not case.is_second_phase:
         recent = case.at_ms - move.before_ms <= _patience_ms(case)
         if recent:
@@ -229,7 +231,7 @@ def _one_expired(case: Case, told: str) -> Verdict | None:
     (gone,) = case.departures
     evidence = f"{named(gone.member)} was silent for a whole session from then on; the others found the coordinator."
     others = (Alternative(Cause.COORDINATOR_MOVED, MOVE_LOG), Alternative(gone.cause, CLIENT_LOG), *gone.alternatives)
-    return Verdict(Cause.SESSION_EXPIRED, 0.6, (gone.evidence, told, evidence)).but(also=others)
+    return Verdict(Cause.SESSION_EXPIRED, 0.55, (gone.evidence, told, evidence)).but(also=others)
 
 
 def _expired_with_the_move(case: Case, move: CoordinatorMove) -> bool:
@@ -262,14 +264,20 @@ def _static_replaced(case: Case) -> Verdict | None:
     replaced = [change for change in case.differs.replaced if change.member.instance_id]
     if not replaced or len(replaced) < len(case.differs.replaced) or case.differs.left or case.differs.joined:
         return None
-    who = listed(named(change.member) for change in replaced)
-    evidence = f"{who} came back under a new member id, with the same instance id."
+    evidence = _came_back(replaced)
     if case.before is not None and case.before.generation == case.after.generation:
         return Verdict(
             Cause.STATIC_MEMBER_REPLACED, 0.98, (evidence, "The group did not rebalance: the generation stayed.")
         )
-    why = "What it brings is another assignor or subscription." if _brings_more(case) else ""
-    return Verdict(Cause.STATIC_MEMBER_REPLACED, 0.9, tuple(filter(None, (evidence, why))))
+    if not _brings_more(case):
+        return None  # its session had expired, or another member made the group rebalance
+    why = "What it brings is another assignor or subscription."
+    return Verdict(Cause.STATIC_MEMBER_REPLACED, 0.9, (evidence, why))
+
+
+def _came_back(replaced: Iterable[Change]) -> str:
+    who = listed(named(change.member) for change in replaced)
+    return f"{who} came back under a new member id, with the same instance id."
 
 
 def _brings_more(case: Case) -> bool:
@@ -279,7 +287,8 @@ def _brings_more(case: Case) -> bool:
 def _departed(case: Case) -> Verdict | None:
     if not case.departures:
         return None
-    first = min(case.departures, key=lambda each: each.triggered_ms)
+    known = [each for each in case.departures if each.cause is not Cause.MEMBER_GONE] or case.departures
+    first = min(known, key=lambda each: each.triggered_ms)
     same = [each for each in case.departures if each.cause is first.cause]
     others = [each for each in case.departures if each.cause is not first.cause]
     confidence = max(each.confidence for each in same)
@@ -289,13 +298,15 @@ def _departed(case: Case) -> Verdict | None:
         found = found.but(*_growth(case), sure=0.85, also=[Alternative(Cause.PARTITIONS_ADDED, JOIN_LOG)])
     if others:
         also = [Alternative(each.cause, JOIN_LOG) for each in others]
-        found = found.but("It is taken as the cause that came first.", sure=0.8, also=also)
-    if case.differs.joined and first.cause is Cause.LEFT:
+        found = found.but("It is taken as the cause that came first.", sure=0.7, also=also)
+    if case.differs.joined and first.cause is Cause.LEFT and not first.is_guess:
         return _left_or_joined(case, found)
     if _was_waited_for(case, first):
         return _joined_first(case, found)
     if case.differs.joined:
         found = found.but(_joined_besides(case), sure=0.85, also=[Alternative(Cause.JOINED, JOIN_LOG)])
+    elif static := [change for change in case.differs.replaced if change.member.instance_id]:
+        found = found.but(_came_back(static), also=[Alternative(Cause.STATIC_MEMBER_REPLACED, JOIN_LOG)])
     elif _back_at_once(case) and first.cause is not Cause.LEFT:
         found = found.but(also=[Alternative(Cause.JOINED, JOIN_LOG)])
     if not case.after.members:
@@ -309,13 +320,14 @@ def _left_or_joined(case: Case, found: Verdict) -> Verdict:
 
 
 def _was_waited_for(case: Case, first: Departure) -> bool:
-    """Whether a member came while one was dead that had not expired yet. The rebalance then begins at once, and a
-    classic group waits in it for the dead one's time to be over; one that comes after that has only as long as the
-    others take to join. Not if those still committed, which an eager member does not do in a rebalance."""
-    waits = (Cause.SESSION_EXPIRED, Cause.POLL_INTERVAL_EXCEEDED)
-    if case.is_modern or not case.differs.joined or first.cause not in waits:
+    """Whether a member came while one was dead that had not expired yet, be it the next life of that one. The rebalance
+    then begins at once, and a classic group waits in it for the dead one's time to be over; one that comes after that
+    has only as long as the others take to join. Not if those still committed, which an eager member does not do in a
+    rebalance. Of a member that is gone for a reason that nothing shows the same is taken."""
+    waits = first.is_guess or first.cause in (Cause.SESSION_EXPIRED, Cause.POLL_INTERVAL_EXCEEDED)
+    if case.is_modern or not waits or not _arrived(case):
         return False
-    if "cooperative" in (case.after.protocol or ""):
+    if first.is_guess or "cooperative" in (case.after.protocol or ""):
         return True
     latest = max((each.last_ms for each in case.signs or () if each.commits), default=-1)
     return latest < first.triggered_ms - AT_ONCE_MS
@@ -323,10 +335,17 @@ def _was_waited_for(case: Case, first: Departure) -> bool:
 
 def _joined_first(case: Case, found: Verdict) -> Verdict:
     """One came while another was dead, and was waited for."""
-    joined = [change.member for change in case.differs.joined]
-    told = f"{_who(joined)}, probably first: a group waits for its members until their time is over."
-    evidence, alternatives = (told, *found.evidence), (Alternative(found.cause, JOIN_LOG), *found.alternatives)
-    return Verdict(Cause.JOINED, 0.7, evidence, alternatives)
+    told = f"{_who(_arrived(case))}, probably first: a group waits for its members until their time is over."
+    others = [] if found.cause is Cause.MEMBER_GONE else [Alternative(found.cause, JOIN_LOG)]
+    alternatives = (*others, *(each for each in found.alternatives if each.cause is not Cause.JOINED))
+    sure = {Cause.SESSION_EXPIRED: 0.8, Cause.POLL_INTERVAL_EXCEEDED: 0.55}.get(found.cause, 0.7)
+    return Verdict(Cause.JOINED, sure, (told, *found.evidence), alternatives)
+
+
+def _arrived(case: Case) -> list[Member]:
+    """New members, and processes that were started anew, but for static ones, which take their places again."""
+    replaced = [change.member for change in case.differs.replaced if not change.member.instance_id]
+    return [*(change.member for change in case.differs.joined), *replaced]
 
 
 def _joined_besides(case: Case) -> str:
@@ -346,7 +365,7 @@ def _joined(case: Case) -> Verdict | None:
     for member in joined:
         if member.member_id in case.returned:
             why, ms = case.returned[member.member_id]
-            gone = str(why).replace("_", " ")
+            gone = "nothing shows why" if why is Cause.MEMBER_GONE else str(why).replace("_", " ")
             evidence.append(f"{named(member)} was a member until {duration(ms)} before ({gone}), and is back.")
     return Verdict(Cause.JOINED, 0.97, tuple(evidence))
 
@@ -378,24 +397,35 @@ def _subscription_changed(case: Case) -> Verdict | None:
         return None
     evidence = []
     for change in changed[:3]:
-        assert change.before is not None
-        added = sorted(set(change.member.topics) - set(change.before.topics))
-        dropped = sorted(set(change.before.topics) - set(change.member.topics))
-        evidence.append(f"{named(change.member)} subscribes to other topics: {_topics(added, dropped, change.member)}.")
-    same = len(changed) == case.stayed > 1 and len({_added(change) for change in changed}) == 1
-    if same and _added(changed[0]):
+        told = _topics(_added(change), _dropped(change), change.member)
+        evidence.append(f"{named(change.member)} subscribes to other topics: {told}.")
+    alike = len({_added(change) for change in changed}) == len({_dropped(change) for change in changed}) == 1
+    sure = 0.6 if alike and len(changed) == case.stayed > 1 else 0.93
+    others = _by_pattern(changed[0]) if alike else ()
+    return Verdict(Cause.SUBSCRIPTION_CHANGED, sure, tuple(evidence), others)
+
+
+def _by_pattern(change: Change) -> tuple[Alternative, ...]:
+    """A client that matches topics by itself (all do in the classic protocol) subscribes to others when one that its
+    pattern matches is created or deleted."""
+    if _added(change) and not _dropped(change):
         told = "whether the members subscribe by pattern; when the topic was created"
-        other = Alternative(Cause.PARTITIONS_ADDED, told)
-        return Verdict(Cause.SUBSCRIPTION_CHANGED, 0.6, tuple(evidence), (other,))
-    return Verdict(Cause.SUBSCRIPTION_CHANGED, 0.93, tuple(evidence))
+        return (Alternative(Cause.PARTITIONS_ADDED, told),)
+    if _dropped(change) and not _added(change):
+        told = "whether the members subscribe by pattern, and the topic was deleted: `kafka-topics --list`"
+        return (Alternative(Cause.NOT_KNOWN, told),)
+    return ()
 
 
-def _added(change: object) -> tuple[str, ...]:
-    before, member = change.before, change.member  # type: ignore[attr-defined]
-    return tuple(sorted(set(member.topics) - set(before.topics)))
+def _added(change: Change) -> tuple[str, ...]:
+    return tuple(sorted(set(change.member.topics) - set(change.before.topics if change.before else ())))
 
 
-def _topics(added: list[str], dropped: list[str], member: Member) -> str:
+def _dropped(change: Change) -> tuple[str, ...]:
+    return tuple(sorted(set(change.before.topics if change.before else ()) - set(change.member.topics)))
+
+
+def _topics(added: Sequence[str], dropped: Sequence[str], member: Member) -> str:
     parts = [f"{listed(added)} more" if added else "", f"{listed(dropped)} no more" if dropped else ""]
     return ", ".join(filter(None, parts)) or f"the pattern is now {member.topic_regex!r}"
 

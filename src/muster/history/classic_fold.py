@@ -171,6 +171,7 @@ def _classic_departure(state: GroupState, case: Case, member: Member, signs: Sig
             others_gap_ms=gap,
             others_last_ms=NEVER if case.differs.came else last_of_stayed(state, case),
             before_it_ms=max(state.times.lasts(member.assignment), default=NEVER),
+            is_replaced=member.instance_id is None and all(left is not member for left in case.differs.left),
             session_ms=member.session_timeout_ms,
             poll_ms=member.rebalance_timeout_ms,
         )

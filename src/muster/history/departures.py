@@ -29,6 +29,8 @@ What makes silence say less:
 - Members that commit rarely (by hand, after large batches): their longest gap between commits says how much.
 - A topic at rest: the others fall silent as well. That looks like a rebalance that began then and waited for a slow
   member, up to a poll interval.
+- A member that commits nothing, as on a topic at rest, shows nothing at all once it has been there for a session: it is
+  gone (`MEMBER_GONE`), and that is all that can be said.
 - Commits within transactions do not renew a session, so a member may expire a heartbeat sooner after one. The records
   do not show which commits are such.
 """
@@ -44,6 +46,8 @@ from muster.history.wording import duration, named
 DEFAULT_COMMIT_INTERVAL_MS = 5_000
 """auto.commit.interval.ms of all known clients, of members that have not shown theirs."""
 DEFAULT_HEARTBEAT_MS = 3_000
+GUESS = 0.6
+"""A cause with less confidence than this is a guess."""
 GROUP_HEARTBEAT_MS = 5_000
 """group.consumer.heartbeat.interval.ms by default, of KIP-848's members."""
 
@@ -84,6 +88,8 @@ class Circumstances:
     """Classic protocol."""
     took_leave: bool = False
     """A static KIP-848 member that said it would be back."""
+    is_replaced: bool = False
+    """Another of its name came in the same rebalance, in which a classic group waits for one that is dead."""
 
 
 @fixed
@@ -99,6 +105,11 @@ class Departure:
     """About when that made the group rebalance."""
     silent_ms: int
     """How long nothing was heard of it before."""
+
+    @property
+    def is_guess(self) -> bool:
+        """Why it is gone is little more than guessed, if it is said at all."""
+        return self.confidence < GUESS or self.cause is Cause.MEMBER_GONE
 
 
 @fixed
@@ -187,6 +198,8 @@ _Judged = tuple[Cause, float, tuple[Alternative, ...]]
 _LEFT = Alternative(Cause.LEFT, BROKER_LOG)
 _EXPIRED = Alternative(Cause.SESSION_EXPIRED, BROKER_LOG)
 _LATE = Alternative(Cause.POLL_INTERVAL_EXCEEDED, CLIENT_LOG)
+_UNKNOWN: _Judged = (Cause.MEMBER_GONE, 0.95, (_LEFT, _EXPIRED, _LATE))
+"""That it is gone is certain; why is not even likely."""
 
 
 def _judge(found: Circumstances, silence: _Silence) -> _Judged:
@@ -204,7 +217,7 @@ def _judge(found: Circumstances, silence: _Silence) -> _Judged:
         return first, 0.55 if silence.is_regular else 0.5, (Alternative(second, LATE_OR_DEAD), _LEFT)
     sure = silence.is_regular and not silence.at_rest
     if silence.fits_session:
-        return Cause.SESSION_EXPIRED, 0.9 if sure else 0.5, (_LEFT,)
+        return Cause.SESSION_EXPIRED, 0.9 if sure else 0.8 if found.is_replaced else 0.55, (_LEFT,)
     if silence.fits_poll:
         return Cause.POLL_INTERVAL_EXCEEDED, 0.9 if sure else 0.5, (_EXPIRED,) if sure else (_LEFT, _EXPIRED)
     return _beyond(silence, sure)
@@ -225,23 +238,25 @@ def _beyond(silence: _Silence, sure: bool) -> _Judged:
         return Cause.POLL_INTERVAL_EXCEEDED, 0.45, (_EXPIRED, _LEFT)
     if sure:
         return Cause.SESSION_EXPIRED, 0.5, (_LEFT, _LATE)
-    return Cause.LEFT, 0.4, (_EXPIRED, _LATE)
+    return _UNKNOWN
 
 
 def _did_not_expire(found: Circumstances, silence: _Silence) -> _Judged:
     others_waited = found.began_by_ms - found.others_until_ms
     if silence.at_rest and found.others_until_ms >= 0 and others_waited >= silence.session_ms:
-        return Cause.LEFT, 0.6, (replace(_EXPIRED, told_apart_by=AT_REST),)
+        return Cause.LEFT, 0.55, (replace(_EXPIRED, told_apart_by=AT_REST),)
     still = found.began_by_ms - found.signs.moved_on_ms
     late = silence.poll_ms - silence.gap_ms - 500 <= still
     if silence.fits_poll and not silence.is_short:
         return Cause.POLL_INTERVAL_EXCEEDED, 0.75 if silence.is_regular else 0.5, (_LEFT,)
     if silence.has_commits and late and found.signs.moved_on_ms >= 0:
-        return Cause.LEFT, 0.7, (_LATE,)
+        return Cause.LEFT, 0.7 if found.commits_renew_session else 0.55, (_LATE,)
     if silence.is_short:
         return Cause.LEFT, 0.95 if silence.has_commits else 0.85, ()
+    if silence.is_close and found.is_replaced:
+        return Cause.SESSION_EXPIRED, 0.55, (_LEFT,)
     if silence.is_close:
-        return Cause.LEFT, 0.6, (replace(_EXPIRED, told_apart_by=IN_TRANSACTIONS), _LATE)
+        return Cause.LEFT, 0.55, (replace(_EXPIRED, told_apart_by=IN_TRANSACTIONS), _LATE)
     return Cause.LEFT, 0.8, (_LATE,) if silence.ms >= silence.poll_ms // 2 else ()
 
 
@@ -250,7 +265,7 @@ def _without_commits(found: Circumstances, silence: _Silence) -> _Judged:
         return Cause.SESSION_EXPIRED, 0.7, (_LEFT,)
     if silence.is_new and silence.fits_session:
         return Cause.SESSION_EXPIRED, 0.6, (_LEFT, _LATE)
-    return Cause.LEFT, 0.4, (_EXPIRED, _LATE)
+    return _UNKNOWN
 
 
 def _sentence(found: Circumstances, silence: _Silence, cause: Cause) -> str:

@@ -167,6 +167,8 @@ class Cause(StrEnum):
     LEFT = "left"
     SESSION_EXPIRED = "session_expired"
     POLL_INTERVAL_EXCEEDED = "poll_interval_exceeded"
+    MEMBER_GONE = "member_gone"
+    """A member left, or its session expired, or it exceeded its poll interval: the records do not show which."""
     SUBSCRIPTION_CHANGED = "subscription_changed"
     PARTITIONS_ADDED = "partitions_added"
     STATIC_MEMBER_REPLACED = "static_member_replaced"
@@ -174,6 +176,10 @@ class Cause(StrEnum):
     COORDINATOR_MOVED = "coordinator_moved"
     NOT_KNOWN = "not_known"
     """The records show a rebalance and nothing that would explain it."""
+
+
+DEPARTURES = frozenset({Cause.LEFT, Cause.SESSION_EXPIRED, Cause.POLL_INTERVAL_EXCEEDED})
+"""What `MEMBER_GONE` may be."""
 
 
 class Pattern(StrEnum):
@@ -272,8 +278,12 @@ class Rebalance:
         """Whether the group rebalanced. Not in the second phase of a rebalance, which is counted once; nor where a
         static member took its place again in the same generation; nor in the stop of a group, nor where none is left
         to be assigned anything."""
-        renewed = self.generation != self.previous_generation
-        return self.phase == 1 and renewed and not self.is_stop and self.members_after > 0
+        return self.phase == 1 and not self.is_takeover and not self.is_stop and self.members_after > 0
+
+    @property
+    def is_takeover(self) -> bool:
+        """Whether a static member took its place again. A group that is converted keeps its number, too."""
+        return self.generation == self.previous_generation and self.cause is Cause.STATIC_MEMBER_REPLACED
 
     @property
     def moved(self) -> int:

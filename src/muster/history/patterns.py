@@ -30,8 +30,8 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from muster.history.causes import Verdict
-from muster.history.departures import Departure
-from muster.history.model import Cause, Member, Pattern, PatternSeen, fixed
+from muster.history.departures import CLIENT_LOG, Departure
+from muster.history.model import Alternative, Cause, Member, Pattern, PatternSeen, fixed
 from muster.history.rebalances import identity
 from muster.history.wording import count, duration, listed, named
 
@@ -39,8 +39,6 @@ FLAPPING_DEPARTURES = 3
 IN_TURN = 3
 """Members that go and come back one after another, as many as make a rolling restart of part of a group."""
 MOST_TRACES = 512
-GUESS = 0.6
-"""A departure with less confidence than this is a guess."""
 STOP_MS = 60_000
 """How soon after one another the members of a group go that is stopped."""
 
@@ -58,6 +56,8 @@ class Leg:
     is_static: bool = False
     is_guess: bool = False
     """Why it went is little more than guessed."""
+    is_same: bool = False
+    """It came back under the id that it had: the process lived on."""
     succeeds: str = ""
     """The chain of a member with the same identity that was still there as this one came."""
 
@@ -148,7 +148,8 @@ class Lineage:
             succeeds = self.living[former][0]
         self.living[member.member_id] = (chain, depth)
         static = member.instance_id is not None
-        leg = Leg(chain, depth, named(member), at_ms, is_static=static, succeeds=succeeds)
+        same = found is not None and found.member_id == member.member_id
+        leg = Leg(chain, depth, named(member), at_ms, is_static=static, is_same=same, succeeds=succeeds)
         return leg, None if found is None else found.leg
 
     def _heirs(self) -> _Heirs:
@@ -183,7 +184,7 @@ def trace(
     """
     at_ms, window_ms = times
     why = {each.member.member_id: each.cause for each in departures}
-    guesses = {each.member.member_id for each in departures if each.confidence < GUESS}
+    guesses = {each.member.member_id for each in departures if each.is_guess}
     went = [
         lineage.went(member, why.get(member.member_id, Cause.STATIC_MEMBER_REPLACED), at_ms, is_guess=guessed)
         for member in gone
@@ -305,9 +306,9 @@ def _rolling(around: _Around) -> PatternSeen | None:
     restarts = [pair for pair in _restarts(around) if pair[0].cause is not Cause.POLL_INTERVAL_EXCEEDED]
     members = max(each.members_before for each in around.near)
     rolled = _in_turn([(left, back) for left, back in restarts if left.is_planned or left.at_ms == back.at_ms])
-    sure = 0.92 if len(rolled) >= members else 0.8
+    sure = 0.7 if len(rolled) < IN_TURN else 0.92 if len(rolled) >= members else 0.8
     if not (rolled & around.legs and (len(rolled) >= IN_TURN or 3 * len(rolled) > 2 * members)):
-        rolled, sure = _in_turn(restarts), 0.75
+        rolled, sure = _in_turn(restarts), 0.7
         if not rolled & around.legs or len(rolled) < max(IN_TURN, members):
             return None
     went = [left for left, _ in restarts if left.chain in rolled]
@@ -425,6 +426,21 @@ def _back(found: Verdict, around: _Around) -> Verdict:
         if back is None or back.at_ms <= around.own.at_ms:
             continue
         evidence = f"{leg.name} was back {duration(back.at_ms - leg.at_ms)} later."
-        late = found.cause is Cause.POLL_INTERVAL_EXCEEDED
-        return found.but(evidence, sure=1.1 if late and found.confidence < 0.9 else 1.0)
+        others = [each for each in found.alternatives if each.cause is Cause.POLL_INTERVAL_EXCEEDED]
+        if back.is_same and found.cause is Cause.LEFT and others:
+            return _lived_on(found, f"{evidence[:-1]}, under the id that it had: its process lived on.")
+        return found.but(evidence)
     return found
+
+
+def _lived_on(found: Verdict, evidence: str) -> Verdict:
+    """KIP-848: a member that had to leave as its handler took too long comes back under the id that it had. One that
+    unsubscribes and subscribes again does as well."""
+    other = Alternative(Cause.LEFT, CLIENT_LOG)
+    return replace(
+        found,
+        cause=Cause.POLL_INTERVAL_EXCEEDED,
+        confidence=0.75,
+        evidence=(*found.evidence, evidence),
+        alternatives=(other, *(each for each in found.alternatives if each.cause is not Cause.POLL_INTERVAL_EXCEEDED)),
+    )

@@ -36,7 +36,8 @@ class Pending:
     @property
     def rebalanced(self) -> bool:
         """Whether the generation is another: not where a static member took its place again."""
-        return self.case.before is None or self.case.before.generation != self.case.after.generation
+        before, after = self.case.before, self.case.after
+        return before is None or before.generation != after.generation or before.kind is not after.kind
 
     def heard(self, place: TopicPartition, at_ms: int) -> None:
         """A partition was committed for the first time after."""

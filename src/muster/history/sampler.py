@@ -18,7 +18,7 @@ from muster.client.admin import Admin
 from muster.client.core.admin import GroupDescription, GroupListing, MemberDescription
 from muster.errors import ErrorCode, KafkaError, KafkaTimeoutError
 from muster.history.engine import History, read_history
-from muster.history.model import GroupKind, Limits
+from muster.history.model import GroupKind, Limits, Rebalance
 from muster.history.remarks import Remarks
 from muster.history.tables import RAW
 from muster.model import OffsetAndMetadata, TopicPartition
@@ -57,6 +57,8 @@ class _Seen:
     unrest_ms: int | None = None
     offsets: dict[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
     kind: GroupKind = GroupKind.CLASSIC
+    was_there: bool = False
+    """It was there at the first look of all: what it was then did not begin with that look."""
 
 
 class Watch:
@@ -64,6 +66,9 @@ class Watch:
 
     def __init__(self) -> None:
         self._groups: dict[str, _Seen] = {}
+        self._has_looked = False
+        self._found: dict[str, int] = {}
+        """The generations that groups had already when they were first seen at rest."""
         self._rows: list[tuple[int, int, int, int, bytes, bytes | None]] = []
 
     @property
@@ -76,6 +81,10 @@ class Watch:
         """Each group's protocol."""
         return {group: seen.kind for group, seen in self._groups.items()}
 
+    def began(self, row: Rebalance) -> bool:
+        """Whether a rebalance was seen: not one that has led to what a group was when it was first seen."""
+        return row.previous_generation is not None or self._found.get(row.group) != row.generation
+
     def read(self, partition: int) -> Iterator[pa.RecordBatch]:
         """All records, as rows of schema RAW."""
         columns = list(zip(*self._rows, strict=True)) or [()] * len(RAW)
@@ -85,7 +94,7 @@ class Watch:
 
     def see(self, group: GroupDescription, offsets: Offsets, at_ms: int) -> None:
         """Take in one look at a group."""
-        seen = self._groups.setdefault(group.group_id, _Seen())
+        seen = self._groups.setdefault(group.group_id, _Seen(was_there=not self._has_looked))
         if group.epoch is not None:
             seen.kind = GroupKind.CONSUMER
         self._see_offsets(group.group_id, seen, offsets, at_ms)
@@ -96,10 +105,13 @@ class Watch:
         if signature != seen.signature or seen.unrest_ms is not None:
             seen.generation = group.epoch if group.epoch is not None else seen.generation + 1
             self._write(_generation(group, seen, at_ms), at_ms)
+            if seen.was_there and group.group_id not in self._found:
+                self._found[group.group_id] = seen.generation
         seen.signature, seen.unrest_ms = signature, None
 
     def lose(self, groups: Collection[str], at_ms: int) -> None:
-        """The groups that there are now; the others are gone."""
+        """The groups that there are now, as a look has found them; the others are gone."""
+        self._has_looked = True
         for group, seen in self._groups.items():
             if group not in groups and seen.signature is not None:
                 self._see_offsets(group, seen, {}, at_ms)
@@ -167,7 +179,7 @@ def sample(admin: Admin, groups: Collection[str], duration_ms: int, remarks: Rem
         time.sleep(max(0.0, pause))
     now_ms = time.time_ns() // 1_000_000
     found = read_history(watch, Limits(), None, now_ms)
-    _soften(found, watch.kinds)
+    _soften(found, watch)
     found.kinds = {**others, **found.kinds, **watch.kinds}
     found.counts = {}
     remarks.add(
@@ -217,10 +229,12 @@ def _offsets(admin: Admin, group: str, remarks: Remarks) -> Offsets | None:
     return {place: said for place, said in answers.items() if not isinstance(said, KafkaError)}
 
 
-def _soften(found: History, kinds: Mapping[str, GroupKind]) -> None:
-    """Say of each row what it was made of."""
-    rows = found.rows
+def _soften(found: History, watch: Watch) -> None:
+    """Say of each row what it was made of, and leave out what no look has shown."""
+    rows, kinds = found.rows, watch.kinds
     rows.generations = [replace(row, kind=kinds.get(row.group, row.kind)) for row in rows.generations]
     rows.rebalances = [
-        replace(row, confidence=round(SURE * row.confidence, 3), source="samples") for row in rows.rebalances
+        replace(row, confidence=round(SURE * row.confidence, 3), source="samples")
+        for row in rows.rebalances
+        if watch.began(row)
     ]

@@ -167,7 +167,7 @@ def longest_stop_ms(rebalances: Iterable[Rebalance]) -> int:
 def rounds(rebalances: Iterable[Rebalance]) -> list[Rebalance]:
     """Without second phases, as a cooperative rebalance is one, though it takes two generations; and without static
     members that took their places again, for which nothing rebalanced."""
-    return [each for each in rebalances if each.phase == 1 and each.generation != each.previous_generation]
+    return [each for each in rebalances if each.phase == 1 and not each.is_takeover]
 
 
 def times(view: View, seen: Sequence[Rebalance]) -> str:

@@ -62,13 +62,13 @@ def static_member_goes_almost_a_session_after_its_leave() -> GroupLog:
 @pytest.mark.parametrize(
     ("life", "cause", "most", "others"),
     [
-        (goes_long_after_the_topic_came_to_rest, Cause.LEFT, 0.4, {Cause.SESSION_EXPIRED}),
-        (goes_soon_after_the_topic_came_to_rest, Cause.LEFT, 0.6, {Cause.SESSION_EXPIRED}),
-        (dies_between_transactions, Cause.LEFT, 0.6, {Cause.SESSION_EXPIRED}),
-        (commits_each_minute, Cause.SESSION_EXPIRED, 0.5, {Cause.LEFT}),
+        (goes_long_after_the_topic_came_to_rest, Cause.MEMBER_GONE, 0.95, {Cause.LEFT, Cause.SESSION_EXPIRED}),
+        (goes_soon_after_the_topic_came_to_rest, Cause.LEFT, 0.55, {Cause.SESSION_EXPIRED}),
+        (dies_between_transactions, Cause.LEFT, 0.55, {Cause.SESSION_EXPIRED}),
+        (commits_each_minute, Cause.SESSION_EXPIRED, 0.55, {Cause.LEFT}),
         (dies_before_its_first_commit, Cause.SESSION_EXPIRED, 0.6, {Cause.LEFT}),
         (dies_as_the_topic_grows, Cause.SESSION_EXPIRED, 0.8, {Cause.PARTITIONS_ADDED}),
-        (one_of_three_is_lost_with_the_coordinator, Cause.SESSION_EXPIRED, 0.6, {Cause.COORDINATOR_MOVED}),
+        (one_of_three_is_lost_with_the_coordinator, Cause.SESSION_EXPIRED, 0.55, {Cause.COORDINATOR_MOVED}),
         (static_member_goes_almost_a_session_after_its_leave, Cause.SESSION_EXPIRED, 0.7, {Cause.LEFT}),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -65,7 +65,7 @@ def test_rebalances_of_members_without_topics_have_causes(report):
         assert causes[:2] == [Cause.STARTED, Cause.JOINED]
         gone = [row for row in report.rebalances if row.group == name and row.left]
         assert gone
-        assert all(row.confidence < 0.5 for row in gone)
+        assert {row.cause for row in gone} == {Cause.MEMBER_GONE}
         assert all(Cause.SESSION_EXPIRED in {each.cause for each in row.alternatives} for row in gone)
 
 

@@ -23,7 +23,7 @@ def group(state: str, *members: MemberDescription, epoch: int | None = None) -> 
 
 def history(watch: Watch) -> History:
     found = read_history(watch, Limits(), None, AT + 100_000)
-    _soften(found, watch.kinds)
+    _soften(found, watch)
     return found
 
 
@@ -91,3 +91,21 @@ def test_a_group_that_is_gone_has_an_end():
 
 def test_nothing_seen_is_no_history():
     assert history(Watch()).kinds == {}
+
+
+def test_what_a_group_is_at_the_first_look_did_not_begin_with_it():
+    watch = Watch()
+    for at_ms in (AT, AT + 1000):
+        watch.see(group("Stable", member("a", T0), member("b", T1)), {}, at_ms)
+        watch.lose({"g"}, at_ms)
+    found = history(watch)
+    assert [len(row.members) for row in found.rows.generations] == [2]
+    assert found.rows.rebalances == []
+
+
+def test_a_group_that_comes_between_two_looks_has_started():
+    watch = Watch()
+    watch.lose((), AT)
+    watch.see(group("Stable", member("a", T0, T1)), {}, AT + 1000)
+    (row,) = history(watch).rows.rebalances
+    assert (row.cause, row.members_before, row.members_after) == (Cause.STARTED, 0, 1)
