@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import uvloop
 from hypothesis import HealthCheck, settings
 
 from muster.broker.broker import Broker
@@ -39,6 +41,13 @@ settings.load_profile("untimed")
 def pytest_configure() -> None:
     """Draw the run's own seeds before the workers start, which have to collect the same tests."""
     scale.first_fresh_seed()
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The event loops that a test runs on: asyncio's own, and uvloop's too where it has the mark `any_loop`."""
+    if item.get_closest_marker("any_loop") is None:
+        return {"asyncio": asyncio.new_event_loop}
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
 @pytest.hookimpl(trylast=True)  # after those that shuffle

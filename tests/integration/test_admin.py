@@ -166,6 +166,7 @@ def test_the_offsets_of_an_empty_group_are_set_and_forgotten(admin, cluster):
     assert admin.list_consumer_group_offsets(cluster.group) == {}
 
 
+@pytest.mark.any_loop
 async def test_the_async_face(cluster):
     topic = name()
     async with AsyncAdmin({"bootstrap.servers": cluster.bootstrap}) as admin:

@@ -20,7 +20,7 @@ from muster.errors import (
 )
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.protocol.record_batch import iter_headers
-from tests.support.faces import Cluster, Recorder, flat, numbers, read, rest, until
+from tests.support.faces import FACES, Cluster, Recorder, flat, numbers, read, rest, until
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +31,7 @@ def cluster(request):
     return Cluster(request.getfixturevalue(fixture).bootstrap)
 
 
-@pytest.fixture(params=["sync", "async"])
+@pytest.fixture(params=FACES)
 def face(request):
     return request.param
 

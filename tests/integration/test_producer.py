@@ -114,6 +114,7 @@ def test_others_read_what_it_wrote(bootstrap, codec):
         assert read_kafka_python(bootstrap, name, 3, len(RECORDS)) == written
 
 
+@pytest.mark.any_loop
 @pytest.mark.parametrize("acks", ["all", 1, 0])
 async def test_the_async_face_and_each_level_of_acks(bootstrap, acks):
     name = await asyncio.to_thread(topic, bootstrap, 1)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from muster.client.admin import Admin
+from muster.client.async_admin import AsyncAdmin
 from muster.client.async_consumer import AsyncConsumer
 from muster.client.async_producer import AsyncProducer
 from muster.client.concurrent import AsyncConcurrentConsumer
@@ -92,6 +93,29 @@ def test_a_password(secure: SecureKafka, mechanism: str, listener: str) -> None:
         "sasl.jaas.config": login(module, username="alice", password=PASSWORDS["alice"]),
     }
     round_trip(secure.address(listener), settings | trusting(secure))
+
+
+@pytest.mark.any_loop
+async def test_the_faces_for_asyncio_over_tls_with_a_password(secure: SecureKafka) -> None:
+    settings = sasl("SCRAM-SHA-256") | trusting(secure) | {"security.protocol": "SASL_SSL"}
+    settings["bootstrap.servers"] = secure.address("BOTH")
+    topic = f"t-{uuid.uuid4().hex[:8]}"
+    async with AsyncAdmin(settings) as admin:
+        await admin.create_topics([NewTopic(topic, 1)])
+    for acks in ("all", "0"):
+        async with AsyncProducer(settings, acks=acks, enable_idempotence=False) as producer:
+            futures = [await producer.send(topic, bytes(5_000)) for _ in range(50)]
+            await producer.flush()
+            assert [(await future).offset for future in futures] == ([-1] * 50 if acks == "0" else list(range(50)))
+    read: list[int] = []
+    async with (
+        AsyncConsumer(settings, group_id=topic, auto_offset_reset="earliest") as consumer,
+        asyncio.timeout(PATIENCE_S),
+    ):
+        consumer.subscribe([topic])
+        while len(read) < 100:
+            read += [record.offset for records in (await consumer.poll(500)).values() for record in records]
+    assert read == list(range(100))
 
 
 def test_records_handled_many_at_a_time_and_their_dead_letters(secure: SecureKafka) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import time
 import uuid
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import uvloop
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
@@ -29,8 +31,16 @@ PATIENCE_S = 300.0
 class Blocking:
     """An `AsyncConsumer` called like a `Consumer`: each call runs in a loop of its own thread, and is waited for."""
 
+    loop_policy: type[asyncio.AbstractEventLoopPolicy] = asyncio.DefaultEventLoopPolicy
+
     def __init__(self, **settings: Any) -> None:
         self._thread = LoopThread("blocking")
+        before = asyncio.get_event_loop_policy()
+        asyncio.set_event_loop_policy(self.loop_policy())
+        try:
+            self._thread.run(asyncio.sleep(0))
+        finally:
+            asyncio.set_event_loop_policy(before)
         self.abandoned = False
         self.consumer = AsyncConsumer(**settings)
 
@@ -78,6 +88,12 @@ class Blocking:
         self.abandoned = True
 
 
+class OnUvloop(Blocking):
+    """The same on uvloop, whose transports do not derive from asyncio's."""
+
+    loop_policy = uvloop.EventLoopPolicy
+
+
 class Abandonable(Consumer):
     """A `Consumer` that can crash."""
 
@@ -90,7 +106,7 @@ class Abandonable(Consumer):
         self.abandoned = True
 
 
-FACES: dict[str, Callable[..., Any]] = {"sync": Abandonable, "async": Blocking}
+FACES: dict[str, Callable[..., Any]] = {"sync": Abandonable, "async": Blocking, "uvloop": OnUvloop}
 
 
 class Recorder(RebalanceListener):

@@ -17,7 +17,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from functools import wraps
+from typing import Any, Protocol, TypeVar, cast
 
 from muster.client.core.sasl.exchange import REAUTHENTICATE_AT
 from muster.client.core.sends import LEAST_LOADED, AnySend, Channel, Failure, FailureKind
@@ -81,6 +82,22 @@ class Owner(Protocol):
 
     def on_closed(self, connection: Connection, failure: Failure) -> None:
         """The connection is gone."""
+
+
+Callback = TypeVar("Callback", bound=Callable[..., None])
+
+
+def _called_by_the_loop(callback: Callback) -> Callback:
+    """A method whose error ends the connection: an event loop only logs it, and requests would wait for their time."""
+
+    @wraps(callback)
+    def guarded(connection: Connection, *arguments: Any) -> None:
+        try:
+            callback(connection, *arguments)
+        except Exception as error:
+            connection.fail(error)
+
+    return cast(Callback, guarded)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -148,10 +165,14 @@ class Connection(asyncio.BufferedProtocol):
             self._handshake = Handshake.assumed(self._handshake.ranges, proof)
             self._ask()
 
+    @_called_by_the_loop
     def flush(self) -> None:
         """Write what may be written, all in one piece."""
         if self.state is not ConnectionState.READY or not self._queue:
             return
+        assert self._transport is not None
+        if self._transport.is_closing():
+            return  # `connection_lost` is next
         now = self._owner.now()
         if now < self._muted_until:
             self._owner.look_at(self._muted_until)
@@ -172,7 +193,6 @@ class Connection(asyncio.BufferedProtocol):
                 self._unwritten.append(waiting)
         self.last_used = now
         if parts:
-            assert self._transport is not None
             self._transport.writelines(parts)
             if self._unwritten and not self._transport.get_write_buffer_size():
                 self.resume_writing()
@@ -222,11 +242,19 @@ class Connection(asyncio.BufferedProtocol):
             self._owner.deliver(waiting.send, unsent)
         self._owner.on_closed(self, failure)
 
+    def fail(self, error: Exception) -> None:
+        """End the connection after an error that is not the broker's doing. The event loop's handler gets it too."""
+        what = f"the connection to {self.node} failed inside this client"
+        loop = asyncio.get_running_loop()
+        loop.call_exception_handler({"message": what, "exception": error, "protocol": self})
+        self.close(Failure(FailureKind.DISCONNECTED, f"{what}: {type(error).__name__}: {error}"))
+
     # --- for asyncio -------------------------------------------------------------------------------------------------
 
+    @_called_by_the_loop
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not checked by its class: the transports of other event loops do not derive from asyncio's.
+        self._transport = transport = cast(asyncio.Transport, transport)
         if self.state is ConnectionState.CLOSED:
             transport.abort()
             return
@@ -245,6 +273,7 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer()
 
+    @_called_by_the_loop
     def buffer_updated(self, nbytes: int) -> None:
         try:
             frames = self._reader.buffer_updated(nbytes)
@@ -261,6 +290,7 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool | None:
         return None
 
+    @_called_by_the_loop
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed_when_asked = self.state is ConnectionState.HANDSHAKE
         refused = why_refused(exc) if isinstance(exc, ssl.SSLError) else None

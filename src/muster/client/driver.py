@@ -285,6 +285,8 @@ class Driver:
             handshake = await self._handshake(node)
             async with asyncio.timeout(address.setup_timeout.next_wait_ms() / 1000):
                 transport = await self._open(connection, handshake)
+            if not transport.is_closing():  # it may have been reset meanwhile
+                set_options(transport.get_extra_info("socket"), self._config)
         except AuthenticationError as error:
             connection.close(_not_proved(node, error))
         except asyncio.CancelledError:  # the client ends, and asyncio closes the socket: that is not the broker's doing
@@ -293,9 +295,8 @@ class Driver:
         # Metadata may name any host and port: NUL in a name is a ValueError, a port beyond 65535 an OverflowError.
         except (OSError, TimeoutError, ValueError, OverflowError, RuntimeError) as error:
             connection.close(_no_connection(node, error, self._access.tls is not None))
-        else:
-            if not transport.is_closing():  # it may have been reset meanwhile
-                set_options(transport.get_extra_info("socket"), self._config)
+        except Exception as error:
+            connection.fail(error)
 
     async def _open(self, connection: Connection, handshake: Handshake) -> asyncio.BaseTransport:
         node = connection.node
@@ -316,10 +317,9 @@ class Driver:
     async def _link(self, connection: Connection, host: str) -> asyncio.BaseTransport:
         node, context = connection.node, self._access.tls
         name = None if context is None else node.host
-        made = self._event_loop().create_connection(
-            lambda: connection, host, node.port, ssl=context, server_hostname=name
-        )
-        return (await made)[0]
+        loop = self._event_loop()
+        made = await loop.create_connection(lambda: connection, host, node.port, ssl=context, server_hostname=name)
+        return made[0]
 
     # --- for connections ---------------------------------------------------------------------------------------------
 

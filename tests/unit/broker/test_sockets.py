@@ -12,6 +12,8 @@ import pytest
 
 from muster.broker.sockets import READ, Sockets, SocketTransport
 
+pytestmark = pytest.mark.any_loop
+
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER with no time: what is closed is reset."""
 

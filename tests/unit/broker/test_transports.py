@@ -23,6 +23,8 @@ from muster.broker.sockets import Sockets
 from muster.protocol import framing
 from muster.protocol.messages import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseTopic
 
+pytestmark = pytest.mark.any_loop
+
 VERSION = 12
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 OWN = ("own", "own, without epoll")

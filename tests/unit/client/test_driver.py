@@ -22,6 +22,8 @@ from muster.protocol.messages import (
 from muster.protocol.primitives import ZERO_UUID
 from tests.support.driver_client import connected, echo, failed, scripted
 
+pytestmark = pytest.mark.any_loop
+
 # --- handshake -------------------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,8 @@ from tests.support.driver_client import client, connected, echo, failed, scripte
 from tests.support.peers import free_ports
 from tests.support.scripted_server import ScriptedServer, answering
 
+pytestmark = pytest.mark.any_loop
+
 
 async def test_any_bootstrap_address_will_do():
     (dead,) = free_ports(1)

@@ -20,15 +20,18 @@ from muster.client.core.sends import LEAST_LOADED, Channel, Failure, FailureKind
 from muster.client.driver import Driver, _Address
 from muster.errors import ErrorCode
 from muster.model import Node
+from muster.protocol import framing
 from muster.protocol.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
     ListGroupsRequest,
     ListGroupsResponse,
 )
-from tests.support.driver_client import client, failed, scripted
+from tests.support.driver_client import client, echo, failed, scripted
 from tests.support.peers import free_ports
 from tests.support.scripted_server import ScriptedServer, answering
+
+pytestmark = pytest.mark.any_loop
 
 # --- what goes wrong -------------------------------------------------------------------------------------------------
 
@@ -70,6 +73,71 @@ async def test_a_client_that_ends_while_it_connects_does_not_blame_the_broker(ca
         failed(await asked, FailureKind.UNREACHABLE)
         await asyncio.sleep(0.01)
         assert not [text for text in caplog.messages if "closed the connection" in text]
+
+
+class OddLoop:
+    """An event loop whose transports have the methods of asyncio's and nothing else in common. One of them may fail."""
+
+    def __init__(self):
+        self.failing = ""
+        self._loop = asyncio.get_running_loop()
+
+    def __getattr__(self, name):
+        return getattr(self._loop, name)
+
+    async def create_connection(self, protocol_factory, *args, **named):
+        loop = self
+
+        class Transport:
+            def __init__(self, inner):
+                self.inner = inner
+
+            def __getattr__(self, name):
+                if name == loop.failing:
+                    raise AttributeError(f"there is no {name} here")
+                return getattr(self.inner, name)
+
+        protocol = protocol_factory()
+        made = protocol.connection_made
+        protocol.connection_made = lambda transport: made(Transport(transport))
+        return await self._loop.create_connection(lambda: protocol, *args, **named)
+
+
+async def test_a_transport_need_not_be_of_asyncios_class():
+    async with scripted(echo) as (_, made):
+        made.driver._loop = OddLoop()
+        assert isinstance(await made.ask(HeartbeatRequest()), HeartbeatResponse)
+
+
+@pytest.mark.parametrize("callback", ["connection_made", "flush", "buffer_updated", "connecting"])
+async def test_an_error_in_a_callback_ends_the_connection_with_its_own_text(callback, monkeypatch):
+    """An event loop only logs what its callbacks raise: requests would wait for their time, and blame the network."""
+    told = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+
+    def fail(*_):
+        raise LookupError("not to be foreseen")
+
+    async with scripted(echo) as (_, made):
+        made.driver._loop = loop = OddLoop()
+        if callback in ("flush", "buffer_updated"):
+            assert isinstance(await made.ask(HeartbeatRequest()), HeartbeatResponse)
+        match callback:
+            case "connection_made":
+                loop.failing = "set_write_buffer_limits"
+            case "flush":
+                loop.failing = "writelines"
+            case "buffer_updated":
+                monkeypatch.setattr(framing, "decode_response", fail)
+            case "connecting":
+                monkeypatch.setattr("muster.client.driver.set_options", fail)
+        text = failed(await made.ask(HeartbeatRequest(), timeout_ms=60_000))
+        assert "failed inside this client" in text
+        assert str(told[0]) in text
+        assert type(told[0]).__name__ in text
+        monkeypatch.undo()
+        loop.failing = ""
+        assert isinstance(await made.ask(HeartbeatRequest()), HeartbeatResponse)
 
 
 @pytest.mark.parametrize("waits_s", [0.0, 0.05])
